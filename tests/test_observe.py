@@ -150,7 +150,7 @@ def test_columns_of_a_table_by_what_they_weigh(trainer, tmp_path):
     (tmp_path / "d" / "train.csv").write_text("signal,noise,color,target\n" + table)
     port = free_ports(1)[0]
     process = start(trainer, "train", "--data_dir=d", "--target=target", "--hidden=16", "--num_threads=1",
-                    "--batch_size=50", *LONG, f"--http=127.0.0.1:{port}", cwd=tmp_path)
+                    "--batch_size=50", *LONG, f"--http=127.0.0.1:{port}", "--train_dir=run", cwd=tmp_path)
     try:
         def weighs():
             status, _, body = get(port, "/api/columns")
@@ -159,6 +159,10 @@ def test_columns_of_a_table_by_what_they_weigh(trainer, tmp_path):
 
         wait_until(lambda: weighs().get("signal", 0) > 0.4, process)
         assert set(weighs()) == {"signal", "noise", "color"} and abs(sum(weighs().values()) - 1) < 1e-6
+        process.terminate()
+        process.communicate(timeout=60)
+        process = start(trainer, "dashboard", "run", f"--http=127.0.0.1:{port}", cwd=tmp_path)  # from its checkpoint
+        wait_until(lambda: weighs().get("signal", 0) > 0.4, process)
     finally:
         process.terminate()
         process.communicate(timeout=60)

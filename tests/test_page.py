@@ -515,6 +515,9 @@ def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
         for view, words in said.items():
             turn_to(chromium, view)
             chromium.wait_for_text(words)
+        # The first layer and the worst mistakes of a run that goes on.
+        chromium.wait_until("runOf().extras.includes('mistakes') && document.querySelectorAll('canvas').length > 40")
+        chromium.screenshot(screenshots / "page-real-model.png")
         assert chromium.complaints() == []
         assert all(url.startswith((f"http://127.0.0.1:{port}/", "data:")) for url in chromium.requests())
     finally:
@@ -543,6 +546,8 @@ def test_a_real_cluster(chromium, trainer, tmp_path, screenshots):
             see(chromium, f"http://127.0.0.1:{port}/", "overview", [name])
             if name != "ps 0":
                 chromium.wait_until("progressOf().global_step > 20")
+            everybody = {"ps 0", "worker 0", "worker 1"} if name in ("ps 0", "worker 0") else {name}
+            chromium.wait_until(f"page.shown.status.members.length === {len(everybody)}")
             for view in WORDS:
                 turn_to(chromium, view)
             assert chromium.complaints() == [], name

@@ -4,7 +4,6 @@
  */
 #include "worker/observed_model.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "observe/observe.h"
 #include "observe/text.h"
+#include "worker/column_weights.h"
 #include "worker/dashboard/first_layer.h"
 #include "worker/data/table/schema.h"
 
@@ -22,16 +22,10 @@ enum {
     MOST_UNITS = 64,
     MOST_WEIGHTS = 64 * 1024, /* floats that are kept */
     MOST_PIXELS = 256 * 1024, /* bytes of mistakes that are kept */
-    MOST_COLUMNS = 512,
-    ROW_FLOATS = 16 * 1024, /* that are read at once */
+    ROW_FLOATS = 16 * 1024,   /* that are read at once */
 };
 
 static const double PERIOD_S = 5;
-
-struct weighed_column {
-    char name[64];
-    double weight;
-};
 
 static struct {
     pthread_mutex_t mutex; /* guards what follows */
@@ -112,16 +106,7 @@ static bool columns_json(void *context, char **json, size_t *size)
     (void)context;
     pthread_mutex_lock(&self.mutex);
     if (self.column_count > 0) {
-        json_open(&text, NULL, '{');
-        json_open(&text, "columns", '[');
-        for (int i = 0; i < self.column_count; i++) {
-            json_open(&text, NULL, '{');
-            json_string(&text, "name", self.columns[i].name);
-            json_number(&text, "importance", self.columns[i].weight);
-            json_close(&text, '}');
-        }
-        json_close(&text, ']');
-        json_close(&text, '}');
+        column_weights_write(&text, self.columns, self.column_count);
     }
     pthread_mutex_unlock(&self.mutex);
     return take(&text, json, size);
@@ -208,44 +193,16 @@ static void take_mistakes(const struct evaluation *evaluation, const struct exam
 
 static void add_square(void *context, int input, const float *row, int units)
 {
-    double sum = 0;
-    for (int i = 0; i < units; i++) {
-        sum += (double)row[i] * (double)row[i];
-    }
-    ((double *)context)[input] = sum / units;
-}
-
-/* Of a number its input's weights; of a category the mean of those of its places, one of which is on at a time. */
-static double weight_of(const struct schema *schema, const struct schema_column *column, const double *squares)
-{
-    const int places = column->categories.count;
-    double sum = 0;
-    if (column->kind == SCHEMA_NUMBER) {
-        return column->input >= 0 && column->input < schema->inputs ? sqrt(squares[column->input]) : 0;
-    }
-    for (int i = 0; i < places && column->place >= 0 && column->place + i < schema->inputs; i++) {
-        sum += squares[column->place + i];
-    }
-    return places > 0 ? sqrt(sum / places) : 0;
+    ((double *)context)[input] = column_weights_square(row, units);
 }
 
 static void take_columns(struct engine *engine, const struct model *model, const struct schema *schema)
 {
-    double *squares = calloc((size_t)model->variables[0].rows, sizeof *squares), all = 0;
-    struct weighed_column *columns = calloc(MOST_COLUMNS, sizeof *columns);
-    int count = 0;
+    double *squares = calloc((size_t)model->variables[0].rows, sizeof *squares);
+    struct weighed_column *columns = calloc(COLUMN_WEIGHTS_MOST, sizeof *columns);
     if (squares && columns && schema->inputs == model->variables[0].rows &&
         walk_first_layer(engine, model, add_square, squares)) {
-        for (int i = 0; i < schema->count && count < MOST_COLUMNS; i++) {
-            if (schema->columns[i].role == SCHEMA_FEATURE) {
-                snprintf(columns[count].name, sizeof columns[count].name, "%.63s", schema->columns[i].name);
-                columns[count].weight = weight_of(schema, &schema->columns[i], squares);
-                all += columns[count++].weight;
-            }
-        }
-        for (int i = 0; i < count && all > 0; i++) {
-            columns[i].weight /= all;
-        }
+        const int count = column_weights(columns, schema, squares);
         pthread_mutex_lock(&self.mutex);
         struct weighed_column *old = self.columns;
         self.columns = columns;

@@ -74,6 +74,9 @@ static int run_dashboard(const struct command_call *call)
         runs[opened] = (struct api_run){.board = &boards[opened]};
         if (done && first_layer_is_known(call->operands[opened])) {
             runs[opened].extras = (struct api_extras){.weights = first_layer_json, .context = call->operands[opened]};
+        } else if (done && first_layer_has_columns(call->operands[opened])) {
+            runs[opened].extras =
+                (struct api_extras){.columns = first_layer_columns, .context = call->operands[opened]};
         }
     }
     if (done && show(call->config, runs, opened, &error)) {

@@ -7,6 +7,7 @@
 #include "observe/text.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
+#include "worker/column_weights.h"
 
 enum {
     MOST_UNITS = 64,       /* that are shown */
@@ -31,26 +32,38 @@ static const struct safetensors_tensor *first_layer(const struct checkpoint_file
 }
 
 /* NULL: there is no such checkpoint now. */
-static struct checkpoint_file *open_newest(const char *folder)
+static struct checkpoint_file *open_newest(const char *folder, bool is_table)
 {
     struct checkpoint_file *file = NULL;
     struct error error;
     if (!checkpoint_folder_find(folder, &file, &error)) {
         return NULL;
     }
-    if (file && side_of(file, first_layer(file)) == 0) {
+    const bool is_of_table = file && checkpoint_file_info(file)->preprocessing;
+    const bool fits = file && (is_table ? is_of_table : side_of(file, first_layer(file)) > 0);
+    if (!fits) {
         checkpoint_close(file);
         return NULL;
     }
     return file;
 }
 
-bool first_layer_is_known(const char *folder)
+static bool is_known(const char *folder, bool is_table)
 {
-    struct checkpoint_file *file = open_newest(folder);
+    struct checkpoint_file *file = open_newest(folder, is_table);
     const bool known = file;
     checkpoint_close(file);
     return known;
+}
+
+bool first_layer_is_known(const char *folder)
+{
+    return is_known(folder, false);
+}
+
+bool first_layer_has_columns(const char *folder)
+{
+    return is_known(folder, true);
 }
 
 void first_layer_write(struct text *text, const float *weights, int units, int height, int width)
@@ -77,7 +90,7 @@ void first_layer_write(struct text *text, const float *weights, int units, int h
 
 bool first_layer_json(void *context, char **json, size_t *size)
 {
-    struct checkpoint_file *file = open_newest(context);
+    struct checkpoint_file *file = open_newest(context, false);
     struct error error;
     if (!file) {
         return false;
@@ -93,6 +106,54 @@ bool first_layer_json(void *context, char **json, size_t *size)
         first_layer_write(&text, weights, units, side, side);
     }
     free(weights);
+    checkpoint_close(file);
+    *json = text_take(&text, size);
+    return *json;
+}
+
+/* The mean square of each input's weights; NULL: the first layer is no such table's. The caller frees it. */
+static double *read_squares(struct checkpoint_file *file, const struct schema *schema)
+{
+    const struct safetensors_tensor *tensor = first_layer(file);
+    struct error error;
+    if (!tensor || tensor->dimensions != 2 || tensor->shape[0] != schema->inputs || tensor->shape[1] < 1 ||
+        tensor->shape[0] > MOST_FLOATS / tensor->shape[1]) {
+        return NULL;
+    }
+    const int units = (int)tensor->shape[1];
+    float *row = malloc((size_t)units * sizeof *row);
+    double *squares = calloc((size_t)schema->inputs, sizeof *squares);
+    bool done = row && squares;
+    for (int i = 0; done && i < schema->inputs; i++) {
+        done = checkpoint_read_tensor(file, tensor, (size_t)i * (size_t)units, (size_t)units, row, &error);
+        squares[i] = done ? column_weights_square(row, units) : 0;
+    }
+    free(row);
+    if (!done) {
+        free(squares);
+        return NULL;
+    }
+    return squares;
+}
+
+bool first_layer_columns(void *context, char **json, size_t *size)
+{
+    struct checkpoint_file *file = open_newest(context, true);
+    struct schema schema = {.count = 0};
+    struct text text = {.bytes = NULL};
+    struct error error;
+    if (!file) {
+        return false;
+    }
+    const bool parsed = schema_parse(&schema, checkpoint_file_info(file)->preprocessing, &error);
+    double *squares = parsed ? read_squares(file, &schema) : NULL;
+    struct weighed_column *columns = squares ? calloc(COLUMN_WEIGHTS_MOST, sizeof *columns) : NULL;
+    if (columns) {
+        column_weights_write(&text, columns, column_weights(columns, &schema, squares));
+    }
+    free(columns);
+    free(squares);
+    schema_free(&schema);
     checkpoint_close(file);
     *json = text_take(&text, size);
     return *json;

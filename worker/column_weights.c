@@ -1,0 +1,58 @@
+/* Inputs are scaled alike, so that their weights compare; of a category's places one is on at a time. */
+#include "worker/column_weights.h"
+
+#include <math.h>
+#include <stdio.h>
+
+double column_weights_square(const float *row, int units)
+{
+    double sum = 0;
+    for (int i = 0; i < units; i++) {
+        sum += (double)row[i] * (double)row[i];
+    }
+    return sum / units;
+}
+
+static double weight_of(const struct schema *schema, const struct schema_column *column, const double *squares)
+{
+    const int places = column->categories.count;
+    double sum = 0;
+    if (column->kind == SCHEMA_NUMBER) {
+        return column->input >= 0 && column->input < schema->inputs ? sqrt(squares[column->input]) : 0;
+    }
+    for (int i = 0; i < places && column->place >= 0 && column->place + i < schema->inputs; i++) {
+        sum += squares[column->place + i];
+    }
+    return places > 0 ? sqrt(sum / places) : 0;
+}
+
+int column_weights(struct weighed_column *columns, const struct schema *schema, const double *squares)
+{
+    double all = 0;
+    int count = 0;
+    for (int i = 0; i < schema->count && count < COLUMN_WEIGHTS_MOST; i++) {
+        if (schema->columns[i].role == SCHEMA_FEATURE) {
+            snprintf(columns[count].name, sizeof columns[count].name, "%.63s", schema->columns[i].name);
+            columns[count].share = weight_of(schema, &schema->columns[i], squares);
+            all += columns[count++].share;
+        }
+    }
+    for (int i = 0; i < count && all > 0; i++) {
+        columns[i].share /= all;
+    }
+    return count;
+}
+
+void column_weights_write(struct text *text, const struct weighed_column *columns, int count)
+{
+    json_open(text, NULL, '{');
+    json_open(text, "columns", '[');
+    for (int i = 0; i < count; i++) {
+        json_open(text, NULL, '{');
+        json_string(text, "name", columns[i].name);
+        json_number(text, "importance", columns[i].share);
+        json_close(text, '}');
+    }
+    json_close(text, ']');
+    json_close(text, '}');
+}
