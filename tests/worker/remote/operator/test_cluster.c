@@ -1,8 +1,10 @@
 /*
  * `trainer cluster` with members that do what the test wants: this program starts itself, and is a member then. What
- * they are given, what of their output is shown, who is told to leave in which order, and what the outcome is. Time
- * passes twenty times as fast.
+ * they are given, what of their output is shown, who is told to leave in which order, and what the outcome is. Members
+ * wait for one another, by marks in a folder, so that nothing depends on who is started when.
  */
+#include <dirent.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,10 +19,9 @@
 #include "base/process/signals.h"
 #include "tests/worker/remote/story.h"
 
-enum { FASTER = 20 };
-
-static int asked_to_leave;
-static double interrupted_s; /* when; 0: never */
+static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: what MARKS says */
+static double faster = 1;
+static bool interrupts; /* once all members are there */
 
 double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
@@ -28,12 +29,49 @@ int __wrap_signals_pending(void);
 
 double __wrap_clock_monotonic_s(void)
 {
-    return FASTER * __real_clock_monotonic_s();
+    return faster * __real_clock_monotonic_s();
+}
+
+static void mark(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", getenv("MARKS"), name);
+    FILE *file = fopen(path, "w");
+    if (file) {
+        fprintf(file, "%d", (int)getpid());
+        fclose(file);
+    }
+}
+
+static bool is_marked(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", getenv("MARKS"), name);
+    return access(path, F_OK) == 0;
+}
+
+/* How many members are ready. With `clear` their marks go. */
+static int count_marks(bool clear)
+{
+    struct dirent **entries;
+    const int found = scandir(getenv("MARKS"), &entries, NULL, NULL);
+    int count = 0;
+    for (int i = 0; i < found; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%.200s/%.250s", getenv("MARKS"), entries[i]->d_name);
+        count += entries[i]->d_name[0] != '.';
+        if (clear && entries[i]->d_name[0] != '.') {
+            unlink(path);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return count;
 }
 
 int __wrap_signals_pending(void)
 {
-    return interrupted_s > 0 && story_s() >= interrupted_s ? asked_to_leave : 0;
+    return interrupts && count_marks(false) >= 3 ? SIGINT : 0;
 }
 
 /* --- A member --- */
@@ -45,10 +83,17 @@ static void take_signal(int number)
     told_to_leave = number;
 }
 
-/* Until it is told, and says so. */
+static void await_marks(void)
+{
+    while (count_marks(false) < atoi(getenv("MEMBERS"))) {
+        usleep(2000);
+    }
+}
+
+/* Until it is told, or all is over, and says so. */
 static int wait_for_word(void)
 {
-    while (!told_to_leave) {
+    while (!told_to_leave && !is_marked("over")) {
         usleep(1000);
     }
     printf("leaves\n");
@@ -57,6 +102,7 @@ static int wait_for_word(void)
 
 static int be_chief(const char *does, int argc, char **argv)
 {
+    await_marks();
     if (strcmp(does, "arguments") == 0) {
         for (int i = 1; i < argc; i++) {
             printf("%s\n", argv[i]);
@@ -74,7 +120,17 @@ static int be_chief(const char *does, int argc, char **argv)
     } else if (strcmp(does, "fail") == 0) {
         return 5;
     } else if (strcmp(does, "worker dies") == 0) {
-        usleep(300000);
+        char path[512];
+        int pid = 0;
+        snprintf(path, sizeof path, "%s/--task_index=1--job_name=worker", getenv("MARKS"));
+        FILE *file = fopen(path, "r");
+        if (!file || fscanf(file, "%d", &pid) != 1) {
+            return 9;
+        }
+        fclose(file);
+        while (kill(pid, 0) == 0 || errno != ESRCH) { /* until its death has been seen */
+            usleep(2000);
+        }
     } else if (strcmp(does, "ps dies") == 0 || strcmp(does, "wait") == 0) {
         return wait_for_word();
     }
@@ -85,9 +141,11 @@ static int be_member(int argc, char **argv)
 {
     const char *does = getenv("MEMBER_DOES");
     const bool is_ps = strcmp(argv[1], "--job_name=ps") == 0, is_first = strcmp(argv[2], "--task_index=0") == 0;
-    signal(SIGTERM, take_signal);
+    char own[128];
+    signal(SIGTERM, strcmp(does, "stubborn") == 0 && (is_ps || !is_first) ? SIG_IGN : take_signal);
+    snprintf(own, sizeof own, "%s%s", argv[2], argv[1]);
+    mark(own);
     if (strcmp(does, "stubborn") == 0 && (is_ps || !is_first)) {
-        signal(SIGTERM, SIG_IGN);
         printf("stays\n");
         fflush(NULL);
         for (;;) {
@@ -96,7 +154,7 @@ static int be_member(int argc, char **argv)
     }
     if (is_ps) {
         if (strcmp(does, "ps dies") == 0 && !is_first) {
-            usleep(100000);
+            await_marks();
             raise(SIGKILL);
         }
         return wait_for_word();
@@ -104,7 +162,12 @@ static int be_member(int argc, char **argv)
     if (!is_first) {
         return strcmp(does, "worker dies") == 0 ? 3 : strcmp(does, "wait") == 0 ? wait_for_word() : 0;
     }
-    return be_chief(does, argc, argv);
+    const int status = be_chief(does, argc, argv);
+    fflush(NULL);
+    if (strcmp(does, "stubborn") != 0 && !told_to_leave) {
+        mark("over");
+    }
+    return status;
 }
 
 /* --- The command --- */
@@ -119,7 +182,12 @@ static int run(const char *does, const char *ps, const char *workers, const stru
     const struct command_call call = {.command = &command_cluster, .config = &config, .values = {ps, workers}};
     const struct config_setting plain = {"insecure", "true"};
     struct error error;
+    char members[16];
+    snprintf(members, sizeof members, "%d", (ps ? atoi(ps) : 1) + (workers ? atoi(workers) : 2));
     setenv("MEMBER_DOES", does, 1);
+    setenv("MEMBERS", members, 1);
+    setenv("MARKS", marks, 1);
+    count_marks(true);
     if (!config_load(&config, NULL, settings ? settings : &plain, settings ? count : 1, &error)) {
         fail_msg("%s", error.text);
     }
@@ -262,10 +330,9 @@ static void interrupted(void **state)
 {
     const char *text;
     (void)state;
-    asked_to_leave = SIGINT;
-    interrupted_s = story_s() + 0.15;
+    interrupts = true;
     const int status = run("wait", NULL, NULL, NULL, 0, &text);
-    interrupted_s = 0;
+    interrupts = false;
     assert_int_equal(status, 128 + SIGINT);
     assert_int_equal(times(text, "| leaves"), 3);
     assert_true(strstr(text, "worker 0  | leaves") < strstr(text, "ps 0      | leaves"));
@@ -278,8 +345,11 @@ static void stubborn_members(void **state)
     const char *text;
     (void)state;
     const double begun_s = story_s();
-    assert_int_equal(run("stubborn", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
-    const double took_s = FASTER * (story_s() - begun_s);
+    faster = 20;
+    const int status = run("stubborn", NULL, NULL, NULL, 0, &text);
+    const double took_s = faster * (story_s() - begun_s);
+    faster = 1;
+    assert_int_equal(status, COMMAND_DONE);
     assert_int_equal(times(text, "| stays"), 2);
     assert_int_equal(times(text, "died"), 0); /* it is over: nobody wants to know */
     assert_true(took_s >= 32);
@@ -325,5 +395,12 @@ int main(int argc, char **argv)
     if (argc > 2 && strncmp(argv[1], "--job_name=", strlen("--job_name=")) == 0) {
         return be_member(argc, argv);
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (!mkdtemp(marks)) {
+        return 1;
+    }
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    setenv("MARKS", marks, 1);
+    count_marks(true);
+    rmdir(marks);
+    return failed;
 }

@@ -525,7 +525,7 @@ static void misused(void **state)
     (void)state;
     begin();
     assert_int_equal(run(NULL, 0, NULL, &text), COMMAND_MISUSED);
-    assert_non_null(strstr(text, "rollout: which config?"));
+    assert_non_null(strstr(text, "rollout: what? Name"));
     for (int i = 0; i < 5; i++) {
         assert_int_equal(run(fleet.next, DRY, seconds[i], &text), COMMAND_MISUSED);
         assert_non_null(strstr(text, "--healthy_secs must be a number from 0 to 86400"));
