@@ -273,8 +273,7 @@ def test_pods_train_and_save_at_their_end(trainer, tmp_path, variant):
         for name in ("chief-0", "worker-0", "worker-1"):
             assert members[name].process.wait(90) == 0, members[name].text()
         assert kept[max(kept)].name in members["chief-0"].text(), "it went on"
-        if variant == "base":
-            assert members["ps-0"].process.poll() is None, "it serves the next job"
+        assert members["ps-0"].process.poll() is None, "it serves the next job, or whoever comes late"
 
 
 def test_a_trainjob_has_as_many_nodes_as_it_says(trainer, tmp_path):
@@ -288,8 +287,8 @@ def test_a_trainjob_has_as_many_nodes_as_it_says(trainer, tmp_path):
     with Machine(trainer, tmp_path, steps=20000) as machine:
         members = machine.start(templates, {"metadata.labels['jobset.sigs.k8s.io/jobset-name']": name}, names)
         assert sorted(members) == ["node-0", "node-1", "node-2", "ps-0"]
-        for pod in members.values():
-            assert pod.process.wait(120) == 0, pod.text()
+        for i in range(3):
+            assert members[f"node-{i}"].process.wait(120) == 0, members[f"node-{i}"].text()
         assert "worker 2 " in members["ps-0"].text() and "joined" in members["ps-0"].text()
 
 
