@@ -18,6 +18,7 @@ static const struct command *const commands[] = {
     &command_cluster,
     &command_status,
     &command_top,
+    &command_health,
     &command_dashboard,
     &command_profile,
     &command_rollout,

@@ -589,3 +589,26 @@ def test_an_evaluator_shows_what_it_found(trainer, tmp_path):
     finally:
         process.terminate()
         finish(process, status=None)
+
+
+# --- A probe from within, as a container without a shell needs it ---
+
+
+def test_a_probe_asks_the_member_itself(watched, trainer, run, tmp_path):
+    assert run("health", f"--http=127.0.0.1:{watched.port}").stdout == "healthy\n"
+    assert run("health", "--ready", f"--http=127.0.0.1:{watched.port}").stdout == "ready\n"
+    port, peer = free_ports(2)
+    result = run("health", f"--http=127.0.0.1:{port}", status=1)
+    assert f"127.0.0.1:{port}" in result.stderr and result.stderr.count("\n") == 1 and result.stdout == ""
+    assert "health of what?" in run("health", status=2).stderr
+    # A worker whose ps is not there answers, and is not ready.
+    run("keygen", "--out=fleet.key")
+    waiting = start(trainer, "--job_name=worker", "--task_index=0", f"--ps_hosts=127.0.0.1:{peer}",
+                    "--worker_hosts=127.0.0.1:1", f"--http=127.0.0.1:{port}", *SMALL, cwd=tmp_path)
+    try:
+        wait_until(lambda: get(port, "/healthz")[0] == 200, waiting)
+        assert run("health", f"--http=127.0.0.1:{port}").stdout == "healthy\n"
+        assert "503" in run("health", "--ready", f"--http=127.0.0.1:{port}", status=1).stderr
+    finally:
+        waiting.terminate()
+        waiting.communicate(timeout=60)

@@ -18,6 +18,7 @@ extern const struct command command_export;        /* trainer export --format=on
 extern const struct command command_cluster;       /* trainer cluster [--ps=1] [--workers=2]; worker/remote/operator/ */
 extern const struct command command_status;        /* trainer status [--json] */
 extern const struct command command_top;           /* trainer top [--once]; worker/remote/operator/ */
+extern const struct command command_health;        /* trainer health [--ready]; worker/remote/operator/ */
 extern const struct command command_dashboard;     /* trainer dashboard TRAIN_DIR...; worker/dashboard/ */
 extern const struct command command_rollout;       /* trainer rollout NEW.json|status|history|abort|revert */
 extern const struct command command_profile;       /* trainer profile [--out=FILE] [--json] FILE...; worker/profile/ */
