@@ -6,12 +6,12 @@
 #include "cuda/kernels/machine.cuh"
 
 /* These two are called rarely: not inlining them saves code. */
-static __device__ __noinline__ void batch_order_make(struct sampler_order *order, struct sampler sampler, int64_t epoch)
+inline __device__ __noinline__ void batch_order_make(struct sampler_order *order, struct sampler sampler, int64_t epoch)
 {
     sampler_order_make(order, &sampler, epoch);
 }
 
-static __device__ __noinline__ int32_t batch_index(const struct sampler_order *order, uint32_t position)
+inline __device__ __noinline__ int32_t batch_index(const struct sampler_order *order, uint32_t position)
 {
     return (int32_t)sampler_index(order, position);
 }

@@ -7,7 +7,7 @@
 #include "ps/store/optimizer_math.h"
 
 /* The dropout factor of a unit of hidden layer `layer`: 0, or the scale. Not inlined: it is long. */
-static __device__ __noinline__ float drop_factor(const struct dropout &dropout, uint32_t task, int64_t step, int layer,
+inline __device__ __noinline__ float drop_factor(const struct dropout &dropout, uint32_t task, int64_t step, int layer,
                                                  int place, int unit)
 {
     struct dropout_batch batch = {task, step};
@@ -15,7 +15,7 @@ static __device__ __noinline__ float drop_factor(const struct dropout &dropout, 
 }
 
 /* Updates element `at` of all vectors. Not inlined: it contains every optimizer. */
-static __device__ __noinline__ void update_element(const struct update *shared, float g, float *parameters,
+inline __device__ __noinline__ void update_element(const struct update *shared, float g, float *parameters,
                                                    float *slot0, float *slot1, float *averages, uint64_t at)
 {
     optimizer_element(shared, g, parameters, slot0, slot1, averages, at);

@@ -144,7 +144,7 @@ def unused(files):
     defined = {}
     for file in product:
         for name, _, start, body in functions(file):
-            is_static = re.search(r"\b(static|VEC)\b", file.bare[start:file.bare.index("(", start)])
+            is_static = re.search(r"\b(static|inline|VEC)\b", file.bare[start:file.bare.index("(", start)])
             if body is not None and not is_static and name != "main" and name not in FOR_TESTS and not FOREIGN.match(
                 name):
                 defined.setdefault(name, (file, start))
