@@ -50,10 +50,8 @@ static bool decode(const char *line, uint8_t *bytes, size_t size)
 static size_t comment_message(uint8_t message[MINISIGN_SIGNATURE + MINISIGN_COMMENT],
                               const uint8_t signature[MINISIGN_SIGNATURE], const char *comment)
 {
-    size_t length = strlen(comment);
     memcpy(message, signature, MINISIGN_SIGNATURE);
-    memcpy(message + MINISIGN_SIGNATURE, comment, length);
-    return MINISIGN_SIGNATURE + length;
+    return MINISIGN_SIGNATURE + (size_t)snprintf((char *)message + MINISIGN_SIGNATURE, MINISIGN_COMMENT, "%s", comment);
 }
 
 static bool is_comment(const char *text)
