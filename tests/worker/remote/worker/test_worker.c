@@ -21,6 +21,7 @@
 #include "tests/worker/remote/story.h"
 #include "worker/load.h"
 #include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/own_rows.h"
 #include "worker/remote/worker/internal.h"
 
 enum { PIXELS = 6, CLASSES = 3, IMAGES = 30, BATCH = 4, GENERATION = 3 };
@@ -376,11 +377,12 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
     return once(&world.agreed, error);
 }
 
-enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
+bool own_rows_agree(struct schema **schema, const struct config *config, const struct identity *identity,
+                    struct traffic *traffic, struct error *error)
 {
-    (void)exchange;
-    *text = NULL;
-    return once(&world.agreed, error);
+    (void)schema, (void)config, (void)identity, (void)traffic, (void)error;
+    tell("agrees on own rows\n");
+    return true;
 }
 
 /* --- Heartbeats --- */
@@ -522,13 +524,6 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
     (void)chief;
     tell("job %s, %g: %s\n", failed ? "failed" : "done", test_accuracy, why ? why : "");
     return !world.told_all || error_set(error, "ps 1 is gone");
-}
-
-bool chief_preprocessing(char **text, const struct config *config, struct error *error)
-{
-    (void)config, (void)error;
-    *text = NULL;
-    return true;
 }
 
 void chief_record(struct chief *chief, struct chief_record *record)
