@@ -20,6 +20,8 @@ static const struct file files[] = {
     {NULL, NULL, NULL, NULL},
 };
 
+static const struct file description = {"/openapi.json", "application/json", openapi, openapi_end};
+
 void page_get(void *context, struct http_request *request)
 {
     (void)context;
@@ -30,8 +32,8 @@ void page_openapi(void *context, struct http_request *request)
 {
     (void)context;
     uint8_t *text = malloc(MOST_DESCRIPTION);
-    z_stream stream = {.next_in = (Bytef *)(uintptr_t)openapi,
-                       .avail_in = (uInt)(openapi_end - openapi),
+    z_stream stream = {.next_in = (Bytef *)(uintptr_t)description.bytes,
+                       .avail_in = (uInt)(description.end - description.bytes),
                        .next_out = text,
                        .avail_out = MOST_DESCRIPTION};
     if (!text || inflateInit2(&stream, 15 + 16) != Z_OK) {
@@ -42,7 +44,7 @@ void page_openapi(void *context, struct http_request *request)
     inflate(&stream, Z_FINISH);
     inflateEnd(&stream);
     http_answer(request, &(struct http_answer){.status = 200,
-                                               .type = "application/json",
+                                               .type = description.type,
                                                .body = text,
                                                .size = MOST_DESCRIPTION - stream.avail_out,
                                                .release = free,

@@ -143,7 +143,7 @@ def drawn(path):
 
 def test_the_page_is_small(folder):
     files = {path.name: path.stat().st_size for path in folder.glob("*.gz")}
-    assert sorted(files) == ["app.css.gz", "app.js.gz", "dygraph.js.gz", "index.html.gz"]
+    assert {"app.css.gz", "app.js.gz", "dygraph.js.gz", "index.html.gz"} <= files.keys()  # and what serve shows
     assert sum(files.values()) <= 150 * 1024, files
 
 

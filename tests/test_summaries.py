@@ -208,7 +208,7 @@ def test_a_folder_that_cannot_be_is_told_at_once(trainer, tmp_path):
 def test_a_full_disk_does_not_end_training(trainer, tmp_path):
     """One warning, and the run goes on."""
     result = train(trainer, *SMALL, "--train_steps=300", "--save_summaries_steps=10", "--summary_dir=s", cwd=tmp_path,
-                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000)))
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000)))
     assert result.done["steps"] == 300
     warnings = [event["message"] for event in result.events if event.get("level") == "warning"]
     assert len(warnings) == 1 and "training continues without summaries" in warnings[0]

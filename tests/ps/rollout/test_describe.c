@@ -103,9 +103,9 @@ static void canaries(void **state)
 {
     (void)state;
     begin(ROLLOUT_SWITCHING, ROLLOUT_LOCAL, 0, PHASE_NONE);
-    rollout.wave = 1;
+    rollout.is_first_wave = true;
     reads("restarting in version 4 in waves, the canary first: 0 of 8 members did");
-    rollout.wave = 2;
+    rollout.is_first_wave = false;
     reads("restarting in version 4 in waves, the canary is well: 0 of 8 members did");
 }
 

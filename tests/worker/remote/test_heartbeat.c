@@ -385,10 +385,11 @@ static void unanswered(void **state)
 /* The clock jumps, in parts of a lease, and ps 0 goes on answering. */
 static void pass(double seconds)
 {
-    for (; seconds > 0; seconds -= 4) {
+    while (seconds > 0) {
         const int answers = look(0).answers;
         AWAIT(look(0).answers > answers + 2);
         atomic_store(&jumped_s, atomic_load(&jumped_s) + fmin(seconds, 4));
+        seconds -= 4;
     }
     const int answers = look(0).answers;
     AWAIT(look(0).answers > answers + 3);
