@@ -261,7 +261,7 @@ static bool add_pictures(struct intake *intake, struct tensor *tensor, struct er
                                  value);
             }
             values[i] = (float)value;
-            pixels[i] = floating ? 0 : (uint8_t)value;
+            pixels[i] = floating || !done ? 0 : (uint8_t)value;
         }
         done = done &&
                (floating ? intake_add_numbers(intake, values, row, error) : intake_add_bytes(intake, pixels, error));

@@ -13,6 +13,9 @@ enum { PUSH_FRAME_RANGES = SMALLER(4096, 2) /* of a push's frame, at most */ };
 /* Is the process asked to leave, or does the caller give up? */
 bool push_pull_must_stop(const struct push_pull *exchange);
 
+/* Is the model lost that this worker trains on, so that nothing which is waited for will come? The error says how. */
+bool push_pull_must_rejoin(const struct push_pull *exchange, struct error *error);
+
 /*
  * Waits until the link is open. PUSH_PULL_AGAIN: the ps is another process than the one that our parameters are from.
  */

@@ -167,8 +167,9 @@ enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *err
     struct shard_part *part;
     enum push_pull_end end = PUSH_PULL_DONE;
     while (exchange->config->cluster.issync && end == PUSH_PULL_DONE && (part = laggard(exchange))) {
-        end = push_pull_must_stop(exchange)
-                  ? PUSH_PULL_STOPPED
+        end = push_pull_must_stop(exchange) ? PUSH_PULL_STOPPED
+              : push_pull_must_rejoin(exchange, error)
+                  ? PUSH_PULL_AGAIN /* the step is decided nowhere any more */
                   : pull_part(exchange, part, part->version, exchange->global_step - 1, error);
         push_pull_note_step(exchange, part->global_step);
     }

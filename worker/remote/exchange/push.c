@@ -167,7 +167,6 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
 {
     PROFILE("wait for an answer");
     double looked_s = clock_monotonic_s();
-    char why[256];
     for (;;) {
         bool lost;
         look_for_answer(exchange, part, &lost);
@@ -181,9 +180,7 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
         if (push_pull_must_stop(exchange)) {
             return PUSH_PULL_STOPPED;
         }
-        if (exchange->needs_rejoin &&
-            exchange->needs_rejoin(exchange->context, exchange->generation, exchange->joined_s, why)) {
-            error_set(error, "%s", why);
+        if (push_pull_must_rejoin(exchange, error)) {
             return PUSH_PULL_AGAIN;
         }
         if (give_up_silent(exchange)) {

@@ -68,6 +68,14 @@ bool push_pull_must_stop(const struct push_pull *exchange)
     return signals_pending() != 0 || (exchange->given_up && exchange->given_up(exchange->context));
 }
 
+bool push_pull_must_rejoin(const struct push_pull *exchange, struct error *error)
+{
+    char why[256];
+    return exchange->needs_rejoin &&
+           exchange->needs_rejoin(exchange->context, exchange->generation, exchange->joined_s, why) &&
+           !error_set(error, "%s", why);
+}
+
 enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
     switch (link_open(&part->link, exchange->given_up, exchange->context, error)) {
