@@ -62,10 +62,13 @@ class Disk:
 
     def set_read_only(self, kept):
         """A read-only view lies over the folder: what is opened from now on can't be written."""
-        assert self.mount("--bind", kept, kept)
         deadline = time.monotonic() + 10
-        while not self.mount("-o", "remount,bind,ro", kept):  # somebody has just begun to write
+        assert self.mount("--bind", kept, kept)
+        while not self.mount("-o", "remount,bind,ro", kept):
+            # Somebody has just opened a file in this view to write, perhaps for good: a process that starts, its lock.
             assert time.monotonic() < deadline
+            self.set_writable(kept)
+            assert self.mount("--bind", kept, kept)
 
     @staticmethod
     def set_writable(kept):
