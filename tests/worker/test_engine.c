@@ -162,6 +162,13 @@ static void make_masks(const struct fixture *fixture, const struct dropout_batch
     }
 }
 
+/*
+ * How near a hidden unit came to 0, as a share of the terms that it sums up. Nearer than EDGE, single precision decides
+ * whether a ReLU is active, and with it every gradient behind it.
+ */
+static double nearest_edge;
+static const double EDGE = 2e-6;
+
 static void naive_forward(const struct naive *naive, const uint8_t *image, double values[][MOST_WIDTH])
 {
     const struct model *model = &naive->fixture->model;
@@ -173,9 +180,14 @@ static void naive_forward(const struct naive *naive, const uint8_t *image, doubl
         const double *w = naive->parameters + weights->offset;
         const double *biases = naive->parameters + model->variables[2 * l + 1].offset;
         for (int j = 0; j < weights->cols; j++) {
-            double z = biases[j];
+            double z = biases[j], terms = fabs(z);
             for (int i = 0; i < weights->rows; i++) {
-                z += values[l][i] * masks[l][i] * w[i * weights->stride + j];
+                const double term = values[l][i] * masks[l][i] * w[i * weights->stride + j];
+                z += term;
+                terms += fabs(term);
+            }
+            if (l + 1 < model->layer_count && terms > 0) {
+                nearest_edge = fmin(nearest_edge, fabs(z) / terms);
             }
             values[l + 1][j] = l + 1 < model->layer_count ? activation_of(model->activation, z) : z;
         }
@@ -233,6 +245,7 @@ static void naive_step(struct naive *naive, const int32_t *indexes, int count, c
     static double values[CONFIG_MAX_LAYERS][MOST_WIDTH];
     naive->loss = 0;
     naive->correct = 0;
+    nearest_edge = INFINITY;
     memset(naive->gradient, 0, fixture->model.float_count * sizeof(double));
     for (int s = 0; s < count; s++) {
         make_masks(fixture, dropout, s);
@@ -341,10 +354,6 @@ static void test_gradient(void **state)
         random_fixture(&fixture);
         fixture.config.train.dropout = round % 3 == 0 ? below(100) / 100.0 : 0.0;
         fixture.config.train.label_smoothing = round % 4 == 0 ? below(100) / 100.0 : 0.0;
-        if (fixture.model.activation == ACTIVATION_RELU) {
-            /* Where a unit is at the very edge, rounding decides whether it is active. */
-            fixture.model.activation = below(4) ? ACTIVATION_TANH : ACTIVATION_RELU;
-        }
         fixture.config.train.num_threads = 1 + below(4);
         make_engine(&fixture);
         int batch = fixture.config.train.batch_size;
@@ -362,7 +371,9 @@ static void test_gradient(void **state)
         assert_int_equal(result.images, count);
         assert_int_equal(result.correct, naive.correct);
         assert_true(fabs(result.last_loss - naive.loss) < 2e-5 * (1 + naive.loss));
-        assert_gradient(&fixture, naive.gradient, gradient);
+        if (fixture.model.activation != ACTIVATION_RELU || nearest_edge > EDGE) {
+            assert_gradient(&fixture, naive.gradient, gradient);
+        }
         naive_destroy(&naive);
         free(gradient);
         free(indexes);
