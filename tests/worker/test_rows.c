@@ -164,6 +164,20 @@ static double loss_of(const struct config_train *train, double z, double wanted)
     }
 }
 
+/*
+ * How near an output came to what is wanted, where the slope jumps there (mae, quantile). Nearer than EDGE, single
+ * precision decides on which side it is, and with it the gradient.
+ */
+static double nearest_edge;
+static const double EDGE = 1e-5;
+
+static void note_edge(const struct config_train *train, double z, double wanted)
+{
+    if (train->loss == LOSS_MAE || train->loss == LOSS_QUANTILE) {
+        nearest_edge = fmin(nearest_edge, fabs(z - wanted) / (1 + fabs(wanted)));
+    }
+}
+
 static double slope_of(const struct config_train *train, double z, double wanted)
 {
     double e = z - wanted, sign = (e > 0) - (e < 0);
@@ -238,6 +252,7 @@ static double naive_loss(struct naive *naive, int example)
             slopes[j] = exp(z[j]) / sum - target;
         } else {
             double wanted = (double)examples->target_values[example * outputs + j];
+            note_edge(&fixture->config.train, z[j], wanted);
             loss += loss_of(&fixture->config.train, z[j], wanted) / outputs;
             slopes[j] = slope_of(&fixture->config.train, z[j], wanted) / outputs;
         }
@@ -355,13 +370,14 @@ static void check_gradient(struct fixture *fixture, const int32_t *indexes, int 
     struct naive *naive = naive_create(fixture);
     double *expected = calloc(floats, sizeof *expected), largest = 0;
     float *actual = calloc(floats, sizeof *actual);
+    nearest_edge = INFINITY;
     double loss = naive_batch(naive, indexes, count, expected);
     struct train_result result = engine_gradient(fixture, indexes, count, actual);
     assert_true(result.finite && fabs(result.last_loss - loss) < 1e-5 * (1 + fabs(loss)));
     for (size_t i = 0; i < floats; i++) {
         largest = fabs(expected[i]) > largest ? fabs(expected[i]) : largest;
     }
-    for (size_t i = 0; i < floats; i++) {
+    for (size_t i = 0; i < floats && nearest_edge > EDGE; i++) {
         if (!(fabs(expected[i] - (double)actual[i]) <= 2e-5 * largest + 1e-7)) {
             fail_msg("%s, float %zu: expected %.9g, got %.9g", config_loss_name(fixture->config.train.loss), i,
                      expected[i], (double)actual[i]);
