@@ -570,7 +570,6 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
     }
     if (!table_read_train(&whole, test, schema, &overflow, config, error)) {
         overflow_free(&overflow);
-        schema_free(schema);
         free(schema);
         return false;
     }

@@ -29,19 +29,38 @@ static bool add(struct names *names, int *capacity, const char *name)
     return names->items[names->count++];
 }
 
+/* Where the name is, or belongs. */
+static int place_of(const struct names *names, const char *name)
+{
+    int low = 0, high = names->count;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (strcmp(names->items[middle], name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 bool names_add(struct names *names, const char *name)
 {
     int capacity = names->count;
-    return add(names, &capacity, name);
+    const int place = place_of(names, name);
+    if (!add(names, &capacity, name)) {
+        return false;
+    }
+    char *added = names->items[names->count - 1];
+    memmove(names->items + place + 1, names->items + place, (size_t)(names->count - 1 - place) * sizeof *names->items);
+    names->items[place] = added;
+    return true;
 }
 
 bool names_have(const struct names *names, const char *name)
 {
-    bool found = false;
-    for (int i = 0; i < names->count && !found; i++) {
-        found = strcmp(names->items[i], name) == 0;
-    }
-    return found;
+    const int place = place_of(names, name);
+    return place < names->count && strcmp(names->items[place], name) == 0;
 }
 
 bool names_list(struct names *names, const char *folder, const char *pattern, struct error *error)

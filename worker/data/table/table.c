@@ -596,6 +596,8 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
     struct examples read = {.count = 0}, read_test = {.count = 0};
     const bool is_known = schema->count > 0;
     if (!list_files(&names, config, DATASET_TRAIN, error)) {
+        names_free(&names);
+        schema_free(schema);
         return false;
     }
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
