@@ -309,6 +309,7 @@ struct http_stream *http_stream_begin(struct http_request *request, const char *
     }
     connection->stream = (struct http_stream){.closed = closed, .owner = owner, .is_chunked = is_chunked};
     connection_live(connection, LIFE_STREAMING);
+    atomic_fetch_add(&connection->server->stream_count, 1);
     return &connection->stream;
 }
 

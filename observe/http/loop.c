@@ -86,7 +86,8 @@ void connection_watch(struct http_connection *connection)
     static const uint32_t wanted[LIFE_COUNT] = {
         [LIFE_IDLE] = EPOLLIN, [LIFE_SHAKING] = EPOLLIN,   [LIFE_HEAD] = EPOLLIN,
         [LIFE_BODY] = EPOLLIN, [LIFE_STREAMING] = EPOLLIN, [LIFE_LINGERING] = EPOLLIN};
-    const bool writes = connection->first || (connection->session && web_session_wants_write(connection->session));
+    const bool writes = connection->first || connection->life == LIFE_ENDING ||
+                        (connection->session && web_session_wants_write(connection->session));
     const uint32_t events = wanted[connection->life] | (writes ? (uint32_t)EPOLLOUT : 0);
     if (events != connection->events) {
         connection->events = events;
@@ -230,9 +231,6 @@ static void handle(struct http_connection *connection)
     }
     connection_live(connection, LIFE_HANDLED);
     request->route->handle(connection->server->options.context, request);
-    if (connection->life == LIFE_STREAMING) {
-        atomic_fetch_add(&connection->server->stream_count, 1);
-    }
 }
 
 /* The request can't be read to its end. */

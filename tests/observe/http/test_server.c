@@ -1,0 +1,409 @@
+/*
+ * The HTTP server by itself: requests cut anywhere and one behind the other, bodies, answers of other threads, streams,
+ * and what it does at its limits of memory and connections.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "net/socket.h"
+#include "observe/http/server.h"
+#include "tests/random.h"
+
+enum {
+    MOST_BODY = 100,
+    ROOM = 1 << 16,
+    BIG = 16 << 20, /* bytes of an answer that no socket takes at once */
+    MOST_BYTES = BIG + BIG / 2,
+    CONNECTIONS = 24, /* that may be open at once */
+};
+
+static struct http_server *server;
+static struct address address;
+static atomic_int deferred;         /* requests that threads have yet to answer */
+static atomic_int big_under_way;    /* answers whose memory is still needed */
+static atomic_int streams_closed;   /* as their handler was told */
+static struct http_stream *lasting; /* the server's thread's */
+static uint8_t big[BIG];
+
+/* --- Routes --- */
+
+static void answer_text(struct http_request *request, const char *text)
+{
+    char *copy = strdup(text);
+    assert_non_null(copy);
+    http_answer(
+        request,
+        &(struct http_answer){
+            .status = 200, .type = "text/plain", .body = copy, .size = strlen(copy), .release = free, .owner = copy});
+}
+
+/* The path, a parameter, and the body. */
+static void echo(void *context, struct http_request *request)
+{
+    char text[512], value[32] = "";
+    size_t size;
+    (void)context;
+    const uint8_t *body = http_request_body(request, &size);
+    http_request_parameter(request, "q", value, sizeof value);
+    snprintf(text, sizeof text, "<%s|%s|%.*s>", http_request_path(request), value, (int)size,
+             body ? (const char *)body : "");
+    answer_text(request, text);
+}
+
+static void *answer_later(void *context)
+{
+    clock_pause(clock_monotonic_s() + 0.02);
+    answer_text(context, "<later>");
+    atomic_fetch_sub(&deferred, 1);
+    return NULL;
+}
+
+static void defer(void *context, struct http_request *request)
+{
+    pthread_t thread;
+    (void)context;
+    atomic_fetch_add(&deferred, 1);
+    assert_int_equal(pthread_create(&thread, NULL, answer_later, request), 0);
+    pthread_detach(thread);
+}
+
+static void release_big(void *owner)
+{
+    (void)owner;
+    atomic_fetch_sub(&big_under_way, 1);
+}
+
+static void answer_big(void *context, struct http_request *request)
+{
+    (void)context;
+    atomic_fetch_add(&big_under_way, 1);
+    http_answer(request,
+                &(struct http_answer){
+                    .status = 200, .type = "text/plain", .body = big, .size = sizeof big, .release = release_big});
+}
+
+static void on_closed(void *owner, struct http_stream *stream)
+{
+    (void)owner;
+    (void)stream;
+    atomic_fetch_add(&streams_closed, 1);
+    lasting = NULL;
+}
+
+static void tick(void *context)
+{
+    (void)context;
+    if (lasting && http_stream_unsent(lasting) == 0) {
+        http_stream_end(lasting);
+    }
+}
+
+static void stream(void *context, struct http_request *request)
+{
+    (void)context;
+    const bool is_short = strcmp(http_request_path(request), "/stream/short") == 0;
+    const bool ticks = strcmp(http_request_path(request), "/stream/second") == 0;
+    struct http_stream *begun = http_stream_begin(request, "text/plain", on_closed, NULL);
+    assert_non_null(begun);
+    assert_true(http_stream_send(begun, "a", 1));
+    assert_true(http_stream_send(begun, "bc", 2));
+    if (is_short) {
+        http_stream_end(begun);
+    }
+    lasting = ticks ? begun : NULL;
+}
+
+static const struct http_route routes[] = {
+    {.path = "/echo/*", .methods = HTTP_METHOD_GET | HTTP_METHOD_POST, .most_body = MOST_BODY, .handle = echo},
+    {.path = "/later", .methods = HTTP_METHOD_GET, .handle = defer},
+    {.path = "/big", .methods = HTTP_METHOD_GET, .handle = answer_big},
+    {.path = "/stream/*", .methods = HTTP_METHOD_GET, .handle = stream},
+    {.path = NULL},
+};
+
+static int begin(void **state)
+{
+    struct error error;
+    const struct http_options options = {
+        .host = "127.0.0.1", .routes = routes, .tick = tick, .most_bytes = MOST_BYTES, .most_connections = CONNECTIONS};
+    (void)state;
+    atomic_store(&streams_closed, 0);
+    assert_true(http_server_start(&server, &options, &error));
+    address = (struct address){.host = "127.0.0.1", .port = http_server_port(server)};
+    return 0;
+}
+
+static void until_none(atomic_int *count)
+{
+    while (atomic_load(count) > 0) {
+        clock_pause(clock_monotonic_s() + 0.001);
+    }
+}
+
+static void until_connections(int wanted)
+{
+    struct http_counts counts;
+    do {
+        clock_pause(clock_monotonic_s() + 0.001);
+        http_server_counts(server, &counts);
+    } while (counts.connections != wanted);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    until_none(&deferred);
+    http_server_stop(server);
+    assert_int_equal(atomic_load(&big_under_way), 0);
+    return 0;
+}
+
+/* --- A client --- */
+
+static int connect_to_it(void)
+{
+    struct error error;
+    int fd;
+    if (!socket_connect(&fd, &address, NULL, clock_monotonic_s() + 30, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return fd;
+}
+
+static void put(int fd, const char *text, size_t size)
+{
+    while (size > 0) {
+        assert_int_equal(wake_wait(fd, POLLOUT, NULL, clock_monotonic_s() + 30), WAKE_READY);
+        const ssize_t n = send(fd, text, size, MSG_NOSIGNAL);
+        assert_true(n > 0);
+        text += n;
+        size -= (size_t)n;
+    }
+}
+
+/* Until the server ends the connection. */
+static const char *rest(int fd)
+{
+    static char text[ROOM];
+    size_t size = 0;
+    ssize_t n;
+    do {
+        assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 30), WAKE_READY);
+        n = recv(fd, text + size, sizeof text - 1 - size, 0);
+        size += n > 0 ? (size_t)n : 0;
+    } while (n > 0);
+    text[size] = '\0';
+    close(fd);
+    return text;
+}
+
+static const char *say(const char *request)
+{
+    const int fd = connect_to_it();
+    put(fd, request, strlen(request));
+    return rest(fd);
+}
+
+static void holds(const char *text, const char *part)
+{
+    if (!strstr(text, part)) {
+        fail_msg("no \"%s\" in: %s", part, text);
+    }
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)); at += strlen(part)) {
+        count++;
+    }
+    return count;
+}
+
+#define HOST "Host: 127.0.0.1\r\n"
+#define LAST HOST "Connection: close\r\n"
+
+/* --- Tests --- */
+
+static const char three[] = "GET /echo/a?q=%31+x HTTP/1.1\r\n" HOST "\r\n"
+                            "POST /echo/b HTTP/1.1\r\n" HOST "Content-Length: 5\r\n\r\nhello"
+                            "POST /echo/c HTTP/1.1\r\n" LAST "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+
+static void test_requests_cut_anywhere(void **state)
+{
+    struct test_random random = test_random_begin("requests cut anywhere");
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        const int fd = connect_to_it();
+        for (size_t at = 0; at < sizeof three - 1;) {
+            const size_t left = sizeof three - 1 - at,
+                         want = (size_t)test_random_below(&random, round == 0 ? 2 : 80) + 1;
+            const size_t piece = want < left ? want : left;
+            put(fd, three + at, piece);
+            at += piece;
+        }
+        const char *told = rest(fd);
+        const char *a = strstr(told, "</echo/a|1 x|>"), *b = strstr(told, "</echo/b||hello>");
+        const char *c = strstr(told, "</echo/c||abc>");
+        assert_true(a && b && c && a < b && b < c);
+        assert_int_equal(count_of(told, "HTTP/1.1 200"), 3);
+    }
+}
+
+static void test_answers_of_other_threads_keep_their_order(void **state)
+{
+    (void)state;
+    const char *told = say("GET /later HTTP/1.1\r\n" HOST "\r\nGET /echo/x HTTP/1.1\r\n" LAST "\r\n");
+    const char *later = strstr(told, "<later>"), *echoed = strstr(told, "</echo/x||>");
+    assert_true(later && echoed && later < echoed);
+}
+
+static void test_one_who_leaves_before_the_answer(void **state)
+{
+    static const char request[] = "GET /later HTTP/1.1\r\n" HOST "\r\n";
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        const int fd = connect_to_it();
+        put(fd, request, sizeof request - 1);
+        close(fd);
+    }
+    holds(say("GET /later HTTP/1.1\r\n" LAST "\r\n"), "<later>");
+    until_connections(0);
+}
+
+static void test_what_is_refused(void **state)
+{
+    static const struct {
+        const char *request, *answer;
+    } cases[] = {
+        {"GET /nothing HTTP/1.1\r\n" LAST "\r\n", "HTTP/1.1 404"},
+        {"POST /later HTTP/1.1\r\n" LAST "Content-Length: 0\r\n\r\n", "HTTP/1.1 405"},
+        {"POST /echo/a HTTP/1.1\r\n" HOST "Content-Length: 101\r\n\r\n", "HTTP/1.1 413"},
+        {"GET /echo/a HTTP/1.1\r\n" HOST "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1 400"},
+        {"GET /echo/a HTTP/1.1\r\n\r\n", "HTTP/1.1 400"}, /* whose? */
+        {"GET /echo/%ff HTTP/1.1\r\n" LAST "\r\n", "HTTP/1.1 400"},
+        {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 505"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        holds(say(cases[i].request), cases[i].answer);
+    }
+}
+
+static void test_heads_have_a_limit(void **state)
+{
+    static char request[HTTP_MOST_HEAD + 200] = "GET /echo/a HTTP/1.1\r\n" HOST "X: ";
+    const size_t size = strlen(request);
+    (void)state;
+    memset(request + size, 'x', sizeof request - 1 - size);
+    holds(say(request), "HTTP/1.1 431");
+}
+
+static void test_streams_end_once(void **state)
+{
+    struct http_counts counts;
+    (void)state;
+    holds(say("GET /stream/short HTTP/1.1\r\n" HOST "\r\n"), "\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n");
+    holds(say("GET /stream/short HTTP/1.0\r\n\r\n"), "\r\n\r\nabc");
+    assert_int_equal(atomic_load(&streams_closed), 2);
+    const double began_s = clock_monotonic_s();
+    holds(say("GET /stream/second HTTP/1.0\r\n\r\n"), "\r\n\r\nabc");
+    assert_true(clock_monotonic_s() - began_s < HTTP_MOVE_S / 2.0); /* the end is said, not found by a deadline */
+    const int fd = connect_to_it();
+    static const char request[] = "GET /stream/long HTTP/1.1\r\n" HOST "\r\n";
+    put(fd, request, sizeof request - 1);
+    do {
+        http_server_counts(server, &counts);
+    } while (counts.streams != 1);
+    close(fd);
+    until_connections(0);
+    http_server_counts(server, &counts);
+    assert_int_equal(counts.streams, 0);
+    assert_int_equal(atomic_load(&streams_closed), 4);
+}
+
+static void test_the_longest_idle_connection_makes_room(void **state)
+{
+    int idle[CONNECTIONS];
+    (void)state;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        idle[i] = connect_to_it();
+        until_connections(i + 1);
+    }
+    holds(say("GET /echo/x HTTP/1.1\r\n" LAST "\r\n"), "</echo/x||>");
+    assert_string_equal(rest(idle[0]), "");
+    put(idle[1], "GET /echo/y HTTP/1.1\r\n" LAST "\r\n", strlen("GET /echo/y HTTP/1.1\r\n" LAST "\r\n"));
+    holds(rest(idle[1]), "</echo/y||>");
+    for (int i = 2; i < CONNECTIONS; i++) {
+        close(idle[i]);
+    }
+}
+
+/* Memory for one such answer, not for two; what one who does not read holds comes back when he leaves. */
+static void test_memory_has_a_limit(void **state)
+{
+    static const char request[] = "GET /big HTTP/1.1\r\n" HOST "\r\n";
+    struct http_counts counts;
+    (void)state;
+    const int slow = connect_to_it();
+    put(slow, request, sizeof request - 1);
+    do {
+        http_server_counts(server, &counts);
+    } while (counts.requests < 1);
+    assert_string_equal(say(request), "");
+    holds(say("GET /echo/x HTTP/1.1\r\n" LAST "\r\n"), "</echo/x||>");
+    close(slow);
+    until_none(&big_under_way);
+    const int again = connect_to_it();
+    char head[12];
+    put(again, request, sizeof request - 1);
+    assert_int_equal(wake_wait(again, POLLIN, NULL, clock_monotonic_s() + 30), WAKE_READY);
+    assert_int_equal(recv(again, head, sizeof head, MSG_WAITALL), sizeof head);
+    assert_memory_equal(head, "HTTP/1.1 200", sizeof head);
+    close(again);
+    until_none(&big_under_way);
+}
+
+static void test_a_drained_server_lets_go(void **state)
+{
+    (void)state;
+    const int idle = connect_to_it(), busy = connect_to_it();
+    static const char request[] = "GET /later HTTP/1.1\r\n" HOST "\r\n";
+    put(busy, request, sizeof request - 1);
+    for (struct http_counts counts = {.bytes_in = 0}; counts.connections < 2 || counts.bytes_in < sizeof request - 1;) {
+        http_server_counts(server, &counts);
+    }
+    http_server_drain(server, clock_monotonic_s() + 10);
+    close(idle);
+    const char *told = rest(busy);
+    holds(told, "<later>");
+    holds(told, "Connection: close");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_requests_cut_anywhere, begin, end),
+        cmocka_unit_test_setup_teardown(test_answers_of_other_threads_keep_their_order, begin, end),
+        cmocka_unit_test_setup_teardown(test_one_who_leaves_before_the_answer, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_is_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_heads_have_a_limit, begin, end),
+        cmocka_unit_test_setup_teardown(test_streams_end_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_longest_idle_connection_makes_room, begin, end),
+        cmocka_unit_test_setup_teardown(test_memory_has_a_limit, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_drained_server_lets_go, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
