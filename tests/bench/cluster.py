@@ -6,7 +6,8 @@
 
 PART: async, softmax, sync, until, load, tls; all of them by default. One JSON line for each figure, with the floor that
 it owes; the exit status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down
-does so for both; each figure is the median of its runs. Clusters speak TLS unless the figure says plain; TensorFlow's
+does so for both; each figure is the median of its runs, each ratio that of neighbours, by the clock and by the
+processor time of all processes. Clusters speak TLS unless the figure says plain; TensorFlow's
 speak plain text. --peers: the folder of tf_run.sh and openssl_loop.py; without it, or without a PYTHON that has
 TensorFlow, there are no ratios. --wrap: a command to run each measurement under, on a machine shared with others.
 """
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from figures import ROOT, arguments, peer, run_parts, show
+from figures import ROOT, Cost, Meter, arguments, compare, peer, run_parts, show, show_rate, show_time
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -47,47 +48,55 @@ class Bench:
     # --- Ours ---
 
     def cluster(self, workers, *flags):
-        """The chief's done event of a whole cluster, and the seconds from its start to its end."""
+        """The chief's done event of a whole cluster; a meter of its run; what it cost from its start to its end."""
         timed = 'begun=$(date +%s.%N); "$@"; status=$?; echo "wall $begun $(date +%s.%N)"; exit $status'
         command = [*self.wrap, "sh", "-c", timed, "sh", self.trainer, "cluster", "--ps=1", f"--workers={workers}",
                    "--log_format=json", f"--data_dir={self.data}", "--data_source=idx", "--train_dir=",
                    f"--min_workers={workers}", *flags]
-        result = subprocess.run(command, cwd=self.folder.name, capture_output=True, text=True)
+        with Meter() as meter:
+            result = subprocess.run(command, cwd=self.folder.name, capture_output=True, text=True)
         done = [json.loads(line) for line in result.stdout.splitlines() if '"event":"done"' in line]
         if result.returncode != 0 or not done:
             sys.exit(f"{' '.join(command)}: status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
         begun, ended = re.search(r"^wall (\S+) (\S+)$", result.stdout, flags=re.M).groups()
-        return done[-1], float(ended) - float(begun)
+        return done[-1], meter, meter.took()._replace(clock=float(ended) - float(begun))
 
-    def rate(self, workers, seconds, *flags):
-        """Global steps per second of a run of about so many seconds: a short one tells how many steps that is."""
+    def step(self, workers, seconds, *flags):
+        """The cost of a global step, of a run of about so many seconds: a short one tells how many steps that is."""
         steps = 400
         for _ in range(2):
-            done, _ = self.cluster(workers, "--validation_size=0", "--log_steps=0", f"--train_steps={steps}", *flags)
+            done, meter, _ = self.cluster(workers, "--validation_size=0", "--log_steps=0", f"--train_steps={steps}",
+                                          *flags)
             rate = done["global_steps_per_s"]
-            steps = max(400, int(rate * seconds))
-        return rate
+            trained_s, steps = steps / rate, max(400, int(rate * seconds))
+        return Cost.of_rate(rate, meter.processors(trained_s))
 
     # --- TensorFlow's ---
 
     def tf(self, workers, model, sync=False):
-        """A worker of TensorFlow's that comes when another one has ended waits for that one for ever: then once more.
-        So does one that trains synchronously when the first one ends, which has said all there is to know."""
+        """The cost of a global step. A worker of TensorFlow's that comes when another one has ended waits for that one
+        for ever: then once more. So does one that trains synchronously when the first one ends, which has said all
+        there is to know."""
         for start_s in (25, 40, 60):
-            found = self.tf_once(workers, model, sync, start_s)
+            found, processors = self.tf_once(workers, model, sync, start_s)
             if len(found) == workers or (sync and found):
-                return max(one["global_steps_per_s"] for one in found) if sync else sum(one["local_steps_per_s"]
+                rate = max(one["global_steps_per_s"] for one in found) if sync else sum(one["local_steps_per_s"]
                                                                                         for one in found)
+                return Cost.of_rate(rate, processors)
         sys.exit(f"TensorFlow with {workers} workers: some did not end")
 
     def tf_once(self, workers, model, sync, start_s, seconds=6):
-        """What the workers say, who all begin to measure at one moment; global steps per second are those of all."""
+        """What the workers say, who all begin to measure at one moment, and how many processors were busy from then on;
+        global steps per second are those of all."""
         start_at = int(time.time()) + start_s
         command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, str(workers),
                    "--model", model, "--data", self.data, *(["--sync"] if sync else []), "--steps", "1000000",
                    "--seconds", str(seconds), "--start_at", str(start_at)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              start_new_session=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
+        with Meter() as meter, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                                start_new_session=True,
+                                                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
+            to_wait = start_at - time.time()
+            measured = meter.clock() + to_wait + seconds
             if self.wrap:
                 time.sleep(max(0, start_at - time.time()))
                 subprocess.run([*self.wrap, "sleep", str(seconds)], check=True)
@@ -96,16 +105,17 @@ class Bench:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else's processes
                 output, _ = process.communicate()
-        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        return found, meter.processors(seconds, measured)
 
     def tf_until(self):
         command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, "2", "--model",
                    "mlp", "--data", self.data, "--steps", "1000000", "--until", "0.97", "--opt", "adam", "--lr",
                    "0.001"]
-        begun = time.monotonic()
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
-                       env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-        return time.monotonic() - begun
+        with Meter() as meter:
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
+                           env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+        return meter.took()
 
     # --- Parts ---
 
@@ -114,22 +124,20 @@ class Bench:
         ours, theirs = {words: [] for words, *_ in goals}, []
         for _ in range(self.rounds):
             for words, flags, *_ in goals:
-                ours[words].append(self.rate(workers, 4, *flags))
+                ours[words].append(self.step(workers, 4, *flags))
             if self.tensorflow:
                 theirs.append(self.tf(workers, model, sync))
         for words, _, floor, aim in goals:
-            rate = statistics.median(ours[words])
             full = f"{name}{words}, 1 ps + {workers} worker{'s' * (workers > 1)}"
-            show(full, round(rate, 1), unit="global steps/s", each=[round(each) for each in ours[words]])
+            show_rate(full, ours[words], "global steps/s")
             if theirs:
-                peer = statistics.median(theirs)
-                show(f"{full}, times TensorFlow's in plain text", round(rate / peer, 2), floor, aim=aim,
-                     peer=round(peer, 1), each_peer=[round(each) for each in theirs])
+                compare(f"{full}, times TensorFlow's in plain text", ours[words], theirs, floor, aim=aim,
+                        peer=[round(1 / cost.clock) for cost in theirs])
 
     def asynchronous(self):
         sgd = ("--issync=0", "--optimizer=sgd", "--learning_rate=0.1")
         self.beside("asynchronous, 784-500-10, batch 100", 2, "mlp",
-                    [("", (*sgd, "--num_threads=1"), 2.2, 3),
+                    [("", (*sgd, "--num_threads=1"), 5, None),
                      (", bfloat16", (*sgd, "--num_threads=1", "--wire_dtype=bfloat16"), 3.5, 5)])
         self.beside("asynchronous, 784-500-10, batch 100", 1, "mlp",
                     [("", sgd, 2.5, None), (", bfloat16", (*sgd, "--wire_dtype=bfloat16"), None, None)])
@@ -142,7 +150,7 @@ class Bench:
     def sync(self):
         flags = ("--issync=1", "--layers=784,500,10", "--optimizer=sgd", "--learning_rate=0.1", "--num_threads=1")
         self.beside("synchronous, 784-500-10, batch 100", 2, "mlp",
-                    [("", flags, 2.5, 4), (", bfloat16", (*flags, "--wire_dtype=bfloat16"), 4, 6)], sync=True)
+                    [("", flags, 7, None), (", bfloat16", (*flags, "--wire_dtype=bfloat16"), 4, 6)], sync=True)
 
     def until(self):
         """Adam 0.001 from the start of all processes to a model that gets 97% of the test set. The run looks at the
@@ -153,19 +161,18 @@ class Bench:
         runs, peers = {words: [] for words in wires}, []
         for seed in range(1, self.rounds + 1):
             for words, wire in wires.items():
-                runs[words].append(self.cluster(2, *flags, f"--seed={seed}", f"--wire_dtype={wire}"))
+                done, _, cost = self.cluster(2, *flags, f"--seed={seed}", f"--wire_dtype={wire}")
+                runs[words].append((done, cost))
             if self.tensorflow:
                 peers.append(self.tf_until())
         for words in wires:
-            accuracies, walls = [done["test_accuracy"] for done, _ in runs[words]], [wall for _, wall in runs[words]]
-            name, wall = f"1 ps + 2 workers, Adam{words}", statistics.median(walls)
-            show(f"{name}: final accuracy", round(100 * min(accuracies), 2), 97.0,
-                 each=[round(100 * accuracy, 2) for accuracy in accuracies])
-            show(f"{name}: start to 97%", round(wall, 3), unit="s", each=[round(each, 2) for each in walls])
+            accuracies = [round(100 * done["test_accuracy"], 2) for done, _ in runs[words]]
+            name, costs = f"1 ps + 2 workers, Adam{words}", [cost for _, cost in runs[words]]
+            show(f"{name}: final accuracy", min(accuracies), 97.0, each=accuracies)
+            show_time(f"{name}: start to 97%", costs)
             if peers:
-                peer = statistics.median(peers)
-                show(f"{name}: start to 97%, times faster than TensorFlow", round(peer / wall, 2), 4, aim=10,
-                     peer_s=round(peer, 1), each_peer=[round(each, 1) for each in peers])
+                compare(f"{name}: start to 97%, times faster than TensorFlow", costs, peers, 4, aim=10,
+                        peer_s=[round(cost.clock, 1) for cost in peers])
 
     def push_pull(self, workers, *flags, seconds=4):
         """What ps_load reports of a ps of its own."""
@@ -206,26 +213,30 @@ class Bench:
              ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))
 
     def tls_bench(self, mode, pattern):
-        output = subprocess.run([*self.wrap, str(pathlib.Path(self.options.bench).resolve() / "tls_bench"), mode, "3"],
-                                check=True, capture_output=True, text=True).stdout
-        return float(re.search(pattern, output)[1])
+        command = [*self.wrap, str(pathlib.Path(self.options.bench).resolve() / "tls_bench"), mode, "3"]
+        return self.loop(command, pattern)
+
+    def loop(self, command, pattern):
+        """What a loop of a few seconds prints of itself, and how many processors were busy."""
+        with Meter() as meter:
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        cost = meter.took()
+        return float(re.search(pattern, output)[1]), cost.processor / cost.clock
 
     def tls(self):
         ours, theirs, handshakes = [], [], []
         for _ in range(self.rounds):
             ours.append(self.tls_bench("bulk", r"([\d.]+) GB/s"))
-            handshakes.append(self.tls_bench("handshake", r"([\d.]+) ms"))
+            handshakes.append(self.tls_bench("handshake", r"([\d.]+) ms")[0])
             if self.options.peers:
-                output = subprocess.run([*self.wrap, self.options.python,
-                                         str(pathlib.Path(self.options.peers) / "openssl_loop.py")],
-                                        check=True, capture_output=True, text=True).stdout
-                theirs.append(float(re.search(r"([\d.]+) GB/s", output)[1]))
-        rate = statistics.median(ours)
-        show("one bulk stream through TLS over loopback", rate, unit="GB/s", each=ours)
+                script = str(pathlib.Path(self.options.peers) / "openssl_loop.py")
+                theirs.append(self.loop([*self.wrap, self.options.python, script], r"([\d.]+) GB/s"))
+        name, rates = "one bulk stream through TLS over loopback", [rate for rate, _ in ours]
+        show(name, statistics.median(rates), unit="GB/s", each=rates)
         show("a handshake, both ends on one machine", statistics.median(handshakes), unit="ms", each=handshakes)
         if theirs:
-            show("one bulk stream through TLS over loopback, times OpenSSL", round(rate / statistics.median(theirs), 2),
-                 1.0, aim=1.2, each_peer=theirs)
+            compare(f"{name}, times OpenSSL", [Cost.of_rate(*one) for one in ours],
+                    [Cost.of_rate(*one) for one in theirs], 1.0, aim=1.2, each_peer=[rate for rate, _ in theirs])
 
 
 def main():

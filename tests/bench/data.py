@@ -12,14 +12,12 @@ for both. --before (or BENCH_BEFORE): a build without profiles (base/profile.h's
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
-from figures import ROOT, arguments, run_parts, show
+from figures import ROOT, Cost, Meter, arguments, compare, overhead, run_parts, show
 
 MODEL = ("--layers=784,500,10", "--batch_size=100")
 
@@ -42,11 +40,16 @@ class Bench:
         return str(self.folder / name)
 
     def train(self, *flags, trainer=None):
-        """The done event, and the wall time from exec to exit."""
-        begun = time.monotonic()
-        done = subprocess.run([trainer or self.trainer, "--log_format=json", *MODEL, *flags], cwd=self.folder,
-                              capture_output=True, text=True, check=True)
-        return json.loads(done.stdout.splitlines()[-1]), time.monotonic() - begun
+        """The done event, and what it cost from exec to exit."""
+        with Meter() as meter:
+            done = subprocess.run([trainer or self.trainer, "--log_format=json", *MODEL, *flags], cwd=self.folder,
+                                  capture_output=True, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1]), meter.took()
+
+    def step(self, *flags, trainer=None):
+        """What a step cost; by processor time, with its share of start and end."""
+        done, cost = self.train(*flags, trainer=trainer)
+        return Cost(1 / done["steps_per_s"], cost.processor / done["steps"])
 
     def read(self):
         records = pathlib.Path(self.set("tfrecord", "--to=tfrecord")) / "train.tfrecord"
@@ -58,41 +61,19 @@ class Bench:
              unit="GB/s")
 
     def both(self, one, other, measure):
-        """[(a, b), ...]: pairs that ran one after the other, which of them first by turns."""
-        pairs = []
+        """The costs of one and of the other, which ran one after the other, which of them first by turns."""
+        costs = {one: [], other: []}
         for number in range(self.options.rounds):
-            first, second = (one, other) if number % 2 == 0 else (other, one)
-            values = {first: measure(first)}
-            values[second] = measure(second)
-            pairs.append((values[one], values[other]))
-        return pairs
-
-    def ratio(self, name, pairs, most):
-        """Of the medians, the second to the first."""
-        one, other = (statistics.median(values) for values in zip(*pairs))
-        show(name, round(other / one, 3), most=most, each=[[round(value, 3) for value in pair] for pair in pairs])
-
-    def best(self, name, pairs, most):
-        """Of the best of each, the second to the first."""
-        one, other = (max(values) for values in zip(*pairs))
-        show(name, round(other / one, 3), most=most, each=[[round(value) for value in pair] for pair in pairs])
+            for kind in (one, other) if number % 2 == 0 else (other, one):
+                costs[kind].append(measure(kind))
+        return costs[one], costs[other]
 
     def epoch(self):
-        """The whole program, from exec to exit: reading, one epoch, the test set. By the clock, and in seconds of all
-        CPUs, which what else goes on on the machine does not count in."""
+        """The whole program, from exec to exit: reading, one epoch, the test set."""
         folders = {"idx": self.set("idx", "--to=idx"), "records": self.set("shards", "--to=tfrecord", "--shards=4")}
         flags = ("--epochs=1", "--train_dir=")
-
-        def measure(kind):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            wall = self.train(*flags, f"--data_dir={folders[kind]}")[1]
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-        pairs = self.both("idx", "records", measure)
-        for number, unit in ((0, "wall time"), (1, "CPU time")):
-            self.ratio(f"one epoch from TFRecord, times one from IDX, {unit}",
-                       [(one[number], other[number]) for one, other in pairs], 1.1)
+        costs = self.both("idx", "records", lambda kind: self.train(*flags, f"--data_dir={folders[kind]}")[1])
+        compare("one epoch from TFRecord, times one from IDX", *costs, most=1.1, digits=3)
 
     def stream(self):
         """Steps that wait for nothing, where a core is left to read: in memory, and from files with a third of the set
@@ -103,16 +84,9 @@ class Bench:
         for threads, most in ((max(1, cores - 1), 1.1), (cores, None)):
             flags = (f"--data_dir={folder}", "--epochs=4", "--train_dir=", "--validate_steps=1000000000",
                      f"--num_threads={threads}")
-            pairs = self.both("files", "memory", lambda kind: self.train(*flags, *limits[kind])[0]["steps_per_s"])
-            self.best(f"steps/s in memory, times streaming from TFRecord files, {threads} of {cores} cores",
-                       pairs, most)
-
-    def cost(self, name, pairs, most):
-        """Of what is second in each pair, in % of the first's steps/s; the best of each, for what else goes on on the
-        machine only ever takes away, and more than this is about."""
-        one, other = (max(values) for values in zip(*pairs))
-        show(name, round(100 * (1 - other / one), 2), most=most, unit="% of steps/s",
-             steps_per_s=[[round(value) for value in pair] for pair in pairs])
+            costs = self.both("memory", "files", lambda kind: self.step(*flags, *limits[kind]))
+            compare(f"steps/s in memory, times streaming from TFRecord files, {threads} of {cores} cores", *costs,
+                    most=most, digits=3)
 
     def summaries(self):
         """By the program's own profile: of the time that it trained, how much went into summaries. What else goes on on
@@ -139,8 +113,8 @@ class Bench:
         flags = (f"--data_dir={self.set('idx', '--to=idx')}", "--train_steps=600", "--num_threads=1",
                  "--validate_steps=1000000000", "--save_model_secs=0", "--train_dir=")
         programs = {"before": str(pathlib.Path(self.options.before).resolve()), "now": self.trainer}
-        pairs = self.both("before", "now", lambda kind: self.train(*flags, trainer=programs[kind])[0]["steps_per_s"])
-        self.cost("cost of disabled profiling, without summaries", pairs, 1.0)
+        costs = self.both("before", "now", lambda kind: self.step(*flags, trainer=programs[kind]))
+        overhead("cost of disabled profiling, without summaries", *costs, most=1.0)
 
 
 def main():

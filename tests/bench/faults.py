@@ -9,13 +9,12 @@ is the worst of its rounds.
 
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from figures import ROOT, arguments, run_parts, show
+from figures import ROOT, Cost, Meter, arguments, overhead, run_parts, show
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -23,6 +22,7 @@ from clusters import Cluster  # noqa: E402
 from runs import checkpoints, wait_for  # noqa: E402
 
 LEASE_S = 2.0
+STEPS = 1000
 FOREVER = ("--train_steps=100000000", f"--lease_secs={LEASE_S}", "--learning_rate=0.02", "--issync=1")
 
 
@@ -82,27 +82,27 @@ class Bench:
         show("ps killed: from its restart until training resumes", round(max(times), 2), most=3, unit="s",
              each=[round(each, 2) for each in times])
 
-    def rate(self, *flags):
-        """Global steps per second of the bench's network, 1 ps and 2 workers."""
+    def step(self, *flags):
+        """The cost of a global step of the bench's network, 1 ps and 2 workers."""
         command = [*self.wrap, self.trainer, "cluster", "--ps=1", "--workers=2", "--log_format=json", "--issync=1",
                    "--layers=784,500,10", "--batch_size=100", "--num_threads=1", "--min_workers=2",
                    "--validation_size=0", "--log_steps=0", "--learning_rate=0.1", "--data_source=synthetic",
-                   "--train_steps=1000", *flags]
-        result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+                   f"--train_steps={STEPS}", *flags]
+        with Meter() as meter:
+            result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         found = re.search(r'"global_steps_per_s":([\d.]+)', result.stdout.splitlines()[-1] if result.stdout else "")
         if result.returncode != 0 or not found:
             sys.exit(f"{command}: status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        return float(found[1])
+        return Cost(1 / float(found[1]), meter.took().processor / STEPS)
 
     def checkpoints(self):
         """With a checkpoint each second and without any: short pairs, every other one the other way round."""
-        costs = []
+        costs = {True: [], False: []}
         for i in range(4 * self.options.rounds + 1):
             kept = (f"--train_dir=kept{i}", "--save_model_secs=1")
-            rates = {keeps: self.rate(*(kept if keeps else ("--train_dir=",))) for keeps in (i % 2 == 0, i % 2 != 0)}
-            costs.append(100 * (1 - rates[True] / rates[False]))
-        show("1 ps + 2 workers, synchronous: cost of a checkpoint every second", round(statistics.median(costs), 1),
-             most=5, unit="% of steps/s", each=[round(each, 1) for each in costs])
+            for keeps in (i % 2 == 0, i % 2 != 0):
+                costs[keeps].append(self.step(*(kept if keeps else ("--train_dir=",))))
+        overhead("1 ps + 2 workers, synchronous: cost of a checkpoint every second", costs[False], costs[True], most=5)
 
 
 def main():

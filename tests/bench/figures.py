@@ -1,14 +1,32 @@
-"""What the benchmarks share: arguments, and figures with what they owe."""
+"""What the benchmarks share: arguments, figures with what they owe, and comparisons that a busy machine does not bend.
+
+A comparison runs both sides in turn, and takes the median of the ratios of neighbours. Whoever else uses the machine
+still takes the clock's time from one side or the other; so beside each ratio by the clock stands the same one by
+processor time, of all processes of each side. Where the two differ by more than APART, the machine was not the same for
+both, or one of them waits where the other computes: the figure is marked.
+"""
 
 import argparse
+import bisect
+import ctypes
 import json
 import os
 import pathlib
+import resource
+import statistics
 import sys
+import threading
+import time
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+APART = 1.2  # times: from here on, clock and processor time tell different things
+TICKS = os.sysconf("SC_CLK_TCK")
+PR_SET_CHILD_SUBREAPER = 36
 
 missed = []
+
+# --- Arguments ---
 
 
 def mnist_folder():
@@ -51,6 +69,176 @@ def run_parts(parser, parts, begin):
     sys.exit(1 if missed else 0)
 
 
+# --- Processor time ---
+
+
+def of_descendants():
+    """Seconds of processor time of those that are still there, and of the children that they waited for."""
+    parents, took = {}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # gone by now
+        parents[int(pid)], took[int(pid)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
+    ours, before = {os.getpid()}, 0
+    while len(ours) > before:
+        before = len(ours)
+        ours |= {pid for pid, parent in parents.items() if parent in ours}
+    return sum(took[pid] for pid in ours if pid in took and pid != os.getpid())
+
+
+def processor_s():
+    """Seconds of processor time, user and system, of this process and of all that ever came from it."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + of_descendants()
+
+
+def adopt_orphans(adopt):
+    """So that the processor time of those whose parents leave them behind is not lost."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+
+
+class Meter:
+    """`with Meter() as meter:` measures what runs within, here and in processes that come from here."""
+
+    EVERY_S = 0.5
+
+    def __init__(self, clock=time.monotonic, processor=processor_s):
+        self.clock, self.processor = clock, processor
+        self.times, self.used, self.looked_s = [], [], 0.0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+
+    def look(self):
+        began = time.thread_time()
+        self.times.append(self.clock())
+        self.used.append(self.processor() - self.looked_s)
+        self.looked_s += time.thread_time() - began
+
+    def watch(self):
+        while not self.ended.wait(self.EVERY_S):
+            self.look()
+
+    def __enter__(self):
+        adopt_orphans(True)
+        self.look()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+        self.look()
+        adopt_orphans(False)
+
+    def used_until(self, moment):
+        """Processor time until then, as if it had been used evenly between two looks."""
+        after = min(max(bisect.bisect_left(self.times, moment), 1), len(self.times) - 1)
+        (begun, ended), (low, high) = self.times[after - 1:after + 1], self.used[after - 1:after + 1]
+        share = min(max((moment - begun) / (ended - begun), 0), 1) if ended > begun else 1
+        return low + share * (high - low)
+
+    def took(self):
+        """A Cost: of all that ran within."""
+        return Cost(self.times[-1] - self.times[0], self.used[-1] - self.used[0])
+
+    def processors(self, seconds, until=None):
+        """How many processors were busy, in the seconds before a moment or the end."""
+        until = self.times[-1] if until is None else until
+        begin = max(until - seconds, self.times[0])
+        return (self.used_until(until) - self.used_until(begin)) / max(until - begin, 1e-9)
+
+
+class Cost(NamedTuple):
+    """Of something that was done: seconds by the clock, and seconds of all processors."""
+    clock: float
+    processor: float
+
+    @classmethod
+    def of_rate(cls, rate, processors):
+        """Of one thing, of which so many were done in a second, while so many processors were busy."""
+        return cls(1 / rate, processors / rate)
+
+
+# --- Comparisons ---
+
+
+def between(before, after):
+    """The cost at a time between two runs: that of the mean of their rates."""
+    return Cost(*(2 / (1 / one + 1 / other) if one > 0 and other > 0 else (one + other) / 2
+                  for one, other in zip(before, after)))
+
+
+def ratios(ours, theirs, by):
+    """What theirs cost, in ours, run by run: each beside its neighbours. ours: one for each of theirs, or one more, for
+    then they stand before and after each."""
+    if len(ours) == len(theirs) + 1:
+        ours = [between(before, after) for before, after in zip(ours, ours[1:])]
+    # Too short for the processor's clock to have ticked: nothing is known.
+    return [getattr(peer, by) / getattr(own, by) for own, peer in zip(ours, theirs)
+            if getattr(own, by) > 0 and getattr(peer, by) > 0]
+
+
+def spread(values):
+    """Half of what lies between the lowest and the highest, in % of the median."""
+    return round(50 * (max(values) - min(values)) / statistics.median(values), 1)
+
+
+def beside(clock, processor, digits=2):
+    """The median of ratios by the clock, and what stands beside it: the same by processor time, where that is known."""
+    value = statistics.median(clock)
+    found = {"each": [round(one, digits) for one in clock], "spread_%": spread(clock)}
+    if processor:
+        by_processor = statistics.median(processor)
+        found |= {"by_processor_time": round(by_processor, digits), "its_spread_%": spread(processor)}
+        if max(value / by_processor, by_processor / value) > APART:
+            found["apart"] = True
+    return round(value, digits), found
+
+
+def compare(name, ours, theirs, floor=None, most=None, digits=2, **more):
+    """Shows what theirs cost, in ours: so many times faster are we."""
+    value, found = beside(*(ratios(ours, theirs, by) for by in Cost._fields), digits)
+    show(name, value, floor, most, **found, **more)
+
+
+def compare_sets(name, sets, floor=None, digits=2, **more):
+    """Shows the same of several comparisons (ours, theirs), each of which counts alike."""
+    found = {by: [ratios(*one, by) for one in sets] for by in Cost._fields}
+    value, found = beside(*([statistics.median(one) for one in of if one] for of in found.values()), digits)
+    show(name, value, floor, **found, **more)
+
+
+def overhead(name, without, with_it, most, **more):
+    """Shows what part of the rate something costs, in %."""
+    value, found = beside(*(ratios(with_it, without, by) for by in Cost._fields), digits=4)
+    for key in ("each", "by_processor_time"):
+        if key in found:
+            found[key] = ([round(100 * (1 - one), 1) for one in found[key]] if key == "each" else
+                          round(100 * (1 - found[key]), 2))
+    show(name, round(100 * (1 - value), 2), most=most, unit="% of the rate", **found, **more)
+
+
+def show_rate(name, costs, unit, **more):
+    """Shows the median rate of runs, by the clock and by processor time."""
+    clock = [1 / cost.clock for cost in costs]
+    processor = [1 / cost.processor for cost in costs if cost.processor > 0]
+    by_processor = {"per_processor_s": round(statistics.median(processor), 1)} if processor else {}
+    show(name, round(statistics.median(clock), 1), unit=unit, each=[round(one) for one in clock],
+         **{"spread_%": spread(clock)}, **by_processor, **more)
+
+
+def show_time(name, costs, **more):
+    """Shows the median time of runs, by the clock and of all processors."""
+    clock, processor = ([getattr(cost, by) for cost in costs] for by in ("clock", "processor"))
+    show(name, round(statistics.median(clock), 3), unit="s", each=[round(one, 3) for one in clock],
+         **{"spread_%": spread(clock)}, processor_s=round(statistics.median(processor), 3), **more)
+
+
+# --- Figures ---
+
+
 def show(name, value, floor=None, most=None, **more):
     """Prints a figure as tests/bench/run reads it; notes its name in `missed` if it owes more, or less."""
     good = (floor is None or value >= floor) and (most is None or value <= most)
@@ -59,3 +247,20 @@ def show(name, value, floor=None, most=None, **more):
           flush=True)
     if not good:
         missed.append(name)
+
+
+def shortfalls(found):
+    """A table, as text, of the figures that missed what they owe and of those that are marked. found: (bench, figure),
+    as `show` prints them."""
+    rows = [("bench", "figure", "value", "owed", "by processor time", "")]
+    for bench, figure in found:
+        if figure.get("missed") or figure.get("apart"):
+            owed = f">= {figure['floor']}" if "floor" in figure else f"<= {figure['most']}" if "most" in figure else ""
+            words = [word for key, word in (("missed", "missed"), ("apart", "clock and processor time differ"))
+                     if figure.get(key)]
+            rows.append((bench, figure["figure"], f"{figure['value']} {figure.get('unit', '')}".strip(), owed,
+                         str(figure.get("by_processor_time", "")), ", ".join(words)))
+    if len(rows) == 1:
+        return "No figure missed what it owes.\n"
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() + "\n" for row in rows)

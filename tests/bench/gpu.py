@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from figures import ROOT, arguments, run_parts, show
+from figures import ROOT, arguments, beside, run_parts, show
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -83,13 +83,13 @@ class Bench:
             rate = statistics.median(rates)
             show(name, round(rate), floor, unit="steps/s", each=[round(one) for one in rates], engine=engine,
                  **self.about)
-            best = {way: statistics.median(one[way] for one in peers) for way in peers[0]
-                    if all(way in one for one in peers)}
-            if best:
-                graphs = max(value for way, value in best.items()
-                             if "graph" in way) if any("graph" in way for way in best) else 0
-                show(f"{name}, times PyTorch with CUDA graphs" if graphs else f"{name}, times PyTorch",
-                     round(rate / (graphs or max(best.values())), 2), ratio, aim=aim, peers=best)
+            ways = set.intersection(*(set(one) for one in peers))
+            graphs = {way for way in ways if "graph" in way}
+            if ways:
+                theirs = [max(one[way] for way in graphs or ways) for one in peers]
+                value, found = beside([own / peer for own, peer in zip(rates, theirs)], [])
+                show(f"{name}, times PyTorch{' with CUDA graphs' * bool(graphs)}", value, ratio, aim=aim, peers=peers,
+                     **found)
             if batch == 8192 and self.roofline() > 0:
                 show(f"{name}, share of the float32 roofline", round(100 * rate * batch / self.roofline(), 1), 50,
                      unit="%")

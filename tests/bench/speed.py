@@ -6,7 +6,8 @@
 
 PART: steps, adam, dense; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
 status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down does so for both;
-each figure is the median of its runs, and each ratio that of runs side by side. --peers: the folder of torch_local.py;
+each figure is the median of its runs, and each ratio that of runs side by side, by the clock and by processor time.
+--peers: the folder of torch_local.py;
 without it there are no ratios.
 """
 
@@ -14,13 +15,13 @@ import json
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 
-from figures import ROOT, arguments, peer, run_parts, show
+from figures import ROOT, Cost, Meter, arguments, compare, peer, run_parts, show, show_rate
 
+TORCH_S = 6  # of the eight that torch_local.py measures before each line that it prints
 MLP_FLOP = 100 * 2 * (784 * 500 * 2 + 500 * 10 * 3)  # of one step at batch 100: forward, weight gradients, one delta
 
 
@@ -31,63 +32,67 @@ class Bench:
         self.trainer = str(pathlib.Path(options.trainer).resolve())
         self.cores = len(os.sched_getaffinity(0))
 
-    def steps_per_s(self, threads, seconds, *flags):
-        """The rate of a run that lasts about so many seconds: a short one tells how many steps that is."""
+    def step(self, threads, seconds, *flags):
+        """The cost of a step, of a run that lasts about so many seconds: a short one tells how many steps that is."""
         steps = 400
         for _ in range(2):
             command = [self.trainer, "--log_format=json", f"--data_dir={self.data}", f"--num_threads={threads}",
                        "--train_dir=", "--validate_steps=1000000000", f"--train_steps={steps}", *flags]
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, Meter() as meter:
                 output = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
             rate = json.loads(output.splitlines()[-1])["steps_per_s"]
-            steps = max(400, int(rate * seconds))
-        return rate
+            trained_s, steps = steps / rate, max(400, int(rate * seconds))
+        return Cost.of_rate(rate, meter.processors(trained_s))
 
     def torch(self, threads, batch=100):
-        """The best rate of each model, eager or compiled: {"mlp": ..., "softmax": ..., "mlp compiled": ...}"""
+        """The cost of a step of each model, eager or compiled: {"mlp": ..., "softmax": ..., "mlp compiled": ...}"""
         command = [self.options.python, str(pathlib.Path(self.options.peers) / "torch_local.py"), self.data,
                    str(threads), str(batch)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        rates = {}
-        for line in output.splitlines():
-            if line.startswith("{"):
-                found = json.loads(line)
-                rates[found["kind"] + (" compiled" if found["compile"] else "")] = found["steps_per_s"]
-        return rates
+        costs = {}
+        with Meter() as meter, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            ends = {line: meter.clock() for line in process.stdout if line.startswith("{")}
+        if process.returncode != 0:
+            sys.exit(f"{' '.join(command)}: status {process.returncode}")
+        for line, end in ends.items():
+            found = json.loads(line)
+            kind = found["kind"] + (" compiled" if found["compile"] else "")
+            costs[kind] = Cost.of_rate(found["steps_per_s"], meter.processors(TORCH_S, end))
+        return costs
 
     def beside(self, name, threads, floor, aim, flags, peers, batch=100, seconds=5):
         """Our runs stand before and after each of the peer's, and each ratio is one of neighbours."""
         name = f"{name}, {threads} thread{'s' * (threads > 1)}"
-        ours, theirs = [self.steps_per_s(threads, seconds, *flags)], []
+        ours, theirs = [self.step(threads, seconds, *flags)], []
         for _ in range(self.options.rounds):
             if self.options.peers:
-                rates = self.torch(threads, batch)
-                theirs.append(max(rates.get(peer, 0) for peer in peers))
-            ours.append(self.steps_per_s(threads, seconds, *flags))
-        show(name, round(statistics.median(ours), 1), unit="steps/s", each=[round(one) for one in ours])
+                costs = self.torch(threads, batch)
+                theirs.append(min(costs[peer] for peer in peers if peer in costs))
+            ours.append(self.step(threads, seconds, *flags))
+        show_rate(name, ours, "steps/s")
         if theirs:
-            ratios = [(before + after) / 2 / peer for before, after, peer in zip(ours, ours[1:], theirs)]
-            show(f"{name}, times PyTorch's best", round(statistics.median(ratios), 2), floor, aim=aim,
-                 each=[round(ratio, 2) for ratio in ratios], peer=[round(peer) for peer in theirs])
+            compare(f"{name}, times PyTorch's best", ours, theirs, floor, aim=aim,
+                    peer=[round(1 / peer.clock) for peer in theirs])
 
     def steps(self):
         sgd = ("--optimizer=sgd", "--learning_rate=0.1")
         mlp = ("--layers=784,500,10", "--batch_size=100", *sgd)
         both = ("mlp", "mlp compiled")
-        self.beside("784-500-10, batch 100, SGD", 1, 4, 4.5, mlp, both)
-        self.beside("784-500-10, batch 100, SGD", 2, 5.5, 7, mlp, both)
-        self.beside("softmax regression, batch 100", 1, 8, None, ("--layers=784,10", "--batch_size=100", *sgd),
+        self.beside("784-500-10, batch 100, SGD", 1, 4.5, 5.5, mlp, both)
+        self.beside("784-500-10, batch 100, SGD", 2, 6, 8, mlp, both)
+        self.beside("softmax regression, batch 100", 1, 9, 12, ("--layers=784,10", "--batch_size=100", *sgd),
                     ("softmax",))
-        self.beside("784-500-10, batch 1,024", 2, 3, None, ("--layers=784,500,10", "--batch_size=1024", *sgd),
+        self.beside("784-500-10, batch 1,024", 2, 3.5, 5, ("--layers=784,500,10", "--batch_size=1024", *sgd),
                     ("mlp compiled",), batch=1024)
 
     def adam(self):
         for threads in range(1, min(self.cores, 2) + 1):
-            pairs = [[self.steps_per_s(threads, 3, f"--optimizer={optimizer}", "--learning_rate=0.001")
-                      for optimizer in ("sgd", "adam")] for _ in range(self.options.rounds)]
-            ratio = statistics.median(sgd / adam for sgd, adam in pairs)
-            show(f"an Adam step, in SGD steps, {threads} thread{'s' * (threads > 1)}", round(ratio, 2), most=1.5,
-                 steps_per_s=[round(statistics.median(rates)) for rates in zip(*pairs)])
+            costs = {"sgd": [], "adam": []}
+            for _ in range(self.options.rounds):
+                for optimizer, found in costs.items():
+                    found.append(self.step(threads, 3, f"--optimizer={optimizer}", "--learning_rate=0.001"))
+            compare(f"an Adam step, in SGD steps, {threads} thread{'s' * (threads > 1)}", costs["sgd"], costs["adam"],
+                    most=1.5, steps_per_s={name: [round(1 / one.clock) for one in found]
+                                           for name, found in costs.items()})
 
     def dense(self):
         """Images without zeros: the multiplications that need doing, beside a loop that does nothing else just before

@@ -19,7 +19,6 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
-import time
 
 import numpy
 import sklearn.datasets
@@ -27,7 +26,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
-from figures import arguments, run_parts, show
+from figures import Meter, arguments, compare, compare_sets, run_parts, show, show_time
 
 HIDDEN, RATE, BATCH, WARM_UP, READ_MB = 100, 0.001, 200, 3, 200
 
@@ -79,10 +78,11 @@ class Table:
             numpy.savez(self.folder / f"{part}.npz", X=rows, y=targets)
 
 
-def timed(action):
-    begun = time.perf_counter()
-    result = action()
-    return result, time.perf_counter() - begun
+def measured(action):
+    """What it returns, and what it cost."""
+    with Meter() as meter:
+        result = action()
+    return result, meter.took()
 
 
 class Bench:
@@ -104,11 +104,11 @@ class Bench:
         return json.loads(done.stdout.splitlines()[-1])
 
     def ours(self, table, seed):
-        """Score and seconds."""
-        done, seconds = timed(lambda: self.train(
+        """Score and cost."""
+        done, cost = measured(lambda: self.train(
             f"--data_dir={table.folder}", "--target=y", f"--loss={'softmax' if table.is_class else 'mse'}",
             f"--hidden={HIDDEN}", f"--batch_size={table.batch}", f"--epochs={self.epochs}", f"--seed={seed}"))
-        return done["test_accuracy" if table.is_class else "test_r2"], seconds
+        return done["test_accuracy" if table.is_class else "test_r2"], cost
 
     def of_sklearn(self, table, seed):
         kind = MLPClassifier if table.is_class else MLPRegressor
@@ -116,45 +116,43 @@ class Bench:
         mean, scale = (0, 1) if table.is_class else (table.labels.mean(), table.labels.std())
         model = kind(hidden_layer_sizes=(HIDDEN,), alpha=0, batch_size=table.batch, learning_rate_init=RATE,
                      max_iter=self.epochs, tol=0, n_iter_no_change=self.epochs + 1, random_state=seed)
-        _, seconds = timed(lambda: model.fit(table.train, table.labels if table.is_class
+        _, cost = measured(lambda: model.fit(table.train, table.labels if table.is_class
                                              else (table.labels - mean) / scale))
         return model.score(table.test, table.test_labels if table.is_class
-                           else (table.test_labels - mean) / scale), seconds
+                           else (table.test_labels - mean) / scale), cost
 
     def sklearn(self):
-        ratios, better = [], 0
+        sets, better = [], 0
         for name in self.names:
             table = self.table(name)
             pairs = [(self.ours(table, seed), self.of_sklearn(table, seed)) for seed in range(1, self.rounds + 1)]
             ours, theirs = ([pair[side][0] for pair in pairs] for side in (0, 1))
-            ratio = statistics.median(peer[1] / own[1] for own, peer in pairs)
+            costs = [[pair[side][1] for pair in pairs] for side in (0, 1)]
             spread = statistics.pstdev(theirs)
             better += statistics.mean(ours) > statistics.mean(theirs)
-            ratios.append(ratio)
+            sets.append(costs)
             show(f"{name}: score above scikit-learn's less its spread",
                  round(statistics.mean(ours) - statistics.mean(theirs) + spread, 5), 0,
                  unit="accuracy" if table.is_class else "R2", ours=round(statistics.mean(ours), 5),
                  peer=round(statistics.mean(theirs), 5), spread=round(spread, 5))
-            show(f"{name}: scikit-learn's time by ours", round(ratio, 2), unit="times", rows=len(table.train),
-                 seconds=round(statistics.median(own[1] for own, _ in pairs), 3))
-        show("scikit-learn's time by ours, median of the sets", round(statistics.median(ratios), 2), 5, aim=10,
-             unit="times", sets=len(ratios))
-        show("sets with a better mean score than scikit-learn's", better, len(ratios) // 2, unit="sets")
+            show_time(f"{name}: training", costs[0])
+            compare(f"{name}: scikit-learn's time by ours", *costs, unit="times", rows=len(table.train))
+        compare_sets("scikit-learn's time by ours, median of the sets", sets, 5, aim=10, unit="times", sets=len(sets))
+        show("sets with a better mean score than scikit-learn's", better, len(sets) // 2, unit="sets")
 
     def torch(self):
         """The same net and steps in PyTorch, eager and compiled; what compiling takes is not counted."""
-        ratios = []
+        sets = []
         for name in self.names:
             table = self.table(name)
             fits = [TorchFit(table, self.epochs, is_compiled) for is_compiled in (False, True)]
-            found = []
+            ours, theirs = [], []
             for seed in range(1, self.rounds + 1):
-                _, own = self.ours(table, seed)
-                found.append(min(fit(seed) for fit in fits) / own)
-            ratios.append(statistics.median(found))
-            show(f"{name}: PyTorch's time by ours", round(ratios[-1], 2), unit="times", rows=len(table.train))
-        show("PyTorch's time by ours, median of the sets", round(statistics.median(ratios), 2), 3, aim=6, unit="times",
-             sets=len(ratios))
+                ours.append(self.ours(table, seed)[1])
+                theirs.append(min(fit(seed) for fit in fits))
+            sets.append((ours, theirs))
+            compare(f"{name}: PyTorch's time by ours", ours, theirs, unit="times", rows=len(table.train))
+        compare_sets("PyTorch's time by ours, median of the sets", sets, 3, aim=6, unit="times", sets=len(sets))
 
     def read(self):
         """Rows of numbers, as text and as an array. Training reads twice, so that half the time is a pass's."""
@@ -172,8 +170,8 @@ class Bench:
         for _ in range(self.rounds):
             seconds = self.seconds_of_pass("train*.csv", "c0")
             rates["ours"].append(text["large"].stat().st_size / seconds / 1e6)
-            _, seconds = timed(lambda: arrow.read_csv(text["large"], read_options=options))
-            rates["pyarrow"].append(text["large"].stat().st_size / seconds / 1e6)
+            _, cost = measured(lambda: arrow.read_csv(text["large"], read_options=options))
+            rates["pyarrow"].append(text["large"].stat().st_size / cost.clock / 1e6)
         for part, values in some.items():
             numpy.save(self.folder / part / "train.npy", values)
         for _ in range(self.rounds):
@@ -187,14 +185,14 @@ class Bench:
     def seconds_of_pass(self, pattern, target):
         took = {}
         for part in ("large", "small"):
-            _, took[part] = timed(lambda: self.train(f"--data_dir={self.folder / part}", f"--train_files={pattern}",
+            _, took[part] = measured(lambda: self.train(f"--data_dir={self.folder / part}", f"--train_files={pattern}",
                                                      f"--target={target}", "--train_steps=1", "--num_threads=1",
                                                      "--test_share=0.02"))
-        return (took["large"] - took["small"]) / 2
+        return (took["large"].clock - took["small"].clock) / 2
 
 
 class TorchFit:
-    """A net like ours, and its steps; called with a seed it trains anew and says how many seconds that took."""
+    """A net like ours, and its steps; called with a seed it trains anew and says what that cost."""
 
     def __init__(self, table, epochs, is_compiled):
         import torch  # pylint: disable=import-outside-toplevel
@@ -229,8 +227,8 @@ class TorchFit:
         net, optimizer = self.begin(seed)
         for _ in range(WARM_UP):
             self.epoch(net, optimizer)
-        _, seconds = timed(lambda: [self.epoch(net, optimizer) for _ in range(self.epochs)])
-        return seconds
+        _, cost = measured(lambda: [self.epoch(net, optimizer) for _ in range(self.epochs)])
+        return cost
 
 
 def main():
