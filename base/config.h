@@ -147,13 +147,16 @@ struct config_train {
     double outer_learning_rate; /* 0 in the file or unset: the outer optimizer's own default, as for learning_rate */
     double outer_momentum;
     enum round_weights round_weights;
-    int64_t train_steps;     /* last global step, as StopAtStepHook's last_step; 0 = no limit */
-    double epochs;           /* 0 = no limit */
-    enum loss_kind loss;     /* LOSS_AUTO: by what is to be learnt */
-    double huber_delta;      /* errors up to this count by their square */
-    double quantile;         /* that LOSS_QUANTILE predicts, and that pinball measures */
-    double anomaly_quantile; /* of the validation rows' reconstruction errors: larger ones are anomalies */
-    char *class_weights;     /* "": all 1; "balanced"; "name:weight,..." */
+    double participation;       /* share of those who are there that take part in a round */
+    double over_selection;      /* so many times as many are asked as a round takes */
+    double round_deadline_secs; /* a round that has lasted so long is made of what has come; 0 = none */
+    int64_t train_steps;        /* last global step, as StopAtStepHook's last_step; 0 = no limit */
+    double epochs;              /* 0 = no limit */
+    enum loss_kind loss;        /* LOSS_AUTO: by what is to be learnt */
+    double huber_delta;         /* errors up to this count by their square */
+    double quantile;            /* that LOSS_QUANTILE predicts, and that pinball measures */
+    double anomaly_quantile;    /* of the validation rows' reconstruction errors: larger ones are anomalies */
+    char *class_weights;        /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
     double target_accuracy; /* stop once validation reaches it; 0 = never */
     double target_metric;   /* the same of best_metric; 0 = never */
@@ -178,6 +181,12 @@ struct config_train {
 static inline bool config_has_rounds(const struct config_train *train)
 {
     return train->local_steps > 1 || train->local_epochs > 0;
+}
+
+/* Does a round ask some of the workers, and not all? */
+static inline bool config_asks_some(const struct config_train *train)
+{
+    return train->participation > 0 && train->participation < 1;
 }
 
 struct config_data {

@@ -40,6 +40,27 @@ def test_a_cluster_gives_the_bits_of_one_process_that_plays_it(trainer, tmp_path
         assert same_tensors(newest(tmp_path / "kept"), played) == []
 
 
+@pytest.mark.parametrize("ps, flags", [
+    (1, ()),
+    (2, ("--round_deadline_secs=60", "--outer_optimizer=momentum", "--data_sharding=disjoint")),
+])
+def test_rounds_of_some_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path, ps, flags):
+    """Nobody is late: who takes part in a round follows from the seed and its number. The chief sits out some rounds,
+    and still validates and saves what is due."""
+    flags = ("--train_steps=12", "--local_steps=4", "--learning_rate=0.1", "--participation=0.4", "--validate_steps=3",
+             "--save_steps=1", "--max_to_keep=20", *flags)
+    with Cluster(trainer, tmp_path, ps=ps, workers=5,
+                 flags=(*ROUNDS, *flags, "--min_workers=5", "--train_dir=kept")) as cluster:
+        cluster.start_all()
+        cluster.wait_all(90)
+        validations = [event["global_step"] for event in cluster.events("worker 0", "validation")]
+        assert len(validations) > 1 and validations[-1] == 12, "others may have gone on when it looks"
+        played = in_one_process(trainer, tmp_path, 5, *flags)
+        kept, alike = checkpoints(tmp_path / "kept"), checkpoints(played.parent)
+        assert sorted(kept) == sorted(alike) == list(range(1, 13))
+        assert all(same_tensors(kept[step], alike[step]) == [] for step in kept)
+
+
 def test_a_round_of_one_step_is_a_synchronous_step(trainer, tmp_path):
     """local_steps=1 is no round at all. One of an epoch that is one batch goes the long way: the same but for rounding,
     as the learning rate is multiplied before the mean is taken and not after."""
@@ -97,9 +118,13 @@ def test_a_played_fleet_resumes_where_it_was(trainer, tmp_path):
     (("--data_sharding=own", "--epochs=3", "--ps_hosts=a:1", "--worker_hosts=b:1"), "set train_steps"),
     (("--data_sharding=own", "--lr_decay=0.9", "--ps_hosts=a:1", "--worker_hosts=b:1"), "lr_decay_steps: must be set"),
     (("--clients=3",), "--clients needs rounds"),
-    (("--participation=0.5",), "add --clients"),
+    (("--participation=0.5",), "has no effect while every step is shared"),
+    (("--local_steps=4", "--participation=0.5"), "add --clients"),
+    (("--local_steps=4", "--over_selection=1.2"), "has no effect while all are asked"),
+    (("--local_steps=4", "--participation=0.5", "--issync=1", "--ps_hosts=a:1", "--worker_hosts=b:1",
+      "--replicas_to_aggregate=1"), "use over_selection for backups"),
     (("--clients=0", "--local_steps=2"), "must be an integer from 1"),
-    (("--clients=3", "--local_steps=2", "--participation=0"), "above 0, up to 1"),
+    (("--clients=3", "--local_steps=2", "--participation=0"), "above 0 and at most 1"),
 ])
 def test_what_makes_no_sense_is_refused(run, flags, words):
     result = run(*flags, status=2)

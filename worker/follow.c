@@ -382,7 +382,7 @@ static bool settle(struct follow *follow, const struct round *round, int status,
 /* False: it was the last, for a signal or an error. */
 static bool run_round(struct follow *follow, struct error *error)
 {
-    const struct clients_options clients = {.count = 1, .participation = 1};
+    const struct clients_options clients = {.count = 1};
     struct local_outcome outcome;
     struct round round;
     bool goes_on = false;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/cli/command.h"
 #include "base/process/signals.h"
+#include "ps/job/round.h"
 #include "worker/clients/clients.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
@@ -87,7 +88,7 @@ static bool open_run(struct local_run *run, struct error *error)
     training->test = &run->test;
     training->digest = run->digest;
     training->sharers = clients_divide_data(&run->clients, &run->config) ? run->clients.count : 1;
-    training->replicas = clients_in_round(&run->clients);
+    training->replicas = round_share(run->config.train.participation, run->clients.count);
     if (!training_check_data(training, error) || !local_updater_create(&training->updater, training, error)) {
         return false;
     }

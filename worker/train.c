@@ -71,12 +71,13 @@ static bool read_number(const char *text, double least, double most, double *num
 static bool read_clients(const struct command_call *call, struct clients_options *clients, struct error *error)
 {
     const struct config *config = call->config;
-    const char *count = command_value(call, "clients"), *share = command_value(call, "participation");
+    const char *count = command_value(call, "clients");
+    const bool asks_some = config->cluster.job_name == JOB_LOCAL && config_asks_some(&config->train);
     double number = 1;
-    *clients = (struct clients_options){.count = 1, .participation = 1, .partition = command_value(call, "partition")};
+    *clients = (struct clients_options){.count = 1, .partition = command_value(call, "partition")};
     if (!count) {
-        return (!share && !clients->partition) ||
-               error_set(error, "--%s is about clients: add --clients", share ? "participation" : "partition");
+        return (!asks_some && !clients->partition) ||
+               error_set(error, "--%s is about clients: add --clients", asks_some ? "participation" : "partition");
     }
     if (config->cluster.job_name != JOB_LOCAL || !config_has_rounds(&config->train)) {
         return error_set(error, config->cluster.job_name != JOB_LOCAL
@@ -87,9 +88,6 @@ static bool read_clients(const struct command_call *call, struct clients_options
         return error_set(error, "--clients must be an integer from 1 to %d, not %s", CLIENTS_MAX, count);
     }
     clients->count = (int)number;
-    if (share && !(read_number(share, 0, 1, &clients->participation) && clients->participation > 0)) {
-        return error_set(error, "--participation must be a number above 0, up to 1, not %s", share);
-    }
     return true;
 }
 
@@ -128,7 +126,6 @@ static const struct command_flag flags[] = {
     {"follow", NULL, "go on as new files of a table arrive in data_dir; promote what is better on held-out rows"},
     {"clients", "N", "with rounds (local_steps): play N workers in this process"},
     {"partition", "KIND", "who has which examples: iid, shards:N of one class each, or dirichlet:A"},
-    {"participation", "SHARE", "share of the clients that take part in each round"},
     {NULL, NULL, NULL},
 };
 

@@ -228,6 +228,18 @@ const struct config_key config_keys[] = {
     {"train", "round_weights", KEY_WORD, AT(train.round_weights), .words = round_weights, .initial = "examples",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "what a worker counts in a round's mean: as many as it has training examples, or all alike"},
+    {"train", "participation", KEY_NUMBER, AT(train.participation), .maximum = 1, .above_minimum = true, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "share of the workers (or --clients) that are there which each round asks, chosen by seed and "
+                    "round"},
+    {"train", "over_selection", KEY_NUMBER, AT(train.over_selection), .minimum = 1, .maximum = 100, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "with participation below 1: ask so many times as many as a round takes, such as 1.2; the first "
+                    "to come make it"},
+    {"train", "round_deadline_secs", KEY_NUMBER, AT(train.round_deadline_secs), .maximum = 1e6, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "a round that has lasted so long is made of what has come, if that is at least min_replicas; 0 = "
+                    "it waits for all who are there"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "last global step; 0 = no limit"},
     {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",

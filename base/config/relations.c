@@ -244,13 +244,29 @@ static bool check_synchronous(const struct config *config, struct error *error)
 /* Without rounds nobody looks at what belongs to them. */
 static bool check_unused(const struct config *config, struct error *error)
 {
-    static const char *const names[] = {"proximal_mu", "outer_optimizer", "outer_learning_rate", "outer_momentum",
-                                        "round_weights"};
+    static const char *const names[] = {"proximal_mu",    "outer_optimizer",    "outer_learning_rate",
+                                        "outer_momentum", "round_weights",      "participation",
+                                        "over_selection", "round_deadline_secs"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!config_key_is_default(config_key_by_path("train", names[i]), config)) {
             error_set(error, "has no effect while every step is shared; set local_steps above 1, or local_epochs");
             return blame(config, "train", names[i], error);
         }
+    }
+    return true;
+}
+
+/* Who is asked in a round. */
+static bool check_asked(const struct config *config, struct error *error)
+{
+    const bool is_shared = config->cluster.ps_hosts.count > 0;
+    if (!config_asks_some(&config->train) && config->train.over_selection > 1) {
+        error_set(error, "has no effect while all are asked; set participation below 1");
+        return blame(config, "train", "over_selection", error);
+    }
+    if (is_shared && config_asks_some(&config->train) && config->cluster.replicas_to_aggregate > 0) {
+        error_set(error, "and participation both say how many make a round; use over_selection for backups");
+        return blame(config, "cluster", "replicas_to_aggregate", error);
     }
     return true;
 }
@@ -270,7 +286,7 @@ static bool check_rounds(const struct config *config, struct error *error)
     } else if (config->train.micro_batches > 1) {
         error_set(error, "cannot be combined with micro_batches; raise batch_size instead");
     } else {
-        return true;
+        return check_asked(config, error);
     }
     return blame(config, "train", name, error);
 }

@@ -17,9 +17,20 @@ void job_say(struct job *job, enum log_level level, const char *format, ...) __a
 void job_deny(struct verdict *verdict, enum error_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Does this ps decide on synchronous steps? */
+static inline bool job_is_coordinator(const struct job *job)
+{
+    return job->synchronous && job->coordinator == job->identity.index;
+}
+
 static inline bool job_is_over(const struct job *job)
 {
     return job->state == JOB_DONE || job->state == JOB_FAILED;
+}
+
+static inline bool job_is_past_end(const struct job *job)
+{
+    return job_is_over(job) || (job->last_step > 0 && job->global_step >= job->last_step);
 }
 
 /* To be called whenever a worker came or the model got ready. */
@@ -41,6 +52,16 @@ bool job_create_gathering(struct job *job, int ps, struct error *error);
 void job_set_replicas(struct job *job); /* as the config says */
 void job_gather(struct job *job, double now_s);
 void job_consider(struct job *job, double now_s);
+
+/* Rounds (rounds.c). All of the coordinator: whoever is asked for the present one, if nobody was before. */
+void job_ask(struct job *job, double now_s);
+/* Some more who are there; false: all are asked already. */
+bool job_ask_more(struct job *job, double now_s);
+bool job_asks_some(const struct job *job);             /* here: this ps decides who is asked */
+bool job_is_asked(const struct job *job, int worker);  /* for the present round */
+bool job_is_late(const struct job *job, double now_s); /* has the present round lasted long enough? */
+/* The present round is made of gathered.taken. */
+void job_count_round(struct job *job);
 
 /* A ps that stood still itself (stopped, or its machine asleep) must not hold that against anybody. */
 void job_extend_leases(struct job *job, double seconds);

@@ -38,6 +38,7 @@ void job_destroy(struct job *job)
     aggregation_destroy(&job->gathered);
     free(job->shards);
     free(job->awaited);
+    free(job->asked);
     free(job->last_set);
     free(job->workers);
     memset(job, 0, sizeof *job);

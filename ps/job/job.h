@@ -77,6 +77,7 @@ struct job_worker {
     int64_t applied;
     int64_t not_finite;
     int64_t stale;         /* synchronous: gradients that came too late for their step */
+    int64_t asked, missed; /* rounds that it was asked for, and those of them that were made without it */
     int64_t taken_step;    /* synchronous: the last step that its gradient was part of; -1: none */
     uint64_t newcomer;     /* an incarnation that claims the place; 0: none */
     double probe_s;        /* since when the older one is being probed for it */
@@ -138,6 +139,9 @@ struct job {
     int64_t last_set_step;       /* -1: none in this generation */
     bool stepping;               /* the host is applying the step that was decided */
     double gathering_s;          /* since when the present step is being gathered */
+    unsigned char *asked;        /* [worker_count]: for the present round, at the coordinator, if it asks some */
+    bool has_asked;              /* for the present round */
+    double asked_s;              /* when somebody was asked last for the present round */
     uint64_t changes;            /* counts what a follower has to tell the coordinator */
     bool told_absent;            /* said once that some workers never came */
 
@@ -233,6 +237,13 @@ struct job_step {
 /* True, once for every step: it is decided, and the caller applies it. */
 bool job_take_step(struct job *job, struct job_step *step);
 void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s);
+
+/*
+ * Rounds of some (train.participation): the coordinator asks a share of those who are there, in the order of
+ * ps/job/round.h, and more of them once too few of the asked can come. job_token is the step that this worker's next
+ * push may belong to, where `step` is the shard's: that one, or -1: it is not asked (or this ps can't tell).
+ */
+int64_t job_token(const struct job *job, int worker, int64_t step);
 
 /* Is there a step that is decided and not yet applied? */
 bool job_has_step(const struct job *job);

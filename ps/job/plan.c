@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "ps/job/round.h"
+
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);
@@ -46,7 +48,8 @@ void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoc
 {
     const struct config_cluster *cluster = &config->cluster;
     const int workers = cluster->worker_hosts.count;
-    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : workers;
+    int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate
+                                                    : round_share(config->train.participation, workers);
     const bool divided = config->data.data_sharding == SHARDING_DISJOINT && workers > 0;
     plan_begin_rounds(plan, config, epoch_batches, divided ? workers : 1, cluster->issync ? wanted : 1);
 }

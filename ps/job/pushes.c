@@ -149,5 +149,6 @@ void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generat
         job_deny(verdict, ERROR_JOB_OVER, "training is over at global step %lld", (long long)job->global_step);
         return;
     }
+    job_ask(job, now_s);
     take_part(job, index);
 }

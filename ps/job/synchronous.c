@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/simulation.h"
 #include "ps/job/internal.h"
 #include "ps/store/model.h"
 #include "ps/store/placement.h"
@@ -49,6 +50,9 @@ static int least_replicas(const struct job *job)
 
 void job_set_replicas(struct job *job)
 {
+    if (job_asks_some(job)) {
+        return; /* each round has its own */
+    }
     job->gathered.wanted = replicas(job);
     job->gathered.least = least_replicas(job);
 }
@@ -59,9 +63,10 @@ bool job_create_gathering(struct job *job, int ps, struct error *error)
     job->synchronous = true;
     job->shards = calloc((size_t)cluster->ps_hosts.count, sizeof *job->shards);
     job->awaited = calloc((size_t)job->worker_count, sizeof *job->awaited);
+    job->asked = calloc((size_t)job->worker_count, 1);
     job->last_set = calloc((size_t)job->worker_count, 1);
     job->last_set_step = -1;
-    if (!job->shards || !job->awaited || !job->last_set) {
+    if (!job->shards || !job->awaited || !job->asked || !job->last_set) {
         return error_set(error, "out of memory");
     }
     int shards = number_shards(job);
@@ -76,17 +81,14 @@ void job_gather(struct job *job, double now_s)
         job->stepping = false;
         job->gathering_s = now_s;
         job->changes++;
+        job->has_asked = false;
+        memset(job->asked, 0, (size_t)job->worker_count);
     }
 }
 
 bool job_is_follower(const struct job *job)
 {
     return job->synchronous && job->coordinator != job->identity.index && job->shards[job->identity.index] >= 0;
-}
-
-static bool is_coordinator(const struct job *job)
-{
-    return job->synchronous && job->coordinator == job->identity.index;
 }
 
 /* --- Deciding --- */
@@ -97,7 +99,16 @@ static bool is_awaited(const struct job *job, int index, double now_s)
     const struct job_worker *worker = &job->workers[index];
     bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
                     now_s - job->began_s < job->config.cluster.lease_secs;
-    return worker->present || may_come;
+    return job_asks_some(job) ? worker->present && job_is_asked(job, index) : worker->present || may_come;
+}
+
+/* Once a round has lasted long enough, nobody is waited for any more. */
+static void see_awaited(struct job *job, double now_s)
+{
+    const bool late = job_is_late(job, now_s);
+    for (int i = 0; i < job->worker_count; i++) {
+        job->awaited[i] = !late && is_awaited(job, i, now_s);
+    }
 }
 
 static void tell_absent(struct job *job, double now_s)
@@ -121,11 +132,16 @@ static void tell_absent(struct job *job, double now_s)
 
 void job_consider(struct job *job, double now_s)
 {
-    if (!is_coordinator(job) || job->state != JOB_TRAINING || !job->started || job->gathered.decided) {
+    if (!job_is_coordinator(job) || job->state != JOB_TRAINING || !job->started || job->gathered.decided) {
         return;
     }
-    for (int i = 0; i < job->worker_count; i++) {
-        job->awaited[i] = is_awaited(job, i, now_s);
+    int possible, whole;
+    job_ask(job, now_s);
+    see_awaited(job, now_s);
+    aggregation_count(&job->gathered, job->awaited, &possible, &whole);
+    if (possible < job->gathered.least && job_ask_more(job, now_s)) {
+        MARK("others are asked, since too few of the asked can come");
+        see_awaited(job, now_s);
     }
     tell_absent(job, now_s);
     aggregation_decide(&job->gathered, job->awaited);
@@ -165,11 +181,13 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
         worker->taken_step = step->step;
         worker->applied++;
     }
+    job_count_round(job);
     memcpy(job->last_set, job->gathered.taken, (size_t)job->worker_count);
     job->last_set_step = step->step;
     job->global_step++;
     job_take_due(job);
     job_gather(job, now_s);
+    job_ask(job, now_s); /* the answers that go out now say who is */
     if (job->global_step == job->last_step) {
         job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
     }
@@ -179,12 +197,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
 
 static int own_shard(const struct job *job)
 {
-    return is_coordinator(job) ? job->shards[job->identity.index] : 0;
-}
-
-static bool is_past_end(const struct job *job)
-{
-    return job_is_over(job) || (job->last_step > 0 && job->global_step >= job->last_step);
+    return job_is_coordinator(job) ? job->shards[job->identity.index] : 0;
 }
 
 static bool check_push(struct job *job, int index, uint64_t incarnation, const struct job_push *push, double now_s,
@@ -197,9 +210,13 @@ static bool check_push(struct job *job, int index, uint64_t incarnation, const s
         job_deny(verdict, ERROR_BAD_REQUEST, "pushes are counted from 1, not 0");
         return false;
     }
-    if (push->token < 0 || (push->token > job->global_step && !is_past_end(job))) {
+    if (push->token < 0 || (push->token > job->global_step && !job_is_past_end(job))) {
         job_deny(verdict, ERROR_BAD_REQUEST, "a gradient of step %lld is impossible: training is at step %lld",
                  (long long)push->token, (long long)job->global_step);
+        return false;
+    }
+    if (push->token == job->global_step && !job_is_past_end(job) && !job_is_asked(job, index)) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "worker %d is not asked for step %lld", index, (long long)push->token);
         return false;
     }
     return true;
@@ -212,7 +229,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     *receive = false;
     job_heard(job, index, incarnation, now_s);
     /* Nothing is received once the step is decided: the shard may be adding up that very stage. */
-    if (check_push(job, index, incarnation, push, now_s, verdict) && !is_past_end(job)) {
+    if (check_push(job, index, incarnation, push, now_s, verdict) && !job_is_past_end(job)) {
         *receive = push->token == job->global_step && !job->gathered.decided &&
                    aggregation_get(&job->gathered, own_shard(job), index) != PART_HERE;
     }
@@ -233,7 +250,7 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
 {
     memset(verdict, 0, sizeof *verdict);
     job_heard(job, index, incarnation, now_s);
-    if (!check_push(job, index, incarnation, push, now_s, verdict) || is_past_end(job)) {
+    if (!check_push(job, index, incarnation, push, now_s, verdict) || job_is_past_end(job)) {
         return;
     }
     job->workers[index].counts = true;
@@ -258,7 +275,7 @@ static bool refusal_is_settled(const struct job *job, int index)
         return false;
     }
     for (int i = 0; i < job->worker_count; i++) {
-        job->awaited[i] = job->workers[i].present;
+        job->awaited[i] = job->workers[i].present && job_is_asked(job, i);
     }
     aggregation_count(&job->gathered, job->awaited, &possible, &whole);
     return possible < job->gathered.least;
@@ -295,7 +312,7 @@ bool job_settled(struct job *job, int index, uint64_t incarnation, const struct 
         job_deny(verdict, ERROR_OLD_GENERATION, "the model was restored since");
     } else if (push->token < job->global_step) {
         verdict->outcome = outcome_of_past(job, index, push);
-    } else if (is_past_end(job)) {
+    } else if (job_is_past_end(job)) {
         verdict->outcome = PUSH_NOT_WANTED;
     } else if (refusal_is_settled(job, index)) {
         verdict->outcome = PUSH_NOT_FINITE;
@@ -311,7 +328,7 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
                 double now_s, struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);
-    if (!is_coordinator(job) || ps < 0 || ps >= job->config.cluster.ps_hosts.count || ps == job->identity.index ||
+    if (!job_is_coordinator(job) || ps < 0 || ps >= job->config.cluster.ps_hosts.count || ps == job->identity.index ||
         job->shards[ps] < 0) {
         job_deny(verdict, ERROR_NOT_ALLOWED, "ps %d has nothing to report to ps %d", ps, job->identity.index);
         return;
@@ -320,7 +337,7 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
         return; /* of a generation that is being written here, or of a step that is applied */
     }
     for (int i = 0; i < job->worker_count; i++) {
-        if (finite[i] || not_finite[i]) {
+        if ((finite[i] || not_finite[i]) && job_is_asked(job, i)) {
             aggregation_add(&job->gathered, job->shards[ps], i, finite[i]);
         }
     }
@@ -396,19 +413,17 @@ bool job_awaited(struct job *job, double now_s, char message[256])
     double seconds = now_s - job->gathering_s;
     message[0] = '\0';
     if (!job->synchronous || job->state != JOB_TRAINING || !job->started || job->gathered.decided ||
-        seconds < NAMED_AFTER_S || is_past_end(job) || job->shards[job->identity.index] < 0) {
+        seconds < NAMED_AFTER_S || job_is_past_end(job) || job->shards[job->identity.index] < 0) {
         return false;
     }
     long long step = job->global_step;
     if (!find_awaited(job, now_s, &worker, &shard)) {
-        for (int i = 0; i < job->worker_count; i++) {
-            job->awaited[i] = is_awaited(job, i, now_s);
-        }
+        see_awaited(job, now_s);
         aggregation_count(&job->gathered, job->awaited, &possible, &whole);
-        if (is_coordinator(job) && (worker = find_cut_off(job)) >= 0) {
+        if (job_is_coordinator(job) && (worker = find_cut_off(job)) >= 0) {
             snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld: it %.100s", worker,
                      worker_host(job, worker), step, job->workers[worker].message);
-        } else if (is_coordinator(job)) {
+        } else if (job_is_coordinator(job)) {
             snprintf(message, 256, "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
                      job->gathered.least - possible, job->gathered.least - possible == 1 ? "" : "s", step,
                      job->gathered.least, seconds);
@@ -416,7 +431,7 @@ bool job_awaited(struct job *job, double now_s, char message[256])
             snprintf(message, 256, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
                      job->config.cluster.ps_hosts.items[job->coordinator], step, seconds);
         }
-    } else if (is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
+    } else if (job_is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
         int ps = ps_of_shard(job, shard);
         snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s", worker,
                  worker_host(job, worker), step, ps, job->config.cluster.ps_hosts.items[ps], seconds);

@@ -237,6 +237,24 @@ static int draw_count(int most)
     return chance(12) == 0 ? 1 + (int)chance((uint64_t)most) : count < most ? count : most;
 }
 
+/* Rounds of some, of those who come first, or of who comes in time. */
+static void draw_rounds(void)
+{
+    oracle.local_steps = 2 + oracle.seed % 4;
+    set("local_steps", "%d", oracle.local_steps);
+    set("data_sharding", "own");
+    if (chance(2) == 0) {
+        oracle.participation = 0.1 + 0.8 * chance_real();
+        oracle.over_selection = chance(2) == 0 ? 1 + 2 * chance_real() : 1;
+        set("participation", "%.9g", oracle.participation);
+        set("over_selection", "%.9g", oracle.over_selection);
+    }
+    if (chance(2) == 0) {
+        oracle.deadline_s = 0.05 + 2 * chance_real();
+        set("round_deadline_secs", "%.9g", oracle.deadline_s);
+    }
+}
+
 static void draw_cluster(bool rolls)
 {
     oracle = (struct oracle){.ps = draw_count(4),
@@ -245,6 +263,8 @@ static void draw_cluster(bool rolls)
                              .last_step = 4 + (int64_t)chance(20),
                              .seed = 1 + (int)chance(1000),
                              .local_steps = 1,
+                             .participation = 1,
+                             .over_selection = 1,
                              .not_finite = chance(8) == 0 ? 0.1 : 0};
     double slowness_s = 0.01 + 0.1 * chance_real();
     oracle.listed = oracle.workers;
@@ -296,11 +316,11 @@ static void draw_cluster(bool rolls)
     oracle.bfloat16 = chance(4) == 0;
     set("wire_dtype", "%s", oracle.bfloat16 ? "bfloat16" : "float32");
     if (!rolls && oracle.synchronous && !oracle.bfloat16 && oracle.seed % 3 == 0) {
-        oracle.local_steps = 2 + oracle.seed % 4;
-        set("local_steps", "%d", oracle.local_steps);
-        set("data_sharding", "own");
+        draw_rounds();
     }
-    if (oracle.synchronous && chance(3) == 0) {
+    if (oracle.participation < 1) {
+        set("min_replicas", "%d", oracle.listed > 1 && oracle.seed % 11 == 0 ? 2 : 1);
+    } else if (oracle.synchronous && chance(3) == 0) {
         set("replicas_to_aggregate", "%d", 1 + (int)chance(there));
     } else if (!oracle.synchronous && chance(3) == 0) {
         set("max_staleness", "%d", 1 + (int)chance(4));

@@ -13,6 +13,8 @@
  *    not a step earlier or later, a synchronous step takes as many gradients as a rollout says;
  *  - a checkpoint that was reported written is there after any crash, unless the disk broke its word; what a chief
  *    restores is what was saved, bit for bit;
+ *  - a round of some asks as many as it is to, of those who are there, in the order that seed and round say; it is made
+ *    of differences of those who were told so, and once its time is over it waits for nobody;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
 #include "tests/simulate/oracle.h"
@@ -58,7 +60,8 @@ struct ps_record {
     int64_t restored_step, seen_step, applied;
     struct accepted pushes[MOST_PUSHES];
     int push_count;
-    int waiting_for_apply; /* accepted, and not yet applied */
+    int waiting_for_apply;                    /* accepted, and not yet applied */
+    int64_t asked_for[WORKERS_MAX_SIMULATED]; /* the last round that a worker was told to take part in; -1: none */
 };
 
 /* The run as one process would make it. */
@@ -273,6 +276,9 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     record->restored_step = record->seen_step = global_step;
     record->applied = 0;
     record->push_count = 0;
+    for (int i = 0; i < WORKERS_MAX_SIMULATED; i++) {
+        record->asked_for[i] = -1;
+    }
     bool is_first = true; /* after all were killed, generations are counted from zero */
     for (int i = 0; i < oracle.ps; i++) {
         const struct ps_record *other = &records[i];
@@ -304,6 +310,72 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     }
 }
 
+/* --- Rounds of some --- */
+
+/* How many there are before this place, of those who are there, in the order in which they are asked. */
+static int places_before(const struct job *job, int worker)
+{
+    struct sampler_order order;
+    const struct sampler sampler = {
+        .seed = (uint64_t)oracle.seed, .task = 1 << 29, .examples = (uint32_t)job->worker_count, .batch_size = 1};
+    int before = 0;
+    sampler_order_make(&order, &sampler, job->global_step);
+    for (uint32_t place = 0; sampler_index(&order, place) != (uint32_t)worker; place++) {
+        before += job->workers[sampler_index(&order, place)].present;
+    }
+    return before;
+}
+
+static void check_asked(const struct job *job)
+{
+    int there = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        there += job->workers[i].present;
+    }
+    const double share = fmax(1, round(oracle.participation * there));
+    for (int i = 0; i < job->worker_count; i++) {
+        const bool is_due = job->workers[i].present && places_before(job, i) < share * oracle.over_selection - 1e-6;
+        if (job->asked[i] != is_due) {
+            fail("worker %d, of %d who are there, is%s asked to make step %lld", i, there, job->asked[i] ? "" : " not",
+                 (long long)job->global_step);
+        }
+    }
+}
+
+WRAP(void, job_ask, struct job *job, double now_s)
+{
+    const bool has_asked = job->has_asked;
+    __real_job_ask(job, now_s);
+    if (!has_asked && job->has_asked && oracle.participation < 1) {
+        check_asked(job);
+    }
+}
+
+WRAP(void, job_consider, struct job *job, double now_s)
+{
+    int possible, whole;
+    __real_job_consider(job, now_s);
+    if (oracle.deadline_s > 0 && job->coordinator == job->identity.index && job->state == JOB_TRAINING &&
+        job->started && !job->gathered.decided && now_s - job->asked_s >= oracle.deadline_s) {
+        aggregation_count(&job->gathered, job->awaited, &possible, &whole);
+        if (whole >= job->gathered.least) {
+            fail("step %lld has %d differences, and waits for more after its time is over", (long long)job->global_step,
+                 whole);
+        }
+    }
+}
+
+/* What a ps that decides tells a worker of rounds. */
+static void note_token(const struct channel *channel, int64_t token)
+{
+    struct ps_record *record = record_here();
+    int worker = -1;
+    if (token >= 0 && sscanf(connection_name(channel->connection), "worker %d", &worker) == 1 && worker >= 0 &&
+        worker < WORKERS_MAX_SIMULATED && channel->generation == record->generation) {
+        record->asked_for[worker] = token;
+    }
+}
+
 /* --- Live keys --- */
 
 WRAP(void, shard_schedule, struct shard *shard, const struct config_train *train, int64_t epoch_steps, int64_t step)
@@ -326,9 +398,15 @@ WRAP(bool, job_take_step, struct job *job, struct job_step *step)
     struct replicas *replicas = &record_here()->replicas;
     const bool decides = job->coordinator == job->identity.index;
     bool done = __real_job_take_step(job, step);
+    for (int i = 0; done && decides && oracle.participation < 1 && i < step->count; i++) {
+        if (record_here()->asked_for[step->workers[i]] != step->step) {
+            fail("step %lld is made of a difference of worker %d, who was not asked for it", (long long)step->step,
+                 step->workers[i]);
+        }
+    }
     if (done && decides) {
         settle_replicas(replicas, step->step);
-        if (job->gathered.wanted != replicas->now) {
+        if (oracle.participation >= 1 && job->gathered.wanted != replicas->now) {
             fail("step %lld is made for %d gradients, and is to be made of %d", (long long)step->step,
                  job->gathered.wanted, replicas->now);
         }
@@ -457,7 +535,12 @@ WRAP(bool, channel_send_frame, struct channel *channel, const struct outgoing *o
      struct error *error)
 {
     if (outgoing->type == MESSAGE_pushed && world.here->number < oracle.ps) {
-        check_answer(channel, outgoing->message);
+        const struct message_pushed *pushed = outgoing->message;
+        note_token(channel, pushed->token);
+        check_answer(channel, pushed);
+    }
+    if (outgoing->type == MESSAGE_values && world.here->number < oracle.ps) {
+        note_token(channel, ((const struct message_values *)outgoing->message)->token);
     }
     if (outgoing->type == MESSAGE_push && world.here->number >= oracle.ps) {
         check_push(channel, outgoing->message);

@@ -17,9 +17,10 @@ extern struct oracle {
     int ps, workers; /* workers: with those that are not listed, which come last, and come and go */
     int listed;
     bool synchronous;
-    bool bfloat16;   /* on the wire */
-    bool rotten;     /* no checkpoint can be read until somebody repairs the disk */
-    int local_steps; /* of a round; above 1, each worker has data of its own */
+    bool bfloat16;                                    /* on the wire */
+    bool rotten;                                      /* no checkpoint can be read until somebody repairs the disk */
+    int local_steps;                                  /* of a round; above 1, each worker has data of its own */
+    double participation, over_selection, deadline_s; /* of rounds; participation 1: all are asked */
     int64_t last_step;
     int64_t save_steps;
     int seed;                                 /* train.seed */

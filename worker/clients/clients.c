@@ -4,18 +4,16 @@
  */
 #include "worker/clients/clients.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/random/sampler.h"
+#include "ps/job/round.h"
 #include "ps/store/collect.h"
 #include "ps/store/outer.h"
 #include "worker/clients/partition.h"
 #include "worker/local_steps.h"
-
-enum { CHOOSE_CLIENTS = 1 << 29 /* in place of a task's number, which is a client's */ };
 
 struct clients {
     struct engine engine;
@@ -39,22 +37,12 @@ static struct clients *of(struct engine *engine)
     return (struct clients *)engine;
 }
 
-int clients_in_round(const struct clients_options *options)
-{
-    const int count = (int)lround(options->participation * options->count);
-    return count < 1 ? 1 : count;
-}
-
 /* --- A round --- */
 
 static void choose(struct clients *all)
 {
     struct sampler_order order;
-    const struct sampler sampler = {.seed = (uint64_t)all->config->train.seed,
-                                    .task = CHOOSE_CLIENTS,
-                                    .examples = (uint32_t)all->count,
-                                    .batch_size = 1};
-    sampler_order_make(&order, &sampler, all->shared.global_step);
+    round_order(&order, all->config->train.seed, all->count, all->shared.global_step);
     memset(all->chosen, 0, (size_t)all->count);
     for (int i = 0; i < all->in_round; i++) {
         all->chosen[sampler_index(&order, (uint32_t)i)] = 1;
@@ -279,7 +267,7 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
                             .examples = options->train,
                             .outer = outer_train(train),
                             .count = clients->count,
-                            .in_round = clients_in_round(clients)};
+                            .in_round = round_share(train->participation, clients->count)};
     all->chosen = calloc((size_t)all->count, sizeof *all->chosen);
     all->indexes = calloc((size_t)train->batch_size, sizeof *all->indexes);
     all->sum = calloc(all->model->float_count, sizeof *all->sum);

@@ -1,6 +1,6 @@
 /*
  * One process that plays many workers: an engine whose steps are rounds (train.local_steps). In each, some of the
- * clients (all, or a share chosen by seed and round) take steps of their own from the shared model, one client after
+ * clients (all, or a share: ps/job/round.h) take steps of their own from the shared model, one client after
  * another on the engine inside, and the outer optimizer applies the mean of what they did.
  *
  * The bits are those of a cluster of that many workers with the same data, of which as many take part: clients draw
@@ -19,7 +19,6 @@ enum { CLIENTS_MAX = 100000 };
 
 struct clients_options {
     int count;             /* 1..CLIENTS_MAX */
-    double participation;  /* share of them in each round, in (0, 1]: at least one */
     const char *partition; /* worker/clients/partition.h; NULL: by data.data_sharding */
 };
 
@@ -28,9 +27,6 @@ static inline bool clients_divide_data(const struct clients_options *options, co
 {
     return options->partition || config->data.data_sharding == SHARDING_DISJOINT;
 }
-
-/* How many take part in a round. */
-int clients_in_round(const struct clients_options *options);
 
 /*
  * Takes over `inside`, after a failure too; it was created for the model, to make steps and nothing else. What the

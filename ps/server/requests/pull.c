@@ -8,6 +8,24 @@ static bool is_past_step(struct session *session, int64_t step)
     return job->state != JOB_TRAINING || job->global_step > step;
 }
 
+/* A pull that names ranges is of one who waits to be asked for a round. */
+static bool is_asked_or_past(struct session *session, int64_t step)
+{
+    const struct job *job = &session->server->job;
+    return is_past_step(session, step) ||
+           (config_asks_some(&job->config.train) && job_token(job, session->worker, job->global_step) >= 0);
+}
+
+static int64_t token_of(struct session *session, int64_t step)
+{
+    struct server *server = session->server;
+    server_lock(server);
+    const bool asks = config_asks_some(&server->job.config.train);
+    const int64_t token = asks ? job_token(&server->job, session->worker, step) : -1;
+    server_unlock(server);
+    return token;
+}
+
 /* The floats of one range, a chunk at a time; snapshot 0: as they are now. */
 static bool send_range(struct session *session, const struct message_read *read, uint64_t request, struct range range,
                        bool last, struct error *error)
@@ -22,6 +40,7 @@ static bool send_range(struct session *session, const struct message_read *read,
         struct message_values values = {.vector = read->vector, .token = -1, .ranges = {bytes, 1}};
         const float *from = chunk;
         shard_now(shard, &values.version, &values.global_step);
+        values.token = session->worker >= 0 ? token_of(session, values.global_step) : -1;
         bool there = read->snapshot != 0 ? shard_snapshot_values(shard, read->snapshot, (enum store_vector)read->vector,
                                                                  part, &from, &values.global_step, error)
                                          : shard_read(shard, (enum store_vector)read->vector, part, chunk, error);
@@ -86,7 +105,7 @@ static bool send_pulled(struct session *session, const struct message_pull *pull
             .dtype = (uint8_t)wanted.dtype,
             .version = changes.version,
             .global_step = changes.global_step,
-            .token = -1,
+            .token = token_of(session, changes.global_step),
         };
         done = serve_send_changes(session, MESSAGE_values, request, &values, &values.ranges, &changes, &wanted, error);
     } else {
@@ -108,7 +127,8 @@ bool serve_pull(struct session *session, struct error *error)
     bool alive = serve_hold(session, serve_is_ready, 0, deadline_s);
     job_pull(&server->job, session->worker, session->incarnation, generation, clock_monotonic_s(), &verdict);
     if (alive && verdict.code == 0 && pull.after_step >= 0) {
-        alive = serve_hold(session, is_past_step, pull.after_step, deadline_s);
+        alive =
+            serve_hold(session, pull.ranges.count > 0 ? is_asked_or_past : is_past_step, pull.after_step, deadline_s);
     }
     serve_tell_generation(session);
     server_unlock(server);

@@ -102,13 +102,16 @@ static bool answer_push(struct session *session, const struct message_push *push
     if (!shard_answer(server->shard, event->generation, stage, wanted.since_version, wanted.packed, &changes)) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model is being restored", error);
     }
+    server_lock(server);
+    const int64_t token = job_token(&server->job, session->worker, changes.global_step);
+    server_unlock(server);
     int64_t late = changes.global_step - 1 - push->token;
     struct message_pushed pushed = {
         .outcome = (uint8_t)verdict->outcome,
         .sequence = push->sequence,
         .version = changes.version,
         .global_step = changes.global_step,
-        .token = changes.global_step,
+        .token = token,
         .staleness = verdict->outcome == PUSH_STALE && late > 0 ? (uint32_t)late : 0,
         .dtype = (uint8_t)wanted.dtype,
     };

@@ -30,6 +30,9 @@ enum push_pull_end push_pull_by_code(uint16_t code);
 /* Some shard is at this step. */
 void push_pull_note_step(struct push_pull *exchange, int64_t step);
 
+/* A ps answered with this token: that of who decides on steps, the first that holds something, says who is asked. */
+void push_pull_note_token(struct push_pull *exchange, const struct shard_part *part, int64_t token);
+
 /*
  * Synchronous: shards answer at steps of their own when others are faster; what is behind is pulled until all are at
  * one

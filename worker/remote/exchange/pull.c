@@ -89,6 +89,15 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
     return PUSH_PULL_DONE;
 }
 
+static struct shard_part *decider(const struct push_pull *exchange)
+{
+    struct shard_part *part = exchange->parts;
+    while (part->span_count == 0) { /* some shard holds something */
+        part++;
+    }
+    return part;
+}
+
 /* All frames of one answer to a pull. */
 static bool receive_values(struct push_pull *exchange, struct shard_part *part, uint64_t request, uint16_t *code,
                            struct error *error)
@@ -115,6 +124,7 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
         }
         part->version = values->version;
         part->global_step = values->global_step;
+        push_pull_note_token(exchange, part, values->token);
     } while (!(channel->frame.flags & FRAME_LAST));
     return true;
 }
@@ -178,13 +188,68 @@ enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *err
 
 enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
 {
-    struct shard_part *part = exchange->parts;
-    while (part->span_count == 0) { /* some shard holds something */
-        part++;
-    }
+    struct shard_part *part = decider(exchange);
     enum push_pull_end end = pull_part(exchange, part, part->version, step, error);
     push_pull_note_step(exchange, part->global_step);
     return end == PUSH_PULL_DONE ? push_pull_align(exchange, error) : end;
+}
+
+/* --- Rounds of some --- */
+
+void push_pull_note_token(struct push_pull *exchange, const struct shard_part *part, int64_t token)
+{
+    if (part == decider(exchange)) {
+        exchange->token = token;
+    }
+}
+
+bool push_pull_is_asked(const struct push_pull *exchange)
+{
+    return !config_asks_some(&exchange->config->train) || exchange->token == exchange->global_step;
+}
+
+/* A single float of the model, which is not even kept: who is not asked has no use for more. */
+static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, int64_t after_step, uint16_t *code,
+                          struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    uint8_t bytes[RANGE_BYTES];
+    float unused;
+    const struct message_pull pull = {
+        .after_step = after_step, .wait_ms = STEP_WAIT_MS, .ranges = {.bytes = bytes, .count = 1}};
+    range_put(bytes, 0, (struct range){part->spans[0].first, 1});
+    channel->generation = exchange->generation;
+    if (!channel_call(channel, MESSAGE_pull, &pull, MESSAGE_values,
+                      clock_monotonic_s() + STEP_WAIT_MS / 1e3 + LINK_ANSWER_S, code, error)) {
+        return false;
+    }
+    const struct message_values values = channel->message.values;
+    if (channel->bulk_left != sizeof unused ||
+        !channel_read_bulk(channel, &unused, sizeof unused, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+        return channel->bulk_left == 0 || error_set(error, "%s: answered by another range", part->link.name);
+    }
+    push_pull_note_step(exchange, values.global_step);
+    exchange->token = values.token;
+    return true;
+}
+
+enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
+{
+    PROFILE("wait to be asked");
+    struct shard_part *part = decider(exchange);
+    uint16_t code = 0;
+    enum push_pull_end end = push_pull_open_link(exchange, part, error);
+    if (end != PUSH_PULL_DONE) {
+        return end;
+    }
+    if (!ask_for_round(exchange, part, after_step, &code, error)) {
+        if (code != 0) {
+            return push_pull_by_code(code);
+        }
+        link_lost(&part->link, error->text);
+        return push_pull_must_stop(exchange) ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
+    }
+    return push_pull_is_asked(exchange) ? push_pull_align(exchange, error) : PUSH_PULL_DONE;
 }
 
 enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)

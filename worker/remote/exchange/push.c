@@ -200,6 +200,7 @@ static void note_answer(struct push_pull *exchange, struct shard_part *part, con
     answer->stale = answer->stale || pushed->outcome == PUSH_STALE;
     answer->staleness = pushed->staleness > answer->staleness ? pushed->staleness : answer->staleness;
     push_pull_note_step(exchange, pushed->global_step);
+    push_pull_note_token(exchange, part, pushed->token);
 }
 
 /* *code: of an error that it answered with. True with part->pending: it was only a sign of life. */

@@ -53,6 +53,7 @@ struct push_pull {
     int count;
     uint32_t generation;
     int64_t global_step; /* the highest that is known */
+    int64_t token;       /* with participation below 1: the step that we are asked for, as it was told last; -1: none */
     double told_s, joined_s;
     double pushed_s;    /* when the push under way began */
     char awaited[256];  /* whom a ps waits for, as it said when it had held the answer back for long; "": not known */
@@ -100,6 +101,14 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
 
 /* Synchronous: waits, for a while at most, until some shard is past this step. */
 enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error);
+
+/*
+ * Rounds of some (train.participation): are we asked to push a gradient of the step that we are at? If not,
+ * push_pull_await_round waits, for a while at most, until we are, or until some shard is past after_step: the step is
+ * known then, and the parameters are its own once we are asked.
+ */
+bool push_pull_is_asked(const struct push_pull *exchange);
+enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error);
 
 /* Pulls all parameters again. */
 enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error);

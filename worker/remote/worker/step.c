@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
+#include "ps/job/job.h"
 #include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
@@ -158,11 +159,39 @@ static void account(struct remote_worker *worker, const struct train_result *don
     }
 }
 
+/*
+ * Others make this round. The chief looks at every step that passes, since something may be due at it; who has nothing
+ * to do but train hears of nothing before it is asked. True: something may be due.
+ */
+static bool await_round(struct remote_worker *worker)
+{
+    struct training *training = &worker->training;
+    const int64_t before = training->global_step;
+    const int64_t after = worker->chief ? before : JOB_MAX_STEP;
+    if (!worker_take_end(worker, push_pull_await_round(&worker->exchange, after, &training->error))) {
+        return false;
+    }
+    training->global_step = worker->exchange.global_step;
+    if (training->global_step > before) {
+        look_for_change(worker, (float)worker->last_loss, true);
+    }
+    if (worker->chief) {
+        chief_note_step(worker->chief, training->global_step);
+    }
+    if (clock_monotonic_s() - worker->vitals_s >= VITALS_S) {
+        worker_tell_vitals(worker, STATE_TRAINING);
+    }
+    return training->global_step > before;
+}
+
 bool worker_step(struct updater *updater)
 {
     struct remote_worker *worker = (struct remote_worker *)updater;
     struct train_result done;
     const double begin_s = clock_monotonic_s();
+    if (!push_pull_is_asked(&worker->exchange)) {
+        return await_round(worker);
+    }
     if (worker->borrowed && !worker_take_end(worker, worker_refresh(worker))) {
         return false;
     }
