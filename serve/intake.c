@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
 enum { FIRST_ROOM = 64, MOST_ROWS = 1 << 20 };
@@ -27,6 +28,8 @@ bool intake_begin(struct intake *intake, int worker, struct version *version, st
     intake->examples.count = 0;
     intake->wide = false;
     intake->last_wide = -1;
+    intake->keeps = false;
+    intake->raw.size = 0;
     return true;
 }
 
@@ -35,6 +38,7 @@ void intake_end(struct intake *intake)
     encoder_end(&intake->encoder);
     examples_free(&intake->examples);
     free(intake->values);
+    text_free(&intake->raw);
     *intake = (struct intake){0};
 }
 
@@ -97,6 +101,9 @@ bool intake_add_fields(struct intake *intake, const struct csv_field *fields, in
         return false;
     }
     intake->examples.count++;
+    if (intake->keeps) {
+        request_log_row(&intake->raw, &intake->encoder, &one);
+    }
     return true;
 }
 

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "observe/text.h"
 #include "serve/model.h"
 #include "worker/data/table/csv.h"
 #include "worker/data/table/encode.h"
@@ -26,6 +27,8 @@ struct intake {
     bool wide;     /* some pixels are no whole levels of grey... */
     int last_wide; /* ...the last time in this picture */
     int wide_room;
+    bool keeps;      /* rows of tables are kept as they come, too: */
+    struct text raw; /* by request_log_row */
 };
 
 /* Ready for this version's rows, with none yet; keeps its memory where it can. */

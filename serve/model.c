@@ -65,6 +65,12 @@ struct version *served_hold(struct served *served)
     return version;
 }
 
+struct version *version_hold(struct version *version)
+{
+    atomic_fetch_add(&version->holders, 1);
+    return version;
+}
+
 void served_destroy(struct served *served)
 {
     version_let_go(served->current);

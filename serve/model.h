@@ -43,11 +43,20 @@ struct version {
     struct engine **wide_engines;
 };
 
+/* What the model says of some rows. */
+struct answers {
+    struct version *version; /* held by the caller */
+    const float *outputs;    /* [count, version_outputs] */
+    const float *wanted;     /* [count, targets]: what a model of its own inputs was to give back; else NULL */
+    int count;
+};
+
 struct served {
     char name[SERVE_MOST_NAME];
     const char *source;          /* file or folder, borrowed */
     const struct config *config; /* borrowed, as what follows */
-    const char *reference;       /* a table like training's, for drift; NULL: none */
+    const char *reference;       /* data like training's, for drift; NULL: none */
+    struct request_log *log;     /* of requests; NULL: none */
     struct budget *budget;
     bool takes_best; /* of a folder: the best checkpoint, not the newest */
     int workers;
@@ -70,8 +79,9 @@ void served_destroy(struct served *served); /* all holders have let go */
  */
 bool served_refresh(struct served *served, struct error *error);
 
-struct version *served_hold(struct served *served); /* NULL: none is loaded */
-void version_let_go(struct version *version);       /* NULL is fine */
+struct version *served_hold(struct served *served);    /* NULL: none is loaded */
+struct version *version_hold(struct version *version); /* once more */
+void version_let_go(struct version *version);          /* NULL is fine */
 
 /* Of the network. */
 static inline int version_inputs(const struct version *version)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "serve/protocol.h"
+#include "serve/request_log.h"
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
 #include "worker/data/table/npy.h"
@@ -19,9 +20,30 @@ struct table_answer {
     size_t size;
 };
 
+/* Who watches them. */
+struct onlooker {
+    struct call *call;
+    struct text raw; /* of a batch, for the log of requests */
+};
+
+static void take_row(void *context, const struct encoder *encoder, const struct row *row)
+{
+    struct onlooker *onlooker = context;
+    request_log_row(&onlooker->raw, encoder, row);
+}
+
 static void see_rows(void *context, const struct examples *examples, const float *outputs)
 {
-    drift_add(context, examples, outputs);
+    struct onlooker *onlooker = context;
+    struct call *call = onlooker->call;
+    drift_add(&call->version->drift, examples, outputs);
+    if (call->is_kept) {
+        const struct text *raw = &onlooker->raw;
+        const struct answers answers = {
+            .version = call->version, .outputs = outputs, .wanted = examples->target_values, .count = examples->count};
+        request_log_add_rows(call->served->log, raw->bytes, raw->failed ? 0 : raw->size, &answers);
+        onlooker->raw.size = 0;
+    }
 }
 
 static bool read_rows(struct call *call, struct intake *intake, struct error *error)
@@ -32,10 +54,12 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
         return error_set(error, "out of memory for the answer");
     }
     struct version *version = call->version;
-    const struct predict_watch watch = {see_rows, &version->drift};
+    struct onlooker onlooker = {.call = call};
+    const struct predict_watch watch = {call->is_kept ? take_row : NULL, see_rows, &onlooker};
     bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size, &watch,
                                    out, error);
     fclose(out);
+    text_free(&onlooker.raw);
     call->format = done ? malloc(sizeof form) : NULL;
     if (!call->format) {
         free(form.csv);

@@ -320,6 +320,21 @@ static void put_models(struct text *text, bool open, struct service *service)
     }
 }
 
+static void put_request_log(struct text *text, bool open, struct service *service)
+{
+    static const char *const names[] = {"trainer_serve_logged_rows", "trainer_serve_lost_rows"};
+    static const char *const helps[] = {"Rows that went into the log of requests.",
+                                        "Rows that should have gone there: the disk could not keep up."};
+    for (int f = 0; service->log_options.folder && f < 2; f++) {
+        put_family(text, open, names[f], "counter", helps[f]);
+        for (int i = 0; i < service->count; i++) {
+            const struct request_log_counts counts = request_log_counts(service->models[i].log);
+            text_add(text, "%s_total{model=\"%s\"} %llu\n", names[f], service->models[i].name,
+                     (unsigned long long)(f == 0 ? counts.kept : counts.lost));
+        }
+    }
+}
+
 static void put_label(struct text *text, const char *value)
 {
     for (; *value != '\0'; value++) {
@@ -388,6 +403,7 @@ static void handle_metrics(void *context, struct http_request *request)
     put_histograms(&text, open, counts);
     put_models(&text, open, service);
     put_drift(&text, open, service);
+    put_request_log(&text, open, service);
     if (open) {
         text_add(&text, "# EOF\n");
     }

@@ -10,6 +10,7 @@
 #include "observe/http/server.h"
 #include "serve/access.h"
 #include "serve/model.h"
+#include "serve/request_log.h"
 #include "serve/work.h"
 
 struct service {
@@ -20,6 +21,7 @@ struct service {
     double begun_s; /* by the wall clock */
     struct budget budget;
     const char *reference; /* borrowed; NULL: none */
+    struct request_log_options log_options;
     struct access_log access;
     int listener; /* that systemd passed; 0: none */
     struct work_options options;

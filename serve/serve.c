@@ -25,6 +25,7 @@ enum {
     DEFAULT_WAITING = 1024,
     DEFAULT_BATCH = 64,
     DEFAULT_BODY_MEGABYTES = 16,
+    DEFAULT_LOG_MEGABYTES = 64,
     MOST_MODELS_MEGABYTES = 1 << 20,
     DRAIN_S = 30, /* for what has come to be answered */
 };
@@ -47,7 +48,7 @@ static bool number_flag(const struct command_call *call, const char *name, doubl
 static bool read_options(const struct command_call *call, struct service *service, struct error *error)
 {
     struct work_options *options = &service->options;
-    double workers, batch, wait_us, waiting, megabytes, models_megabytes;
+    double workers, batch, wait_us, waiting, megabytes, models_megabytes, share, log_megabytes;
     const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* a GPU is its engine's */
     if (!number_flag(call, "workers", usual, 1, POOL_MAX_THREADS, &workers, error) ||
         !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
@@ -56,6 +57,8 @@ static bool read_options(const struct command_call *call, struct service *servic
         !number_flag(call, "max_body_mb", DEFAULT_BODY_MEGABYTES, 1, MOST_MEGABYTES, &megabytes, error) ||
         !number_flag(call, "max_models_mb", MOST_MODELS_MEGABYTES, 1, MOST_MODELS_MEGABYTES, &models_megabytes,
                      error) ||
+        !number_flag(call, "request_log_share", 1, 0, 1, &share, error) ||
+        !number_flag(call, "request_log_mb", DEFAULT_LOG_MEGABYTES, 1, MOST_MODELS_MEGABYTES, &log_megabytes, error) ||
         !number_flag(call, "interval_secs", 1, 0.05, 3600, &service->interval_s, error)) {
         return false;
     }
@@ -66,6 +69,8 @@ static bool read_options(const struct command_call *call, struct service *servic
                                      .most_body = (size_t)(megabytes * 1024 * 1024)};
     service->budget.most = (size_t)(models_megabytes * 0x1p20);
     service->reference = command_value(call, "reference");
+    service->log_options = (struct request_log_options){
+        .folder = command_value(call, "request_log"), .share = share, .most_bytes = (size_t)(log_megabytes * 0x1p20)};
     const char *which = command_value(call, "checkpoint");
     service->takes_best = which && strcmp(which, "best") == 0;
     return !which || service->takes_best || strcmp(which, "newest") == 0 ||
@@ -95,7 +100,7 @@ static bool add_model(struct service *service, const struct config *config, char
     served->takes_best = service->takes_best;
     served->reference = service->reference;
     served->budget = &service->budget;
-    return true;
+    return !service->log_options.folder || request_log_open(&served->log, &service->log_options, served->name, error);
 }
 
 static bool add_models(const struct command_call *call, struct service *service, struct error *error)
@@ -168,6 +173,11 @@ static void follow(struct service *service)
     while (signals_pending() == 0) {
         clock_pause(next_s);
         notify_alive();
+        for (int i = 0; i < service->count; i++) {
+            if (service->models[i].log) {
+                request_log_write(service->models[i].log);
+            }
+        }
         if (clock_monotonic_s() < next_s) {
             continue;
         }
@@ -220,6 +230,7 @@ static int run(const struct command_call *call)
     bool done = read_options(call, &service, &error) && add_models(call, &service, &error) &&
                 load_all(&service, &error) && listen_and_serve(call, &service, &error);
     for (int i = 0; i < service.count; i++) {
+        request_log_close(service.models[i].log);
         served_destroy(&service.models[i]);
     }
     free(service.models);
@@ -239,6 +250,9 @@ static const struct command_flag flags[] = {
     {"max_body_mb", "N", "largest body of a request, unpacked (16)"},
     {"max_models_mb", "N", "memory of all models; a checkpoint that needs more is refused (no limit)"},
     {"reference", "FILE", "a table such as training's own: how far what comes differs from it is shown"},
+    {"request_log", "FOLDER", "keeps requests and what the model said, as data to train on"},
+    {"request_log_share", "X", "of the requests, 0 to 1 (1)"},
+    {"request_log_mb", "N", "space of each model's; the oldest go (64)"},
     {"access_log", "FILE", "one JSON object for each answer; may be moved away at any time"},
     {"interval_secs", "X", "how often to look for a newer checkpoint (1)"},
     {NULL, NULL, NULL},

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
 const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
@@ -193,14 +194,19 @@ static bool read_call(const struct work *work, struct call *call, struct intake 
 {
     uint8_t *unpacked = NULL;
     call->first = intake->examples.count;
+    call->is_kept = call->served->log && request_log_wants(call->served->log);
+    call->first_raw = intake->raw.size;
+    intake->keeps = call->is_kept && call->version->trained.schema;
     const bool done = unpack(work, call, &unpacked, error) && call->protocol->read(call, intake, error);
     free(unpacked);
     call->body = NULL;
     if (!done) {
         intake_cut(intake, call->first);
+        intake->raw.size = call->first_raw;
         return false;
     }
     call->count = intake->examples.count - call->first;
+    call->raw_size = intake->raw.size - call->first_raw;
     call->is_wide = intake->wide && intake->last_wide >= call->first;
     return true;
 }
@@ -275,9 +281,22 @@ static bool compute(struct worker *worker, struct version *version, struct call 
     return true;
 }
 
+/* Into the log of requests. What posts of whole files have is kept where they are read (serve/plain.c). */
+static void keep(const struct intake *intake, const struct call *call, const struct answers *answers)
+{
+    struct request_log *log = call->served->log;
+    if (call->version->trained.schema && call->count > 0) {
+        request_log_add_rows(log, intake->raw.failed ? NULL : intake->raw.bytes + call->first_raw,
+                             intake->raw.failed ? 0 : call->raw_size, answers);
+    } else if (call->count > 0) {
+        request_log_add_pictures(
+            log, intake->examples.images + (size_t)call->first * (size_t)version_inputs(call->version), answers);
+    }
+}
+
 static void answer(struct worker *worker, struct call *call)
 {
-    const struct version *version = call->version;
+    struct version *version = call->version;
     const struct examples *examples = &worker->intake.examples;
     const struct answers answers = {
         .version = version,
@@ -291,6 +310,9 @@ static void answer(struct worker *worker, struct call *call)
     const char *type = call->protocol->write(call, &answers, &body, headers);
     size_t size;
     char *bytes = text_take(&body, &size);
+    if (call->is_kept && bytes) {
+        keep(&worker->intake, call, &answers);
+    }
     count_latency(worker->work, call);
     if (!bytes) {
         http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");

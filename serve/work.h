@@ -26,17 +26,12 @@ struct call {
     const uint8_t *body; /* unpacked; while it is read */
     size_t size;
     int first, count; /* its rows in the intake */
+    bool is_kept;     /* in the log of requests */
+    size_t first_raw; /* then, of a table: where they begin among the intake's rows as they came... */
+    size_t raw_size;  /* ...and how many bytes they take */
     bool is_wide;     /* of pictures: some of them are numbers that are no levels of grey */
     bool is_array;    /* plain posts: pictures of an array, not a single one */
     void *format;     /* what read leaves for write; malloc'd, freed with the call */
-};
-
-/* What the model says of a call's rows. */
-struct answers {
-    const struct version *version;
-    const float *outputs; /* [count, version_outputs] */
-    const float *wanted;  /* [count, targets]: what a model of its own inputs was to give back; else NULL */
-    int count;
 };
 
 /* How a client asks and is answered. Both run on worker threads. */

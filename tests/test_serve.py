@@ -589,6 +589,135 @@ def test_each_answer_is_a_line_of_the_access_log(trainer, digits):
     assert (folder / "access.log.1").read_text().count("\n") == 3
 
 
+# --- the log of requests ---
+
+
+def kept(folder):
+    """Rows of all files of a model's log, by columns."""
+    rows = []
+    for path in sorted(folder.glob("train-*.csv")):
+        with open(path, newline="") as file:
+            rows += csv.DictReader(file)
+    return rows
+
+
+def test_rows_are_kept_as_they_came_and_training_reads_them(trainer, plants):
+    """By every way in, in the model's order of columns, with what the model said; then a model learns from it."""
+    folder, names, rows = plants
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    values = [[None if value == "" else value for value in row] for row in rows]
+    inputs = []
+    for i, name in enumerate(names):
+        inputs.append(triton.InferInput(name, [1], "BYTES" if name == "soil" else "FP64"))
+        inputs[-1].set_data_from_numpy(numpy.array([rows[1][i]], object if name == "soil" else numpy.float64))
+    turned = [names[::-1] + ["kind"], ['a "b",\nc', 0.5, 1, "", 3, "unknown"]]
+    with Served(trainer, "kinds=kinds", "--request_log=log", cwd=folder) as server:
+        text = server.ask("POST", "/predict", (folder / "new.csv").read_bytes())[1].decode()
+        server.post("/v1/models/kinds:predict", {"instances": values})
+        with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+            client.infer("kinds", inputs)
+        file = io.StringIO()
+        csv.writer(file).writerows(turned)
+        assert server.ask("POST", "/predict", file.getvalue().encode())[0] == 200
+        assert "row 0" in server.error("/v1/models/kinds:predict", {"instances": [[1, 2, "tall", 4, "clay"]]})
+        assert server.metric("trainer_serve_logged_rows_total") == 2 * len(rows) + 2
+        assert not list((folder / "log/kinds").glob("train-*"))  # a file under way is nobody's yet
+    found, wanted = kept(folder / "log/kinds"), list(csv.DictReader(io.StringIO(text)))
+    columns = list(wanted[0])
+    assert [list(row) for row in found] == [columns] * (2 * len(rows) + 2)
+    assert [float(row["petal"]) for row in found[len(rows):]] == [
+        *(float(row["petal"]) for row in wanted), rows[1][2], 1]
+    for row, other in zip(found, wanted + wanted + wanted[1:2]):
+        assert [row[name] for name in columns[len(names) - 1:]] == [other[name] for name in columns[len(names) - 1:]]
+    assert found[-1]["soil"] == 'a "b",\nc' and (found[-1]["width"], found[-1]["length"]) == ("", "3")
+    with open(folder / "data/train.csv", newline="") as file:
+        body = "".join(",".join(line.split(",")[:-1]) + "\n" for line in file)
+    with Served(trainer, "kinds=kinds", "--request_log=log", cwd=folder) as server:
+        server.ask("POST", "/predict", body.encode())
+    assert len(kept(folder / "log/kinds")) == 2 * len(rows) + 152
+    said = train(trainer, "--data_dir=log/kinds", "--target=prediction", "--ignore=" + ",".join(columns[6:]), *QUICK,
+                 "--epochs=20", "--validation_size=20", "--test_share=0.2", "--train_dir=pupil", cwd=folder)
+    assert said.done["test_accuracy"] > 0.8
+
+
+def test_pictures_are_kept_by_class_and_training_reads_them(trainer, digits):
+    folder, pictures, probabilities, _ = digits
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    with Served(trainer, "digits=run", "--request_log=log", "--workers=1", cwd=folder) as server:
+        server.post("/v1/models/digits:predict", {"instances": pictures.tolist()})
+        values = (pictures[:1].reshape(1, -1) / 255 * 0.9777 + 0.011).tolist()  # between the levels of grey
+        server.post("/v1/models/digits:predict", {"instances": values})
+    files = sorted((folder / "log/digits").glob("*/*/*.png"), key=lambda path: path.name)
+    assert len(files) == len(pictures) + 1 and len(list((folder / "log/digits/test").glob("*/*"))) == 4
+    for path, picture, row in zip(files, pictures, probabilities):
+        assert (numpy.asarray(Image.open(path)) == picture).all()
+        assert int(path.parent.name) == row.argmax() and path.stem.endswith(f"-p{row.max():.3f}")
+    said = train(trainer, "--data_dir=log/digits", "--data_source=folders", "--layers=784,16,10", *QUICK,
+                 "--train_steps=5", "--validation_size=5", "--train_dir=pupil", cwd=folder)
+    assert said.done["test_images"] == 4
+    said = run(trainer, "eval", "run", "--data_dir=log/digits", "--data_source=folders", cwd=folder).stdout
+    assert "100.00%" in said  # of what it said itself
+
+
+def test_the_log_of_requests_stays_within_its_space(trainer, plants):
+    """The oldest files go, those of an earlier process too; what a killed process left is taken up."""
+    folder, names, _ = plants
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    line = "5.1,3.5,{:.6f},0.2,clay\n"
+    flags = ("kinds=kinds", "--request_log=log", "--request_log_mb=1", "--workers=1")
+
+    def send(server, first, count):
+        for start in range(first, first + count, 2000):
+            rows = "".join(line.format(i) for i in range(start, start + 2000))
+            assert server.ask("POST", "/predict", f"{','.join(names)}\n{rows}".encode())[0] == 200
+            time.sleep(0.15)  # so that the thread that writes comes round in between
+
+    def size():
+        return sum(path.stat().st_size for path in (folder / "log/kinds").iterdir())
+
+    with Served(trainer, *flags, cwd=folder) as server:
+        send(server, 0, 20000)
+        assert server.metric("trainer_serve_lost_rows_total") == 0
+        wait_for(lambda: server.metric("trainer_serve_logged_rows_total") == 20000, "all rows")
+    assert size() <= 1 << 20 and 2 < len(list((folder / "log/kinds").glob("train-*.csv")))
+    rows = [float(row["petal"]) for row in kept(folder / "log/kinds")]
+    assert rows == [float(i) for i in range(20000 - len(rows), 20000)] and len(rows) > 2000
+    half = folder / "log/kinds/.under-way.csv"
+    header = next((folder / "log/kinds").glob("train-*.csv")).read_text().splitlines()[0]
+    half.write_text(f"{header}\n{line.format(20000).strip()},setosa,1,0,0\n5.1,3.5,20")
+    with Served(trainer, *flags, cwd=folder) as server:
+        assert kept(folder / "log/kinds")[-1]["petal"] == "20000.000000"
+        send(server, 20001, 4000)
+    again = [float(row["petal"]) for row in kept(folder / "log/kinds")]
+    assert again == [float(i) for i in range(24001 - len(again), 24001)] and size() <= 1 << 20
+
+
+def test_a_share_of_the_requests_is_kept(trainer, plants):
+    folder, _, _ = plants
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    body = {"instances": [[5, 3, 1, 1, "clay"]] * 3}
+    with Served(trainer, "kinds=kinds", "--request_log=log", "--request_log_share=0.5", cwd=folder) as server:
+        for _ in range(300):
+            server.post("/v1/models/kinds:predict", body)
+    count = len(kept(folder / "log/kinds"))
+    assert count % 3 == 0 and 75 < count / 3 < 225  # all rows of a request or none; beyond that 1 in 10^17
+
+
+def test_a_log_that_cannot_be_written_is_said_and_requests_are_answered(trainer, plants):
+    folder, _, _ = plants
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    (folder / "file").write_text("")
+    where = f"--http=127.0.0.1:{free_ports(1)[0]}"
+    assert "file" in run(trainer, "serve", "kinds", "--request_log=file", where, cwd=folder, status=1).stderr
+    with Served(trainer, "kinds=kinds", "--request_log=log", cwd=folder) as server:
+        shutil.rmtree(folder / "log")
+        for _ in range(2):
+            server.post("/v1/models/kinds:predict", {"instances": [[5, 3, 1, 1, "clay"]]})
+            wait_for(lambda: "requests are not kept" in server.text(), "the warning")
+        wait_for(lambda: server.metric("trainer_serve_lost_rows_total") == 2, "the count")
+        assert server.text().count("requests are not kept") == 1
+
+
 # --- who asks, and whose socket it is ---
 
 

@@ -11,6 +11,7 @@
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
 #include "worker/export/outcome.h"
+#include "worker/export/outcome_csv.h"
 
 enum { BATCH = 256, MOST_INPUT = 1 << 30 /* bytes of standard input */ };
 
@@ -80,101 +81,21 @@ static bool append_row(struct prediction *self, const struct row *row)
 
 /* --- what the model says --- */
 
-static void put_name(struct prediction *self, const char *prefix, const char *name)
-{
-    const char delimiter = rows_delimiter(self->rows);
-    self->text_used = 0;
-    if (append(self, prefix, strlen(prefix)) && append(self, name, strlen(name))) {
-        const size_t size = self->text_used;
-        char *whole = strndup(self->text, size);
-        self->text_used = 0;
-        if (whole && append_field(self, whole, size, delimiter)) {
-            fwrite(self->text, 1, self->text_used, self->out);
-        }
-        free(whole);
-    }
-    self->text_used = 0;
-}
-
 static void put_header(struct prediction *self)
 {
-    const struct schema *schema = self->schema;
     const char delimiter = rows_delimiter(self->rows);
-    const int outputs = schema_outputs(schema);
     for (int i = 0; i < rows_columns(self->rows); i++) {
-        put_name(self, "", rows_column_name(self->rows, i));
+        const char *name = rows_column_name(self->rows, i);
+        csv_put(self->out, "", name, strlen(name), delimiter);
         fputc(delimiter, self->out);
     }
-    switch (schema->task) {
-    case TASK_CLASS:
-        fputs("prediction", self->out);
-        for (int i = 0; i < outputs; i++) {
-            fputc(delimiter, self->out);
-            put_name(self, "probability_", schema_output_name(schema, i));
-        }
-        break;
-    case TASK_FLAGS:
-        for (int i = 0; i < outputs; i++) {
-            fputs(i > 0 ? (char[]){delimiter, '\0'} : "", self->out);
-            put_name(self, "prediction_", schema_output_name(schema, i));
-            fputc(delimiter, self->out);
-            put_name(self, "probability_", schema_output_name(schema, i));
-        }
-        break;
-    case TASK_NUMBERS:
-        for (int i = 0; i < outputs; i++) {
-            fputs(i > 0 ? (char[]){delimiter, '\0'} : "", self->out);
-            put_name(self, outputs > 1 ? "prediction_" : "prediction",
-                     outputs > 1 ? schema_output_name(schema, i) : "");
-        }
-        break;
-    case TASK_INPUTS:
-        fputs("error", self->out);
-        if (!isnan(self->trained->threshold)) {
-            fprintf(self->out, "%cflag", delimiter);
-        }
-        break;
-    }
-    fputc('\n', self->out);
-}
-
-static void put_class(struct prediction *self)
-{
-    put_name(self, "", schema_output_name(self->schema, self->outcome.best));
-    for (int i = 0; i < self->outcome.count; i++) {
-        fprintf(self->out, "%c%.7g", rows_delimiter(self->rows), self->outcome.values[i]);
-    }
-}
-
-/* Row `index` of the batch. */
-static void put_prediction(struct prediction *self, int index)
-{
-    const struct outcome *outcome = &self->outcome;
-    const char delimiter = rows_delimiter(self->rows);
-    outcome_find(self->trained, self->outputs, self->examples.target_values, index, &self->outcome);
-    if (outcome->kind == OUTCOME_CLASS) {
-        put_class(self);
-        fputc('\n', self->out);
-        return;
-    }
-    for (int i = 0; i < outcome->count; i++) {
-        fputs(i > 0 ? (char[]){delimiter, '\0'} : "", self->out);
-        if (outcome->kind == OUTCOME_FLAGS) {
-            fprintf(self->out, "%d%c%.7g", outcome_flag(outcome, i), delimiter, outcome->values[i]);
-        } else {
-            fprintf(self->out, "%.9g", outcome->values[i]);
-        }
-    }
-    if (outcome->kind == OUTCOME_ERROR && !isnan(outcome->threshold)) {
-        fprintf(self->out, "%c%d", delimiter, outcome_flag(outcome, 0));
-    }
+    outcome_put_names(self->trained, self->out, delimiter);
     fputc('\n', self->out);
 }
 
 static bool put_batch(struct prediction *self, struct error *error)
 {
     struct engine *engine = self->engine;
-    char *lines = self->text;
     if (self->count == 0) {
         return true;
     }
@@ -185,15 +106,14 @@ static bool put_batch(struct prediction *self, struct error *error)
         const struct examples batch = examples_part(&self->examples, 0, self->count);
         self->watch->saw(self->watch->context, &batch, self->outputs);
     }
-    self->text = NULL; /* names are put together there meanwhile */
-    self->text_used = self->text_capacity = 0;
-    const char *line = lines;
+    const char *line = self->text;
     for (int i = 0; i < self->count; i++) {
         fputs(line, self->out);
         line += strlen(line) + 1;
-        put_prediction(self, i);
+        outcome_find(self->trained, self->outputs, self->examples.target_values, i, &self->outcome);
+        outcome_put(self->trained, &self->outcome, self->out, rows_delimiter(self->rows));
+        fputc('\n', self->out);
     }
-    free(lines);
     self->text_used = 0;
     self->told += self->count;
     self->count = 0;
@@ -209,6 +129,9 @@ static bool take_row(struct prediction *self, const struct row *row, struct erro
     }
     if (!append_row(self, row)) {
         return error_set(error, "%s: out of memory for a batch of rows", rows_name(self->rows));
+    }
+    if (self->watch && self->watch->took) {
+        self->watch->took(self->watch->context, &self->encoder, row);
     }
     return ++self->count < BATCH || put_batch(self, error);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "worker/data/table/encode.h"
 #include "worker/export/trained.h"
 
 /*
@@ -25,8 +26,12 @@
  */
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
 
-/* The same of a file in memory, by an engine of the caller's, who is shown each batch. Errors call it "body". */
+/*
+ * The same of a file in memory, by an engine of the caller's, who is shown each row as it is taken, unless `took` is
+ * NULL, and then the batch that it is part of. Errors call the file "body".
+ */
 struct predict_watch {
+    void (*took)(void *context, const struct encoder *encoder, const struct row *row);
     void (*saw)(void *context, const struct examples *examples, const float *outputs);
     void *context;
 };

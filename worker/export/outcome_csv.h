@@ -1,0 +1,16 @@
+/* What a model of a table says of a row, as columns of a CSV file: `trainer predict` and the request log write them. */
+#ifndef WORKER_EXPORT_OUTCOME_CSV_H
+#define WORKER_EXPORT_OUTCOME_CSV_H
+
+#include <stdio.h>
+
+#include "worker/export/outcome.h"
+
+/* The columns' names, and their values, without the end of the line. worker/export/predict_rows.h lists them. */
+void outcome_put_names(const struct trained *trained, FILE *out, char delimiter);
+void outcome_put(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter);
+
+/* prefix, which needs no quotes, and text as one field, in quotes where RFC 4180 wants them. */
+void csv_put(FILE *out, const char *prefix, const char *text, size_t size, char delimiter);
+
+#endif
