@@ -14,6 +14,7 @@
 #include "cuda/exchange.h"
 #include "cuda/handover.h"
 #include "cuda/payload.h"
+#include "cuda/use.h"
 
 enum {
     FORWARD_IMAGES = 1000, /* per command; more if the batch is larger */
@@ -39,6 +40,7 @@ struct gpu_client {
     char description[256];
     int precision;
     struct pace train, step, forward;
+    bool has_device;
 };
 
 /* --- How long commands may take --- */
@@ -60,7 +62,9 @@ static bool carry_out_paced(struct gpu_client *client, const struct protocol_com
                             struct pace *pace, double units, struct error *error)
 {
     int64_t begin = handover_now_ns();
+    gpu_use_begin();
     bool done = exchange_carry_out(&client->exchange, command, wait, error);
+    gpu_use_end();
     if (done) {
         note_pace(pace, (double)(handover_now_ns() - begin) * 1e-9, units);
     }
@@ -108,6 +112,9 @@ void gpu_client_stop(struct gpu_client *client)
         return;
     }
     exchange_stop(&client->exchange, client->timeout_s < stop_s ? client->timeout_s : stop_s);
+    if (client->has_device) {
+        gpu_use_return();
+    }
     if (client->transfer) {
         munmap(client->transfer, client->transfer_bytes);
     }
@@ -221,6 +228,8 @@ bool gpu_client_open_end(struct gpu_client *client, struct error *error)
     if (!exchange_finish(&client->exchange, &wait, error)) {
         return false;
     }
+    client->has_device = true;
+    gpu_use_take();
     snprintf(client->description, sizeof client->description, "%.255s", client->exchange.header->reply.description);
     int32_t precision = client->exchange.header->reply.precision;
     client->precision = precision == PRECISION_TF32 || precision == PRECISION_BFLOAT16 ? precision : PRECISION_FLOAT32;

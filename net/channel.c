@@ -48,7 +48,7 @@ bool channel_send_frame(struct channel *channel, const struct outgoing *outgoing
                         struct error *error)
 {
     uint8_t header[FRAME_HEADER];
-    size_t bulk_bytes = 0, size = message_size(outgoing->type, outgoing->message);
+    size_t bulk_bytes = 0, size = message_size(channel->version, outgoing->type, outgoing->message);
     for (int i = 0; i < outgoing->bulk_parts; i++) {
         bulk_bytes += outgoing->bulk[i].iov_len;
     }
@@ -56,7 +56,7 @@ bool channel_send_frame(struct channel *channel, const struct outgoing *outgoing
     if (!reserve(channel, &channel->sent, size, error)) {
         return false;
     }
-    message_encode(outgoing->type, outgoing->message, channel->sent.bytes, size);
+    message_encode(channel->version, outgoing->type, outgoing->message, channel->sent.bytes, size);
     struct frame frame = {.version = channel->version,
                           .type = (uint16_t)outgoing->type,
                           .request = outgoing->request,
@@ -124,7 +124,7 @@ bool channel_receive(struct channel *channel, double deadline_s, struct error *e
         return error_set(error, "%s: frame of protocol version %u, and %u was agreed on", name, frame->version,
                          channel->version);
     }
-    return message_decode(frame->type, channel->received.bytes, frame->message_bytes, frame->bulk_bytes,
+    return message_decode(frame->version, frame->type, channel->received.bytes, frame->message_bytes, frame->bulk_bytes,
                           &channel->message, error) ||
            error_wrap(error, "%s", name);
 }

@@ -5,6 +5,7 @@
 #include "net/message.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/text/utf8.h"
@@ -72,6 +73,27 @@ struct description {
                 MESSAGE_FIELDS_##message(FIELD_AS_MAX), bulk},
 static const struct description descriptions[MESSAGE_TYPES] = {MESSAGE_TABLE(MESSAGE_AS_DESCRIPTION)};
 
+/* Of each message the fields that a version has: those of its struct up to the first that came later. */
+#define ADDITION_AS_ROW(message, first, since)                                                                         \
+    {.type = MESSAGE_##message, .version = (since), .offset = offsetof(struct message_##message, first)},
+static const struct {
+    uint16_t type, version;
+    size_t offset;
+} additions[] = {MESSAGE_ADDITIONS(ADDITION_AS_ROW)};
+
+static int field_count(uint16_t version, uint16_t type)
+{
+    const struct field *fields = descriptions[type].fields();
+    int count = descriptions[type].field_count;
+    for (size_t i = 0; i < sizeof additions / sizeof additions[0]; i++) {
+        while (additions[i].type == type && version < additions[i].version &&
+               fields[count - 1].offset >= additions[i].offset) {
+            count--;
+        }
+    }
+    return count;
+}
+
 bool message_known(uint16_t type)
 {
     return type < MESSAGE_TYPES && descriptions[type].name;
@@ -134,12 +156,13 @@ static size_t text_size(const char *text, uint32_t limit)
     return size;
 }
 
-size_t message_size(uint16_t type, const void *message)
+size_t message_size(uint16_t version, uint16_t type, const void *message)
 {
     assert(message_known(type));
     const struct field *fields = descriptions[type].fields();
+    const int count = field_count(version, type);
     size_t size = 0;
-    for (int i = 0; i < descriptions[type].field_count; i++) {
+    for (int i = 0; i < count; i++) {
         const char *from = (const char *)message + fields[i].offset;
         size += kind_sizes[fields[i].kind];
         if (fields[i].kind == KIND_TEXT) {
@@ -207,12 +230,13 @@ static uint8_t *put_field(const struct field *field, const char *from, uint8_t *
     return to;
 }
 
-void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t size)
+void message_encode(uint16_t version, uint16_t type, const void *message, uint8_t *bytes, size_t size)
 {
-    assert(size == message_size(type, message));
+    assert(size == message_size(version, type, message));
     const struct field *fields = descriptions[type].fields();
+    const int count = field_count(version, type);
     uint8_t *to = bytes;
-    for (int i = 0; i < descriptions[type].field_count; i++) {
+    for (int i = 0; i < count; i++) {
         to = put_field(&fields[i], (const char *)message + fields[i].offset, to);
     }
     assert(to == bytes + size);
@@ -382,8 +406,17 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
                                              message_name(type), (unsigned long long)wanted, bulk_bytes);
 }
 
-bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes, union message *message,
-                    struct error *error)
+/* What a peer of an earlier version does not say is not known. */
+static void lack_field(const struct field *field, char *to)
+{
+    const float unknown = NAN;
+    if (field->kind == KIND_F32) {
+        memcpy(to, &unknown, sizeof unknown);
+    }
+}
+
+bool message_decode(uint16_t version, uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes,
+                    union message *message, struct error *error)
 {
     if (!message_known(type)) {
         return error_set(error, "message of unknown type %u", type);
@@ -391,10 +424,14 @@ bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t b
     const struct field *fields = descriptions[type].fields();
     struct field_reader reader = {bytes, bytes + size, descriptions[type].name, error};
     memset(message, 0, sizeof *message);
-    for (int i = 0; i < descriptions[type].field_count; i++) {
+    const int count = field_count(version, type);
+    for (int i = 0; i < count; i++) {
         if (!get_field(&reader, &fields[i], (char *)message + fields[i].offset)) {
             return false;
         }
+    }
+    for (int i = count; i < descriptions[type].field_count; i++) {
+        lack_field(&fields[i], (char *)message + fields[i].offset);
     }
     if (reader.next != reader.end && !may_be_longer(type)) {
         return error_set(error, "%s message has %zu bytes too many", reader.message,

@@ -140,19 +140,20 @@ uint32_t message_max_size(uint16_t type); /* bytes; 0 for an unknown type */
 uint32_t message_max_bulk(uint16_t type);
 
 /*
- * Bytes that the message takes; `message` points to the struct of that type. A NULL text counts as empty. What is
- * longer than its limit is our own bug, except for texts, which are cut. Bytes of a text that are not UTF-8 travel as
- * question marks.
+ * Bytes that the message takes in a frame of that protocol version; `message` points to the struct of that type. A NULL
+ * text counts as empty. What is longer than its limit is our own bug, except for texts, which are cut. Bytes of a text
+ * that are not UTF-8 travel as question marks. Fields that the version does not have yet are left out.
  */
-size_t message_size(uint16_t type, const void *message);
-void message_encode(uint16_t type, const void *message, uint8_t *bytes, size_t size);
+size_t message_size(uint16_t version, uint16_t type, const void *message);
+void message_encode(uint16_t version, uint16_t type, const void *message, uint8_t *bytes, size_t size);
 
 /*
  * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte or not
  * in UTF-8, ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused
- * may have more bytes than we know of, so that versions to come can say who they are. The message borrows from bytes.
+ * may have more bytes than we know of, so that versions to come can say who they are. A field that the version does not
+ * have is NaN, 0 or NULL. The message borrows from bytes.
  */
-bool message_decode(uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes, union message *message,
-                    struct error *error);
+bool message_decode(uint16_t version, uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes,
+                    union message *message, struct error *error);
 
 #endif

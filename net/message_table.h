@@ -12,8 +12,8 @@
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
  * (bfloat16) each, or as differences from what was sent before (ps/store/bfloat16.h). Numbers are never reused; fields
- * are only added under a new protocol version. hello and refused must be understood by every version: fields are only
- * ever appended to them, and a reader skips what it does not know.
+ * are only added under a new protocol version, at the end (MESSAGE_ADDITIONS). hello and refused must be understood by
+ * every version: fields are only ever appended to them, and a reader skips what it does not know.
  */
 #ifndef NET_MESSAGE_TABLE_H
 #define NET_MESSAGE_TABLE_H
@@ -221,7 +221,11 @@
     FIELD(U64,    bytes_out,       0,       "on the wire since the process started")                                   \
     FIELD(TEXT,   host,            255,     "name of the machine")                                                     \
     FIELD(TEXT,   device,          128,     "what the member computes on")                                             \
-    FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for, for the user; may be empty")
+    FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for, for the user; may be empty")     \
+    FIELD(U64,    memory_bytes,    0,       "since version 2: memory of the process; 0: not known")                    \
+    FIELD(F32,    cpu_percent,     0,       "since version 2: of one core, by the process; NaN: not known")            \
+    FIELD(F32,    gpu_percent,     0,       "since version 2: of the time that its GPUs computed; NaN: not known, or " \
+                                            "none")
 
 #define MESSAGE_FIELDS_lease(FIELD)                                                                                    \
     FIELD(U32,    lease_ms,        0,       "a member silent for this long counts as lost")                            \
@@ -263,7 +267,11 @@
     FIELD(TEXT,   program,         64,      "name and version of the member's program")                                \
     FIELD(TEXT,   host,            255,     "name or address of the machine")                                          \
     FIELD(TEXT,   device,          128,     "what the member computes on")                                             \
-    FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for; may be empty")
+    FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for; may be empty")                   \
+    FIELD(U64,    memory_bytes,    0,       "since version 2: memory of the process; 0: not known")                    \
+    FIELD(F32,    cpu_percent,     0,       "since version 2: of one core, by the process; NaN: not known")            \
+    FIELD(F32,    gpu_percent,     0,       "since version 2: of the time that its GPUs computed; NaN: not known, or " \
+                                            "none")
 
 #define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
     FIELD(I64,    step,            0,       "global step that the gradients belong to")                                \
@@ -352,6 +360,14 @@
     FIELD(TEXT,   local,           16384,   "to operators: the machine keys that came with it; may be empty")          \
     FIELD(TEXT,   earlier,         65536,   "to operators: the job config in force before it; may be empty")           \
     FIELD(TEXT,   earlier_local,   16384,   "to operators: the machine keys that came with that")
+
+/*
+ * ADDITION(message, first of the fields that came later, protocol version that they came with): a frame of an earlier
+ * version ends before them.
+ */
+#define MESSAGE_ADDITIONS(ADDITION)                                                                                    \
+    ADDITION(heartbeat, memory_bytes, 2)                                                                               \
+    ADDITION(status,    memory_bytes, 2)
 /* clang-format on */
 
 #endif

@@ -105,7 +105,7 @@ static int add_members(struct text *text, const struct board *board)
     int missing = 0;
     json_open(text, "members", '[');
     for (int i = 0; i < board->member_count; i++) {
-        member_write(text, &board->members[i], true);
+        member_write(text, &board->members[i]);
         missing += board->members[i].is_missing;
     }
     json_close(text, ']');

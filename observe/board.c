@@ -32,7 +32,7 @@ const char *board_state_name(enum board_state state)
 bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error)
 {
     const char *slash = strrchr(train_dir, '/');
-    *board = (struct board){.task = task, .started_s = clock_wall_s(), .loss = NAN};
+    *board = (struct board){.task = task, .started_s = clock_wall_s(), .loss = NAN, .gpu_percent = NAN};
     pthread_mutex_init(&board->mutex, NULL);
     board->numbers = (struct board_numbers){.config_version = -1, .last_step = -1, .best_step = -1, .saved_step = -1};
     snprintf(board->role, sizeof board->role, "%s", role);
@@ -196,6 +196,7 @@ static struct board_sample sample(const struct board *board, const struct board_
                                  .loss_steps = numbers->loss_steps,
                                  .loss_sum = numbers->loss_sum,
                                  .cpu_s = board->use.cpu_s,
+                                 .gpu_s = board->use.gpu_s,
                                  .bytes_in = numbers->bytes_in,
                                  .bytes_out = numbers->bytes_out};
 }
@@ -239,6 +240,18 @@ static void add_metrics(struct board *board, const struct board_numbers *numbers
     }
 }
 
+/* A series of those runs alone that have a GPU. */
+static void add_gpu(struct board *board, const struct board_sample *now, const struct board_sample *before,
+                    float values[HISTORY_SERIES])
+{
+    const int gpus = board->use.gpus, index = gpus > 0 ? history_series(&board->history, "gpu_percent") : -1;
+    const double busy = rate(now->gpu_s, before->gpu_s, now->time_s - before->time_s);
+    board->gpu_percent = gpus > 0 ? fmin(100, 100 * busy / gpus) : (double)NAN;
+    if (index >= 0) {
+        values[index] = (float)board->gpu_percent;
+    }
+}
+
 static bool is_running(enum board_state state)
 {
     return state == BOARD_TRAINING || state == BOARD_VALIDATING || state == BOARD_SAVING;
@@ -267,6 +280,7 @@ void board_tick(struct board *board)
     values[2] = (float)rate((double)now.step, (double)before.step, seconds);
     values[3] = (float)rate((double)now.examples, (double)before.examples, seconds);
     values[4] = (float)board->use.resident_bytes;
+    add_gpu(board, &now, &before, values);
     values[5] = (float)(100 * rate(now.cpu_s, before.cpu_s, seconds));
     values[6] = (float)rate((double)now.bytes_in, (double)before.bytes_in, seconds);
     values[7] = (float)rate((double)now.bytes_out, (double)before.bytes_out, seconds);

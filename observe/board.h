@@ -75,7 +75,7 @@ struct board_numbers {
     char saved_path[256];
     uint64_t saved, saves_failed;
 
-    uint64_t stale, dropped, retries, bytes_in, bytes_out; /* of the network, where there is one */
+    uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, where there is one */
 };
 
 struct board_event {
@@ -129,11 +129,11 @@ struct board {
     struct board_rollout rollout;
     struct process_use use;
     double steps_per_s, examples_per_s, loss; /* of the last seconds; loss NaN: none yet */
-    double cpu_percent, rate_s;               /* over how long the rates were measured */
+    double cpu_percent, gpu_percent;          /* NaN: no GPU */
     struct board_sample {
         double time_s;
         int64_t step, examples, loss_steps;
-        double loss_sum, cpu_s;
+        double loss_sum, cpu_s, gpu_s;
         uint64_t bytes_in, bytes_out;
     } before, *samples; /* [BOARD_RATE_S], a ring */
     int64_t ticks;

@@ -8,7 +8,7 @@ static double known(int64_t value)
     return value < 0 ? (double)NAN : (double)value;
 }
 
-void member_write(struct text *text, const struct board_member *member, bool with_use)
+void member_write(struct text *text, const struct board_member *member)
 {
     json_open(text, NULL, '{');
     json_string(text, "role", member->role);
@@ -33,10 +33,8 @@ void member_write(struct text *text, const struct board_member *member, bool wit
     json_number(text, "config_version", member->has_version ? known(member->config_version) : (double)NAN);
     json_string(text, "config_digest", member->digest);
     json_string(text, "message", member->message);
-    if (with_use) {
-        json_number(text, "memory_bytes", member->memory_bytes);
-        json_number(text, "cpu_percent", member->cpu_percent);
-        json_number(text, "gpu_percent", member->gpu_percent);
-    }
+    json_number(text, "memory_bytes", member->memory_bytes);
+    json_number(text, "cpu_percent", member->cpu_percent);
+    json_number(text, "gpu_percent", member->gpu_percent);
     json_close(text, '}');
 }

@@ -5,7 +5,6 @@
 #include "observe/board.h"
 #include "observe/text.h"
 
-/* with_use: also what its process takes of its machine, which nobody but itself knows. */
-void member_write(struct text *text, const struct board_member *member, bool with_use);
+void member_write(struct text *text, const struct board_member *member);
 
 #endif

@@ -151,6 +151,12 @@ static void add_state(const struct writer *to, const struct board *board, const 
     }
     one(to, GAUGE, "trainer_waiting_seconds", "seconds", waits_s > 0 ? waits_s : 0,
         "How long it has been waiting for others; 0: it is not.");
+    if (waits) {
+        declare(to, GAUGE, "trainer_waiting", "", "1 while it waits, for whom.");
+        text_add(to->text, "trainer_waiting");
+        add_label(to, "for", numbers->waiting_for, '{');
+        text_add(to->text, "} 1\n");
+    }
     one(to, COUNTER, "trainer_waited_seconds", "seconds", numbers->waited_s + (waits_s > 0 ? waits_s : 0),
         "Time spent waiting for others.");
 }
@@ -161,7 +167,11 @@ static void add_network(const struct writer *to, const struct board_numbers *num
     one(to, COUNTER, "trainer_sent_bytes", "bytes", (double)numbers->bytes_out, "Bytes sent to members.");
     one(to, COUNTER, "trainer_retries", "", (double)numbers->retries, "Requests that had to be sent again.");
     one(to, COUNTER, "trainer_pushes_applied", "", (double)numbers->pushed, "Gradients that this ps has applied.");
-    one(to, COUNTER, "trainer_pushes_dropped", "", (double)numbers->dropped, "Gradients that were not used.");
+    declare(to, COUNTER, "trainer_pushes_dropped", "", "Gradients that were not used: too late, or not finite.");
+    text_add(to->text, "trainer_pushes_dropped_total{cause=\"stale\"}");
+    add_value(to, (double)numbers->stale);
+    text_add(to->text, "trainer_pushes_dropped_total{cause=\"not_finite\"}");
+    add_value(to, (double)numbers->not_finite);
 }
 
 static void add_checkpoints(const struct writer *to, const struct board_numbers *numbers)
@@ -265,6 +275,11 @@ static void add_process(const struct writer *to, const struct board *board)
     known(to, "process_max_fds", "", use->most_descriptors < 0 ? (double)NAN : use->most_descriptors,
           "Descriptors that it may open.");
     known(to, "process_threads", "", use->threads < 0 ? (double)NAN : use->threads, "Threads.");
+    if (use->gpus > 0) {
+        one(to, GAUGE, "trainer_gpus", "", use->gpus, "GPUs that it computes on.");
+        one(to, COUNTER, "trainer_gpu_busy_seconds", "seconds", use->gpu_s,
+            "Time that its GPUs have computed, of all together.");
+    }
 }
 
 static void add_server(const struct writer *to, const struct http_server *server)

@@ -86,13 +86,13 @@ static void fill_in_itself(struct board *board)
     own->config_version = numbers.config_version;
     own->steps_per_s = board->steps_per_s;
     own->loss = board->loss;
-    own->dropped = numbers.dropped;
+    own->dropped = numbers.stale + numbers.not_finite;
     own->retries = numbers.retries;
     own->bytes_in = numbers.bytes_in;
     own->bytes_out = numbers.bytes_out;
     own->memory_bytes = (double)board->use.resident_bytes;
     own->cpu_percent = board->cpu_percent;
-    own->gpu_percent = NAN;
+    own->gpu_percent = board->gpu_percent;
 }
 
 static const struct seen *seen_before(const struct board_member *member)

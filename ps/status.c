@@ -8,24 +8,25 @@
 
 void status_show(struct board_member *member, const struct message_status *status, const char *address)
 {
-    *member = (struct board_member){.task = status->index,
-                                    .is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST,
-                                    .has_version = status->digest[0] != '\0',
-                                    .silent_ms = status->silent_ms == UINT32_MAX ? -1 : (int64_t)status->silent_ms,
-                                    .global_step = status->global_step,
-                                    .local_step = status->local_step,
-                                    .config_version = (int64_t)status->fleet_version,
-                                    .generation = (int)status->generation,
-                                    .staleness = (int)status->staleness,
-                                    .steps_per_s = (double)status->steps_per_s,
-                                    .loss = (double)status->loss,
-                                    .dropped = status->dropped,
-                                    .retries = status->retries,
-                                    .bytes_in = status->bytes_in,
-                                    .bytes_out = status->bytes_out,
-                                    .memory_bytes = NAN,
-                                    .cpu_percent = NAN,
-                                    .gpu_percent = NAN};
+    *member =
+        (struct board_member){.task = status->index,
+                              .is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST,
+                              .has_version = status->digest[0] != '\0',
+                              .silent_ms = status->silent_ms == UINT32_MAX ? -1 : (int64_t)status->silent_ms,
+                              .global_step = status->global_step,
+                              .local_step = status->local_step,
+                              .config_version = (int64_t)status->fleet_version,
+                              .generation = (int)status->generation,
+                              .staleness = (int)status->staleness,
+                              .steps_per_s = (double)status->steps_per_s,
+                              .loss = (double)status->loss,
+                              .dropped = status->dropped,
+                              .retries = status->retries,
+                              .bytes_in = status->bytes_in,
+                              .bytes_out = status->bytes_out,
+                              .memory_bytes = status->memory_bytes > 0 ? (double)status->memory_bytes : (double)NAN,
+                              .cpu_percent = (double)status->cpu_percent,
+                              .gpu_percent = (double)status->gpu_percent};
     snprintf(member->role, sizeof member->role, "%s", status->role == MEMBER_PS ? "ps" : "worker");
     snprintf(member->address, sizeof member->address, "%s", address);
     snprintf(member->host, sizeof member->host, "%s", status->host);

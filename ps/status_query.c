@@ -150,6 +150,8 @@ static void clear_entries(const struct status_query *query, struct board_member 
                                                .global_step = -1,
                                                .local_step = -1,
                                                .loss = NAN,
+                                               .cpu_percent = NAN,
+                                               .gpu_percent = NAN,
                                                .digest = "",
                                                .program = "",
                                                .host = "",

@@ -18,26 +18,28 @@ LAST = 1
 NUMBERS = {"U8": "B", "U16": "H", "U32": "I", "U64": "Q", "I32": "i", "I64": "q", "F32": "f", "F64": "d"}
 
 
-def read_schema(text):
-    """{number: (name, [(field, kind, limit)])} from the document's tables."""
+def read_schema(text, version=1):
+    """{number: (name, [(field, kind, limit)])} from the document's tables, as that version of the protocol has them."""
     schema = {}
     for section in re.split(r"^### ", text, flags=re.M)[1:]:
         head = re.match(r"(\d+) (\w+)\n", section)
         if head:
-            rows = re.findall(r"^\| (\w+) \| ([A-Z]+\d*) \| (\d+) \|", section, flags=re.M)
-            schema[int(head[1])] = (head[2], [(field, kind, int(limit)) for field, kind, limit in rows])
+            rows = re.findall(r"^\| (\w+) \| ([A-Z]+\d*) \| (\d+) \| (?:since version (\d+))?", section, flags=re.M)
+            schema[int(head[1])] = (head[2], [(field, kind, int(limit)) for field, kind, limit, since in rows
+                                              if version >= int(since or 1)])
     return schema
 
 
 TEXT = DOCUMENT.read_text()
-SCHEMA = read_schema(TEXT)
+SCHEMA = read_schema(TEXT)  # of version 1, which the client below speaks
+SCHEMAS = {1: SCHEMA, 2: read_schema(TEXT, 2)}
 NUMBER = {name: number for number, (name, _) in SCHEMA.items()}
 
 
-def encode(name, **values):
-    """The bytes of a message; fields that are not given are zero or empty."""
+def encode(name, *, speaks=1, **values):
+    """The bytes of a message in that protocol version; fields that are not given are zero or empty."""
     out = b""
-    fields = SCHEMA[NUMBER[name]][1]
+    fields = SCHEMAS[speaks][NUMBER[name]][1]
     unknown = set(values) - {field for field, _, _ in fields}
     assert not unknown, f"{name} has no {unknown}"
     for field, kind, _ in fields:
@@ -52,10 +54,10 @@ def encode(name, **values):
     return out
 
 
-def decode(name, data):
+def decode(name, data, version=1):
     """A message's fields; raises ValueError unless all bytes are used."""
     values, at = {}, 0
-    for field, kind, limit in SCHEMA[NUMBER[name]][1]:
+    for field, kind, limit in SCHEMAS[version][NUMBER[name]][1]:
         if kind in NUMBERS:
             (values[field],) = struct.unpack_from("<" + NUMBERS[kind], data, at)
             at += struct.calcsize("<" + NUMBERS[kind])

@@ -5,6 +5,7 @@ told. TRAINER_TEST_GPU=1 (make test-gpu) uses the machine's driver instead, and 
 do.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -15,12 +16,14 @@ import struct
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
 import runs
 from clusters import Cluster
-from runs import checkpoints, newest, same_tensors, tensors, train
+from ports import free_ports
+from runs import checkpoints, newest, same_tensors, tensors, train, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REAL = os.environ.get("TRAINER_TEST_GPU") == "1"
@@ -206,6 +209,33 @@ def test_why_there_is_none(trainer, gpu, tmp_path, told, reason):
     assert re.search(reason, warning_of(result)) and engine_of(result).startswith("CPU")
     result = train(trainer, *NET, "--device=auto", "--train_steps=1", cwd=tmp_path)
     assert result.stderr == "" and engine_of(result).startswith("CPU")
+
+
+def test_who_watches_sees_how_busy_gpus_are(trainer, gpu, tmp_path):
+    gpu(DEVICES=2)
+    (port,) = free_ports(1)
+    training = subprocess.Popen([trainer, "train", *GPU, "--towers=gpu:0,gpu:1", "--micro_batches=2",
+                                 f"--http=127.0.0.1:{port}", "--log_steps=0"], cwd=tmp_path, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
+
+    def get(path):
+        with contextlib.suppress(OSError):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                return answer.read().decode()
+        assert training.poll() is None, training.stderr.read()
+        return ""
+
+    try:
+        wait_for(lambda: (told := get("/api/status")) and '"gpu_percent":null' not in told, "share of a GPU's time")
+        (member,) = json.loads(get("/api/status"))["members"]
+        assert 0 < member["gpu_percent"] <= 100
+        metrics = get("/metrics")
+        assert "\ntrainer_gpus 2\n" in metrics
+        assert float(re.search(r"^trainer_gpu_busy_seconds_total (\S+)", metrics, flags=re.M)[1]) > 0
+        assert "gpu_percent" in json.loads(get("/api/history"))["series"]
+    finally:
+        training.kill()
+        training.wait()
 
 
 @only_fake

@@ -67,9 +67,9 @@ def test_vectors():
         assert header[0] == b"TRNR" and protocol.SCHEMA[header[2]][0] == name
         size = header[6]
         message = data[protocol.HEADER.size : protocol.HEADER.size + size]
-        fields = protocol.decode(name, message)
+        fields = protocol.decode(name, message, header[1])
         assert {field: str(value) for field, value in fields.items()} == expected
-        assert protocol.encode(name, **fields) == message
+        assert protocol.encode(name, speaks=header[1], **fields) == message
         assert len(data) == protocol.HEADER.size + size + header[7]
 
 

@@ -22,7 +22,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
         return error_set(error, "out of memory");
     }
     for (int i = 0; i < job->worker_count; i++) {
-        job->workers[i].loss = NAN;
+        job->workers[i].loss = job->workers[i].cpu_percent = job->workers[i].gpu_percent = NAN;
         job->workers[i].taken_step = -1;
     }
     job->began_s = now_s;
@@ -263,6 +263,15 @@ uint64_t job_dropped(const struct job *job)
         dropped += (uint64_t)(job->workers[i].stale + job->workers[i].not_finite);
     }
     return dropped;
+}
+
+uint64_t job_not_finite(const struct job *job)
+{
+    uint64_t not_finite = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        not_finite += (uint64_t)job->workers[i].not_finite;
+    }
+    return not_finite;
 }
 
 void job_start_if_complete(struct job *job)

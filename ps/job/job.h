@@ -91,7 +91,8 @@ struct job_worker {
     int64_t global_step, local_step;
     float steps_per_s, loss;
     uint32_t reported_staleness;
-    uint64_t retries, bytes_in, bytes_out;
+    uint64_t retries, bytes_in, bytes_out, memory_bytes;
+    float cpu_percent, gpu_percent;
     char host[256], device[129], message[256];
 };
 
@@ -318,7 +319,8 @@ bool job_over(const struct job *job, double now_s);
 
 /* For status. */
 enum member_state job_worker_state(const struct job *job, int worker);
-uint64_t job_dropped(const struct job *job); /* gradients of all workers that were not used */
+uint64_t job_dropped(const struct job *job);    /* gradients of all workers that were not used */
+uint64_t job_not_finite(const struct job *job); /* those of them that were not finite; the rest came too late */
 /* What is being waited for, or how the job ended; may be empty. */
 void job_describe(struct job *job, double now_s, char message[256]);
 int job_present(const struct job *job); /* workers that are here */

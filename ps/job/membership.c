@@ -45,7 +45,8 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
     worker->global_step = worker->local_step = 0;
     worker->steps_per_s = 0.0f;
     worker->loss = NAN;
-    worker->retries = worker->bytes_in = worker->bytes_out = 0;
+    worker->retries = worker->bytes_in = worker->bytes_out = worker->memory_bytes = 0;
+    worker->cpu_percent = worker->gpu_percent = NAN;
     worker->host[0] = worker->device[0] = worker->message[0] = '\0';
     worker->heard_s = now_s;
 }
@@ -264,6 +265,9 @@ void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struc
     worker->retries = heartbeat->retries;
     worker->bytes_in = heartbeat->bytes_in;
     worker->bytes_out = heartbeat->bytes_out;
+    worker->memory_bytes = heartbeat->memory_bytes;
+    worker->cpu_percent = heartbeat->cpu_percent;
+    worker->gpu_percent = heartbeat->gpu_percent;
     snprintf(worker->host, sizeof worker->host, "%s", heartbeat->host);
     snprintf(worker->device, sizeof worker->device, "%s", heartbeat->device);
     snprintf(worker->message, sizeof worker->message, "%s", heartbeat->message);

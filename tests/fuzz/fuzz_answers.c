@@ -83,8 +83,8 @@ static void put_welcome(int fd, const struct member *expected)
                                                .digest = "",
                                                .lease_ms = 1000}};
     uint8_t bytes[256];
-    const size_t size = message_size(MESSAGE_welcome, &message);
-    message_encode(MESSAGE_welcome, &message, bytes, size);
+    const size_t size = message_size(PROTOCOL_VERSION_MAX, MESSAGE_welcome, &message);
+    message_encode(PROTOCOL_VERSION_MAX, MESSAGE_welcome, &message, bytes, size);
     put_frame(fd,
               &(struct frame){.version = PROTOCOL_VERSION_MAX,
                               .type = MESSAGE_welcome,

@@ -27,20 +27,13 @@ static void check_hello(const struct message_hello *hello)
     assert(strlen(message.text) < sizeof message.text);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+static void check(uint16_t version, uint16_t type, uint32_t bulk_bytes, const uint8_t *bytes, size_t size)
 {
     union message message;
     struct error error = {""};
-    if (size < 2) {
-        return 0;
-    }
-    uint16_t type = bytes[0];
-    uint32_t bulk_bytes = bytes[1] * 2U;
-    bytes += 2;
-    size -= 2;
-    if (!message_decode(type, bytes, size, bulk_bytes, &message, &error)) {
+    if (!message_decode(version, type, bytes, size, bulk_bytes, &message, &error)) {
         assert(error.text[0] != '\0');
-        return 0;
+        return;
     }
     if (type == MESSAGE_push) {
         check_ranges(&message.push.ranges);
@@ -48,11 +41,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     } else if (type == MESSAGE_hello) {
         check_hello(&message.hello);
     }
-    size_t used = message_size(type, &message);
+    size_t used = message_size(version, type, &message);
     uint8_t *again = malloc(used + 1);
     assert(again && used <= size);
-    message_encode(type, &message, again, used);
+    message_encode(version, type, &message, again, used);
     assert(memcmp(again, bytes, used) == 0);
     free(again);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    for (uint16_t version = PROTOCOL_VERSION_MIN; size >= 2 && version <= PROTOCOL_VERSION_MAX; version++) {
+        check(version, bytes[0], bytes[1] * 2U, bytes + 2, size - 2);
+    }
     return 0;
 }

@@ -262,8 +262,8 @@ static void future_version(void **state)
     struct channel channel;
     bool answered;
     uint8_t bytes[FRAME_HEADER + 300];
-    size_t size = message_size(MESSAGE_hello, &hello);
-    message_encode(MESSAGE_hello, &hello, bytes + FRAME_HEADER, size);
+    size_t size = message_size(PROTOCOL_VERSION_MAX, MESSAGE_hello, &hello);
+    message_encode(PROTOCOL_VERSION_MAX, MESSAGE_hello, &hello, bytes + FRAME_HEADER, size);
     memset(bytes + FRAME_HEADER + size, 0x55, 4);
     frame_encode(&(struct frame){.version = 5,
                                  .type = MESSAGE_hello,

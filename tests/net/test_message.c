@@ -17,9 +17,9 @@
 
 static uint8_t *encode(uint16_t type, const void *message, size_t *size)
 {
-    *size = message_size(type, message);
+    *size = message_size(PROTOCOL_VERSION_MAX, type, message);
     uint8_t *bytes = malloc(*size + 1);
-    message_encode(type, message, bytes, *size);
+    message_encode(PROTOCOL_VERSION_MAX, type, message, bytes, *size);
     return bytes;
 }
 
@@ -42,7 +42,7 @@ static void hello_round_trip(void **state)
     struct error error;
     size_t size;
     uint8_t *bytes = encode(MESSAGE_hello, &hello, &size);
-    assert_true(message_decode(MESSAGE_hello, bytes, size, 0, &got, &error));
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
     assert_int_equal(got.hello.version_max, 3);
     assert_string_equal(got.hello.program, "trainer 1.0");
     assert_int_equal(got.hello.index, 1);
@@ -50,11 +50,11 @@ static void hello_round_trip(void **state)
     assert_true(got.hello.incarnation == 0x123456789abcdef0);
     assert_string_equal(got.hello.job, "{\"model\":{}}");
     for (size_t cut = 0; cut < size; cut++) {
-        assert_false(message_decode(MESSAGE_hello, bytes, cut, 0, &got, &error));
+        assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, cut, 0, &got, &error));
         assert_non_null(strstr(error.text, "hello message"));
     }
     bytes[size] = 9; /* a field of a version to come */
-    assert_true(message_decode(MESSAGE_hello, bytes, size + 1, 0, &got, &error));
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size + 1, 0, &got, &error));
     free(bytes);
 }
 
@@ -77,15 +77,15 @@ static void push_round_trip(void **state)
     struct error error;
     size_t size;
     uint8_t *bytes = encode(MESSAGE_push, &push, &size);
-    assert_true(message_decode(MESSAGE_push, bytes, size, 32, &got, &error));
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_push, bytes, size, 32, &got, &error));
     assert_int_equal(got.push.ranges.count, 3);
     assert_true(got.push.loss == 0.25F && got.push.token == -2 && got.push.base_step == -1);
     assert_true(range_get(&got.push.ranges, 2).first == 0x100000000);
     assert_int_equal(ranges_total(&got.push.ranges), 16);
-    assert_false(message_decode(MESSAGE_push, bytes, size, 64, &got, &error));
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_push, bytes, size, 64, &got, &error));
     assert_non_null(strstr(error.text, "its ranges take 32 bytes of bulk, and it has 64"));
     bytes[size] = 0;
-    assert_false(message_decode(MESSAGE_push, bytes, size + 1, 32, &got, &error));
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_push, bytes, size + 1, 32, &got, &error));
     assert_non_null(strstr(error.text, "1 bytes too many"));
     free(bytes);
 }
@@ -100,7 +100,7 @@ static void check_ranges(struct range a, struct range b, bool fine)
     struct error error;
     size_t size;
     uint8_t *bytes = encode(MESSAGE_pull, &pull, &size);
-    assert_int_equal(message_decode(MESSAGE_pull, bytes, size, 0, &got, &error), fine);
+    assert_int_equal(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_pull, bytes, size, 0, &got, &error), fine);
     free(bytes);
 }
 
@@ -124,17 +124,17 @@ static void limits_hold(void **state)
     size_t size;
     struct message_welcome welcome = {.role = 3, .program = "x"};
     uint8_t *bytes = encode(MESSAGE_welcome, &welcome, &size);
-    assert_true(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_welcome, bytes, size, 0, &got, &error));
     bytes[2 + 5 + 1] = 4; /* role */
-    assert_false(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_welcome, bytes, size, 0, &got, &error));
     assert_non_null(strstr(error.text, "role is 4; at most 3"));
     bytes[2 + 5 + 1] = 3;
     bytes[2] = 65; /* size of program */
-    assert_false(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_welcome, bytes, size, 0, &got, &error));
     assert_non_null(strstr(error.text, "program has 65 bytes; at most 64"));
     bytes[2] = 1;
     bytes[2 + 4] = 0; /* its first character */
-    assert_false(message_decode(MESSAGE_welcome, bytes, size, 0, &got, &error));
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_welcome, bytes, size, 0, &got, &error));
     assert_non_null(strstr(error.text, "program is no text"));
     free(bytes);
 }
@@ -151,7 +151,7 @@ static void long_texts_are_cut(void **state)
     struct error error;
     size_t size;
     uint8_t *bytes = encode(MESSAGE_hello, &hello, &size);
-    assert_true(message_decode(MESSAGE_hello, bytes, size, 0, &got, &error));
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
     assert_int_equal(strlen(got.hello.program), 62);
     free(bytes);
 }
@@ -168,17 +168,17 @@ static void texts_are_utf8(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const struct message_leave leave = {.message = bad[i]};
         uint8_t *bytes = encode(MESSAGE_leave, &leave, &size);
-        assert_true(message_decode(MESSAGE_leave, bytes, size, 0, &got, &error));
+        assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_leave, bytes, size, 0, &got, &error));
         assert_int_equal(strlen(got.leave.message), strlen(bad[i]));
         assert_non_null(strchr(got.leave.message, '?'));
         memcpy(bytes + 4, bad[i], strlen(bad[i]));
-        assert_false(message_decode(MESSAGE_leave, bytes, size, 0, &got, &error));
+        assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_leave, bytes, size, 0, &got, &error));
         assert_string_equal(error.text, "leave message: message is not UTF-8");
         free(bytes);
     }
     const struct message_leave leave = {.message = "\xe2\x82\xac \xf0\x9f\x8e\x89 z\xc3\xbcrich"};
     uint8_t *bytes = encode(MESSAGE_leave, &leave, &size);
-    assert_true(message_decode(MESSAGE_leave, bytes, size, 0, &got, &error));
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_leave, bytes, size, 0, &got, &error));
     assert_string_equal(got.leave.message, leave.message);
     free(bytes);
 }
@@ -195,10 +195,41 @@ static void steps_leave_room_to_count(void **state)
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         const struct message_push push = {.sequence = 1, .base_step = steps[i]};
         uint8_t *bytes = encode(MESSAGE_push, &push, &size);
-        assert_int_equal(message_decode(MESSAGE_push, bytes, size, 0, &got, &error), i < 2);
+        assert_int_equal(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_push, bytes, size, 0, &got, &error), i < 2);
         free(bytes);
     }
     assert_non_null(strstr(error.text, "push message: base_step is -9223372036854775808; at most 2^53"));
+}
+
+/* What a version does not have yet is neither sent nor expected in its frames. */
+static void fields_of_later_versions(void **state)
+{
+    (void)state;
+    const struct message_heartbeat beat = {.local_step = 7,
+                                           .host = "a",
+                                           .message = "trains",
+                                           .memory_bytes = 1 << 20,
+                                           .cpu_percent = 50,
+                                           .gpu_percent = 25};
+    union message got;
+    struct error error;
+    uint8_t bytes[2][256];
+    size_t sizes[2];
+    for (uint16_t version = 1; version <= 2; version++) {
+        sizes[version - 1] = message_size(version, MESSAGE_heartbeat, &beat);
+        message_encode(version, MESSAGE_heartbeat, &beat, bytes[version - 1], sizes[version - 1]);
+    }
+    assert_int_equal(sizes[1] - sizes[0], 16);
+    assert_memory_equal(bytes[0], bytes[1], sizes[0]);
+    assert_true(message_decode(2, MESSAGE_heartbeat, bytes[1], sizes[1], 0, &got, &error));
+    assert_true(got.heartbeat.memory_bytes == 1 << 20 && got.heartbeat.cpu_percent == 50.0F);
+    assert_true(got.heartbeat.gpu_percent == 25.0F);
+    assert_true(message_decode(1, MESSAGE_heartbeat, bytes[0], sizes[0], 0, &got, &error));
+    assert_string_equal(got.heartbeat.message, "trains");
+    assert_true(got.heartbeat.memory_bytes == 0 && isnan(got.heartbeat.cpu_percent));
+    assert_true(isnan(got.heartbeat.gpu_percent));
+    assert_false(message_decode(2, MESSAGE_heartbeat, bytes[0], sizes[0], 0, &got, &error));
+    assert_false(message_decode(1, MESSAGE_heartbeat, bytes[1], sizes[1], 0, &got, &error));
 }
 
 /* Any message with some bytes changed or cut is decoded or refused, and what is decoded encodes to the same bytes. */
@@ -211,19 +242,20 @@ static void damaged_messages(void **state)
         uint8_t bytes[256], again[256];
         union message empty = {0}, message;
         struct error error;
+        const uint16_t version = (uint16_t)(1 + test_random_below(&random, PROTOCOL_VERSION_MAX));
         uint16_t type = (uint16_t)(1 + test_random_below(&random, MESSAGE_TYPES - 1));
-        size_t size = message_size(type, &empty);
-        message_encode(type, &empty, bytes, size);
+        size_t size = message_size(version, type, &empty);
+        message_encode(version, type, &empty, bytes, size);
         for (int damage = test_random_below(&random, 4); damage > 0; damage--) {
             bytes[test_random_below(&random, (int)size)] = (uint8_t)test_random_next(&random);
         }
         if (test_random_below(&random, 8) == 0) {
             size = (size_t)test_random_below(&random, (int)size);
         }
-        if (message_decode(type, bytes, size, 0, &message, &error)) {
-            size_t used = message_size(type, &message);
+        if (message_decode(version, type, bytes, size, 0, &message, &error)) {
+            size_t used = message_size(version, type, &message);
             assert_true(used <= size);
-            message_encode(type, &message, again, used);
+            message_encode(version, type, &message, again, used);
             assert_memory_equal(again, bytes, used);
             decoded++;
         }
@@ -274,15 +306,11 @@ static void frames(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_round_trip),
-        cmocka_unit_test(push_round_trip),
-        cmocka_unit_test(ranges_are_in_order),
-        cmocka_unit_test(limits_hold),
-        cmocka_unit_test(long_texts_are_cut),
-        cmocka_unit_test(damaged_messages),
-        cmocka_unit_test(frames),
-        cmocka_unit_test(texts_are_utf8),
-        cmocka_unit_test(steps_leave_room_to_count),
+        cmocka_unit_test(hello_round_trip),    cmocka_unit_test(push_round_trip),
+        cmocka_unit_test(ranges_are_in_order), cmocka_unit_test(limits_hold),
+        cmocka_unit_test(long_texts_are_cut),  cmocka_unit_test(fields_of_later_versions),
+        cmocka_unit_test(damaged_messages),    cmocka_unit_test(frames),
+        cmocka_unit_test(texts_are_utf8),      cmocka_unit_test(steps_leave_room_to_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

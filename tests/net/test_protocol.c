@@ -120,12 +120,12 @@ static void vectors_decode(void **state)
         }
         assert_string_equal(message_name(frame.type), name);
         assert_int_equal(size, FRAME_HEADER + frame.message_bytes + frame.bulk_bytes);
-        if (!message_decode(frame.type, bytes + FRAME_HEADER, frame.message_bytes, frame.bulk_bytes, &message,
-                            &error)) {
+        if (!message_decode(frame.version, frame.type, bytes + FRAME_HEADER, frame.message_bytes, frame.bulk_bytes,
+                            &message, &error)) {
             fail_msg("vector %s: %s", name, error.text);
         }
         frame_encode(&frame, again);
-        message_encode(frame.type, &message, again + FRAME_HEADER, frame.message_bytes);
+        message_encode(frame.version, frame.type, &message, again + FRAME_HEADER, frame.message_bytes);
         assert_memory_equal(again, bytes, FRAME_HEADER + frame.message_bytes);
         if (frame.type == MESSAGE_push) {
             struct range range = range_get(&message.push.ranges, 1);

@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cuda/client.h"
+#include "cuda/use.h"
+#include "observe/process.h"
 #include "worker/device_log.h"
 #include "worker/gpu/gradient_stream.h"
 #include "worker/layer_placement.h"
@@ -460,6 +462,7 @@ static bool finish_opening(struct gpu_engine *engine, struct error *error)
                                            options->train->count, error)) {
         return false;
     }
+    process_watch_gpus(gpu_use_seconds);
     engine->areas = gpu_client_areas(engine->client);
     snprintf(engine->device, sizeof engine->device, "gpu:%d",
              layer_placement_of(&options->config->train, options->model->layer_count).gpu);

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/process/notify.h"
 #include "observe/observe.h"
+#include "observe/process.h"
 #include "ps/store/placement.h"
 
 static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
@@ -139,6 +140,8 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
         snprintf(message, sizeof message, "has not heard of %.200s for %.0f s", heartbeat->links[silent].name,
                  silent_for_s(heartbeat, silent));
     }
+    struct process_load load;
+    process_load(&load);
     struct message_heartbeat beat = {.state = (uint8_t)vitals.state,
                                      .global_step = vitals.global_step,
                                      .local_step = vitals.local_step,
@@ -150,7 +153,10 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
                                      .bytes_out = atomic_load(&heartbeat->traffic->bytes_out),
                                      .host = heartbeat->host,
                                      .device = heartbeat->device,
-                                     .message = message};
+                                     .message = message,
+                                     .memory_bytes = load.memory_bytes,
+                                     .cpu_percent = load.cpu_percent,
+                                     .gpu_percent = load.gpu_percent};
     observe_traffic(beat.bytes_in, beat.bytes_out, beat.retries);
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     ps->asked_s = ps->asked_s > 0 ? ps->asked_s : clock_monotonic_s();

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "observe/observe.h"
+#include "observe/process.h"
 #include "ps/server/requests/requests.h"
 #include "ps/status.h"
 
@@ -31,8 +32,8 @@ static uint8_t own_state(const struct job *job)
     return STATE_FAILED;
 }
 
-static void describe_self(struct server *server, struct message_status *status, char host[256], char message[256],
-                          char digest[CONFIG_DIGEST_HEX + 1])
+static void describe_self(struct server *server, const struct process_load *load, struct message_status *status,
+                          char host[256], char message[256], char digest[CONFIG_DIGEST_HEX + 1])
 {
     struct job *job = &server->job;
     if (gethostname(host, 255) != 0) {
@@ -56,6 +57,9 @@ static void describe_self(struct server *server, struct message_status *status, 
         .host = host,
         .device = "cpu",
         .message = message,
+        .memory_bytes = load->memory_bytes,
+        .cpu_percent = load->cpu_percent,
+        .gpu_percent = load->gpu_percent,
     };
     job_describe(job, clock_monotonic_s(), message);
     rollout_coordinator_drift(server->coordinator, message, 256);
@@ -90,6 +94,9 @@ static void describe_worker(const struct job *job, int index, const struct job_w
                                           : config_worker_host(&job->config.cluster, index),
         .device = worker->device,
         .message = worker->message,
+        .memory_bytes = worker->memory_bytes,
+        .cpu_percent = worker->cpu_percent,
+        .gpu_percent = worker->gpu_percent,
     };
 }
 
@@ -120,11 +127,13 @@ bool serve_get_status(struct session *session, struct error *error)
     const double deadline_s = serve_deadline();
     struct server *server = session->server;
     struct message_status status;
+    struct process_load load;
     char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1];
     const int workers = members ? server->job.worker_count : 0;
     int next = members ? next_shown(server, 0) : 0;
+    process_load(&load);
     server_lock(server);
-    describe_self(server, &status, host, message, digest);
+    describe_self(server, &load, &status, host, message, digest);
     server_unlock(server);
     if (!send_status(session, request, &status, next < workers, deadline_s, error)) {
         return false;
@@ -147,8 +156,7 @@ bool serve_get_status(struct session *session, struct error *error)
 
 /* --- To who watches --- */
 
-static void show_self(struct server *server, struct board *board, struct board_member *own,
-                      const struct message_status *status)
+static void show_self(struct server *server, struct board *board, const struct message_status *status)
 {
     const struct job *job = &server->job;
     static const enum board_state states[] = {[JOB_WAITING] = BOARD_WAITING,
@@ -162,7 +170,8 @@ static void show_self(struct server *server, struct board *board, struct board_m
     numbers->global_step = status->global_step < 0 ? 0 : status->global_step;
     numbers->last_step = job->last_step > 0 ? job->last_step : -1;
     numbers->pushed = server->pushes;
-    numbers->dropped = status->dropped;
+    numbers->not_finite = job_not_finite(job);
+    numbers->stale = status->dropped - numbers->not_finite;
     numbers->bytes_in = status->bytes_in;
     numbers->bytes_out = status->bytes_out;
     numbers->config_version = (int64_t)status->fleet_version;
@@ -172,8 +181,6 @@ static void show_self(struct server *server, struct board *board, struct board_m
     if (!isnan(server->last_loss)) {
         board->loss = (double)server->last_loss;
     }
-    own->memory_bytes = (double)board->use.resident_bytes;
-    own->cpu_percent = board->cpu_percent;
 }
 
 /* All ps, the others as they say, and the workers as this one knows them. */
@@ -182,6 +189,7 @@ static void show(void *context, struct board *board)
     struct server *server = context;
     const struct config_cluster *cluster = &server->config->cluster;
     struct message_status status;
+    struct process_load load;
     char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1], waits[256];
     const double now_s = clock_monotonic_s();
     if (!board_begin_members(board, cluster->ps_hosts.count + server->job.worker_count)) {
@@ -189,11 +197,12 @@ static void show(void *context, struct board *board)
     }
     int count = server->watch ? fleet_watch_members(server->watch, board->members, cluster->ps_hosts.count) : 0;
     count = count > 0 ? count : 1;
+    process_load(&load);
     struct board_member *own = &board->members[count > server->index ? server->index : 0];
     server_lock(server);
-    describe_self(server, &status, host, message, digest);
+    describe_self(server, &load, &status, host, message, digest);
     status_show(own, &status, cluster->ps_hosts.items[server->index]);
-    show_self(server, board, own, &status);
+    show_self(server, board, &status);
     for (int i = 0; i < server->job.worker_count; i++) {
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {

@@ -336,6 +336,7 @@ static inline void serving_connect(struct serving_session *one)
         abort();
     }
     channel_open(&one->client, connection);
+    one->client.version = one->session.base.channel.version = PROTOCOL_VERSION_MAX; /* as after a handshake */
     one->session.channel = &one->session.base.channel;
     one->session.server = &serving.server;
     one->session.worker = one->session.ps = -1;

@@ -762,7 +762,10 @@ static void test_what_a_ps_says_of_workers(void **state)
                                            .bytes_out = 2000,
                                            .host = "north",
                                            .device = "cpu, 2 threads",
-                                           .message = "busy"};
+                                           .message = "busy",
+                                           .memory_bytes = 1 << 20,
+                                           .cpu_percent = 150,
+                                           .gpu_percent = 25};
     assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
     serving.now_s += 2.5;
     struct message_status status = member_of(guest, 2);
@@ -779,7 +782,11 @@ static void test_what_a_ps_says_of_workers(void **state)
     assert_int_equal(status.bytes_in, 1000);
     assert_int_equal(status.bytes_out, 2000);
     assert_int_equal(status.dropped, 0);
+    assert_true(status.memory_bytes == 1 << 20 && status.cpu_percent == 150 && status.gpu_percent == 25);
+    status = member_of(guest, 0); /* the ps itself */
+    assert_true(status.memory_bytes > 1 << 20 && isnan(status.gpu_percent));
     status = member_of(guest, 4); /* never seen */
+    assert_true(status.memory_bytes == 0 && isnan(status.cpu_percent) && isnan(status.gpu_percent));
     assert_int_equal(status.index, 3);
     assert_int_equal(status.incarnation, 0);
     assert_int_equal(status.state, STATE_ABSENT);

@@ -201,6 +201,7 @@ static void what_a_beat_says(void **state)
         assert_int_equal(last.staleness, 3);
         assert_int_equal(last.retries, 5);
         assert_true(last.bytes_out > last.bytes_in); /* beats are larger than leases */
+        assert_true(last.memory_bytes > 1 << 20);    /* of this very process */
         assert_string_equal(look(i).message, "counts");
     }
     heartbeat_news(bench.heartbeat, &news);

@@ -56,7 +56,8 @@ static bool ask_model(struct shard_part *part, struct shard_status *status, uint
 static bool ask_status(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
 {
     struct channel *channel = &part->link.channel;
-    struct message_heartbeat beat = {.state = STATE_STARTING, .global_step = -1, .loss = NAN};
+    struct message_heartbeat beat = {
+        .state = STATE_STARTING, .global_step = -1, .loss = NAN, .cpu_percent = NAN, .gpu_percent = NAN};
     if (!ask_model(part, status, code, error) ||
         !channel_call(channel, MESSAGE_heartbeat, &beat, MESSAGE_lease, soon(), code, error)) {
         return false;

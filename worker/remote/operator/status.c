@@ -34,7 +34,7 @@ static void show_json(const struct board_member *entries, int count)
     size_t size;
     json_open(&members, NULL, '[');
     for (int i = 0; i < count; i++) {
-        member_write(&members, &entries[i], false);
+        member_write(&members, &entries[i]);
     }
     json_close(&members, ']');
     text_add(&members, "%c", 0);

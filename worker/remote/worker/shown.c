@@ -1,6 +1,4 @@
-/* What the chief shows of the fleet, to who watches it: what the ps say of all members, and of itself what it knows. */
-#include <string.h>
-
+/* What the chief shows of the fleet, to who watches it: what the ps say of all members. */
 #include "base/log.h"
 #include "observe/observe.h"
 #include "worker/remote/worker/internal.h"
@@ -13,13 +11,6 @@ static void fill(void *context, struct board *board)
         return;
     }
     board->member_count = fleet_watch_members(worker->watch, board->members, board->member_count);
-    for (int i = 0; i < board->member_count; i++) {
-        struct board_member *member = &board->members[i];
-        if (strcmp(member->role, board->role) == 0 && member->task == board->task) {
-            member->memory_bytes = (double)board->use.resident_bytes;
-            member->cpu_percent = board->cpu_percent;
-        }
-    }
 }
 
 void worker_show(struct remote_worker *worker)

@@ -84,7 +84,10 @@ static struct message_status ps_status(int index)
                                    .program = "trainer 1.0",
                                    .host = "box",
                                    .device = "CPU",
-                                   .message = ""};
+                                   .message = "",
+                                   .memory_bytes = 1 << 20,
+                                   .cpu_percent = 50,
+                                   .gpu_percent = NAN};
 }
 
 static struct message_status worker_status(int index, uint32_t silent_ms)
@@ -200,7 +203,8 @@ static void a_table(void **state)
     "\",\"missing\":" missing ",\"silent_ms\":" silent ",\"generation\":3,\"global_step\":" step                       \
     ",\"local_step\":77,\"steps_per_s\":50.25,\"loss\":" loss ",\"staleness\":" staleness ",\"dropped\":" dropped      \
     ",\"retries\":1,\"bytes_in\":" in ",\"bytes_out\":" out ",\"device\":\"CPU\",\"program\":\"trainer 1.0\","         \
-    "\"config_version\":null,\"config_digest\":\"\",\"message\":\"\"}"
+    "\"config_version\":null,\"config_digest\":\"\",\"message\":\"\",\"memory_bytes\":1048576,"                        \
+    "\"cpu_percent\":50,\"gpu_percent\":null}"
 
 /* The same for programs, by --json or by the config. */
 static void as_json(void **state)
@@ -238,7 +242,10 @@ static void as_json(void **state)
                                                                                  "out\":0,"
                                                                                  "\"device\":\"\",\"program\":\"\","
                                                                                  "\"config_version\":null,\"config_"
-                                                                                 "digest\":\"\",\"message\":\"\"}]}\n");
+                                                                                 "digest\":\"\",\"message\":\"\","
+                                                                                 "\"memory_bytes\":null,"
+                                                                                 "\"cpu_percent\":null,"
+                                                                                 "\"gpu_percent\":null}]}\n");
         end();
     }
 }
