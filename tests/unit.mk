@@ -48,8 +48,13 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 
+build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
+build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
+
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
+
+build/san/tests/net/test_listener: link_with += $(locks_link)
 
 # What a chief saves and takes over is told to its test first.
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \

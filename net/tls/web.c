@@ -1,7 +1,7 @@
 /*
  * mbedTLS as it comes, records and all: answers to a browser are small, and there is one thread for all of them. A
- * client may not keep that thread: what one call takes from the socket is bounded, since mbedTLS passes over empty
- * records for as long as they come.
+ * client may not keep that thread: what one call takes from the socket is bounded, since mbedTLS passes over
+ * ChangeCipherSpec records for as long as they come.
  */
 #include "net/tls/web.h"
 

@@ -3,7 +3,7 @@
 tree-sitter parses the file, macros and all, without what it includes; whether two arguments are of one type is left to
 the compiler, for with our warnings as errors a swap of others does not compile. Only what stands in functions is
 changed: numbers in enums and tables are choices, not logic. What people read (logs, texts of errors) and asserts are
-left alone, and so is kill(), for it might hit somebody.
+left alone, as is what only the simulator's build has, and kill(), for it might hit somebody.
 """
 
 import re
@@ -17,7 +17,8 @@ PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language()))
 NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
-LEFT_ALONE = re.compile(r"(static_)?assert|_Static_assert|log_\w+|error_(set|wrap|note)\w*|kill|defined")
+LEFT_ALONE = re.compile(r"(static_)?assert|_Static_assert|log_\w+|error_(set|wrap|note)\w*|kill|defined|"
+                        r"MARK|RARELY")
 # A lost one shows under load, or after a power cut.
 HELD = re.compile(r"(\w+_)?(f(data)?sync|(un)?lock|rdlock|wrlock|signal|broadcast|wake_raise)")
 SAME_EITHER_WAY = re.compile(r"fmin|fmax|memcmp|strcmp|sodium_memcmp|sodium_compare|swap\w*")

@@ -82,12 +82,27 @@ static void long_texts_fit(void **state)
     assert_true(strlen(line) < sizeof line);
 }
 
+/* What fails on this machine itself has no address: it is one source like any other. */
+static void without_an_address(void **state)
+{
+    (void)state;
+    memset(&complaints, 0, sizeof complaints);
+    assert_true(note(COMPLAINT_ACCEPT, 0, 100));
+    assert_false(note(COMPLAINT_ACCEPT, 0, 101));
+    assert_false(note(COMPLAINT_ACCEPT, 0, 102));
+    assert_false(note(COMPLAINT_ACCEPT, 1, 103));
+    assert_true(complaints_next(&complaints, 104, true, line));
+    assert_non_null(strstr(line, "3 more connections in 4 s could not be taken; the newest from 10.0.0.1:"));
+    assert_non_null(strstr(line, ", 10.0.0.0:"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_line_a_minute),
         cmocka_unit_test(what_lines_say),
         cmocka_unit_test(long_texts_fit),
+        cmocka_unit_test(without_an_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "net/endpoint.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -142,6 +144,74 @@ static void a_crowd_waits(void **state)
     close(listener);
 }
 
+static int option(int fd, int level, int name)
+{
+    int value = -1;
+    socklen_t size = sizeof value;
+    assert_int_equal(getsockopt(fd, level, name, &value, &size), 0);
+    return value;
+}
+
+/* Small frames leave at once; a machine that is gone is noticed, whether anything is on its way to it or not. */
+static void sockets_are_prepared(void **state)
+{
+    (void)state;
+    struct error error;
+    struct address address = {.host = "127.0.0.1"};
+    int listener, fd;
+    assert_true(socket_listen(&listener, address.host, 0, &error));
+    address.port = socket_port(listener);
+    assert_true(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error));
+    assert_int_equal(option(fd, IPPROTO_TCP, TCP_NODELAY), 1);
+    assert_int_equal(option(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+    assert_in_range(option(fd, IPPROTO_TCP, TCP_KEEPIDLE) +
+                        option(fd, IPPROTO_TCP, TCP_KEEPINTVL) * option(fd, IPPROTO_TCP, TCP_KEEPCNT),
+                    5, 60);
+    assert_int_equal(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), SOCKET_LOST_AFTER_MS);
+    assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+    assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    assert_int_equal(fcntl(listener, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    close(fd);
+    close(listener);
+}
+
+/* Each failure says what it was, and leaves nothing open: the next attempt has the same files to itself. */
+static void no_more_files(void **state)
+{
+    (void)state;
+    struct error error, other;
+    struct rlimit before, few;
+    struct address address = {.host = "127.0.0.1"};
+    int listener, fd = 0;
+    assert_true(socket_listen(&listener, address.host, 0, &error));
+    address.port = socket_port(listener);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const int next = dup(listener);
+    close(next);
+    few = (struct rlimit){(rlim_t)next, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const bool connected = socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error);
+    int second = 0;
+    const bool listens = socket_listen(&second, address.host, 0, &other);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_false(connected);
+    assert_int_equal(fd, -1);
+    assert_non_null(strstr(error.text, "can't connect to 127.0.0.1:"));
+    assert_non_null(strstr(error.text, "Too many open files"));
+    assert_false(listens);
+    assert_int_equal(second, -1);
+    assert_non_null(strstr(other.text, "can't listen on 127.0.0.1 port 0: Too many open files"));
+    close(listener);
+    for (int i = 0; i < 3; i++) {
+        assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error));
+        assert_non_null(strstr(error.text, "nothing listens there"));
+        assert_false(socket_listen(&fd, "192.0.2.1", 0, &error));
+    }
+    const int again = dup(0);
+    close(again);
+    assert_int_equal(again, listener);
+}
+
 static void *close_later(void *listener)
 {
     usleep(300 * 1000);
@@ -188,6 +258,8 @@ int main(void)
         cmocka_unit_test(members),
         cmocka_unit_test(listening),
         cmocka_unit_test(a_port_that_gets_free_in_time),
+        cmocka_unit_test(sockets_are_prepared),
+        cmocka_unit_test(no_more_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

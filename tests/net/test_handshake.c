@@ -366,8 +366,12 @@ static void differences_are_named(void **state)
             "worker 1 has a=1, ps 0 has 2; worker 1 has b=2, ps 0 has 3; worker 1 has c=3, ps 0 has 4; and 2 more keys "
             "differ");
     differs("{\"a\":{\"b\":1}}", "{\"a\":{\"b\":1}}", unknown);
-    differs("no JSON", "{\"a\":1}", unknown);
-    differs("{\"a\":1}", "[1]", unknown);
+    differs("{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":1}}}}}}}}",
+            "{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":2}}}}}}}}",
+            "worker 1 has a.b.c.d.e.f.g.h=1, ps 0 has 2");
+    differs("{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":{\"i\":1}}}}}}}}}",
+            "{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":{\"i\":2}}}}}}}}}",
+            "worker 1 has a.b.c.d.e.f.g.h={\"i\":1}, ps 0 has {\"i\":2}"); /* what lies deeper is shown as it is */
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -138,6 +139,46 @@ static void a_full_disk_leaves_no_key(void **state)
     assert_false(fleet_made);
     says(&other, file("full.key"), "disk full");
     assert_int_equal(access(file("full.key"), F_OK), -1);
+}
+
+/* The next call for a file to be on disk fails. */
+static bool disk_fails;
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+
+int __wrap_fsync(int fd)
+{
+    if (disk_fails) {
+        errno = EIO;
+        return -1;
+    }
+    return __real_fsync(fd);
+}
+
+/* A key that may be lost with the next power cut is no key; and what failed leaves no file open. */
+static void a_key_is_on_disk(void **state)
+{
+    (void)state;
+    struct error error, other;
+    const int unused = dup(0);
+    close(unused);
+    disk_fails = true;
+    const bool made = operator_key_create(file("lost"), &error);
+    const bool fleet_made = credentials_create_fleet_key(file("lost.key"), &other);
+    disk_fails = false;
+    assert_false(made);
+    says(&error, file("lost"), "Input/output error");
+    assert_int_equal(access(file("lost"), F_OK), -1);
+    assert_int_equal(access(file("lost.pub"), F_OK), -1);
+    assert_false(fleet_made);
+    says(&other, file("lost.key"), "Input/output error");
+    assert_int_equal(access(file("lost.key"), F_OK), -1);
+    assert_true(operator_key_create(file("lost"), &error));
+    assert_true(credentials_create_fleet_key(file("lost.key"), &error));
+    const int next = dup(0);
+    close(next);
+    assert_int_equal(next, unused);
 }
 
 static void a_key_with_another_head_or_size(void **state)
@@ -440,6 +481,7 @@ int main(void)
         cmocka_unit_test(a_pair_signs_and_checks),
         cmocka_unit_test(no_key_is_overwritten),
         cmocka_unit_test(a_full_disk_leaves_no_key),
+        cmocka_unit_test(a_key_is_on_disk),
         cmocka_unit_test(a_key_with_another_head_or_size),
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
         cmocka_unit_test(keys_whose_parts_do_not_fit),

@@ -355,6 +355,62 @@ static void bytes_count_once(void **state)
     listening_stop(&owner);
 }
 
+/* One try has the time that was asked for, and never more than a silence may last. */
+static void times_for_a_try(void **state)
+{
+    (void)state;
+    static const struct {
+        double asked_s, idle_s, has_s;
+    } cases[] = {{0, 60, LINK_CONNECT_S}, {0, 2, 2}, {0.3, 60, 0.3}, {30, 60, 30}, {30, 2, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct traffic traffic = {.bytes_in = 0};
+        struct link link;
+        struct error error;
+        const struct link_options options = {.peer = {MEMBER_PS, 0},
+                                             .self = {.idle_timeout_s = cases[i].idle_s},
+                                             .traffic = &traffic,
+                                             .timeout_s = cases[i].asked_s};
+        assert_true(link_create(&link, "127.0.0.1:1", &options, &error));
+        assert_true(link.timeout_s == cases[i].has_s);
+        assert_true(link.options.longest_delay_s == 1 && link.options.told_after_s == 1);
+        assert_string_equal(link.name, "ps 0 (127.0.0.1:1)");
+        link_destroy(&link);
+        assert_false(link_create(&link, "127.0.0.1", &options, &error)); /* no port */
+    }
+}
+
+static bool on_the_third(void *context)
+{
+    return ++*(int *)context == 3;
+}
+
+/* It comes back open, refused, or when somebody has had enough; not before. */
+static void open_means_open(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct listening owner = {.refusal = 0};
+    struct error error;
+    int asked = 0;
+    const uint16_t port = free_port();
+    create_link(&bench, port, (struct link_options){.longest_delay_s = 0.02});
+    assert_int_equal(link_open(&bench.link, on_the_third, &asked, &error), LINK_LATER);
+    assert_int_equal(asked, 3);
+    assert_int_equal(bench.link.failures, 3);
+    listening_start(&owner, NULL, port);
+    assert_int_equal(link_open(&bench.link, NULL, NULL, &error), LINK_OPEN);
+    assert_true(ping(&bench.link, &error));
+    assert_int_equal(link_open(&bench.link, on_the_third, &asked, &error), LINK_OPEN);
+    assert_int_equal(asked, 3);
+    link_close(&bench.link);
+    owner.refusal = REFUSAL_CONFIG;
+    bench.link.next_try_s = 0;
+    assert_int_equal(link_open(&bench.link, on_the_third, &asked, &error), LINK_REFUSED);
+    assert_int_equal(asked, 3);
+    link_destroy(&bench.link);
+    listening_stop(&owner);
+}
+
 static bool always(void *context)
 {
     (void)context;
@@ -394,6 +450,8 @@ int main(void)
         cmocka_unit_test(waits_are_told),
         cmocka_unit_test(silence_is_told_to_others),
         cmocka_unit_test(bytes_count_once),
+        cmocka_unit_test(times_for_a_try),
+        cmocka_unit_test(open_means_open),
         cmocka_unit_test(held_and_woken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,12 +2,15 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "net/complaints.h"
 #include "net/credentials.h"
+#include "net/pass.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
+#include "tests/locks.h"
 #include "tests/net/listening.h"
 
 enum { CROWD = 400 };
@@ -199,12 +202,17 @@ static void begin_record(struct record *record)
     dup2(record->log, 2);
 }
 
+static void look_at_record(struct record *record)
+{
+    ssize_t size = pread(record->log, record->text, sizeof record->text - 1, 0);
+    record->text[size > 0 ? size : 0] = '\0';
+}
+
 static void end_record(struct record *record)
 {
     dup2(record->kept, 2);
     close(record->kept);
-    ssize_t size = pread(record->log, record->text, sizeof record->text - 1, 0);
-    record->text[size > 0 ? size : 0] = '\0';
+    look_at_record(record);
     close(record->log);
     unlink(record->path);
 }
@@ -369,6 +377,168 @@ static void members_pass_those_who_repeat_them(void **state)
     members_pass(fleet_key);
 }
 
+/* Says, for TLS, what a member with a pass, or else a stranger, says first; and no more. */
+static int begin_hello(const struct listening *owner, bool with_pass)
+{
+    uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
+    int fd = knock(owner);
+    if (with_pass) {
+        pass_make(credentials_passes(fleet_key), bytes + 11);
+    }
+    assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    return fd;
+}
+
+/*
+ * Members that never end their handshakes make room for each other, the oldest first; neither strangers nor who is in
+ * already lose their places to them.
+ */
+static void a_crowd_of_members(void **state)
+{
+    (void)state;
+    enum { HALF = 4 + LISTENER_SPARE - LISTENER_SPARE / 2, MEMBERS = HALF + 8 }; /* `expected`, and half of the spare */
+    struct listening owner = {.refusal = 0};
+    struct channel early, late;
+    struct error error;
+    int strangers[2], members[MEMBERS];
+    listening_start(&owner, fleet_key, 0);
+    assert_true(come_in(&early, &owner, 1, &error));
+    for (int i = 0; i < 2; i++) {
+        strangers[i] = begin_hello(&owner, false);
+    }
+    for (int i = 0; i < MEMBERS; i++) {
+        members[i] = begin_hello(&owner, true);
+    }
+    const double until_s = soon();
+    while (!is_closed(members[MEMBERS - HALF - 1]) && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_int_equal(is_closed(members[i]), i < MEMBERS - HALF);
+    }
+    assert_true(ping(&early));
+    for (int i = 0; i < 2; i++) {
+        assert_false(is_closed(strangers[i]));
+        close(strangers[i]);
+    }
+    assert_true(come_in(&late, &owner, 2, &error) && ping(&late));
+    for (int i = 0; i < MEMBERS; i++) {
+        close(members[i]);
+    }
+    channel_close(&early);
+    channel_close(&late);
+    listening_stop(&owner);
+}
+
+/* Where all places are taken, who comes is turned away; where one has left, the next takes its place. */
+static void all_places_are_taken(void **state)
+{
+    (void)state;
+    enum { PLACES = 8 + 4 + 2 * LISTENER_SPARE };
+    static struct channel channels[PLACES + 1];
+    struct listening owner = {.refusal = 0};
+    struct record record;
+    struct error error;
+    bool welcome = true, again;
+    begin_record(&record);
+    listening_start(&owner, NULL, 0);
+    for (int i = 0; i < PLACES && welcome; i++) {
+        welcome = come_in(&channels[i], &owner, i, &error);
+    }
+    const bool one_more = come_in(&channels[PLACES], &owner, PLACES, &error);
+    channel_close(&channels[0]);
+    const double until_s = soon();
+    while (!(again = come_in(&channels[0], &owner, PLACES, &error)) && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    const bool served = again && ping(&channels[0]) && ping(&channels[PLACES - 1]);
+    for (int i = 0; i < PLACES; i++) {
+        channel_close(&channels[i]);
+    }
+    listening_stop(&owner);
+    end_record(&record);
+    assert_true(welcome && !one_more && served);
+    assert_int_equal(atomic_load(&owner.left), PLACES + 1);
+    assert_true(count(record.text, "too many are in their handshakes already") >= 1);
+}
+
+/* TLS that fails and a hello that is refused have a line each, so that one does not hide the other. */
+static void causes_are_told_apart(void **state)
+{
+    (void)state;
+    struct listening owner = {.refusal = REFUSAL_CONFIG};
+    struct channel channel;
+    struct record record;
+    struct error error;
+    begin_record(&record);
+    listening_start(&owner, fleet_key, 0);
+    int fd = begin_hello(&owner, true);
+    send(fd, "no end of a hello that TLS could read", 37, MSG_NOSIGNAL);
+    shutdown(fd, SHUT_WR);
+    const bool welcome = come_in(&channel, &owner, 1, &error);
+    const double until_s = soon();
+    do { /* who is refused hears it before the log does */
+        usleep(1000);
+        look_at_record(&record);
+    } while (count(record.text, "\n") < 2 && clock_monotonic_s() < until_s);
+    close(fd);
+    listening_stop(&owner);
+    end_record(&record);
+    assert_false(welcome);
+    assert_int_equal(count(record.text, "\n"), 2);
+    assert_int_equal(count(record.text, "refused 127.0.0.1:"), 2);
+    assert_int_equal(count(record.text, "nobody is let in"), 1);
+}
+
+/* What the listener closed is somebody else's by the time it is destroyed. */
+static void the_end_closes_once(void **state)
+{
+    (void)state;
+    struct listening owner = {.refusal = 0};
+    int fds[8];
+    listening_start(&owner, NULL, 0);
+    wake_raise(&owner.wake);
+    pthread_join(owner.thread, NULL);
+    listener_end(owner.listener, 0);
+    for (int i = 0; i < 8; i++) {
+        fds[i] = dup(0);
+    }
+    listener_destroy(owner.listener);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(close(fds[i]), 0);
+    }
+    wake_destroy(&owner.wake);
+    pthread_mutex_destroy(&owner.lock);
+}
+
+/* The limit of open files is raised as far as it is needed, and never lowered; where it can't be, the log says so. */
+static void open_files(void **state)
+{
+    (void)state;
+    enum { NEEDED = 8 + 4 + 2 * LISTENER_SPARE + 4 + LISTENER_DOOR };
+    struct rlimit before, limit;
+    struct record record;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (int i = 0; i < 3; i++) {
+        struct listening owner = {.refusal = 0};
+        const rlim_t soft = i == 1 ? NEEDED + 500 : 100;
+        limit = (struct rlimit){soft, i == 2 ? 300 : before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        begin_record(&record);
+        listening_start(&owner, NULL, 0);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        listening_stop(&owner);
+        end_record(&record);
+        if (i == 0) {
+            assert_in_range(limit.rlim_cur, NEEDED, NEEDED + 100);
+        } else {
+            assert_int_equal(limit.rlim_cur, i == 1 ? soft : 300);
+        }
+        assert_int_equal(count(record.text, "only 300 files may be open, and "), i == 2);
+        assert_int_equal(count(record.text, "\n"), i == 2);
+    }
+}
+
 /* Sessions that would go on for ever are cut when the grace is over. */
 static void the_end_comes(void **state)
 {
@@ -409,7 +579,12 @@ int main(void)
         cmocka_unit_test(members_pass_strangers),
         cmocka_unit_test(members_pass_those_who_repeat_them),
         cmocka_unit_test(other_addresses_have_their_share),
+        cmocka_unit_test(a_crowd_of_members),
+        cmocka_unit_test(all_places_are_taken),
+        cmocka_unit_test(causes_are_told_apart),
         cmocka_unit_test(the_end_comes),
+        cmocka_unit_test(the_end_closes_once),
+        cmocka_unit_test(open_files), /* the last, for a hard limit can't be raised again */
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

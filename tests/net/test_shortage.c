@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #include "net/credentials.h"
+#include "net/resolver.h"
 #include "net/wake.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
@@ -205,6 +206,10 @@ static bool converse(const struct credentials *server_key, struct error *error)
     loopback_end(&loopback);
     credentials_free(credentials);
     assert_true(loopback.served || loopback.error.text[0] != '\0');
+    if (shortage.kind == RECEIVE) { /* who can't hear the other has nothing to reproach it with */
+        assert_null(strstr(error->text, "refused us"));
+        assert_null(strstr(loopback.error.text, "refused us"));
+    }
     if (well) {
         assert_memory_equal(sent, received, sizeof sent);
     }
@@ -263,12 +268,28 @@ static void test_sending(void **state)
     try_all(SEND, "sending");
 }
 
+/* A lookup without memory says so, and the next one is well. */
+static void test_lookups(void **state)
+{
+    (void)state;
+    const struct address address = {.host = "localhost", .port = 22};
+    struct endpoints endpoints;
+    struct error error;
+    fail_calls(ALLOCATION, 1, 1);
+    const bool found = resolver_find(&address, NULL, clock_monotonic_s() + DEADLINE_S, &endpoints, &error);
+    fail_calls(ALLOCATION, 0, 0);
+    assert_false(found);
+    assert_string_equal(error.text, "host localhost: out of memory while looking it up");
+    assert_true(resolver_find(&address, NULL, clock_monotonic_s() + DEADLINE_S, &endpoints, &error));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_receiving),
         cmocka_unit_test(test_sending),
+        cmocka_unit_test(test_lookups),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

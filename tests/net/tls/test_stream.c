@@ -166,6 +166,32 @@ static void ends_alike(void **state)
     }
 }
 
+static void goodbye_and_more(struct connection *connection, struct script *script)
+{
+    (void)script;
+    send_record(connection, RECORD_ALERT, (uint8_t[]){1, 0}, 2); /* close_notify */
+    send_record(connection, RECORD_DATA, "more", 4);
+}
+
+/* What comes behind the goodbye is nobody's: it might be anybody's. */
+static void nothing_comes_behind_a_goodbye(void **state)
+{
+    (void)state;
+    struct script script = {.play = goodbye_and_more};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct error error;
+    char word[8];
+    bool ready = false;
+    loopback_end(&loopback);
+    for (int i = 0; i < 2; i++) {
+        assert_true(connection_wait(connection, soon(), &ready, &error) && ready);
+    }
+    assert_false(connection_read(connection, word, 4, soon(), &error));
+    assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
+    connection_close(connection);
+}
+
 /* --- Records against the protocol --- */
 
 static void read_one(struct connection *connection, struct script *script)
@@ -365,6 +391,7 @@ int main(void)
         cmocka_unit_test(spent_keys_are_replaced),
         cmocka_unit_test(peer_asks_for_new_keys),
         cmocka_unit_test(ends_alike),
+        cmocka_unit_test(nothing_comes_behind_a_goodbye),
         cmocka_unit_test(refused_records),
         cmocka_unit_test(tickets_go_by),
         cmocka_unit_test(update_in_pieces),
