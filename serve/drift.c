@@ -2,39 +2,67 @@
 #include "serve/drift.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/random/philox.h"
+#include "worker/data/image/fit.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
+#include "worker/dataset.h"
+#include "worker/export/outcome.h"
 #include "worker/metrics.h"
 
 enum { MOST_READ = 1000000 };
 
 /* --- columns --- */
 
-bool drift_begin(struct drift_watch *drift, const struct trained *trained, struct error *error)
+static void add_columns(struct drift_watch *drift, const struct schema *schema)
 {
-    const struct schema *schema = trained->schema;
-    *drift = (struct drift_watch){.trained = trained};
-    drift->columns = calloc((size_t)schema->count + 1, sizeof *drift->columns);
-    if (!drift->columns) {
-        return error_set(error, "out of memory for %d columns", schema->count);
-    }
-    pthread_mutex_init(&drift->mutex, NULL);
     for (int i = 0; i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         if (column->role == SCHEMA_FEATURE) {
             drift->columns[drift->count++] = (struct drift_column){
                 .name = column->name,
+                .measure = -1,
                 .input = column->kind == SCHEMA_NUMBER ? column->input : -1,
                 .code = column->code,
                 .place = column->place,
             };
         }
     }
-    drift->columns[drift->count++] = (struct drift_column){.name = "", .input = -1, .code = -1};
+}
+
+static void add_measures(struct drift_watch *drift)
+{
+    static const char *const names[DRIFT_MEASURES] = {"brightness", "contrast", "centre_x", "centre_y"};
+    const bool is_square = image_side(drift->trained->model.widths[0]) > 0;
+    for (int i = 0; i < (is_square ? DRIFT_MEASURES : DRIFT_CENTRE_X); i++) {
+        drift->columns[drift->count++] = (struct drift_column){.name = names[i], .measure = i, .input = -1, .code = -1};
+    }
+}
+
+bool drift_begin(struct drift_watch *drift, const struct trained *trained, struct error *error)
+{
+    const struct schema *schema = trained->schema;
+    const int most = schema ? schema->count : DRIFT_MEASURES;
+    *drift = (struct drift_watch){.trained = trained};
+    drift->columns = calloc((size_t)most + 1, sizeof *drift->columns);
+    if (!drift->columns) {
+        return error_set(error, "out of memory for %d columns", most);
+    }
+    pthread_mutex_init(&drift->mutex, NULL);
+    if (schema) {
+        add_columns(drift, schema);
+    } else {
+        add_measures(drift);
+    }
+    drift->columns[drift->count++] = (struct drift_column){.name = "", .measure = -1, .input = -1, .code = -1};
+    if (outcome_kind(trained) == OUTCOME_CLASS && outcome_count(trained) <= DRIFT_BINS) {
+        drift->classes = outcome_count(trained);
+    }
     return true;
 }
 
@@ -52,22 +80,54 @@ static bool is_prediction(const struct drift_watch *drift, const struct drift_co
     return column == &drift->columns[drift->count - 1];
 }
 
+static int outputs_of(const struct drift_watch *drift)
+{
+    return drift->trained->model.widths[drift->trained->model.layer_count];
+}
+
 /* What the predictions of a row are binned by. */
 static float prediction_of(const struct drift_watch *drift, const struct examples *examples, const float *outputs,
                            int row)
 {
-    const struct schema *schema = drift->trained->schema;
-    const int width = schema_outputs(schema);
+    const enum outcome_kind kind = outcome_kind(drift->trained);
+    const int width = outputs_of(drift);
     const float *own = outputs + (size_t)row * (size_t)width;
-    if (schema->task == TASK_INPUTS) {
+    if (kind == OUTCOME_ERROR) {
         const float *wanted = examples->target_values + (size_t)row * (size_t)width;
         return (float)metrics_reconstruction_error(own, wanted, width);
     }
     int best = 0;
-    for (int i = 1; i < width && schema->task == TASK_CLASS; i++) {
+    for (int i = 1; i < width && kind == OUTCOME_CLASS; i++) {
         best = own[i] > own[best] ? i : best;
     }
-    return schema->task == TASK_CLASS ? (float)best : own[0];
+    return kind == OUTCOME_CLASS ? (float)best : own[0];
+}
+
+/* Sums of whole numbers, so that the order of additions does not matter. */
+static float measure_of(enum drift_measure measure, const uint8_t *pixels, int count)
+{
+    const int side = measure < DRIFT_CENTRE_X ? count : image_side(count);
+    uint64_t sum = 0, squares = 0, moment = 0;
+    for (int y = 0; y < count / side; y++) {
+        uint64_t line = 0, places = 0;
+        for (int x = 0; x < side; x++) {
+            const uint32_t pixel = pixels[(size_t)y * (size_t)side + (size_t)x];
+            line += pixel;
+            squares += pixel * pixel;
+            places += pixel * (uint32_t)x;
+        }
+        sum += line;
+        moment += measure == DRIFT_CENTRE_X ? places : line * (uint64_t)y;
+    }
+    const double mean = (double)sum / count;
+    switch (measure) {
+    case DRIFT_BRIGHTNESS:
+        return (float)(mean / 255);
+    case DRIFT_CONTRAST:
+        return (float)(sqrt(fmax(0, (double)squares / count - mean * mean)) / 255);
+    default:
+        return sum > 0 ? (float)((double)moment / (double)sum / side) : NAN;
+    }
 }
 
 /* A number of a row; NaN: it is missing, or the column has categories. */
@@ -76,6 +136,10 @@ static float number_of(const struct drift_watch *drift, const struct drift_colum
 {
     if (is_prediction(drift, column)) {
         return prediction_of(drift, examples, outputs, row);
+    }
+    if (column->measure >= 0) {
+        const int pixels = drift->trained->model.widths[0];
+        return measure_of((enum drift_measure)column->measure, examples->images + (size_t)row * (size_t)pixels, pixels);
     }
     if (column->input < 0 ||
         (column->code >= 0 && examples->places[(size_t)row * (size_t)examples->codes + (size_t)column->code] >= 0)) {
@@ -93,13 +157,13 @@ static int category_of(const struct drift_column *column, const struct examples 
 
 static bool has_categories(const struct drift_watch *drift, const struct drift_column *column)
 {
-    return column->input < 0 && !is_prediction(drift, column);
+    return column->input < 0 && column->measure < 0 && !is_prediction(drift, column);
 }
 
 static int bin_of(const struct drift_watch *drift, const struct drift_column *column, const struct examples *examples,
                   const float *outputs, int row)
 {
-    const bool are_classes = is_prediction(drift, column) && drift->trained->schema->task == TASK_CLASS;
+    const bool are_classes = is_prediction(drift, column) && outcome_kind(drift->trained) == OUTCOME_CLASS;
     if (has_categories(drift, column) || are_classes) {
         const int category =
             are_classes ? (int)prediction_of(drift, examples, outputs, row) : category_of(column, examples, row);
@@ -189,7 +253,7 @@ static bool read_rows(struct rows *rows, const struct encoder *encoder, struct e
 static bool compute(struct drift_watch *drift, struct engine *engine, const struct examples *examples,
                     struct error *error)
 {
-    const size_t width = (size_t)schema_outputs(drift->trained->schema), count = (size_t)examples->count;
+    const size_t width = (size_t)outputs_of(drift), count = (size_t)examples->count;
     float *outputs = malloc(count * width * sizeof *outputs), *numbers = malloc(count * sizeof *numbers);
     bool done = outputs && numbers ? engine->table->forward(engine, false, examples, 0, examples->count, outputs, error)
                                    : error_set(error, "out of memory for %zu rows", count);
@@ -205,20 +269,84 @@ static bool compute(struct drift_watch *drift, struct engine *engine, const stru
     return done;
 }
 
-bool drift_refer(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
+/* Pictures of a data set as they are shown. */
+struct gallery {
+    int inputs;
+    const char *path;
+    uint64_t seen;
+    struct examples examples; /* [DRIFT_WINDOW] */
+};
+
+static bool begin_gallery(void *context, const struct examples *shape, struct error *error)
+{
+    struct gallery *gallery = context;
+    const struct examples like = {.height = shape->height, .width = shape->width};
+    if (shape->height * shape->width != gallery->inputs) {
+        return error_set(error, "%s: has pictures of %dx%d, and the model was trained on %d pixels", gallery->path,
+                         shape->width, shape->height, gallery->inputs);
+    }
+    const bool done = examples_create(&gallery->examples, &like, DRIFT_WINDOW);
+    gallery->examples.count = 0;
+    return done || error_set(error, "out of memory for %d pictures", DRIFT_WINDOW);
+}
+
+static void show_gallery(void *context, const uint8_t *images, const int32_t *labels, int count)
+{
+    struct gallery *gallery = context;
+    struct examples *examples = &gallery->examples;
+    const size_t size = (size_t)gallery->inputs;
+    (void)labels;
+    for (int i = 0; i < count; i++, gallery->seen++) {
+        const uint64_t at = gallery->seen < DRIFT_WINDOW ? gallery->seen : one_below(gallery->seen + 1);
+        if (at < DRIFT_WINDOW) {
+            memcpy(examples->images + at * size, images + (size_t)i * size, size);
+            examples->count += examples->count < DRIFT_WINDOW;
+        }
+    }
+}
+
+static bool refer_pictures(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
+{
+    char folder[DATA_MAX_PATH];
+    struct gallery gallery = {.inputs = drift->trained->model.widths[0], .path = path};
+    struct config config = drift->trained->config;
+    struct dataset_origin origin = {.source = DATA_SYNTHETIC};
+    const struct dataset_visitor visitor = {begin_gallery, show_gallery, &gallery};
+    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder || !file_exists(path)) {
+        return error_set(error, "%s: is not there; --reference names a data_dir of pictures", path);
+    }
+    config.data.data_dir = folder;
+    config.data.data_source = DATA_AUTO;
+    bool done = dataset_visit(&origin, DATASET_TRAIN, &config, &visitor, error);
+    if (done && (origin.source == DATA_SYNTHETIC || gallery.examples.count == 0)) {
+        done = error_set(error, "%s: has no pictures to train on; --reference names a data_dir", path);
+    }
+    done = done && compute(drift, engine, &gallery.examples, error);
+    examples_free(&gallery.examples);
+    return done;
+}
+
+static bool refer_rows(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
 {
     const struct schema *schema = drift->trained->schema;
     struct rows *rows = NULL;
     struct encoder encoder = {.schema = schema};
     struct examples examples = {.count = 0};
     error->text[0] = '\0';
-    drift->has_reference = rows_open(&rows, path, drift->trained->config.data.header, error) &&
-                           encoder_begin(&encoder, schema, rows, false, error) &&
-                           encoder_allocate(&examples, schema, DRIFT_WINDOW + 1, schema->task == TASK_INPUTS, error) &&
-                           read_rows(rows, &encoder, &examples, error) && compute(drift, engine, &examples, error);
+    const bool done = rows_open(&rows, path, drift->trained->config.data.header, error) &&
+                      encoder_begin(&encoder, schema, rows, false, error) &&
+                      encoder_allocate(&examples, schema, DRIFT_WINDOW + 1, schema->task == TASK_INPUTS, error) &&
+                      read_rows(rows, &encoder, &examples, error) && compute(drift, engine, &examples, error);
     examples_free(&examples);
     encoder_end(&encoder);
     rows_close(rows);
+    return done;
+}
+
+bool drift_refer(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
+{
+    drift->has_reference =
+        drift->trained->schema ? refer_rows(drift, path, engine, error) : refer_pictures(drift, path, engine, error);
     return drift->has_reference;
 }
 
@@ -252,6 +380,9 @@ void drift_add(struct drift_watch *drift, const struct examples *examples, const
         for (int i = 0; i < drift->count; i++) {
             count_row(drift, &drift->columns[i], examples, outputs, row);
         }
+        if (drift->classes > 0) {
+            drift->predicted[(int)prediction_of(drift, examples, outputs, row)]++;
+        }
         drift->windowed++;
         drift->rows++;
     }
@@ -284,6 +415,20 @@ struct drift_state drift_state(struct drift_watch *drift, int index)
         .name = column->name, .index = stability(column), .unknown = column->unknown, .outside = column->outside};
     pthread_mutex_unlock(&drift->mutex);
     return state;
+}
+
+struct drift_class drift_class(struct drift_watch *drift, int index)
+{
+    pthread_mutex_lock(&drift->mutex);
+    const struct drift_column *column = &drift->columns[drift->count - 1];
+    double there = 0;
+    for (int i = 0; i < column->bins; i++) {
+        there += column->expected[i];
+    }
+    const struct drift_class class = {.count = drift->predicted[index],
+                                      .expected = there > 0 ? column->expected[index] / there : NAN};
+    pthread_mutex_unlock(&drift->mutex);
+    return class;
 }
 
 uint64_t drift_rows(struct drift_watch *drift)

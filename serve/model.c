@@ -144,10 +144,9 @@ static bool take_memory(struct version *version, struct error *error)
 
 static bool watch_drift(const struct served *served, struct version *version, struct error *error)
 {
-    return !version->trained.schema ||
-           (drift_begin(&version->drift, &version->trained, error) &&
-            (!served->reference || drift_refer(&version->drift, served->reference, version->engines[0], error) ||
-             error_wrap(error, "%s", version->path)));
+    return drift_begin(&version->drift, &version->trained, error) &&
+           (!served->reference || drift_refer(&version->drift, served->reference, version->engines[0], error) ||
+            error_wrap(error, "%s", version->path));
 }
 
 static bool version_load(struct served *served, struct version **loaded, struct error *error)

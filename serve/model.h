@@ -35,8 +35,8 @@ struct version {
     char path[CHECKPOINT_MAX_PATH];
     double loaded_s; /* by the wall clock */
     struct budget *budget;
-    size_t bytes;             /* of the budget */
-    struct drift_watch drift; /* of a model of a table */
+    size_t bytes; /* of the budget */
+    struct drift_watch drift;
     int workers;
     struct engine **engines; /* [workers] */
     /* [workers]: of a model of pictures, for pixels that are no whole levels of grey; NULL until the first such. */

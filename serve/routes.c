@@ -384,6 +384,21 @@ static void put_drift(struct text *text, bool open, struct service *service)
     }
 }
 
+static void put_predictions(struct text *text, bool open, struct service *service)
+{
+    put_family(text, open, "trainer_serve_predictions", "counter", "Rows by the class that they were predicted to be.");
+    for (int i = 0; i < service->count; i++) {
+        struct version *version = served_hold(&service->models[i]);
+        for (int c = 0; version && c < version->drift.classes; c++) {
+            char name[OUTCOME_NAME];
+            text_add(text, "trainer_serve_predictions_total{model=\"%s\",class=\"", service->models[i].name);
+            put_label(text, outcome_name(&version->trained, c, name));
+            text_add(text, "\"} %llu\n", (unsigned long long)drift_class(&version->drift, c).count);
+        }
+        version_let_go(version);
+    }
+}
+
 static void handle_metrics(void *context, struct http_request *request)
 {
     struct service *service = context;
@@ -403,6 +418,7 @@ static void handle_metrics(void *context, struct http_request *request)
     put_histograms(&text, open, counts);
     put_models(&text, open, service);
     put_drift(&text, open, service);
+    put_predictions(&text, open, service);
     put_request_log(&text, open, service);
     if (open) {
         text_add(&text, "# EOF\n");
@@ -426,6 +442,17 @@ static void describe_drift(struct text *text, const struct served *served, struc
     if (count > 0) {
         json_number(text, "prediction_psi", drift_state(drift, count - 1).index);
     }
+    json_open(text, "predictions", '[');
+    for (int i = 0; i < drift->classes; i++) {
+        char name[OUTCOME_NAME];
+        const struct drift_class class = drift_class(drift, i);
+        json_open(text, NULL, '{');
+        json_string(text, "class", outcome_name(&version->trained, i, name));
+        json_integer(text, "count", (int64_t) class.count);
+        json_number(text, "expected_share", class.expected);
+        json_close(text, '}');
+    }
+    json_close(text, ']');
     json_open(text, "columns", '[');
     for (int i = 0; i + 1 < count; i++) {
         const struct drift_state state = drift_state(drift, i);

@@ -249,7 +249,7 @@ static const struct command_flag flags[] = {
     {"max_queue", "N", "requests that may wait; beyond that clients get 503 and Retry-After (1024)"},
     {"max_body_mb", "N", "largest body of a request, unpacked (16)"},
     {"max_models_mb", "N", "memory of all models; a checkpoint that needs more is refused (no limit)"},
-    {"reference", "FILE", "a table such as training's own: how far what comes differs from it is shown"},
+    {"reference", "DATA", "a table such as training's, or a data_dir of pictures: how far what comes differs from it"},
     {"request_log", "FOLDER", "keeps requests and what the model said, as data to train on"},
     {"request_log_share", "X", "of the requests, 0 to 1 (1)"},
     {"request_log_mb", "N", "space of each model's; the oldest go (64)"},

@@ -275,9 +275,7 @@ static bool compute(struct worker *worker, struct version *version, struct call 
             return false;
         }
     }
-    if (version->trained.schema) {
-        drift_add(&version->drift, &intake->examples, worker->outputs);
-    }
+    drift_add(&version->drift, &intake->examples, worker->outputs);
     return true;
 }
 

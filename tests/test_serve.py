@@ -415,8 +415,8 @@ def test_a_faulty_csv_is_named_by_line_and_column(tables):
 # --- drift ---
 
 
-def drifted(server):
-    return json.loads(server.get("/drift/kinds")[1])
+def drifted(server, model="kinds"):
+    return json.loads(server.get(f"/drift/{model}")[1])
 
 
 def test_drift_is_told_from_the_reference(trainer, plants):
@@ -452,13 +452,68 @@ def population_stability(plants, name, copies, same, value, count):
     edges = [there[len(there) * i // 10] for i in range(1, 10)]
     here = numpy.concatenate([there] * copies + [[value] * count])
     assert len(here) == same + count
+    return stability(there, here, edges)
 
+
+def stability(there, here, edges):
     def shares(values):
         counts = numpy.bincount(numpy.searchsorted(edges, values, side="right"), minlength=10)
         return numpy.where(counts > 0, counts, 0.5) / len(values), counts
 
     (p, a), (q, b) = shares(there), shares(here)
     return float((((q - p) * numpy.log(q / p))[(a > 0) | (b > 0)]).sum())
+
+
+def measures(pictures):
+    """What is looked at of pictures, with numpy."""
+    pixels = pictures.reshape(-1, 28, 28) / 255
+    light = pixels.sum((1, 2))
+    places = numpy.arange(28) / 28
+    return {"brightness": pixels.mean((1, 2)), "contrast": pixels.std((1, 2)),
+            "centre_x": (pixels.sum(1) * places).sum(1) / light, "centre_y": (pixels.sum(2) * places).sum(1) / light}
+
+
+def test_drift_of_pictures(trainer, digits):
+    """Brightness, contrast and place of the light against a data set; and what is predicted, by class."""
+    folder, pictures, probabilities, _ = digits
+    content = (folder / "data/train-images-idx3-ubyte").read_bytes()
+    there = numpy.frombuffer(content, numpy.uint8, offset=16).reshape(-1, 784)
+    path = "/v1/models/digits:predict"
+    with Served(trainer, "digits=run", "--reference=data", cwd=folder) as server:
+        server.post(path, {"instances": there.tolist()})
+        same = drifted(server, "digits")
+        assert same["has_reference"] and same["rows"] == len(there) and same["prediction_psi"] == 0
+        assert [(column["name"], column["psi"]) for column in same["columns"]] == [
+            (name, 0) for name in ("brightness", "contrast", "centre_x", "centre_y")]
+        server.post(path, {"instances": numpy.roll(pictures, 5, 2).reshape(-1, 784).tolist()})
+        moved = {column["name"]: column["psi"] for column in drifted(server, "digits")["columns"]}
+        here = numpy.concatenate([there, numpy.roll(pictures, 5, 2).reshape(-1, 784)])
+        for name, values in measures(there).items():
+            edges = [numpy.sort(values)[len(values) * i // 10] for i in range(1, 10)]
+            assert moved[name] == pytest.approx(stability(values, measures(here)[name], edges), rel=1e-4), name
+        assert moved["centre_x"] > 0.2 > moved["brightness"]
+        before = drifted(server, "digits")["predictions"]
+        server.post(path, {"instances": pictures.reshape(-1, 784).tolist()})
+        after = drifted(server, "digits")["predictions"]
+        counts = [two["count"] - one["count"] for one, two in zip(before, after)]
+        assert counts == numpy.bincount(probabilities.argmax(1), minlength=10).tolist()
+        assert sum(one["expected_share"] for one in after) == pytest.approx(1)
+        text = server.get("/metrics")[1].decode()
+        assert 'trainer_serve_psi{model="digits",column="centre_x"}' in text
+        assert f'trainer_serve_predictions_total{{model="digits",class="3"}} {after[3]["count"]}' in text
+        server.post(path, {"instances": [[0] * 784]})  # without light it has no centre
+
+
+def test_a_reference_of_other_pictures_is_said(trainer, digits):
+    folder, _, _, _ = digits
+    run(trainer, "convert", "--data_dir=data", "--to=folders", "--out=folders", cwd=folder)
+    with Served(trainer, "run", "--reference=folders", cwd=folder):
+        pass
+    (folder / "empty").mkdir(exist_ok=True)
+    for reference, message in (("nowhere", "nowhere: is not there"), ("empty", "empty")):
+        where = f"--http=127.0.0.1:{free_ports(1)[0]}"
+        error = run(trainer, "serve", "run", f"--reference={reference}", where, cwd=folder, status=1).stderr
+        assert message in error and len(error.splitlines()) == 1
 
 
 def test_without_a_reference_unknown_categories_are_counted(tables):

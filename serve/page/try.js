@@ -39,6 +39,10 @@ function number(value) {
     return typeof value === 'number' ? String(Number(value.toPrecision(6))) : String(value);
 }
 
+function percent(share) {
+    return `${(100 * share).toFixed(1)} %`;
+}
+
 function present(said) {
     const outputs = Object.fromEntries(said.outputs.map(output => [output.name, output.data]));
     const main = said.outputs[0];
@@ -159,13 +163,22 @@ async function showDrift() {
         const drift = await ask(`drift/${model.name}`);
         byId('drift-note').textContent = `${drift.rows} rows since this version came into service` +
             (drift.has_reference ? '. A PSI above 0.2 deserves a look.' : '; PSI needs --reference.');
-        byId('drift-rows').replaceChildren(...drift.columns.map(column => {
+        const predicted = {name: 'what it predicts', psi: drift.prediction_psi};
+        byId('drift-rows').replaceChildren(...[...drift.columns, predicted].map(column => {
             const row = document.createElement('tr');
             for (const value of [column.name, column.psi, column.unknown, column.out_of_range])
                 cell(row, value === null || value === undefined ? '–' : number(value));
             return row;
         }));
-        show('drift', drift.columns.length > 0);
+        byId('drift-classes').replaceChildren(...drift.predictions.map(one => {
+            const row = document.createElement('tr');
+            cell(row, one.class);
+            cell(row, drift.rows > 0 ? percent(one.count / drift.rows) : '–');
+            cell(row, one.expected_share === null ? '–' : percent(one.expected_share));
+            return row;
+        }));
+        show('drift-predictions', drift.predictions.length > 0);
+        show('drift', true);
     } catch {
         show('drift', false);
     }
