@@ -170,7 +170,7 @@ static void rates_and_waves(void **state)
 {
     (void)state;
     static const char *const bad_rates[] = {"", "x", "0", "-1", "1x", "nan", "inf", "100001"};
-    static const char *const bad_waves[] = {"0",   "-1", "101%", "0%", "1000001",           "x",     "1,",
+    static const char *const bad_waves[] = {"0",   "-1", "101%", "0%", "1000001",           "x",    "1,",
                                             "1,x", "1x", "1 ,2", "%",  "1,2,3,4,5,6,7,8,9", "10%%", ",1"};
     static const struct {
         const char *text;
