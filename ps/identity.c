@@ -77,8 +77,10 @@ bool identity_create(struct identity *identity, const struct config *config, str
 {
     memset(identity, 0, sizeof *identity);
     const char *digest = program_own_digest();
-    snprintf(identity->program, sizeof identity->program, "trainer %.32s%s%.*s", version_trainer(),
-             digest[0] != '\0' ? IDENTITY_BUILD : "", PROGRAM_ID_HEX, digest);
+    const bool is_known = digest[0] != '\0';
+    snprintf(identity->program, sizeof identity->program, "trainer %.24s%s%.*s%s%s", version_trainer(),
+             is_known ? IDENTITY_BUILD : "", PROGRAM_ID_HEX, digest, is_known ? " " : "",
+             is_known ? program_own_architecture() : "");
     identity->hello = (struct hello_identity){
         .member = member,
         .incarnation = handshake_new_incarnation(),

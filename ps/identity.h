@@ -13,7 +13,10 @@
 #include "net/handshake.h"
 #include "net/member.h"
 
-/* Between the version of a program and its build, the first PROGRAM_ID_HEX of its digest, in what it says it is. */
+/*
+ * In what a program says it is: between its version and its build, the first PROGRAM_ID_HEX of its digest. A blank and
+ * its architecture follow.
+ */
 #define IDENTITY_BUILD ", build "
 
 struct identity {

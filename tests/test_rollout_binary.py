@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import pathlib
+import platform
+import re
 import shutil
 import signal
 import struct
@@ -50,10 +52,16 @@ class Machines(OpenFleet):
             return file.read()
 
     def builds(self):
-        return {name: member["program"].rpartition(", build ")[2] for name, member in self.status()[1].items()}
+        told = {name: member["program"].rpartition(", build ")[2] for name, member in self.status()[1].items()}
+        assert {text.partition(" ")[2] for text in told.values() if text} == {platform.machine()}
+        return {name: text.partition(" ")[0] for name, text in told.items()}
 
     def bring(self, path, *flags, timeout=90):
-        return self.rollout(f"--binary={path}", "--yes", "--healthy_secs=1", *flags, timeout=timeout)
+        """Without a bound on its speed, which on a busy machine depends on what else runs."""
+        usual = {"--healthy_secs": "0.5", "--least_speed": "0%"}
+        usual |= dict(flag.split("=") for flag in flags if "=" in flag)
+        switches = [flag for flag in flags if "=" not in flag]
+        return self.rollout(f"--binary={path}", "--yes", *switches, *map("=".join, usual.items()), timeout=timeout)
 
     def kept(self, folder):
         return {path.parent.name for path in (folder / "trainer.d").glob("*/trainer")}
@@ -198,7 +206,9 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
         result = fleet.bring(path)
         assert result.returncode in (1, 2) and message in text_of(result), (path, text_of(result))
     for flags, message in ((("--waves=0",), "--waves must be"), (("--waves=1;2",), "--waves must be"),
-                           (("--rate_mb=-1",), "--rate_mb must be")):
+                           (("--rate_mb=-1",), "--rate_mb must be"), (("--budget=0",), "--budget must be"),
+                           (("--budget=5%x",), "--budget must be"), (("--least_speed=50",), "--least_speed must be"),
+                           (("--least_speed=101%",), "--least_speed must be")):
         result = fleet.bring(good, *flags)
         assert result.returncode == 2 and message in text_of(result), text_of(result)
     subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
@@ -209,3 +219,61 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
     assert set(fleet.versions().values()) == {1} and fleet.alive()
     for name in ("ps 0", "worker 0", "worker 1", "worker 2"):
         assert len(fleet.events(name, "start")) <= 1
+
+
+def test_a_program_that_is_much_slower_goes_back(machines):
+    """The canary's pace is that of a config that comes along, so that no machine is too busy for this test."""
+    fleet = machines
+    old = set(fleet.builds().values())
+    new = fleet.variant()
+    name = fleet.candidate(2, train={"max_steps_per_s": 10})
+    fleet.goes_on(more=20)  # or nobody knows how fast it was
+    result = fleet.rollout(name, f"--binary={new}", "--yes", "--healthy_secs=0.5")
+    assert result.returncode == 1, text_of(result)
+    assert re.search(r"went back from version 2 to version 1: worker 2 makes [\d.]+ steps/s in the new program, and "
+                     r"made [\d.]+ before: less than 50%", text_of(result)), text_of(result)
+    assert set(fleet.builds().values()) == old and len(fleet.events("worker 1", "start")) == 1
+    fleet.goes_on()
+
+
+def test_programs_are_handed_on_no_faster_than_told(machines):
+    """Two megabytes a second, and one more at once at the beginning, as ps 0 keeps its account."""
+    fleet = machines
+    new = fleet.variant()
+    began = time.monotonic()
+    result = fleet.bring(new, "--rate_mb=2")
+    assert result.returncode == 0, text_of(result)
+    fetched = [json.loads(line) for line in (fleet.other / "config.json.d" / "audit.log").read_text().splitlines()]
+    assert [line["what"] for line in fetched].count("fetch the program") == 1
+    assert time.monotonic() - began >= (new.stat().st_size - 1e6) / 2.1e6
+
+
+def test_a_machine_that_fails_pauses_the_rollout_until_the_operator_says_so(machines):
+    """Its disk damages the program after the canary, of the same machine, has begun to run it."""
+    fleet = machines
+    new = fleet.variant()
+    old = fleet.builds()["worker 1"]
+    with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=2", "--least_speed=0%",
+                           "--budget=1", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
+                          text=True) as operator:
+        wait_for(lambda: fleet.builds()["worker 2"] == build_of(new), "the canary in the new program", 60)
+        program = fleet.other / "trainer.d" / build_of(new) / "trainer"
+        program.unlink()
+        program.write_bytes(new.read_bytes()[:-1] + b"?")
+        for line in operator.stdout:
+            if "is paused" in line:
+                break
+        assert "worker 1: " in line and "is damaged" in line and "`trainer rollout resume`" in line
+        assert fleet.builds()["worker 0"] == old
+        assert "is paused" in text_of(fleet.rollout("status"))
+        result = fleet.rollout("resume")
+        assert result.returncode == 0 and "version 2 goes on" in text_of(result), text_of(result)
+        output = operator.stdout.read()
+    assert operator.returncode == 0 and "without worker 1, which is off" in output, output
+    builds = fleet.builds()
+    assert builds.pop("worker 1") == old and set(builds.values()) == {build_of(new)}
+    result = fleet.rollout("resume")
+    assert result.returncode == 1 and "there is no rollout to resume" in text_of(result)
+    audit = (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()
+    assert "resume" in [json.loads(line)["what"] for line in audit]
+    fleet.goes_on()

@@ -14,8 +14,8 @@
  *   that come and go, or were off, never hold up the others.
  * - A leader that was itself started again, or stood still, has no evidence at all yet: it waits before it judges.
  *
- * In this file: members and who takes part; what a member is told; the states, one function for each. Words for
- * people are in describe.c.
+ * In this file: members and who takes part; what a member is told; the states, one function for each. Who restarts
+ * with which wave is in waves.c, words for people are in describe.c.
  */
 #include "ps/rollout/decide.h"
 
@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "ps/rollout/waves.h"
 
 /* A live change takes effect this far ahead, at least and at most; members report at very different intervals. */
 static const double MARGIN_S = 2.0, MOST_MARGIN_S = 20.0;
@@ -44,6 +45,9 @@ static const double LEADER_WAITS_S = 1.0;
 /* A loss above this bound is worse than before: single batches differ by far less. */
 static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
 
+/* A pause of one machine is shorter. */
+static const double SLOW_FOR_S = 5.0;
+
 _Static_assert((int)ROLLOUT_MAX_LISTED >= (int)CONFIG_MAX_HOSTS, "every worker that can be listed has a bit");
 
 /* --- Members --- */
@@ -59,7 +63,8 @@ bool rollout_create(struct rollout *rollout, int ps, int workers, int room)
                                                       .listed = listed,
                                                       .awaited = listed,
                                                       .takes_part = listed,
-                                                      .heard_s = -1};
+                                                      .heard_s = -1,
+                                                      .pace = {.since_s = -1, .rate = -1, .before = -1}};
     }
     return rollout->members;
 }
@@ -233,25 +238,6 @@ bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *m
     return true;
 }
 
-/*
- * In a local rollout members restart in waves: the n-th belongs to the first wave of more than n. Workers go from the
- * last one down to worker 0, then every ps, so that the canary is the member that would be missed least. In a new
- * program those whose silence counts go before those that come and go: what a bad one silences must be noticed.
- */
-static int place_of(const struct rollout *rollout, struct member who)
-{
-    const struct rollout_member *own = find_member(rollout, who);
-    const bool awaited = own && own->awaited;
-    int before = who.role == MEMBER_PS ? who.index : 0;
-    for (int i = 0; i < rollout->count; i++) {
-        const struct rollout_member *other = &rollout->members[i];
-        const bool as_awaited = !rollout->brings_program || other->awaited == awaited;
-        const bool goes_first = as_awaited ? other->who.index > who.index : other->awaited;
-        before += other->takes_part && other->who.role == MEMBER_WORKER && (who.role == MEMBER_PS || goes_first);
-    }
-    return before;
-}
-
 bool rollout_keeps_waiting(const struct rollout *rollout)
 {
     return rollout->kind == ROLLOUT_LIVE && rollout->waited &&
@@ -267,7 +253,7 @@ int64_t rollout_order_step(const struct rollout *rollout)
 static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
 {
     const struct rollout_member *member = find_member(rollout, who);
-    const bool has_a_place = member && member->takes_part && place_of(rollout, who) < rollout->wave;
+    const bool has_a_place = member && member->takes_part && waves_place(rollout, who) < rollout->wave;
     if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
         return ORDER_STAGE;
     }
@@ -339,7 +325,8 @@ static void enter(struct rollout *rollout, enum rollout_state state, double now_
 {
     rollout->state = state;
     rollout->began_s = rollout->moved_s = now_s;
-    rollout->bad_since_s = -1;
+    rollout->bad_since_s = rollout->slow_since_s = -1;
+    rollout->is_paused = false;
     rollout->leader_may_go = false;
     for (int i = 0; i < rollout->count; i++) {
         rollout->members[i].told = false;
@@ -373,7 +360,14 @@ static void give_up(struct rollout *rollout, double now_s)
     }
 }
 
-/* vitals NULL: not known yet. */
+/* For a member that can't follow, which the budget may bear; the reason stands. */
+static void give_up_for(struct rollout *rollout, struct rollout_member *member, double now_s)
+{
+    if (!waves_bear(rollout, member)) {
+        give_up(rollout, now_s);
+    }
+}
+
 /*
  * What losses under the target are compared with. As long as a worker has told none since it joined, those of others
  * may be of a model that was given up since, so that the worst of them bounds nothing. That is looked at once more when
@@ -399,34 +393,7 @@ static void begin_ps_turn(struct rollout *rollout, double now_s)
     }
 }
 
-static int count_workers(const struct rollout *rollout)
-{
-    int workers = 0;
-    for (int i = 0; i < rollout->count; i++) {
-        workers += rollout->members[i].takes_part && rollout->members[i].who.role == MEMBER_WORKER;
-    }
-    return workers;
-}
-
-/* How many members restart with the next wave; a manifest's waves are of workers alone. */
-static int next_wave(const struct rollout *rollout)
-{
-    const int workers = count_workers(rollout);
-    if (rollout->waves.count == 0) {
-        const int doubled = 2 * rollout->wave + 1;
-        return rollout->brings_program && doubled > workers && rollout->wave < workers ? workers : doubled;
-    }
-    for (int i = 0; i < rollout->waves.count; i++) {
-        const uint32_t wave = rollout->waves.items[i] & ~ROLLOUT_PERCENT;
-        const bool percent = (rollout->waves.items[i] & ROLLOUT_PERCENT) != 0;
-        const uint64_t wanted = percent ? ((uint64_t)workers * wave + 99) / 100 : wave;
-        if (wanted > (uint64_t)rollout->wave) {
-            return wanted < (uint64_t)workers ? (int)wanted : workers;
-        }
-    }
-    return workers;
-}
-
+/* vitals NULL: not known yet. */
 static void begin_switching(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     if (vitals && rollout->guessed) {
@@ -436,7 +403,7 @@ static void begin_switching(struct rollout *rollout, const struct rollout_vitals
     rollout->generation = vitals ? vitals->generation : 0;
     rollout->ps_turn = PS_STAYS;
     rollout->wave = 0;
-    rollout->wave = next_wave(rollout);
+    rollout->wave = waves_next(rollout);
     rollout->is_first_wave = true;
     rollout->wave_s = now_s;
     rollout->settled_s = -1;
@@ -451,7 +418,7 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
     rollout->loss_before = loss_before;
     rollout->may_lose = plan->may_lose;
     rollout->brings_program = plan->brings_program;
-    rollout->waves = plan->waves;
+    rollout->waves = plan->brings_program ? plan->waves : (struct rollout_waves){.count = 0};
     rollout->ps_turn = PS_STAYS;
     rollout->guessed = false;
     rollout->step = 0;
@@ -488,6 +455,7 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
     for (int i = 0; i < rollout->count; i++) {
         rollout->members[i].phase = PHASE_NONE;
         rollout->members[i].message[0] = '\0';
+        rollout->members[i].is_out = false;
     }
     rollout->waited = rollout->waits = vitals->waits;
     note_absent(rollout, now_s);
@@ -529,12 +497,15 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     member->version = report->version;
     member->ready = report->ready;
     member->runs_target = report->runs_target;
+    member->architecture = report->architecture;
     member->steps = report->steps;
+    pace_heard(rollout, member, now_s);
     bool concerns = rollout->state != ROLLOUT_IDLE && report->target == rollout->target;
     member->phase = concerns ? report->phase : PHASE_NONE;
     snprintf(member->message, sizeof member->message, "%s", report->message);
     const bool took_part = member->takes_part;
     member->takes_part = took_part || joins_in(rollout, member, concerns);
+    member->is_out = member->is_out && member->takes_part == took_part;
     bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
     bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_TRYING ||
                    rollout->state == ROLLOUT_SAVING || rollout->state == ROLLOUT_SWITCHING || watched;
@@ -542,7 +513,7 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
         char name[MEMBER_TEXT];
         member_format(&who, ' ', name);
         give_reason(rollout, "%s: %s", name, report->message);
-        give_up(rollout, now_s);
+        give_up_for(rollout, member, now_s);
     }
 }
 
@@ -554,6 +525,19 @@ bool rollout_abort(struct rollout *rollout, double now_s, char message[256])
     }
     give_reason(rollout, "the operator aborted it");
     give_up(rollout, now_s);
+    return true;
+}
+
+bool rollout_go_on(struct rollout *rollout, double now_s, char message[256])
+{
+    if (rollout->state != ROLLOUT_SWITCHING || !rollout->is_paused) {
+        snprintf(message, 256, "there is no rollout that is paused: it is %s", rollout_state_name(rollout->state));
+        return false;
+    }
+    waves_leave_behind(rollout);
+    rollout->is_paused = false;
+    rollout->wave_s = now_s;
+    rollout->changes++;
     return true;
 }
 
@@ -578,12 +562,12 @@ void rollout_moves(struct rollout *rollout, double now_s)
 /* --- What the states wait for --- */
 
 /* The first member below that place that is not where the state wants it, awaited ones before others; NULL: all are. */
-static const struct rollout_member *first_missing(const struct rollout *rollout, int places)
+static struct rollout_member *first_missing(const struct rollout *rollout, int places)
 {
-    const struct rollout_member *missing = NULL;
+    struct rollout_member *missing = NULL;
     for (int i = 0; i < rollout->count; i++) {
-        const struct rollout_member *member = &rollout->members[i];
-        if (!rollout_is_in(rollout, member) && place_of(rollout, member->who) < places &&
+        struct rollout_member *member = &rollout->members[i];
+        if (!rollout_is_in(rollout, member) && !member->is_out && waves_place(rollout, member->who) < places &&
             (!missing || (member->awaited && !missing->awaited))) {
             missing = member;
         }
@@ -591,24 +575,24 @@ static const struct rollout_member *first_missing(const struct rollout *rollout,
     return missing;
 }
 
-static void give_up_waiting(struct rollout *rollout, struct member who, const char *what, double limit_s,
+static void give_up_waiting(struct rollout *rollout, struct rollout_member *member, const char *what, double limit_s,
                             const char *message, double now_s)
 {
     char name[MEMBER_TEXT];
-    member_format(&who, ' ', name);
+    member_format(&member->who, ' ', name);
     give_reason(rollout, "%s did not %s within %.0f s%s%s", name, what, limit_s, message[0] != '\0' ? ": " : "",
                 message);
-    give_up(rollout, now_s);
+    give_up_for(rollout, member, now_s);
 }
 
 /* The same, with a limit: an awaited member that is late is a reason to give up, any other is left behind. */
 static bool are_all_in(struct rollout *rollout, int places, const char *what, double since_s, double limit_s,
                        double now_s)
 {
-    const struct rollout_member *missing = first_missing(rollout, places);
+    struct rollout_member *missing = first_missing(rollout, places);
     const bool late = now_s - since_s >= limit_s;
     if (missing && late && missing->awaited) {
-        give_up_waiting(rollout, missing->who, what, limit_s, missing->message, now_s);
+        give_up_waiting(rollout, missing, what, limit_s, missing->message, now_s);
         return false;
     }
     return !missing || late;
@@ -658,14 +642,17 @@ static void find_trouble(struct rollout *rollout, const struct rollout_vitals *v
         return;
     }
     for (int i = 0; i < rollout->count; i++) {
+        struct rollout_member *member = &rollout->members[i];
         char name[MEMBER_TEXT];
         /* A member that is restarting is the business of its wave. */
-        bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, &rollout->members[i]);
-        if (rollout->members[i].takes_part && !starts &&
-            now_s - rollout->members[i].heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
-            member_format(&rollout->members[i].who, ' ', name);
+        bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, member);
+        if (member->takes_part && !starts && !member->is_out && now_s - member->heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
+            member_format(&member->who, ' ', name);
             give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_IDLE_TIMEOUT_S);
-            return;
+            if (!waves_bear(rollout, member)) {
+                return;
+            }
+            rollout->reason[0] = '\0';
         }
     }
     *at_once = false;
@@ -704,8 +691,8 @@ static void tick_staging(struct rollout *rollout, const struct rollout_vitals *v
     rollout->at_once = rollout->waits;
     if (rollout->kind == ROLLOUT_LIVE && rollout->waited && !vitals->training) {
         if (now_s - rollout->began_s >= ROLLOUT_STAGE_S) {
-            give_up_waiting(rollout, (struct member){MEMBER_WORKER, 0}, "restore the model", ROLLOUT_STAGE_S, "",
-                            now_s);
+            give_up_waiting(rollout, find_member(rollout, (struct member){MEMBER_WORKER, 0}), "restore the model",
+                            ROLLOUT_STAGE_S, "", now_s);
         }
         return;
     }
@@ -742,15 +729,39 @@ static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vit
 /* All workers work in the new program. What they have learnt is to survive the restart of every ps. */
 static void wait_for_save(struct rollout *rollout, double now_s)
 {
-    const struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
+    struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
     if (rollout->ps_turn == PS_STAYS) {
         rollout->ps_turn = PS_WAITS_FOR_SAVE;
         rollout->wave_s = now_s;
     } else if (chief && chief->phase == PHASE_SAVED) {
         begin_ps_turn(rollout, now_s);
     } else if (chief && now_s - rollout->wave_s >= ROLLOUT_SAVE_S) {
-        give_up_waiting(rollout, chief->who, "save the job", ROLLOUT_SAVE_S, chief->message, now_s);
+        give_up_waiting(rollout, chief, "save the job", ROLLOUT_SAVE_S, chief->message, now_s);
     }
+}
+
+/* Are the canaries known to be fast enough? Gives up if one is too slow for too long. */
+static bool are_fast_enough(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
+{
+    char why[256];
+    if (!rollout->brings_program || !rollout->is_first_wave) {
+        return true;
+    }
+    const enum pace_verdict pace = pace_of_canaries(rollout, vitals, why);
+    rollout->slow_since_s = pace != PACE_SLOW ? -1 : rollout->slow_since_s < 0 ? now_s : rollout->slow_since_s;
+    if (pace == PACE_SLOW && now_s - rollout->slow_since_s >= SLOW_FOR_S) {
+        give_reason(rollout, "%s", why);
+        give_up(rollout, now_s);
+    }
+    return pace == PACE_FINE;
+}
+
+static void begin_next_wave(struct rollout *rollout, double now_s)
+{
+    rollout->wave = waves_next(rollout);
+    rollout->is_first_wave = false;
+    rollout->wave_s = now_s;
+    rollout->settled_s = -1;
 }
 
 static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
@@ -763,21 +774,28 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
         wait_for_save(rollout, now_s);
         return;
     }
+    for (int i = 0; i < rollout->count; i++) {
+        struct rollout_member *member = &rollout->members[i];
+        member->is_out = member->is_out && !(member->takes_part && rollout_is_in(rollout, member));
+    }
+    if (waves_pause(rollout)) {
+        rollout->wave_s = now_s; /* who restarts meanwhile is not late for it */
+        rollout->settled_s = -1;
+        return;
+    }
     if (!are_all_in(rollout, rollout->wave, "restart", rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {
         rollout->settled_s = -1;
         return;
     }
     rollout->settled_s = rollout->settled_s < 0 ? now_s : rollout->settled_s;
-    double watched_s = rollout->is_first_wave ? fmin(rollout->healthy_s, ROLLOUT_CANARY_S) : 0;
-    if (!trouble && now_s - rollout->settled_s >= watched_s) {
-        if (rollout->brings_program && rollout->wave >= count_workers(rollout)) {
-            wait_for_save(rollout, now_s);
-            return;
-        }
-        rollout->wave = next_wave(rollout);
-        rollout->is_first_wave = false;
-        rollout->wave_s = now_s;
-        rollout->settled_s = -1;
+    const double watched_s = rollout->is_first_wave ? fmin(rollout->healthy_s, ROLLOUT_CANARY_S) : 0;
+    if (!are_fast_enough(rollout, vitals, now_s) || trouble || now_s - rollout->settled_s < watched_s) {
+        return;
+    }
+    if (rollout->brings_program && rollout->wave >= waves_workers(rollout)) {
+        wait_for_save(rollout, now_s);
+    } else {
+        begin_next_wave(rollout, now_s);
     }
 }
 

@@ -83,6 +83,14 @@ static void describe_switching(const struct rollout *rollout, int there, const c
                  (long long)rollout->step, there, rollout_count_members(rollout), name);
         break;
     case ROLLOUT_LOCAL:
+        if (rollout->is_paused) {
+            snprintf(
+                text, size,
+                "version %llu is paused, %d of %d members are in it: %s; `trainer rollout resume` goes on without, "
+                "abort goes back",
+                target, there, rollout_count_members(rollout), rollout->pause);
+            break;
+        }
         snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members did", target,
                  describe_wave(rollout), there, rollout_count_members(rollout));
         break;

@@ -16,11 +16,12 @@
 #include "net/bytes.h"
 
 static const char magic[] = "trainer rollout manifest 2\n";
-static const char abort_magic[] = "trainer rollout abort 1\n";
+static const char abort_magic[] = "trainer rollout abort 1\n", resume_magic[] = "trainer rollout resume 1\n";
 
 enum {
     MAGIC = sizeof magic - 1,
     ABORT_MAGIC = sizeof abort_magic - 1,
+    RESUME_MAGIC = sizeof resume_magic - 1,
     DIGEST = CONFIG_DIGEST_HEX / 2,
     FLAG_MAY_LOSE = 1,
     FLAG_PROGRAMS = 2
@@ -140,7 +141,8 @@ static bool take_programs(struct rest *rest, struct manifest_programs *programs,
     for (uint32_t i = 0; i < waves && done; i++) {
         done = take_u32(rest, &programs->waves.items[i]);
     }
-    done = done && take_u32(rest, &count) && count > 0 && count <= MANIFEST_MAX_PROGRAMS;
+    done = done && take_u32(rest, &programs->waves.budget) && take_u32(rest, &programs->waves.least_speed) &&
+           programs->waves.least_speed <= 100 && take_u32(rest, &count) && count > 0 && count <= MANIFEST_MAX_PROGRAMS;
     for (uint32_t i = 0; i < count && done; i++) {
         done =
             take_program(rest, &programs->items[i]) && !manifest_program_for(programs, programs->items[i].architecture);
@@ -253,6 +255,7 @@ static uint8_t *put_programs(uint8_t *to, const struct manifest_programs *progra
     for (int i = 0; i < programs->waves.count; i++) {
         to = put_u32(to, programs->waves.items[i]);
     }
+    to = put_u32(put_u32(to, programs->waves.budget), programs->waves.least_speed);
     to = put_u32(to, (uint32_t)programs->count);
     for (int i = 0; i < programs->count; i++) {
         const struct manifest_program *program = &programs->items[i];
@@ -340,7 +343,7 @@ bool manifest_spares_machines(const struct manifest *manifest, struct error *err
            spares_machines(&manifest->fallback, "fallback", error);
 }
 
-/* --- Giving it up --- */
+/* --- Giving it up, and letting it go on --- */
 
 void manifest_hash(const uint8_t *bytes, size_t size, uint8_t hash[MANIFEST_HASH])
 {
@@ -350,7 +353,7 @@ void manifest_hash(const uint8_t *bytes, size_t size, uint8_t hash[MANIFEST_HASH
 size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t secret_key[OPERATOR_SECRET_KEY],
                              uint8_t bytes[MANIFEST_ABORT_BYTES])
 {
-    uint8_t *end = put(bytes, abort_magic, ABORT_MAGIC);
+    uint8_t *end = abort->resumes ? put(bytes, resume_magic, RESUME_MAGIC) : put(bytes, abort_magic, ABORT_MAGIC);
     end = put_text(end, abort->fleet, strlen(abort->fleet));
     end = put_text(end, abort->author, strlen(abort->author));
     end = put_number(put_number(end, abort->signed_s), abort->target);
@@ -375,8 +378,11 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
         return error_set(error, "the abort is not signed by the operator key that ps 0 trusts, or it is torn");
     }
     const uint8_t *hash = NULL;
-    if (memcmp(take(&rest, ABORT_MAGIC), abort_magic, ABORT_MAGIC) == 0 && take_name(&rest, abort->fleet) &&
-        take_name(&rest, abort->author) && take_u64(&rest, &abort->signed_s) && take_u64(&rest, &abort->target)) {
+    abort->resumes = rest.size >= RESUME_MAGIC && memcmp(rest.bytes, resume_magic, RESUME_MAGIC) == 0;
+    const size_t head = abort->resumes ? RESUME_MAGIC : ABORT_MAGIC;
+    if (memcmp(take(&rest, head), abort->resumes ? resume_magic : abort_magic, head) == 0 &&
+        take_name(&rest, abort->fleet) && take_name(&rest, abort->author) && take_u64(&rest, &abort->signed_s) &&
+        take_u64(&rest, &abort->target)) {
         hash = take(&rest, MANIFEST_HASH);
     }
     if (!hash || rest.size != 0) {

@@ -19,6 +19,8 @@
  *         u32 the lowest protocol version that they speak
  *         u32 how many KiB a second ps 0 hands on in all; 0: as fast as it can
  *         u32 count of waves, and for each: u32, how many workers restart, 2^31 added: in percent of all
+ *         u32, likewise, how many may be away at once; 0: a wave, and the first error ends it
+ *         u32 what a canary must make at least of its steps a second before, in percent; 0: no bound
  *         u32 count of programs, and for each:
  *             u32 size, the architecture
  *             u64 bytes of the file
@@ -26,9 +28,10 @@
  *             32 bytes BLAKE2b-256 of the one to go back to; zeros: what each machine runs
  *     64 bytes Ed25519 signature over all before it
  *
- * And the word by which the operator gives it up, which is good for that one manifest alone:
+ * And the word by which the operator gives it up, or lets it go on after a pause, which is good for that one manifest
+ * alone:
  *
- *     "trainer rollout abort 1\n"
+ *     "trainer rollout abort 1\n", or "trainer rollout resume 1\n"
  *     u32 size, name of the fleet
  *     u32 size, who signed it
  *     u64 when
@@ -125,9 +128,10 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
  */
 bool manifest_spares_machines(const struct manifest *manifest, struct error *error);
 
-/* --- Giving it up --- */
+/* --- Giving it up, and letting it go on --- */
 
 struct manifest_abort {
+    bool resumes; /* the other of the two */
     char fleet[MANIFEST_MAX_NAME + 1];
     char author[MANIFEST_MAX_NAME + 1];
     uint64_t signed_s, target;

@@ -536,6 +536,26 @@ static bool goes_back_to(const struct rollout_participant *participant, const st
             strcmp(own.digests[1], now->digest) == 0);
 }
 
+/* Did this process die in that version, and was it brought back? */
+static bool has_failed(const struct rollout_participant *participant, uint64_t version, struct error *error)
+{
+    struct probation probation;
+    if (!probation_read(participant->config->path, &probation) || !probation.failed || probation.target != version) {
+        return false;
+    }
+    error_set(error, "it failed %d times when started in version %llu", PROBATION_STARTS, (unsigned long long)version);
+    return true;
+}
+
+/* The next process is in that version; one that it kills goes back to this one. */
+static bool prepare_next(const struct rollout_participant *participant, uint64_t version, bool is_back,
+                         struct error *error)
+{
+    const char *path = participant->config->path;
+    return (is_back || probation_begin(path, version, participant->version, error)) &&
+           program_prepare(path, version, !is_back, error);
+}
+
 /* Verifies it for a member that was away, keeps the version that is in force, and switches to it. */
 static bool stage_catch_up(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
@@ -555,11 +575,12 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
         return error_set(error, "the manifest is old: version %llu, but version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)participant->version);
     }
-    return parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
+    return (is_back || !has_failed(participant, now->version, error)) &&
+           parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
            (is_back || take_program(participant, &manifest, error)) &&
            (!participant->fetch.is_due || error_set(error, "its program is not here yet")) &&
-           program_prepare(participant->config->path, now->version, false, error) &&
+           prepare_next(participant, now->version, is_back, error) &&
            versions_switch(&participant->versions, now->version, error);
 }
 
@@ -672,13 +693,6 @@ static void note_version(struct rollout_participant *participant, int which)
              (unsigned long long)number);
 }
 
-/* Did this process die in that version, and was it brought back? */
-static bool has_failed(const struct rollout_participant *participant, uint64_t version)
-{
-    struct probation probation;
-    return probation_read(participant->config->path, &probation) && probation.failed && probation.target == version;
-}
-
 static void restart(struct rollout_participant *participant, int which)
 {
     struct error error;
@@ -687,9 +701,7 @@ static void restart(struct rollout_participant *participant, int which)
     if (which == 0 && !change_has_member(&participant->configs[0], participant->who)) {
         return; /* it has no place in the target, and ends once that is settled */
     }
-    if (which == 0 && has_failed(participant, number)) {
-        snprintf(error.text, sizeof error.text, "it failed %d times when started in version %llu", PROBATION_STARTS,
-                 (unsigned long long)number);
+    if (which == 0 && has_failed(participant, number, &error)) {
         fail(participant, error.text);
         return;
     }

@@ -226,6 +226,7 @@ struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coord
                                    .loss = worst,
                                    .guess = loss_of_a_guess(server),
                                    .unsure = waits_for_a_loss(coordinator),
+                                   .in_step = cluster->issync || cluster->max_staleness > 0,
                                    .training = server->job.state == JOB_TRAINING,
                                    .waits = server->job.state == JOB_TRAINING && !server->job.started,
                                    .over = server->job.state == JOB_DONE};
@@ -376,6 +377,20 @@ static bool runs_carried(const struct rollout_coordinator *coordinator, const ch
     return found;
 }
 
+/* Members of one architecture have the same number; 0: its program, an earlier one, does not say. */
+static int architecture_of(const struct rollout_coordinator *coordinator, const char *program)
+{
+    const char *build = strstr(program, IDENTITY_BUILD);
+    const char *name = build ? strchr(build + sizeof IDENTITY_BUILD - 1, ' ') : NULL;
+    int found = 0;
+    for (int i = 0; name && i < coordinator->carried.count; i++) {
+        found = strcmp(name + 1, coordinator->carried.items[i].architecture) == 0 ? i + 1 : found;
+    }
+    return found;
+}
+
+_Static_assert((int)MANIFEST_MAX_PROGRAMS < (int)ROLLOUT_ARCHITECTURES, "each architecture has a number");
+
 /* That its present process made, as far as ps 0 knows. */
 static int64_t steps_of(const struct job_worker *worker)
 {
@@ -393,6 +408,7 @@ void coordinator_hear(struct rollout_coordinator *coordinator, struct member who
                                          .target = report->target,
                                          .ready = report->ready != 0,
                                          .runs_target = runs_carried(coordinator, program),
+                                         .architecture = architecture_of(coordinator, program),
                                          .steps = is_worker ? steps_of(&server->job.workers[who.index]) : 0,
                                          .message = report->message};
     rollout_heard(&coordinator->rollout, who, &heard, clock_monotonic_s());

@@ -198,21 +198,29 @@ bool serve_propose(struct session *session, struct error *error)
     return serve_send_done(session, request, -1, error);
 }
 
+/* What the operator wants of a rollout. */
+static const char *name_of(const struct manifest_abort *abort)
+{
+    return abort->resumes ? "resume" : "abort";
+}
+
 /* Of the rollout that is under way, and no other: an abort that was heard once is good for nothing afterwards. */
 static bool take_abort(struct rollout_coordinator *coordinator, const struct manifest_abort *abort, struct error *error)
 {
-    char message[256] = "there is no rollout to abort";
+    char message[256] = "there is no rollout under way";
     server_lock(coordinator->server);
     const bool is_this = coordinator->manifest && abort->target == coordinator->rollout.target &&
                          memcmp(abort->hash, coordinator->hash, MANIFEST_HASH) == 0 &&
                          strcmp(abort->fleet, coordinator->server->config->fleet.name) == 0;
-    const bool done = is_this && rollout_abort(&coordinator->rollout, clock_monotonic_s(), message);
+    const double now_s = clock_monotonic_s();
+    const bool done = is_this && (abort->resumes ? rollout_go_on(&coordinator->rollout, now_s, message)
+                                                 : rollout_abort(&coordinator->rollout, now_s, message));
     server_unlock(coordinator->server);
     return done || (is_this ? error_set(error, "%s", message)
                             : error_set(error,
-                                        "the abort is for version %" PRIu64
+                                        "the %s is for version %" PRIu64
                                         " of fleet \"%s\", and not for the rollout that is under way",
-                                        abort->target, abort->fleet));
+                                        name_of(abort), abort->target, abort->fleet));
 }
 
 bool serve_abort_rollout(struct session *session, struct error *error)
@@ -231,10 +239,10 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     free(bytes);
     const char *who = abort.author[0] != '\0' ? abort.author : "unknown";
     if (!done) {
-        coordinator_note_refusal(coordinator, who, "abort", abort.target, why.text);
+        coordinator_note_refusal(coordinator, who, name_of(&abort), abort.target, why.text);
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
     }
-    coordinator_audit(coordinator, who, "abort", abort.target, "done");
+    coordinator_audit(coordinator, who, name_of(&abort), abort.target, "done");
     return serve_send_done(session, request, -1, error);
 }
 

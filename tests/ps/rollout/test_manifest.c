@@ -116,7 +116,10 @@ static void programs_come_back_as_they_went(void **state)
                      .items = {{.architecture = "x86_64", .size = 1000}, {.architecture = "aarch64", .size = 2000}},
                      .protocol = 2,
                      .rate_kib = 77,
-                     .waves = {.count = 3, .items = {1, ROLLOUT_PERCENT | 10, ROLLOUT_PERCENT | 100}}}};
+                     .waves = {.count = 3,
+                               .items = {1, ROLLOUT_PERCENT | 10, ROLLOUT_PERCENT | 100},
+                               .budget = ROLLOUT_PERCENT | 5,
+                               .least_speed = 60}}};
     struct manifest_program *items = manifest.programs.items;
     program_digest((const uint8_t *)"one", 3, items[0].digest);
     program_digest((const uint8_t *)"two", 3, items[1].digest);
@@ -129,6 +132,8 @@ static void programs_come_back_as_they_went(void **state)
     assert_int_equal(got.programs.rate_kib, 77);
     assert_int_equal(got.programs.waves.count, 3);
     assert_int_equal(got.programs.waves.items[1], ROLLOUT_PERCENT | 10);
+    assert_int_equal(got.programs.waves.budget, ROLLOUT_PERCENT | 5);
+    assert_int_equal(got.programs.waves.least_speed, 60);
     assert_true(manifest_brings_programs(&got));
     const struct manifest_program *program = manifest_program_for(&got.programs, "aarch64");
     assert_non_null(program);
@@ -154,7 +159,7 @@ static void programs_that_make_no_sense_are_refused(void **state)
     size_t size;
     struct error error;
     struct manifest got;
-    for (int wrong = 0; wrong < 4; wrong++) {
+    for (int wrong = 0; wrong < 5; wrong++) {
         struct manifest manifest = {
             .fleet = "north",
             .target = {.version = 5, .text = "{}", .text_size = 2},
@@ -173,6 +178,9 @@ static void programs_that_make_no_sense_are_refused(void **state)
             break;
         case 2:
             snprintf(last->architecture, sizeof last->architecture, "x86_64"); /* twice */
+            break;
+        case 3:
+            manifest.programs.waves.least_speed = 101;
             break;
         default:
             last->digest[0] = '\0';
@@ -210,13 +218,17 @@ static void versions_only_go_up(void **state)
     free(bytes);
 }
 
-/* An abort is signed whole, too, and no manifest passes for one. */
-static void an_abort_is_signed(void **state)
+/* An abort is signed whole, too, and so is a resume; no manifest passes for one, nor one for the other. */
+static void check_word(bool resumes)
 {
-    (void)state;
     uint8_t bytes[MANIFEST_ABORT_BYTES], other[OPERATOR_PUBLIC_KEY], unused[OPERATOR_SECRET_KEY], *manifest;
     size_t manifest_size;
-    struct manifest_abort abort = {.fleet = "north", .author = "me@desk", .signed_s = 1700000000, .target = 5}, read;
+    struct manifest_abort abort = {.resumes = resumes,
+                                   .fleet = "north",
+                                   .author = "me@desk",
+                                   .signed_s = 1700000000,
+                                   .target = 5},
+                          read;
     struct error error;
     make("north", 4, 5, &manifest, &manifest_size);
     manifest_hash(manifest, manifest_size, abort.hash);
@@ -226,6 +238,7 @@ static void an_abort_is_signed(void **state)
     assert_string_equal(read.author, "me@desk");
     assert_int_equal(read.signed_s, 1700000000);
     assert_int_equal(read.target, 5);
+    assert_int_equal(read.resumes, resumes);
     assert_memory_equal(read.hash, abort.hash, MANIFEST_HASH);
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 0x10;
@@ -245,6 +258,13 @@ static void an_abort_is_signed(void **state)
     memset(abort.fleet, 'f', MANIFEST_MAX_NAME);
     memset(abort.author, 'a', MANIFEST_MAX_NAME);
     assert_true(manifest_abort_encode(&abort, secret_key, bytes) <= MANIFEST_ABORT_BYTES);
+}
+
+static void an_abort_is_signed(void **state)
+{
+    (void)state;
+    check_word(false);
+    check_word(true);
 }
 
 static void machines_keep_what_is_their_own(void **state)

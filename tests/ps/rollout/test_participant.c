@@ -15,6 +15,7 @@
 
 #include "base/config/versions.h"
 #include "base/file.h"
+#include "base/process/restart.h"
 #include "net/resolver.h"
 #include "ps/rollout/participant.h"
 
@@ -305,6 +306,29 @@ static void a_key_that_anybody_may_replace(void **state)
     assert_int_equal(chmod(path, 0644), 0);
     participant_act(&participant, &order);
     says(PHASE_STAGED, 1, "");
+}
+
+/* A machine that was away goes over to what killed this process before no second time, nor for ever. */
+static void what_failed_here_is_not_caught_up_with(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
+    char path[128];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    order.in_force = 2;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 2);
+    for (int i = 0; i <= PROBATION_STARTS; i++) { /* as the next processes do at their start */
+        assert_int_equal(current(), 2);
+        probation_check(path);
+    }
+    assert_int_equal(current(), 1);
+    start();
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "it failed 2 times when started in version 2");
+    assert_int_equal(host.left, 0);
+    assert_int_equal(current(), 1);
 }
 
 /* ps 0 may send manifests as often as it likes. */
@@ -611,6 +635,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_a_machines_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_key_that_anybody_may_replace, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_failed_here_is_not_caught_up_with, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_audit_log_stays_small, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_the_machine_cant_bear, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),

@@ -31,12 +31,17 @@ static struct {
     bool runs[ROOM];  /* the new program */
     bool other, idle; /* those in the target run some other program; make no steps */
     enum rollout_phase saved;
+    int architecture[ROOM];
+    double speed[2], steps[ROOM];   /* steps a second in the old program and in the new one */
+    bool fails[ROOM], failed[ROOM]; /* in the new program, so that it is back in the old one */
+    bool silent[ROOM];
 } fleet;
 
 static int enter_with(int room)
 {
     char message[256];
     memset(&fleet, 0, sizeof fleet);
+    fleet.speed[0] = fleet.speed[1] = 100;
     fleet.vitals = (struct rollout_vitals){.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
     for (int i = 0; i < ROOM; i++) {
         fleet.version[i] = 1;
@@ -74,7 +79,12 @@ static void obey(int i)
     const struct member who = fleet.rollout.members[i].who;
     const enum rollout_order order = rollout_order(&fleet.rollout, who);
     rollout_told(&fleet.rollout, who);
+    fleet.failed[i] = fleet.failed[i] || (order == ORDER_RESTART && fleet.fails[i]);
+    if (fleet.silent[i] || fleet.failed[i]) {
+        return;
+    }
     if (order == ORDER_RESTART || order == ORDER_RETURN) {
+        fleet.steps[i] = fleet.runs[i] == (order == ORDER_RESTART) ? fleet.steps[i] : 0;
         fleet.version[i] = order == ORDER_RESTART ? 2 : 1;
         fleet.runs[i] = order == ORDER_RESTART;
     } else if (order == ORDER_SAVE) {
@@ -87,15 +97,22 @@ static void say(int i)
 {
     const struct member who = fleet.rollout.members[i].who;
     const bool is_chief = who.role == chief.role && who.index == chief.index;
-    const struct rollout_report report = {.phase = is_chief && fleet.saved == PHASE_SAVED ? PHASE_SAVED
-                                                   : fleet.version[i] == 2                ? PHASE_SWITCHED
-                                                                                          : PHASE_STAGED,
+    const bool failed = fleet.failed[i];
+    const struct rollout_report report = {.phase = failed                                   ? PHASE_FAILED
+                                                   : is_chief && fleet.saved == PHASE_SAVED ? PHASE_SAVED
+                                                   : fleet.version[i] == 2                  ? PHASE_SWITCHED
+                                                                                            : PHASE_STAGED,
                                           .version = fleet.version[i],
                                           .target = 2,
                                           .ready = true,
                                           .runs_target = fleet.runs[i] && !fleet.other,
-                                          .steps = fleet.runs[i] && fleet.idle ? 0 : 10,
-                                          .message = ""};
+                                          .architecture = fleet.architecture[i],
+                                          .steps = fleet.runs[i] && fleet.idle ? 0 : 10 + (int64_t)fleet.steps[i],
+                                          .message = failed ? "it failed" : ""};
+    fleet.steps[i] += TICK_S * fleet.speed[fleet.runs[i]];
+    if (fleet.silent[i]) {
+        return;
+    }
     rollout_heard(&fleet.rollout, who, &report, fleet.now_s);
 }
 
@@ -266,6 +283,216 @@ static void staging_takes_as_long_as_the_program_moves(void **state)
     assert_int_equal(fleet.rollout.outcome, OUTCOME_NOT_BEGUN);
 }
 
+/* --- A canary of each architecture --- */
+
+static void each_architecture_has_a_canary(void **state)
+{
+    (void)state;
+    for (int i = PS; i < PS + 4; i++) { /* workers 0 to 3 */
+        fleet.architecture[i] = 1;
+    }
+    fleet.architecture[PS] = 2; /* worker 0 alone */
+    while (count(0, ALL) == 0) {
+        tick();
+    }
+    assert_int_equal(count(0, ALL), 3);
+    assert_int_equal(fleet.version[PS], 2);
+    assert_int_equal(fleet.version[PS + 3], 2);
+    assert_int_equal(fleet.version[ALL - 1], 2);
+    for (int i = 0; i < 400 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+        assert_true(count(0, PS) == 0 || count(PS, ALL) == WORKERS);
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(count(0, ALL), ALL);
+}
+
+/* A fleet that runs a program keeps that program's waves in its manifests, which are not for configs. */
+static void a_config_does_not_go_by_the_waves_of_a_program(void **state)
+{
+    (void)state;
+    char message[256];
+    struct rollout_plan config = plan;
+    config.brings_program = false;
+    assert_true(rollout_abort(&fleet.rollout, 0, message));
+    assert_true(rollout_begin(&fleet.rollout, &config, &fleet.vitals, 0, message));
+    for (int i = 0; i < 400 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(count(0, ALL), ALL);
+}
+
+/* --- Speed --- */
+
+/* The fleet has trained for a while, and gets a program with such a bound, that makes so many steps a second. */
+static void begin_at_speed(uint32_t least_speed, double speed)
+{
+    char message[256];
+    struct rollout_plan bound = plan;
+    bound.waves.least_speed = least_speed;
+    assert_true(rollout_abort(&fleet.rollout, 0, message));
+    for (int i = 0; i < 40; i++) {
+        tick();
+    }
+    fleet.speed[1] = speed;
+    assert_true(rollout_begin(&fleet.rollout, &bound, &fleet.vitals, fleet.now_s, message));
+}
+
+static int most_until_its_end(void)
+{
+    int most = 0;
+    for (int i = 0; i < 800 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+        most = count(0, ALL) > most ? count(0, ALL) : most;
+    }
+    return most;
+}
+
+static void a_program_that_is_much_slower_goes_no_further_than_its_canary(void **state)
+{
+    (void)state;
+    begin_at_speed(50, 30);
+    const double began_s = fleet.now_s;
+    assert_int_equal(most_until_its_end(), 1);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+    assert_non_null(strstr(fleet.rollout.reason, "worker 9 makes "));
+    assert_non_null(strstr(fleet.rollout.reason, "less than 50%"));
+    assert_true(fleet.now_s - began_s < 30);
+}
+
+static void a_program_that_is_a_little_slower_goes_on(void **state)
+{
+    (void)state;
+    begin_at_speed(50, 70);
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
+static void speed_may_have_no_bound(void **state)
+{
+    (void)state;
+    begin_at_speed(0, 30);
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
+/* What slows all is not the program's fault, unless all wait for each other. */
+static void what_slows_the_others_too_is_not_held_against_it(void **state)
+{
+    (void)state;
+    begin_at_speed(50, 30);
+    fleet.speed[0] = 30;
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
+static void a_canary_that_all_wait_for_is_slow(void **state)
+{
+    (void)state;
+    begin_at_speed(50, 30);
+    fleet.speed[0] = 30;
+    fleet.vitals.in_step = true;
+    assert_int_equal(most_until_its_end(), 1);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+}
+
+/* --- A budget --- */
+
+static void begin_with_budget(uint32_t budget)
+{
+    char message[256];
+    struct rollout_plan bound = plan;
+    bound.waves.budget = budget;
+    assert_true(rollout_abort(&fleet.rollout, 0, message));
+    assert_true(rollout_begin(&fleet.rollout, &bound, &fleet.vitals, 0, message));
+}
+
+static void no_more_restart_at_once_than_the_budget_allows(void **state)
+{
+    (void)state;
+    begin_with_budget(ROLLOUT_PERCENT | 20);
+    int before = 0;
+    for (int i = 0; i < 400 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+        const int workers = count(PS, ALL);
+        assert_true(workers - before <= 2);
+        before = workers;
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
+/* Worker 6 can't follow. Until the operator says so, nobody else restarts; then it goes on without. */
+static void the_first_that_fails_pauses_the_rollout(void **state)
+{
+    (void)state;
+    char message[256], text[512];
+    begin_with_budget(2);
+    fleet.fails[PS + 6] = true;
+    while (!fleet.rollout.is_paused) {
+        assert_int_not_equal(fleet.rollout.state, ROLLOUT_IDLE);
+        tick();
+    }
+    for (int i = 0; i < 4; i++) { /* those of its wave */
+        tick();
+    }
+    const int there = count(0, ALL);
+    for (int i = 0; i < 1000; i++) {
+        tick();
+        assert_int_equal(count(0, ALL), there);
+    }
+    rollout_describe(&fleet.rollout, text, sizeof text);
+    assert_non_null(strstr(text, "version 2 is paused"));
+    assert_non_null(strstr(text, "worker 6: it failed"));
+    assert_true(rollout_go_on(&fleet.rollout, fleet.now_s, message));
+    assert_false(rollout_go_on(&fleet.rollout, fleet.now_s, message));
+    most_until_its_end();
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+    assert_int_equal(count(0, ALL), ALL - 1);
+    assert_int_equal(fleet.version[PS + 6], 1);
+}
+
+static void who_comes_after_all_ends_the_pause(void **state)
+{
+    (void)state;
+    begin_with_budget(2);
+    while (count(PS, ALL) < 3) {
+        tick();
+    }
+    fleet.silent[PS + 6] = true; /* of the next wave */
+    while (!fleet.rollout.is_paused) {
+        assert_int_not_equal(fleet.rollout.state, ROLLOUT_IDLE);
+        tick();
+    }
+    fleet.silent[PS + 6] = false;
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
+static void one_more_than_the_budget_and_all_go_back(void **state)
+{
+    (void)state;
+    begin_with_budget(2);
+    fleet.fails[PS + 7] = fleet.fails[PS + 6] = fleet.fails[PS + 5] = true;
+    for (int i = 0; i < 800 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        char message[256];
+        tick();
+        rollout_go_on(&fleet.rollout, fleet.now_s, message); /* the operator insists */
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+    assert_int_equal(count(0, ALL), 0);
+}
+
+/* No budget is for canaries. */
+static void a_canary_that_fails_ends_it(void **state)
+{
+    (void)state;
+    begin_with_budget(5);
+    fleet.fails[ALL - 1] = true;
+    assert_int_equal(most_until_its_end(), 0);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +504,18 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_leader_that_died_before_its_turn_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_its_program_killed_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(staging_takes_as_long_as_the_program_moves, enter, leave),
+        cmocka_unit_test_setup_teardown(each_architecture_has_a_canary, enter, leave),
+        cmocka_unit_test_setup_teardown(a_config_does_not_go_by_the_waves_of_a_program, enter, leave),
+        cmocka_unit_test_setup_teardown(a_program_that_is_much_slower_goes_no_further_than_its_canary, enter, leave),
+        cmocka_unit_test_setup_teardown(a_program_that_is_a_little_slower_goes_on, enter, leave),
+        cmocka_unit_test_setup_teardown(speed_may_have_no_bound, enter, leave),
+        cmocka_unit_test_setup_teardown(what_slows_the_others_too_is_not_held_against_it, enter, leave),
+        cmocka_unit_test_setup_teardown(a_canary_that_all_wait_for_is_slow, enter, leave),
+        cmocka_unit_test_setup_teardown(no_more_restart_at_once_than_the_budget_allows, enter, leave),
+        cmocka_unit_test_setup_teardown(the_first_that_fails_pauses_the_rollout, enter, leave),
+        cmocka_unit_test_setup_teardown(who_comes_after_all_ends_the_pause, enter, leave),
+        cmocka_unit_test_setup_teardown(one_more_than_the_budget_and_all_go_back, enter, leave),
+        cmocka_unit_test_setup_teardown(a_canary_that_fails_ends_it, enter, leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

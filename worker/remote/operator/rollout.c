@@ -503,29 +503,30 @@ static int show_status(struct rollout_client *client)
     return COMMAND_DONE;
 }
 
-/* Of the rollout that ps 0 shows, if it is one that this operator's key has signed. */
-static bool sign_abort(const struct command_call *call, struct rollout_client *client,
-                       const struct message_rollout *news, struct manifest_abort *abort, struct error *error)
+/* For the rollout that ps 0 shows, if it is one that this operator's key has signed. */
+static bool name_rollout(const struct command_call *call, struct rollout_client *client,
+                         const struct message_rollout *news, struct manifest_abort *abort, struct error *error)
 {
     uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
     size_t size;
     struct manifest manifest;
     if (news->state == ROLLOUT_IDLE) {
-        return error_set(error, "there is no rollout to abort: %s", news->message);
+        return error_set(error, "there is no rollout to %s: %s", abort->resumes ? "resume" : "abort", news->message);
     }
     const uint64_t target = news->target;
     if (!read_public_key(call, key, error) || !rollout_client_manifest(client, &bytes, &size, error)) {
         return false;
     }
     if (!bytes) {
-        return error_set(error, "ps 0 shows no manifest of it: is its program older? Then abort with that one");
+        return error_set(error, "ps 0 shows no manifest of it: is its program older? Then do it with that one");
     }
     bool done = manifest_decode(&manifest, bytes, size, key, error) || error_wrap(error, "what ps 0 shows");
     if (done && (manifest.target.version != target || strcmp(manifest.fleet, call->config->fleet.name) != 0)) {
         done = error_set(error, "ps 0 shows the manifest of version %" PRIu64 " of fleet \"%s\", and not of this one",
                          manifest.target.version, manifest.fleet);
     }
-    *abort = (struct manifest_abort){.signed_s = (uint64_t)time(NULL), .target = target};
+    abort->signed_s = (uint64_t)time(NULL);
+    abort->target = target;
     snprintf(abort->fleet, sizeof abort->fleet, "%s", call->config->fleet.name);
     candidate_author(abort->author);
     manifest_hash(bytes, size, abort->hash);
@@ -533,16 +534,17 @@ static bool sign_abort(const struct command_call *call, struct rollout_client *c
     return done;
 }
 
-static int abort_it(const struct command_call *call, struct rollout_client *client)
+/* Gives it up, or lets it go on. */
+static int send_word(const struct command_call *call, struct rollout_client *client, bool resumes)
 {
     char path[PATH_MAX];
     uint8_t secret[OPERATOR_SECRET_KEY], bytes[MANIFEST_ABORT_BYTES];
-    struct manifest_abort abort;
+    struct manifest_abort abort = {.resumes = resumes};
     struct error error;
     const struct message_rollout *news = rollout_client_ask(client, &error);
     key_path(call, path);
     bool done =
-        news && sign_abort(call, client, news, &abort, &error) && operator_key_read_secret(path, secret, &error);
+        news && name_rollout(call, client, news, &abort, &error) && operator_key_read_secret(path, secret, &error);
     if (done) {
         const size_t size = manifest_abort_encode(&abort, secret, bytes);
         sodium_memzero(secret, sizeof secret);
@@ -552,7 +554,8 @@ static int abort_it(const struct command_call *call, struct rollout_client *clie
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    log_info("the rollout of version %" PRIu64 " is aborted; see `trainer rollout status`", abort.target);
+    log_info("the rollout of version %" PRIu64 " %s; see `trainer rollout status`", abort.target,
+             resumes ? "goes on" : "is aborted");
     return COMMAND_DONE;
 }
 
@@ -617,8 +620,8 @@ static int reach_and_run(const struct command_call *call, const char *what, stru
     int status = COMMAND_FAILED;
     if (!rollout_client_open(&client, call->config, &error) || !rollout_client_reach(&client, &error)) {
         log_error("%s", error.text);
-    } else if (what && strcmp(what, "abort") == 0) {
-        status = abort_it(call, &client);
+    } else if (what && (strcmp(what, "abort") == 0 || strcmp(what, "resume") == 0)) {
+        status = send_word(call, &client, strcmp(what, "resume") == 0);
     } else if (what && strcmp(what, "revert") == 0) {
         status = revert(call, &client, programs, healthy_s);
     } else if (what && strcmp(what, "status") == 0) {
@@ -632,7 +635,12 @@ static int reach_and_run(const struct command_call *call, const char *what, stru
 
 static bool is_verb(const char *what)
 {
-    return what && (strcmp(what, "status") == 0 || strcmp(what, "abort") == 0 || strcmp(what, "revert") == 0);
+    static const char *const verbs[] = {"status", "abort", "resume", "revert"};
+    bool found = false;
+    for (size_t i = 0; what && i < sizeof verbs / sizeof verbs[0]; i++) {
+        found = found || strcmp(what, verbs[i]) == 0;
+    }
+    return found;
 }
 
 static int run_rollout(const struct command_call *call)
@@ -643,7 +651,8 @@ static int run_rollout(const struct command_call *call)
     struct error error;
     double healthy_s;
     if (!what && !files) {
-        return misuse("what? Name the file of a config, a program by --binary, or status, history, abort or revert");
+        return misuse(
+            "what? Name the file of a config, a program by --binary, or status, history, abort, resume or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
@@ -658,9 +667,12 @@ static int run_rollout(const struct command_call *call)
         return misuse("--binary goes with a config or alone");
     }
     int status = COMMAND_MISUSED;
-    const char *rate = command_value(call, "rate_mb"), *waves = command_value(call, "waves");
+    const struct rollout_flags given = {.rate = command_value(call, "rate_mb"),
+                                        .waves = command_value(call, "waves"),
+                                        .budget = command_value(call, "budget"),
+                                        .least_speed = command_value(call, "least_speed")};
     const bool is_sound = is_verb(what) || !what || candidate_load(&new, call->config, what, &error);
-    if (is_sound && rollout_programs_read(&programs, files, rate, waves, &error)) {
+    if (is_sound && rollout_programs_read(&programs, files, &given, &error)) {
         status = reach_and_run(call, what, &new, &programs, healthy_s);
     } else {
         log_error("%s", error.text);
@@ -679,12 +691,15 @@ static const struct command_flag flags[] = {
     {"binary", "FILES", "programs to roll out, divided by commas: one for each architecture in the fleet"},
     {"rate_mb", "MB", "hand programs on at this many MB a second in all (20)"},
     {"waves", "WAVES", "workers that restart in a new program, wave by wave (1,10%,50%,100%)"},
+    {"budget", "COUNT",
+     "how many workers, or what share (5%), may be away at once: the first that fails pauses (none)"},
+    {"least_speed", "SHARE", "a canary that makes less than this of its steps/s before is too slow (50%)"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_rollout = {
     .name = "rollout",
-    .operands = "[NEW.json]|status|history|abort|revert",
+    .operands = "[NEW.json]|status|history|abort|resume|revert",
     .max_operands = 1,
     .summary = "change the config of a running cluster, and roll back if it fails",
     .details =
@@ -703,9 +718,13 @@ const struct command command_rollout = {
         "Unlisted workers of an elastic cluster take part while they are present. --binary gives all machines another "
         "program, alone or with a config that changes keys of machines: ps 0 hands it on, each machine verifies it and "
         "keeps it in trainer.d beside its config, workers restart in it wave by wave, the last one first, and every ps "
-        "after them. Members that are started by systemd or --supervise go back by themselves if it crashes or hangs. "
+        "after them. On the first error all go back; with --budget, one of a worker other than a canary or worker 0 "
+        "pauses "
+        "the rollout instead. Members that are started by systemd or --supervise go back by themselves if it crashes "
+        "or hangs. "
         "status: progress, member by member. "
-        "abort: roll back; this, too, is signed. revert: restore the previous config as a new version. history: this "
+        "abort: roll back; this, too, is signed. resume: go on after a pause, without the workers that failed. revert: "
+        "restore the previous config as a new version. history: this "
         "machine's audit log. What ps 0 says of the config in force, and of the one before, is believed if a manifest "
         "with this operator's signature or this machine's config says the same; if not, --yes is not enough, and you "
         "are asked on a terminal.",

@@ -15,6 +15,8 @@
 
 static const double RATE_MB = 20, MOST_RATE_MB = 100000;
 
+enum { LEAST_SPEED = 50 }; /* percent */
+
 /* In every trainer, for the operator who rolls it out: found by its text, in whatever place and architecture. */
 static const struct {
     char text[24];
@@ -125,16 +127,45 @@ static bool read_waves(const char *text, struct rollout_waves *waves, struct err
     return true;
 }
 
-bool rollout_programs_read(struct rollout_programs *programs, const char *files, const char *rate, const char *waves,
+/* A number of workers, or a share of them. */
+static bool read_budget(const char *text, uint32_t *budget, struct error *error)
+{
+    char *end = NULL;
+    const long number = text ? strtol(text, &end, 10) : 0;
+    const bool percent = text && *end == '%';
+    if (text && (end == text || end[percent] != '\0' || number < 1 || number > (percent ? 100 : 1000000))) {
+        return error_set(error,
+                         "--budget must be how many workers may be away at once, or a share of them, such as 5%%");
+    }
+    *budget = (uint32_t)number | (percent ? ROLLOUT_PERCENT : 0);
+    return true;
+}
+
+static bool read_least_speed(const char *text, uint32_t *percent, struct error *error)
+{
+    char *end = NULL;
+    const long number = text ? strtol(text, &end, 10) : LEAST_SPEED;
+    if (text && (end == text || strcmp(end, "%") != 0 || number < 0 || number > 100)) {
+        return error_set(error,
+                         "--least_speed must be a share such as 50%%, of a worker's speed before; 0%%: no bound");
+    }
+    *percent = (uint32_t)number;
+    return true;
+}
+
+bool rollout_programs_read(struct rollout_programs *programs, const char *files, const struct rollout_flags *flags,
                            struct error *error)
 {
     *programs = (struct rollout_programs){.programs = {.count = 0}};
+    struct rollout_waves *waves = &programs->programs.waves;
     if (!files) {
-        return (!rate && !waves) || error_set(error, "--rate_mb and --waves go with --binary");
+        return (!flags->rate && !flags->waves && !flags->budget && !flags->least_speed) ||
+               error_set(error, "--rate_mb, --waves, --budget and --least_speed go with --binary");
     }
-    return read_rate(rate, &programs->programs.rate_kib, error) &&
-           read_waves(waves ? waves : "1,10%,50%,100%", &programs->programs.waves, error) &&
-           read_files(programs, files, error);
+    return read_rate(flags->rate, &programs->programs.rate_kib, error) &&
+           read_waves(flags->waves ? flags->waves : "1,10%,50%,100%", waves, error) &&
+           read_budget(flags->budget, &waves->budget, error) &&
+           read_least_speed(flags->least_speed, &waves->least_speed, error) && read_files(programs, files, error);
 }
 
 void rollout_programs_free(struct rollout_programs *programs)

@@ -10,11 +10,19 @@ struct rollout_programs {
     uint8_t *bytes[MANIFEST_MAX_PROGRAMS]; /* of each; NULL: the fleet has it */
 };
 
+/* As the operator gave them; NULL: as usual. */
+struct rollout_flags {
+    const char *rate;        /* MB a second */
+    const char *waves;       /* "1,10%,50%,100%" */
+    const char *budget;      /* "3" or "5%" */
+    const char *least_speed; /* "50%" */
+};
+
 /*
- * Reads the files, divided by commas (NULL: none), each a whole trainer for another architecture. rate: MB a second;
- * waves: "1,10%,50%,100%"; NULL: as usual. rollout_programs_free is due after a failure, too.
+ * Reads the files, divided by commas (NULL: none), each a whole trainer for another architecture.
+ * rollout_programs_free is due after a failure, too.
  */
-bool rollout_programs_read(struct rollout_programs *programs, const char *files, const char *rate, const char *waves,
+bool rollout_programs_read(struct rollout_programs *programs, const char *files, const struct rollout_flags *flags,
                            struct error *error);
 void rollout_programs_free(struct rollout_programs *programs);
 
