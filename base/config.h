@@ -126,6 +126,7 @@ struct config_train {
     double lr_cosine_end;    /* fraction of the learning rate left after it */
     double momentum;
     bool nesterov;
+    bool lazy_updates;   /* parameters whose gradient is zero rest */
     double adagrad_init; /* initial accumulator of adagrad and ftrl */
     double rho;          /* adadelta */
     double beta1, beta2; /* adam */

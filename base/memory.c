@@ -2,7 +2,9 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -63,4 +65,18 @@ bool memory_for_this_process(uint64_t *bytes)
         *bytes = address_space.rlim_cur;
     }
     return true;
+}
+
+void *memory_aligned(size_t bytes)
+{
+    const size_t line = 64, huge_page = (size_t)2 << 20, worth_it = (size_t)8 << 20;
+    if (bytes > SIZE_MAX - huge_page) {
+        return NULL;
+    }
+    size_t align = bytes < worth_it ? line : huge_page, rounded = (bytes + align - 1) / align * align;
+    void *memory = aligned_alloc(align, rounded);
+    if (memory && align == huge_page) {
+        madvise(memory, rounded, MADV_HUGEPAGE); /* a wish: without it everything is right, and slower */
+    }
+    return memory;
 }

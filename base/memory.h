@@ -1,8 +1,9 @@
-/* How much memory this process may use. */
+/* How much memory this process may use, and memory for what is large and visited here and there. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -10,5 +11,11 @@
  * and its address space limit. False if unknown.
  */
 bool memory_for_this_process(uint64_t *bytes);
+
+/*
+ * As aligned_alloc(64, bytes); free() frees. From a few MiB on it asks for huge pages: who reads a row here and a row
+ * there would otherwise wait for the page table's entries as long as for the rows.
+ */
+void *memory_aligned(size_t bytes);
 
 #endif

@@ -142,6 +142,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "coefficient of optimizer momentum"},
     {"train", "nesterov", KEY_SWITCH, AT(train.nesterov), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "use Nesterov momentum, with optimizer momentum"},
+    {"train", "lazy_updates", KEY_SWITCH, AT(train.lazy_updates), .initial = "false",
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "parameters whose gradient is zero rest: neither they nor the optimizer's memory of them move, so "
+                    "that categories which a batch lacks cost nothing"},
     {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
      .initial = "0.1", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "initial value of the accumulators of optimizers adagrad and ftrl"},

@@ -80,6 +80,7 @@ void update_prepare(struct update *update, const struct config_train *config, in
     *update = (struct update){
         .kind = config->optimizer,
         .nesterov = config->nesterov,
+        .lazy = config->lazy_updates,
         .momentum = (float)config->momentum,
         .rho = (float)config->rho,
         .beta1 = (float)config->beta1,
@@ -122,13 +123,17 @@ bool update_zero_is_noop_at_start(const struct update *update)
 {
     /* Adadelta's slots start at zero and stay there; so do momentum's and adam's. Rmsprop's mean square starts at 1 and
      * sinks, and ftrl's parameter becomes what its slots say. */
+    if (update->lazy) {
+        return true;
+    }
     bool rests = update->kind != OPTIMIZER_RMSPROP && update->kind != OPTIMIZER_FTRL;
     return rests && !pulls(update) && update->ema_decay < 0.0f;
 }
 
 bool update_zero_is_noop(const struct update *update)
 {
-    return update_zero_is_noop_at_start(update) && (update->kind == OPTIMIZER_SGD || update->kind == OPTIMIZER_ADAGRAD);
+    return update_zero_is_noop_at_start(update) &&
+           (update->lazy || update->kind == OPTIMIZER_SGD || update->kind == OPTIMIZER_ADAGRAD);
 }
 
 const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted)
@@ -173,7 +178,10 @@ static enum optimizer_formula formula_of(const struct update *update)
 optimizer_loop optimizer_loop_get(const struct optimizer_kernels *kernels, const struct update *update,
                                   bool with_gradient)
 {
-    return kernels->loops[formula_of(update)][pulls(update)][update->ema_decay >= 0.0f][with_gradient];
+    enum optimizer_gradients gradients = !with_gradient ? GRADIENTS_ABSENT
+                                         : update->lazy ? GRADIENTS_LAZY
+                                                        : GRADIENTS_PRESENT;
+    return kernels->loops[formula_of(update)][pulls(update)][update->ema_decay >= 0.0f][gradients];
 }
 
 unsigned optimizer_enter(void)

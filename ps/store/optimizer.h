@@ -25,6 +25,7 @@ enum { OPTIMIZER_MAX_SLOTS = 2 };
 struct update {
     enum optimizer_kind kind;
     bool nesterov;
+    bool lazy;           /* where the gradient is zero, nothing moves: neither parameter nor slots nor average */
     float learning_rate; /* of this step; for adam with the bias correction sqrt(1-beta2^t)/(1-beta1^t) folded in */
     float momentum, rho, beta1, beta2, epsilon; /* momentum and rho also of rmsprop */
     float l1;

@@ -16,9 +16,16 @@ enum optimizer_formula {
     FORMULA_COUNT
 };
 
+enum optimizer_gradients {
+    GRADIENTS_ABSENT, /* all zero */
+    GRADIENTS_PRESENT,
+    GRADIENTS_LAZY, /* present; where they are zero nothing moves */
+    GRADIENTS_KINDS
+};
+
 struct optimizer_kernels {
     const char *name;
-    optimizer_loop loops[FORMULA_COUNT][2][2][2]; /* [formula][with L2][with averages][with gradient] */
+    optimizer_loop loops[FORMULA_COUNT][2][2][GRADIENTS_KINDS]; /* [formula][with L2][with averages][gradients] */
 };
 
 extern const struct optimizer_kernels optimizer_kernels_baseline;

@@ -4,8 +4,8 @@
  * tables other names first. It is included nowhere else.
  *
  * Every choice that does not depend on the element is a constant inside its loop, so that the compiler vectorises it:
- * 8 formulas x with or without L2 x averages x gradient. The bits do not depend on the instruction set, since each
- * element sees the same correctly rounded operations in the same order.
+ * 8 formulas x with or without L2 x averages x kinds of gradients. The bits do not depend on the instruction set, since
+ * each element sees the same correctly rounded operations in the same order.
  */
 #ifndef PS_STORE_OPTIMIZER_LOOPS_H
 #define PS_STORE_OPTIMIZER_LOOPS_H
@@ -21,7 +21,8 @@
 /* What is constant in a loop. */
 struct optimizer_choice {
     enum optimizer_formula formula;
-    bool with_l2, with_average, with_gradient;
+    bool with_l2, with_average;
+    enum optimizer_gradients gradients;
 };
 
 static inline __attribute__((always_inline)) void optimizer_loop_body(const struct optimizer_choice choice,
@@ -31,7 +32,8 @@ static inline __attribute__((always_inline)) void optimizer_loop_body(const stru
                                                                       float *restrict slot1, float *restrict average)
 {
     const enum optimizer_formula formula = choice.formula;
-    const bool with_l2 = choice.with_l2, with_average = choice.with_average, with_gradient = choice.with_gradient;
+    const bool with_l2 = choice.with_l2, with_average = choice.with_average;
+    const bool with_gradient = choice.gradients != GRADIENTS_ABSENT;
     const struct update update = *shared; /* a copy that no store below can alias */
     const bool moves = with_gradient || with_l2 || formula == FORMULA_MOMENTUM || formula == FORMULA_NESTEROV ||
                        formula == FORMULA_ADAM || formula == FORMULA_RMSPROP || formula == FORMULA_FTRL;
@@ -41,6 +43,9 @@ static inline __attribute__((always_inline)) void optimizer_loop_body(const stru
     for (size_t i = 0; i < n; i++) {
         float parameter = parameters[i];
         float g = with_gradient ? gradient[i] : 0.0f;
+        if (choice.gradients == GRADIENTS_LAZY && g == 0.0f) {
+            continue;
+        }
         if (with_l2) {
             g = optimizer_gradient(&update, g, parameter);
             parameter *= update.shrink;
@@ -102,18 +107,18 @@ static inline __attribute__((always_inline)) void optimizer_rows_body(const stru
             optimizer_fetch(optimizer_row(rows->average, next), rows->cols);
         }
         optimizer_loop_body(choice, update, rows->cols,
-                            choice.with_gradient ? rows->gradient + r * rows->gradient_stride : NULL,
+                            choice.gradients != GRADIENTS_ABSENT ? rows->gradient + r * rows->gradient_stride : NULL,
                             rows->parameters + at, optimizer_row(rows->slot0, at), optimizer_row(rows->slot1, at),
                             optimizer_row(rows->average, at));
     }
 }
 
-#define LOOP_NAME(formula, l2, average, gradient) loop_##formula##_##l2##average##gradient
-#define DEFINE_LOOP(formula, l2, with_average, with_gradient)                                                          \
-    static void LOOP_NAME(formula, l2, with_average, with_gradient)(const struct update *update,                       \
-                                                                    const struct optimizer_rows *rows)                 \
+#define LOOP_NAME(formula, l2, average, gradients) loop_##formula##_##l2##average##gradients
+#define DEFINE_LOOP(formula, l2, with_average, gradients)                                                              \
+    static void LOOP_NAME(formula, l2, with_average, gradients)(const struct update *update,                           \
+                                                                const struct optimizer_rows *rows)                     \
     {                                                                                                                  \
-        optimizer_rows_body((struct optimizer_choice){formula, l2, with_average, with_gradient}, update, rows);        \
+        optimizer_rows_body((struct optimizer_choice){formula, l2, with_average, gradients}, update, rows);            \
     }
 #define DEFINE_LOOPS(formula)                                                                                          \
     DEFINE_LOOP(formula, 0, 0, 0)                                                                                      \
@@ -123,13 +128,16 @@ static inline __attribute__((always_inline)) void optimizer_rows_body(const stru
     DEFINE_LOOP(formula, 1, 0, 0)                                                                                      \
     DEFINE_LOOP(formula, 1, 0, 1)                                                                                      \
     DEFINE_LOOP(formula, 1, 1, 0)                                                                                      \
-    DEFINE_LOOP(formula, 1, 1, 1)
+    DEFINE_LOOP(formula, 1, 1, 1)                                                                                      \
+    DEFINE_LOOP(formula, 1, 0, 2)                                                                                      \
+    DEFINE_LOOP(formula, 1, 1, 2)
+/* Lazy ones have no variant without L2: where there is none its terms are zero. */
 #define LIST_LOOPS(formula)                                                                                            \
     {                                                                                                                  \
-        {{LOOP_NAME(formula, 0, 0, 0), LOOP_NAME(formula, 0, 0, 1)},                                                   \
-         {LOOP_NAME(formula, 0, 1, 0), LOOP_NAME(formula, 0, 1, 1)}},                                                  \
-            {{LOOP_NAME(formula, 1, 0, 0), LOOP_NAME(formula, 1, 0, 1)},                                               \
-             {LOOP_NAME(formula, 1, 1, 0), LOOP_NAME(formula, 1, 1, 1)}},                                              \
+        {{LOOP_NAME(formula, 0, 0, 0), LOOP_NAME(formula, 0, 0, 1), LOOP_NAME(formula, 1, 0, 2)},                      \
+         {LOOP_NAME(formula, 0, 1, 0), LOOP_NAME(formula, 0, 1, 1), LOOP_NAME(formula, 1, 1, 2)}},                     \
+            {{LOOP_NAME(formula, 1, 0, 0), LOOP_NAME(formula, 1, 0, 1), LOOP_NAME(formula, 1, 0, 2)},                  \
+             {LOOP_NAME(formula, 1, 1, 0), LOOP_NAME(formula, 1, 1, 1), LOOP_NAME(formula, 1, 1, 2)}},                 \
     }
 
 DEFINE_LOOPS(FORMULA_SGD)

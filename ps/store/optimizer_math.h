@@ -107,6 +107,9 @@ OPTIMIZER_INLINE void optimizer_element(const struct update *shared, float gradi
                                         float *slot1, float *averages, size_t at)
 {
     const struct update update = *shared;
+    if (update.lazy && gradient == 0.0f) {
+        return;
+    }
     float parameter = parameters[at];
     if (update.l2 != 0.0f || update.shrink != 1.0f) {
         gradient = optimizer_gradient(&update, gradient, parameter);

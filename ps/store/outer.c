@@ -11,6 +11,7 @@ struct config_train outer_train(const struct config_train *train)
                       : train->outer_optimizer == OUTER_ADAM  ? OPTIMIZER_ADAM
                                                               : OPTIMIZER_MOMENTUM;
     outer.nesterov = train->outer_optimizer == OUTER_NESTEROV;
+    outer.lazy_updates = false;
     outer.learning_rate =
         train->outer_learning_rate > 0 ? train->outer_learning_rate : config_default_outer_rate(train->outer_optimizer);
     outer.momentum = outer.beta1 = train->outer_momentum;

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 enum { STORE_ALIGN = 64 };
 
 static size_t round_up(size_t bytes)
@@ -62,7 +64,7 @@ bool store_create(struct store *store, const struct model *model, const struct c
         rows += (size_t)model->variables[i].rows;
     }
     size_t bytes = vectors * vector_bytes + round_up(rows);
-    char *memory = aligned_alloc(STORE_ALIGN, bytes);
+    char *memory = memory_aligned(bytes);
     if (!memory) {
         return error_set(error,
                          "out of memory for %zu MiB of parameters and optimizer slots: make model.layers smaller",

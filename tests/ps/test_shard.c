@@ -52,6 +52,7 @@ static void configure(struct config *config, int shape, int variant)
         .nesterov = variant / 5 % 2,
         .l2 = variant / 10 % 2 ? 1e-3 : 0,
         .ema_decay = variant / 20 % 2 ? 0.9 : 0,
+        .lazy_updates = variant % 3 == 2,
         .learning_rate = 0.05,
         .lr_decay = 0.9,
         .lr_decay_steps = 3,

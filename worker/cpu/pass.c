@@ -570,6 +570,21 @@ static void first_gradient_sparse(const struct pass *pass, const struct index_bl
     network->kernels->sparse(&sparse);
 }
 
+/* The sink is about to update these rows, which lie far apart: into the cache while their gradients are computed. */
+static void fetch_places(const struct pass *pass, int begin, int end, int strip)
+{
+    enum { LINE = 64 / sizeof(float) };
+    const struct network *network = pass->network;
+    const struct place_index *places = &pass->index->places;
+    int n = strip_floats(&network->strips[0], strip), col = strip_col(&network->strips[0], strip);
+    for (int i = begin; i < end; i++) {
+        const float *row = weight_at(network, pass->parameters, 0, places->first + places->present[i], col);
+        for (int k = 0; k < n; k += LINE) {
+            __builtin_prefetch(row + k, 1);
+        }
+    }
+}
+
 /*
  * The gradients of the one-hot inputs `begin` to `end` of those present, a tile of rows at most: the sums of the deltas
  * of the samples where they are 1. What is handed over goes up to the next one that is present.
@@ -585,6 +600,7 @@ static void places_gradient(const struct pass *pass, int begin, int end, const s
     for (int i = begin; i < end; i++) {
         present[i - begin] = places->present[i] - row;
     }
+    fetch_places(pass, begin, end, strip);
     struct row_sums sums = {.rows = end - begin,
                             .n = n,
                             .start = places->column_start + begin,

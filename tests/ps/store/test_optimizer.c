@@ -13,6 +13,7 @@
 #include "base/cpu.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/optimizer_kernels.h"
+#include "ps/store/optimizer_math.h"
 #include "tests/ps/store/apply.h"
 #include "tests/random.h"
 #include "tests/vectors/optimizer_vectors.h"
@@ -184,12 +185,13 @@ static struct update random_update(struct test_random *random, int variant)
         .l1 = 0.1,
         .weight_decay = variant % 3 == 0 ? 0.01 : 0,
     };
+    config.lazy_updates = variant / (8 * OPTIMIZER_KINDS) % 2;
     struct update update;
     update_prepare(&update, &config, test_random_below(random, 1000));
     return update;
 }
 
-enum { VARIANTS = 8 * OPTIMIZER_KINDS };
+enum { VARIANTS = 16 * OPTIMIZER_KINDS };
 
 static void apply(optimizer_loop loop, const struct update *update, struct arrays *arrays, int first, int n)
 {
@@ -264,8 +266,13 @@ static void no_gradient_is_a_gradient_of_zeros(void **state)
         memset(without.gradient, 0, sizeof without.gradient);
         struct arrays start = without, zeros = without, fresh = without;
         int k = round % count;
-        apply(optimizer_loop_get(kernels[k], &update, false), &update, &without, 0, MAX_N);
         apply(optimizer_loop_get(kernels[k], &update, true), &update, &zeros, 0, MAX_N);
+        if (update.lazy) {
+            assert_memory_equal(&zeros, &start, sizeof start);
+            assert_true(update_zero_is_noop(&update) && update_zero_is_noop_at_start(&update));
+            continue;
+        }
+        apply(optimizer_loop_get(kernels[k], &update, false), &update, &without, 0, MAX_N);
         assert_memory_equal(&without, &zeros, sizeof zeros);
         bool same = memcmp(&without, &start, sizeof start) == 0;
         assert_int_equal(update_zero_is_noop(&update), same);
@@ -281,6 +288,32 @@ static void no_gradient_is_a_gradient_of_zeros(void **state)
         apply(optimizer_loop_get(kernels[k], &update, false), &update, &fresh, 0, MAX_N);
         same = memcmp(&fresh, &start, sizeof start) == 0;
         assert_int_equal(update_zero_is_noop_at_start(&update), same);
+    }
+}
+
+/* Where there is a gradient, they give the bits of the others. */
+static void lazy_updates_leave_what_has_no_gradient(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("lazy_updates_leave_what_has_no_gradient");
+    const struct optimizer_kernels *kernels[3];
+    int count = available_kernels(kernels);
+    for (int round = 0; round < 2 * VARIANTS; round++) {
+        struct update update = random_update(&random, round % VARIANTS);
+        struct arrays start = random_arrays(&random), lazy = start, all = start, one = start;
+        update.lazy = false;
+        apply(optimizer_loop_get(kernels[round % count], &update, true), &update, &all, 0, MAX_N);
+        update.lazy = true;
+        apply(optimizer_loop_get(kernels[round % count], &update, true), &update, &lazy, 0, MAX_N);
+        for (int i = 0; i < MAX_N; i++) {
+            for (int v = 0; v < 4; v++) {
+                const struct arrays *expected = start.gradient[i] == 0.0f ? &start : &all;
+                assert_memory_equal(&lazy.values[v][i], &expected->values[v][i], sizeof(float));
+            }
+            optimizer_element(&update, one.gradient[i], one.values[0], one.values[1], one.values[2], one.values[3],
+                              (size_t)i);
+        }
+        assert_memory_equal(&one, &lazy, sizeof lazy);
     }
 }
 
@@ -390,6 +423,7 @@ int main(void)
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(in_pieces_is_as_whole),
         cmocka_unit_test(no_gradient_is_a_gradient_of_zeros),
+        cmocka_unit_test(lazy_updates_leave_what_has_no_gradient),
         cmocka_unit_test(tiny_numbers_become_zero_and_the_threads_mode_stays),
         cmocka_unit_test(learning_rate_decays_as_exponential_decay),
         cmocka_unit_test(weight_decay_is_beside_the_gradient),

@@ -28,6 +28,7 @@ static struct config_train train_config(int variant)
                                  .nesterov = variant / 5 % 2,
                                  .l2 = variant / 10 % 2 ? 1e-3 : 0,
                                  .ema_decay = variant / 20 % 2 ? 0.9 : 0,
+                                 .lazy_updates = variant / 40 % 2,
                                  .learning_rate = 0.05,
                                  .lr_decay = 0.9,
                                  .lr_decay_steps = 3,
@@ -40,7 +41,7 @@ static struct config_train train_config(int variant)
                                  .seed = 5};
 }
 
-enum { VARIANTS = 40 };
+enum { VARIANTS = 80 };
 
 /* The slow twin. */
 static void apply_densely(struct store *twin, const float *gradient)
