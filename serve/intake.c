@@ -20,7 +20,15 @@ bool intake_begin(struct intake *intake, int worker, struct version *version, st
         intake->version = version;
         intake->version_id = version->id;
         const struct schema *schema = version->trained.schema;
+        const size_t row = schema ? ((size_t)schema_features(schema) + 1) * sizeof(struct csv_field)
+                                  : (size_t)version_inputs(version) * sizeof(float);
+        intake->row = malloc(row);
+        if (!intake->row) {
+            intake_end(intake);
+            return error_set(error, "out of memory for a row");
+        }
         if (schema && !encoder_begin_direct(&intake->encoder, schema, error)) {
+            intake_end(intake);
             return false;
         }
     }
@@ -38,6 +46,7 @@ void intake_end(struct intake *intake)
     encoder_end(&intake->encoder);
     examples_free(&intake->examples);
     free(intake->values);
+    free(intake->row);
     text_free(&intake->raw);
     *intake = (struct intake){0};
 }

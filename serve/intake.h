@@ -27,6 +27,7 @@ struct intake {
     bool wide;     /* some pixels are no whole levels of grey... */
     int last_wide; /* ...the last time in this picture */
     int wide_room;
+    void *row;       /* scratch for whoever reads rows: [inputs] floats, or a field for each column */
     bool keeps;      /* rows of tables are kept as they come, too: */
     struct text raw; /* by request_log_row */
 };

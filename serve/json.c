@@ -119,6 +119,28 @@ static struct json_value number_at(const char *at, const char *end)
     return (struct json_value){.kind = JSON_NUMBER, .text = at, .size = (size_t)(behind - at)};
 }
 
+/*
+ * Integers of up to nine digits with a comma behind them, as most pictures are written; returns where the first number
+ * of another form is, or what else stands there.
+ */
+static const char *add_short_integers(const char *at, const char *end, float *values, size_t most, size_t *count)
+{
+    while (*count < most) {
+        const char *digit = at;
+        uint32_t number = 0;
+        for (; digit < end && digit - at < 9 && (unsigned)(*digit - '0') < 10; digit++) {
+            number = 10 * number + (uint32_t)(*digit - '0');
+        }
+        if (digit == at || digit == end || *digit != ',') {
+            break;
+        }
+        values[(*count)++] = (float)number;
+        at = digit + 1;
+        at += at < end && *at == ' ';
+    }
+    return at;
+}
+
 /* One pass over the text, which is good JSON: it does not matter how the numbers are nested. */
 bool json_numbers(struct json_value array, float *values, size_t most, size_t *count, bool *whole, struct error *error)
 {
@@ -129,6 +151,7 @@ bool json_numbers(struct json_value array, float *values, size_t most, size_t *c
         return add_number(array, values, count, whole, error);
     }
     while (at < end) {
+        at = add_short_integers(at, end, values, most, count);
         if (*at == '[' || *at == ']' || *at == ',' || *at <= ' ') {
             at++;
             continue;
@@ -213,9 +236,10 @@ static bool add_array(struct json_body *body, struct intake *intake, struct json
     return intake_add_fields(intake, fields, row, error);
 }
 
-static bool add_row(struct json_body *body, struct intake *intake, struct json_value value, int64_t row, void *room,
+static bool add_row(struct json_body *body, struct intake *intake, struct json_value value, int64_t row,
                     struct error *error)
 {
+    void *room = intake->row;
     if (version_is_of_pictures(intake->version)) {
         return add_picture(intake, value, row, room, error);
     }
@@ -232,13 +256,6 @@ static bool add_row(struct json_body *body, struct intake *intake, struct json_v
                      (long long)row, json_kind_name(value.kind));
 }
 
-/* Room for one row, as numbers or as fields. */
-static void *row_room(const struct version *version)
-{
-    return version_is_of_pictures(version) ? malloc((size_t)version_inputs(version) * sizeof(float))
-                                           : malloc(((size_t)intake_columns(version) + 1) * sizeof(struct csv_field));
-}
-
 bool json_add_rows(struct json_body *body, struct intake *intake, struct json_value rows, struct error *error)
 {
     struct json_walk walk = json_walk(rows);
@@ -246,12 +263,10 @@ bool json_add_rows(struct json_body *body, struct intake *intake, struct json_va
     if (rows.kind != JSON_ARRAY) {
         return error_set(error, "the rows are %s, not an array", json_kind_name(rows.kind));
     }
-    void *room = row_room(intake->version);
-    bool done = room || error_set(error, "out of memory for a row");
+    bool done = true;
     for (int64_t i = 0; done && json_next(&walk, &row); i++) {
-        done = add_row(body, intake, row, i, room, error);
+        done = add_row(body, intake, row, i, error);
     }
-    free(room);
     return done;
 }
 

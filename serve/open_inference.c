@@ -242,12 +242,9 @@ static bool add_pictures(struct intake *intake, struct tensor *tensor, struct er
 {
     const size_t inputs = (size_t)version_inputs(intake->version);
     const bool floating = is_floating(tensor->type);
-    float *values = malloc(inputs * sizeof *values);
-    uint8_t *pixels = malloc(inputs);
-    bool done = values && pixels;
-    if (!done) {
-        error_set(error, "out of memory for a picture");
-    }
+    float *values = intake->row;
+    uint8_t *pixels = intake->row; /* in place: a byte is written behind where its number was read */
+    bool done = true;
     for (int64_t row = 0; done && row < tensor->rows; row++) {
         const size_t first = (size_t)row * inputs;
         if (tensor->bytes && tensor->type == UINT8) {
@@ -261,13 +258,13 @@ static bool add_pictures(struct intake *intake, struct tensor *tensor, struct er
                                  value);
             }
             values[i] = (float)value;
-            pixels[i] = floating || !done ? 0 : (uint8_t)value;
+        }
+        for (size_t i = 0; done && !floating && i < inputs; i++) {
+            pixels[i] = (uint8_t)values[i];
         }
         done = done &&
                (floating ? intake_add_numbers(intake, values, row, error) : intake_add_bytes(intake, pixels, error));
     }
-    free(values);
-    free(pixels);
     return done;
 }
 

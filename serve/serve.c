@@ -212,6 +212,7 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
     }
     work_stop(service->work);
     http_server_stop(service->server);
+    work_free(service->work);
     access_close(&service->access);
     guard_free(&guard);
     return done;

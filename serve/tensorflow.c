@@ -14,10 +14,9 @@ struct tensorflow_form {
     bool by_columns;
 };
 
-static bool check_signature(struct json_value root, struct error *error)
+static bool check_signature(struct json_value name, struct error *error)
 {
     static const char *const known[] = {"serving_default", "predict", "classify"};
-    const struct json_value name = json_member(root, "signature_name");
     for (int i = 0; i < 3; i++) {
         if (name.kind == JSON_NONE || json_is(name, known[i])) {
             return true;
@@ -30,13 +29,20 @@ static bool read_rows(struct call *call, struct intake *intake, struct json_body
 {
     struct tensorflow_form *form = call->format;
     const bool classifies = call->protocol == &protocol_tensorflow_classify;
-    const struct json_value rows = json_member(body->root, classifies ? "examples" : "instances");
-    struct json_value columns = {.kind = JSON_NONE}, name;
-    if (!check_signature(body->root, error)) {
-        return false;
+    const char *rows_name = classifies ? "examples" : "instances";
+    struct json_value rows = {.kind = JSON_NONE}, columns = rows, signature = rows, name, value;
+    struct json_walk members = json_walk(body->root); /* once: rows may be long */
+    while (body->root.kind == JSON_OBJECT && json_next_member(&members, &name, &value)) {
+        if (rows.kind == JSON_NONE && json_is(name, rows_name)) {
+            rows = value;
+        } else if (columns.kind == JSON_NONE && !classifies && json_is(name, "inputs")) {
+            columns = value;
+        } else if (signature.kind == JSON_NONE && json_is(name, "signature_name")) {
+            signature = value;
+        }
     }
-    if (!classifies) {
-        columns = json_member(body->root, "inputs");
+    if (!check_signature(signature, error)) {
+        return false;
     }
     if ((rows.kind == JSON_NONE) == (columns.kind == JSON_NONE)) {
         return error_set(error, classifies ? "wants \"examples\": [{...}, ...]"

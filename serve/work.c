@@ -16,6 +16,8 @@
 const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
                                                               0.05,   0.1,    0.2,    0.5,   1,     2,     5};
 
+enum { MOST_SPARE = 256, MOST_SPARE_TEXT = 16 * 1024 };
+
 struct worker {
     struct work *work;
     pthread_t thread;
@@ -34,6 +36,8 @@ struct work {
     struct call *first, *last;
     int waiting;
     bool stops;
+    struct call *spare; /* for the next requests, with their text's memory */
+    int spare_count;
     struct work_counts counts;
 };
 
@@ -52,14 +56,54 @@ const struct work_counts *work_counts(const struct work *work)
 
 /* --- the queue --- */
 
-static void call_free(struct call *call)
+/* All but its text. */
+static void call_end(struct call *call)
 {
     if (call->protocol->forget) {
         call->protocol->forget(call);
     }
     version_let_go(call->version);
     free(call->format);
-    free(call);
+}
+
+/* It is kept for one of the next requests: memory that comes and goes with each is returned to the system. */
+static void call_give_back(void *owner)
+{
+    struct call *call = owner;
+    struct work *work = call->work;
+    bool is_kept = false;
+    if (call->text.room <= MOST_SPARE_TEXT) {
+        pthread_mutex_lock(&work->mutex);
+        is_kept = work->spare_count < MOST_SPARE;
+        if (is_kept) {
+            call->next = work->spare;
+            work->spare = call;
+            work->spare_count++;
+        }
+        pthread_mutex_unlock(&work->mutex);
+    }
+    if (!is_kept) {
+        text_free(&call->text);
+        free(call);
+    }
+}
+
+static void call_free(struct call *call)
+{
+    call_end(call);
+    call_give_back(call);
+}
+
+static struct call *call_create(struct work *work)
+{
+    pthread_mutex_lock(&work->mutex);
+    struct call *call = work->spare;
+    if (call) {
+        work->spare = call->next;
+        work->spare_count--;
+    }
+    pthread_mutex_unlock(&work->mutex);
+    return call ? call : calloc(1, sizeof *call);
 }
 
 static void refuse(struct work *work, struct http_request *request, const char *why)
@@ -89,13 +133,15 @@ void work_take(struct work *work, struct http_request *request, struct served *s
         refuse(work, request, "the model is not loaded yet; /readyz says why");
         return;
     }
-    struct call *call = calloc(1, sizeof *call);
+    struct call *call = call_create(work);
     if (!call) {
         version_let_go(version);
         refuse(work, request, "out of memory; try again");
         return;
     }
-    *call = (struct call){.request = request,
+    *call = (struct call){.work = work,
+                          .text = {.bytes = call->text.bytes, .room = call->text.room},
+                          .request = request,
                           .served = served,
                           .version = version,
                           .protocol = protocol,
@@ -292,6 +338,7 @@ static void keep(const struct intake *intake, const struct call *call, const str
     }
 }
 
+/* And ends the call. */
 static void answer(struct worker *worker, struct call *call)
 {
     struct version *version = call->version;
@@ -304,27 +351,27 @@ static void answer(struct worker *worker, struct call *call)
         .count = call->count,
     };
     char headers[512] = "", more[640];
-    struct text body = {0};
-    const char *type = call->protocol->write(call, &answers, &body, headers);
-    size_t size;
-    char *bytes = text_take(&body, &size);
-    if (call->is_kept && bytes) {
-        keep(&worker->intake, call, &answers);
-    }
+    const char *type = call->protocol->write(call, &answers, &call->text, headers);
     count_latency(worker->work, call);
-    if (!bytes) {
+    if (call->text.failed) {
         http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");
+        text_free(&call->text);
+        call_free(call);
         return;
+    }
+    if (call->is_kept) {
+        keep(&worker->intake, call, &answers);
     }
     atomic_fetch_add(&worker->work->counts.answered, 1);
     snprintf(more, sizeof more, "Model-Version: %lld\r\n%s", (long long)version->number, headers);
+    call_end(call);
     http_answer(call->request, &(struct http_answer){.status = 200,
                                                      .type = type,
                                                      .headers = more,
-                                                     .body = bytes,
-                                                     .size = size,
-                                                     .release = free,
-                                                     .owner = bytes});
+                                                     .body = call->text.bytes,
+                                                     .size = call->text.size,
+                                                     .release = call_give_back,
+                                                     .owner = call});
 }
 
 /* Reads them all; whose rows can't be used is answered at once. Returns those that are left. */
@@ -359,8 +406,8 @@ static void process(struct worker *worker, struct call *calls)
             answer(worker, call);
         } else {
             http_answer_error(call->request, 500, "%s", error.text);
+            call_free(call);
         }
-        call_free(call);
     }
 }
 
@@ -398,8 +445,10 @@ bool work_start(struct work **started, const struct work_options *options, struc
         struct worker *worker = &workers[work->started];
         *worker = (struct worker){.work = work, .index = work->started};
         if (pthread_create(&worker->thread, NULL, work_on, worker) != 0) {
+            error_set(error, "cannot start thread %d of %d", work->started + 1, options->workers);
             work_stop(work);
-            return error_set(error, "cannot start thread %d of %d", work->started + 1, options->workers);
+            work_free(work);
+            return false;
         }
     }
     *started = work;
@@ -419,6 +468,19 @@ void work_stop(struct work *work)
         pthread_join(work->workers[i].thread, NULL);
         intake_end(&work->workers[i].intake);
         free(work->workers[i].outputs);
+    }
+}
+
+void work_free(struct work *work)
+{
+    if (!work) {
+        return;
+    }
+    while (work->spare) {
+        struct call *next = work->spare->next;
+        text_free(&work->spare->text);
+        free(work->spare);
+        work->spare = next;
     }
     pthread_cond_destroy(&work->changed);
     pthread_mutex_destroy(&work->mutex);

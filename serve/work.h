@@ -18,6 +18,7 @@
 /* A request under way: its worker's, once it is taken from the queue. */
 struct call {
     struct call *next;
+    struct work *work;
     struct http_request *request;
     struct served *served;   /* borrowed */
     struct version *version; /* held */
@@ -32,6 +33,7 @@ struct call {
     bool is_wide;     /* of pictures: some of them are numbers that are no levels of grey */
     bool is_array;    /* plain posts: pictures of an array, not a single one */
     void *format;     /* what read leaves for write; malloc'd, freed with the call */
+    struct text text; /* the answer's body, until it is sent */
 };
 
 /* How a client asks and is answered. Both run on worker threads. */
@@ -66,6 +68,7 @@ struct work_counts {
 struct work;
 bool work_start(struct work **work, const struct work_options *options, struct error *error);
 void work_stop(struct work *work); /* answers what waits first; NULL is fine */
+void work_free(struct work *work); /* the server has let go of all answers; NULL is fine */
 
 /*
  * Queues a request for a version that the caller holds; it is let go of once that is done. NULL: the model is not

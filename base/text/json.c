@@ -47,6 +47,14 @@ static struct json_place place_of(const uint8_t *begin, const uint8_t *at)
 static bool check_utf8(struct scanner *scanner)
 {
     for (const uint8_t *p = scanner->begin; p < scanner->end;) {
+        uint64_t word;
+        if (scanner->end - p >= (ptrdiff_t)sizeof word) {
+            memcpy(&word, p, sizeof word);
+            if ((word & 0x8080808080808080) == 0) { /* eight characters of ASCII */
+                p += sizeof word;
+                continue;
+            }
+        }
         size_t length = utf8_length(p, scanner->end);
         if (length == 0) {
             scanner->wrong = p;
@@ -248,6 +256,46 @@ static bool scan_separator(struct scanner *scanner, char close, bool *more)
     return true;
 }
 
+static bool is_digit(uint8_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Behind a number without exponent that begins here; NULL: it is none, or of another form. */
+static const uint8_t *pass_number(const uint8_t *at, const uint8_t *end)
+{
+    at += at < end && *at == '-';
+    const uint8_t *first = at;
+    while (at < end && is_digit(*at)) {
+        at++;
+    }
+    if (at == first || (*first == '0' && at > first + 1)) {
+        return NULL;
+    }
+    if (at < end && *at == '.') {
+        first = ++at;
+        while (at < end && is_digit(*at)) {
+            at++;
+        }
+        return at > first ? at : NULL;
+    }
+    return at;
+}
+
+/* Past numbers that are followed by a comma and one more, as they stand by the thousand in arrays. */
+static void pass_numbers(struct scanner *scanner)
+{
+    const uint8_t *at = scanner->at, *const end = scanner->end;
+    while ((at = pass_number(at, end)) && at < end && *at == ',') {
+        at++;
+        at += at < end && *at == ' ';
+        if (at == end || !(is_digit(*at) || *at == '-')) {
+            break;
+        }
+        scanner->at = at;
+    }
+}
+
 /*
  * matched: how many elements of the path lead here, -1 if it leads elsewhere. Returns false also once the place is
  * found.
@@ -274,6 +322,9 @@ static bool scan_children(struct scanner *scanner, char close, int matched)
                 scanner->found = name;
                 return false;
             }
+        }
+        if (close == ']' && !scanner->path) {
+            pass_numbers(scanner);
         }
         if (!scan_value(scanner, next) || !scan_separator(scanner, close, &more)) {
             return false;

@@ -29,11 +29,31 @@ static const char *skip_scalar(const char *at, const char *end)
     return at;
 }
 
+/* Past numbers and what stands between them, eight bytes at a time: none is a quote, and none above '?'. */
+static const char *skip_numbers(const char *at, const char *end)
+{
+    uint64_t word;
+    while (end - at >= (ptrdiff_t)sizeof word) {
+        memcpy(&word, at, sizeof word);
+        const uint64_t unquoted = word ^ 0x2222222222222222; /* a byte of 0 is a quote */
+        if ((word & 0xC0C0C0C0C0C0C0C0) != 0 ||
+            ((unquoted - 0x0101010101010101) & ~unquoted & 0x8080808080808080) != 0) {
+            break;
+        }
+        at += sizeof word;
+    }
+    return at;
+}
+
 /* Behind the array or object that begins here. */
 static const char *skip_container(const char *at, const char *end)
 {
     int depth = 0;
     while (at < end) {
+        at = skip_numbers(at, end);
+        if (at == end) {
+            break;
+        }
         if (*at == '"') {
             at = skip_string(at, end);
             continue;

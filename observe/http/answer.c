@@ -9,7 +9,10 @@
 #include "base/clock.h"
 #include "observe/http/internal.h"
 
-enum { MOST_HEAD = 2048 };
+enum {
+    MOST_HEAD = 2048,
+    MOST_COPIED = 4096, /* bytes of a body that go into one piece with the head */
+};
 
 /*
  * For browsers: nobody else's page may frame, read or run what comes from here. A page sets its own policy for what it
@@ -73,8 +76,11 @@ void output_sent(struct http_connection *connection, size_t size)
     }
 }
 
-bool output_add(struct http_connection *connection, const void *bytes, size_t size)
+/* Copies both, one behind the other. */
+static bool output_add_both(struct http_connection *connection, const void *head, size_t head_size, const void *body,
+                            size_t body_size)
 {
+    const size_t size = head_size + body_size;
     if (!server_hold(connection->server, sizeof(struct output) + size)) {
         return false;
     }
@@ -84,9 +90,17 @@ bool output_add(struct http_connection *connection, const void *bytes, size_t si
         return false;
     }
     *output = (struct output){.bytes = output->own, .size = size, .held = sizeof *output + size};
-    memcpy(output->own, bytes, size);
+    memcpy(output->own, head, head_size);
+    if (body_size > 0) {
+        memcpy(output->own + head_size, body, body_size);
+    }
     append(connection, output);
     return true;
+}
+
+bool output_add(struct http_connection *connection, const void *bytes, size_t size)
+{
+    return output_add_both(connection, bytes, size, NULL, 0);
 }
 
 /* Takes over the answer's body. */
@@ -199,9 +213,11 @@ void answer_now(struct http_connection *connection, const struct http_answer *an
     }
     const int size = format_head(connection, answer, head, framing);
     const bool keeps_alive = request && request->keeps_alive;
-    bool done = size < MOST_HEAD && output_add(connection, head, (size_t)size);
-    const bool has_taken = done && has_body && output_body(connection, answer);
-    done = done && (!has_body || has_taken);
+    const bool is_small = has_body && answer->size <= MOST_COPIED;
+    bool done =
+        size < MOST_HEAD && output_add_both(connection, head, (size_t)size, answer->body, is_small ? answer->size : 0);
+    const bool has_taken = done && has_body && !is_small && output_body(connection, answer);
+    done = done && (!has_body || is_small || has_taken);
     if (answer->release && !has_taken) {
         answer->release(answer->owner);
     }
@@ -267,10 +283,13 @@ void http_answer(struct http_request *request, const struct http_answer *answer)
     request->answer_headers = answer->headers ? strdup(answer->headers) : NULL;
     request->answer.headers = request->answer_headers;
     pthread_mutex_lock(&server->mutex);
+    const bool is_first = !server->answered; /* else the server's thread has been woken, and not looked yet */
     request->next_answered = server->answered;
     server->answered = request;
     pthread_mutex_unlock(&server->mutex);
-    wake_raise(&server->wake);
+    if (is_first) {
+        wake_raise(&server->wake);
+    }
 }
 
 void http_answer_error(struct http_request *request, int status, const char *format, ...)

@@ -113,7 +113,9 @@ struct http_server {
     struct queue queues[LIFE_COUNT];
     struct http_connection *dead; /* to be freed */
     int most_connections;
-    size_t held;                   /* bytes of requests and answers */
+    size_t held;                /* bytes of requests and answers */
+    struct http_request *spare; /* for the next ones, with their memory, by next_answered: */
+    int spare_count;
     uint8_t *scratch;              /* [READ_BYTES] */
     pthread_mutex_t mutex;         /* guards what follows: */
     struct http_request *answered; /* by other threads, newest first */
@@ -128,6 +130,7 @@ void parse_begin(struct http_connection *connection);
 /* Takes in bytes. Stops at the end of a request, with *taken below size perhaps. False: connection->refusal is set. */
 bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size, size_t *taken);
 void request_free(struct http_request *request); /* NULL is fine */
+void requests_free_spare(struct http_server *server);
 
 /* --- answer.c --- */
 

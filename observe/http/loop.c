@@ -81,6 +81,15 @@ static void enter_queue(struct http_connection *connection)
     queue->last = connection;
 }
 
+static void watch_for(struct http_connection *connection, uint32_t events)
+{
+    if (events != connection->events) {
+        connection->events = events;
+        struct epoll_event event = {.events = events, .data.ptr = connection};
+        epoll_ctl(connection->server->poll_fd, EPOLL_CTL_MOD, connection->fd, &event);
+    }
+}
+
 void connection_watch(struct http_connection *connection)
 {
     static const uint32_t wanted[LIFE_COUNT] = {
@@ -89,10 +98,9 @@ void connection_watch(struct http_connection *connection)
     const bool writes = connection->first || connection->life == LIFE_ENDING ||
                         (connection->session && web_session_wants_write(connection->session));
     const uint32_t events = wanted[connection->life] | (writes ? (uint32_t)EPOLLOUT : 0);
-    if (events != connection->events) {
-        connection->events = events;
-        struct epoll_event event = {.events = events, .data.ptr = connection};
-        epoll_ctl(connection->server->poll_fd, EPOLL_CTL_MOD, connection->fd, &event);
+    /* Most peers say nothing while they wait for an answer, so it does not matter that epoll would tell (on_event). */
+    if (connection->life != LIFE_HANDLED || writes || connection->events != EPOLLIN) {
+        watch_for(connection, events);
     }
 }
 
@@ -371,6 +379,8 @@ static void on_event(struct http_connection *connection, uint32_t events)
 {
     if (!connection->is_gone && (events & (EPOLLERR | EPOLLHUP)) && !(events & EPOLLIN)) {
         drop(connection);
+    } else if (connection->life == LIFE_HANDLED && (events & EPOLLIN)) {
+        watch_for(connection, 0); /* what it says meanwhile is read once it has its answer */
     } else {
         move_on(connection);
     }
@@ -699,6 +709,7 @@ void http_server_stop(struct http_server *server)
         }
     }
     free_dead(server);
+    requests_free_spare(server);
     wake_destroy(&server->wake);
     if (server->listener >= 0) {
         close(server->listener);

@@ -13,7 +13,13 @@
 #include "base/text/utf8.h"
 #include "observe/http/internal.h"
 
-enum { FIRST_HEAD = 512, FIRST_BODY = 4096, HASH_BYTES = 32 };
+enum {
+    FIRST_HEAD = 512,
+    FIRST_BODY = 4096,
+    HASH_BYTES = 32,
+    MOST_SPARE = 64,              /* requests that are kept for the next ones... */
+    MOST_SPARE_BYTES = 16 * 1024, /* ...each with at most so much memory */
+};
 
 /* --- Refusals --- */
 
@@ -81,16 +87,28 @@ static size_t end_text(struct http_request *request)
     return began;
 }
 
+static struct http_request *take_spare(struct http_server *server)
+{
+    struct http_request *request = server->spare;
+    server->spare = request->next_answered;
+    server->spare_count--;
+    *request = (struct http_request){
+        .head = request->head, .head_room = request->head_room, .body = request->body, .body_room = request->body_room};
+    return request;
+}
+
 static int on_message_begin(llhttp_t *parser)
 {
     struct http_connection *connection = parser->data;
     struct http_server *server = connection->server;
-    if (!server_hold(server, sizeof *connection->request)) {
+    struct http_request *spare = server->spare;
+    const size_t size = sizeof *spare + (spare ? spare->head_room + spare->body_room : 0);
+    if (!server_hold(server, size)) {
         return refuse(connection, 503, "too much is under way: try again later");
     }
-    connection->request = calloc(1, sizeof *connection->request);
+    connection->request = spare ? take_spare(server) : calloc(1, sizeof *connection->request);
     if (!connection->request) {
-        server_let_go(server, sizeof *connection->request);
+        server_let_go(server, size);
         return refuse(connection, 503, "out of memory: try again later");
     }
     connection->request->connection = connection;
@@ -485,13 +503,36 @@ bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size
     return false;
 }
 
+static void give_back(struct http_request *request)
+{
+    free(request->head);
+    free(request->body);
+    free(request);
+}
+
+/* Some are kept for the next requests: memory that comes and goes with each is returned to the system and asked for. */
 void request_free(struct http_request *request)
 {
-    if (request) {
-        server_let_go(request->connection->server, sizeof *request + request->head_room + request->body_room);
-        free(request->head);
-        free(request->body);
-        free(request);
+    if (!request) {
+        return;
+    }
+    struct http_server *server = request->connection->server;
+    server_let_go(server, sizeof *request + request->head_room + request->body_room);
+    if (server->spare_count < MOST_SPARE && request->head_room + request->body_room <= MOST_SPARE_BYTES) {
+        request->next_answered = server->spare;
+        server->spare = request;
+        server->spare_count++;
+    } else {
+        give_back(request);
+    }
+}
+
+void requests_free_spare(struct http_server *server)
+{
+    while (server->spare) {
+        struct http_request *next = server->spare->next_answered;
+        give_back(server->spare);
+        server->spare = next;
     }
 }
 

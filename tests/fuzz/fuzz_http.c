@@ -84,6 +84,7 @@ static struct understood read_all(struct http_server *server, const uint8_t *byt
     }
     seen.refusal = connection.refusal;
     request_free(connection.request);
+    requests_free_spare(server);
     assert(server->held == 0);
     return seen;
 }

@@ -128,6 +128,7 @@ static int tear_down(void **state)
 {
     struct scene *scene = *state;
     work_stop(scene->work);
+    work_free(scene->work);
     assert_int_equal(atomic_load(&scene->version.holders), 1);
     assert_int_equal(atomic_load(&scene->other.holders), 1);
     free(scene);
@@ -263,6 +264,7 @@ static void test_what_waits_is_answered_before_the_end(void **state)
     begin(scene, 8, 100, 3600);
     send_bytes(scene, 0, "\1\0\0\0", 4);
     work_stop(scene->work);
+    work_free(scene->work);
     scene->work = NULL;
     expect(scene, 0, 200, "1 ");
 }

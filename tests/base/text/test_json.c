@@ -72,6 +72,20 @@ static void numbers(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refuse(bad[i], 1, 2, "invalid number");
     }
+    /* The same behind numbers that are passed over together. */
+    static const struct {
+        const char *text;
+        int column;
+        const char *reason;
+    } late[] = {{"[1,2,01,3]", 6, "invalid number"},      {"[1, 2.5, 3.]", 10, "invalid number"},
+                {"[1,2,-,3]", 6, "invalid number"},       {"[1,2,]", 5, "trailing comma"},
+                {"[1,2,,3]", 6, "expected a value"},      {"[1,2 3]", 6, "expected a comma"},
+                {"[1,-2,3", 8, "a closing ] is missing"}, {"[1, 2, 3e]", 8, "invalid number"},
+                {"[1,2,x]", 6, "expected a value"},       {"[1,2, ]", 5, "trailing comma"}};
+    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
+        refuse(late[i].text, 1, late[i].column, late[i].reason);
+    }
+    accept("[0,-0,10, -1.5,2e3 ,\n4,[5,6], 7.25]");
     refuse("[.5]", 1, 2, "expected a value");
     refuse("[+1]", 1, 2, "expected a value");
     refuse("[NaN]", 1, 2, "expected a value");

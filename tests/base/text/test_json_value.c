@@ -38,6 +38,20 @@ static void test_kinds(void **state)
     assert_int_equal(json_whole("", 0).kind, JSON_NONE);
 }
 
+/* A text with brackets in it, and a bracket, behind numbers of any length, which are passed eight bytes at once. */
+static void test_the_end_behind_many_numbers(void **state)
+{
+    (void)state;
+    for (int digits = 0; digits < 40; digits++) {
+        char text[128];
+        const int size = snprintf(text, sizeof text, "{\"a\": [1%0*d, \"]}\", [2]], \"b\": 3}", digits, 0);
+        struct json_value root = json_whole(text, (size_t)size);
+        assert_int_equal(json_length(json_member(root, "a")), 3);
+        assert_int_equal(json_member(root, "b").size, 1);
+        assert_int_equal(json_length(root), 2);
+    }
+}
+
 static void test_members_and_walks(void **state)
 {
     const struct json_value root = whole("{ \"a\" : [1, [2, \"]\"], {\"}\": null}] , \"b\\u0041\":true,\"a\":2}");
@@ -140,6 +154,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_the_end_behind_many_numbers),
         cmocka_unit_test(test_members_and_walks),
         cmocka_unit_test(test_texts_lose_their_escapes),
         cmocka_unit_test(test_random_documents_against_cjson),
