@@ -24,8 +24,10 @@ build/fuzz/rooms.a: $(fuzz_objects)
 	@ar rcs $@ $^
 
 # Whoever asks in a fuzzer meets nobody but its input, and waits for nothing.
-answers_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait connection_connect)
-build/fuzz/fuzz_requests: link_with += $(serving_link)
+answers_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait connection_connect \
+	pthread_create pthread_join pthread_cond_timedwait)
+followed_link := $(addprefix -Wl$(comma)--wrap=,connection_connect pthread_create pthread_join)
+build/fuzz/fuzz_requests: link_with += $(serving_link) $(followed_link)
 build/fuzz/fuzz_answers: link_with += $(answers_link)
 build/fuzz/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
 build/fuzz/fuzz_http: link_with += -Wl,--wrap=connection_live
@@ -56,7 +58,7 @@ build/fuzz-coverage/rooms.a: $(fuzz_objects:build/fuzz/%=build/fuzz-coverage/%)
 	@rm -f $@
 	@ar rcs $@ $^
 
-build/fuzz-coverage/fuzz_requests: link_with += $(serving_link)
+build/fuzz-coverage/fuzz_requests: link_with += $(serving_link) $(followed_link)
 build/fuzz-coverage/fuzz_answers: link_with += $(answers_link)
 build/fuzz-coverage/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
 build/fuzz-coverage/fuzz_http: link_with += -Wl,--wrap=connection_live

@@ -1,6 +1,7 @@
 /*
  * Those who ask, and are answered by somebody with a key who means no good: an operator about the fleet and a rollout,
- * a worker that pushes and pulls, a chief that takes snapshots and restores; and who answers a hello. The input is what
+ * a worker that pushes and pulls, that has its rows' preprocessing or whole batches from others, a chief that takes
+ * snapshots and restores; and who answers a hello. The input is what
  * is heard on one connection after another, most of it in frames that are well formed, so that it gets past their
  * decoder. Whatever it is, everybody comes to an end, and floats land within the model.
  *
@@ -9,6 +10,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include <errno.h>
 #include <sodium.h>
 #include <sys/socket.h>
 
@@ -16,7 +18,10 @@
 #include "net/frame.h"
 #include "ps/rollout/manifest.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
+#include "worker/data/examples.h"
+#include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief/transfer.h"
+#include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/operator/fleet_view.h"
 #include "ps/status_query.h"
 
@@ -54,6 +59,55 @@ enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake,
         return WAKE_TIMEOUT;
     }
     return __real_wake_wait(fd, events, wake, deadline_s);
+}
+
+/* --- A second thread, which runs while the first waits --- */
+
+static struct {
+    bool wanted, runs, stops;
+    void *(*run)(void *context);
+    void *context;
+} second;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
+                          void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
+                          void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
+                          void *context)
+{
+    if (!second.wanted) {
+        return __real_pthread_create(thread, attributes, run, context);
+    }
+    second.run = run;
+    second.context = context;
+    return 0;
+}
+
+int __real_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+    return second.wanted ? 0 : __real_pthread_join(thread, result);
+}
+
+/* It runs up to where it waits itself, or its input ends. */
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    (void)condition, (void)until;
+    pthread_mutex_unlock(mutex);
+    stage.now_s += 0.1;
+    if (second.runs) {
+        second.stops = true;
+    } else if (second.run) {
+        second.runs = true;
+        second.stops = false;
+        second.run(second.context);
+        second.runs = false;
+    }
+    pthread_mutex_lock(mutex);
+    return ETIMEDOUT;
 }
 
 /* --- What is heard --- */
@@ -291,6 +345,77 @@ static void exchange_by(void (*use)(struct push_pull *exchange))
     free(engine.parameters);
 }
 
+static void learn_about_rows(struct push_pull *exchange)
+{
+    static char own[] = "{}";
+    struct error error = {""};
+    for (int worker = 1; worker < 3; worker++) {
+        char *text;
+        if (preprocessing_ask(exchange, &text, &error) != PUSH_PULL_DONE) {
+            assert(!text);
+        }
+        free(text);
+        preprocessing_tell_figures(exchange, own, &error);
+        if (preprocessing_ask_figures(exchange, worker, &text, &error) != PUSH_PULL_DONE) {
+            assert(!text);
+        }
+        free(text);
+    }
+}
+
+static bool fetches_no_more(void *context)
+{
+    return is_over(context) || (second.runs && second.stops);
+}
+
+static void check_batch(const struct batch *batch)
+{
+    const struct examples *examples = batch->examples;
+    assert(batch->count > 0 && batch->count <= world.config.train.batch_size && examples->count == batch->count);
+    for (int i = 0; i < batch->count; i++) {
+        assert(batch->indexes[i] == i);
+        assert(examples->labels[i] >= 0 && examples->labels[i] < world.config.model.layers[2]);
+    }
+    for (int i = 0; i < examples->count * examples->codes; i++) {
+        assert(examples->places[i] == -1 ||
+               (examples->places[i] >= examples->numbers && examples->places[i] < examples->inputs));
+    }
+}
+
+/* Batches of pictures, or of rows. */
+static void fetch_batches(bool of_rows)
+{
+    const struct examples rows = {.inputs = 6, .numbers = 2, .codes = 2, .classes = 3};
+    struct batch_fetcher *fetcher;
+    struct batch_fetcher_facts facts;
+    struct batch batch;
+    struct error error = {""};
+    const struct batch_fetcher_options options = {.config = &world.config,
+                                                  .like = of_rows ? &rows : NULL,
+                                                  .identity = &world.identity,
+                                                  .traffic = &world.traffic,
+                                                  .given_up = fetches_no_more};
+    second.wanted = true;
+    second.run = NULL;
+    if (!batch_fetcher_create(&fetcher, &options, &error)) {
+        abort();
+    }
+    if (batch_fetcher_ask(fetcher, &facts, &error) == PUSH_PULL_DONE) {
+        assert(facts.train > 0 && facts.validation >= 0 && strlen(facts.description) < sizeof facts.description);
+        int64_t number = 0;
+        for (int i = 0; i < 12; i++) {
+            if (batch_fetcher_take(fetcher, number, &batch, &error) != PUSH_PULL_DONE) {
+                break;
+            }
+            check_batch(&batch);
+            number += i == 7 ? 5 : 1;
+        }
+    }
+    batch_fetcher_destroy(fetcher);
+    second.wanted = false;
+    second.run = NULL;
+}
+
 static void answer_hello(void)
 {
     struct connection *connection;
@@ -347,6 +472,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         break;
     case 3:
         exchange_by(lead);
+        break;
+    case 6:
+        exchange_by(learn_about_rows);
+        break;
+    case 5:
+        fetch_batches(kind & 0x80);
         break;
     default:
         exchange_by(train);

@@ -1,6 +1,7 @@
 /*
  * A ps and members with a key that mean no good: the input is what several sessions send, in any order and also while
- * requests of others wait, to the program's own handlers, job and shard (tests/ps/server/serving.h). Whatever comes,
+ * requests of others wait, to the program's own handlers, job and shard (tests/ps/server/serving.h); and, of a ps that
+ * follows another's decisions, what that one answers. Whatever comes,
  * answers can be decoded, no step is lost or counted twice, and nothing that a request held stays held.
  *
  * Most of what is sent is well formed, so that it gets past the decoder, which has a fuzzer of its own.
@@ -167,6 +168,9 @@ static void make_other_request(uint16_t type, union message *message, struct bor
     case MESSAGE_pong:
         message->pong.nonce = take();
         break;
+    case MESSAGE_figures:
+        message->figures.worker = take() % 8 - 1;
+        break;
     default:
         break;
     }
@@ -213,6 +217,10 @@ static void send_frame(struct serving_session *one)
             borrowed.bulk[i] = value;
         }
         bulk.iov_len = floats * dtype_size((enum dtype)dtype);
+    }
+    if (type == MESSAGE_figures) { /* some text, or a question */
+        bulk.iov_len = (size_t)(take() % 4) << (take() % 12);
+        memset(borrowed.bulk, '{', bulk.iov_len);
     }
     /* A pipe that is full is a peer that has given up. */
     const struct outgoing frame = {type, one->client.next_request, &message, &bulk, bulk.iov_len > 0, how & 1};
@@ -300,6 +308,140 @@ static void decide(void)
     server_unlock(server);
 }
 
+/* --- The ps that this one follows --- */
+
+static struct {
+    bool meets;   /* it is there once, for what the input has for it */
+    int patience; /* waits until its follower is to leave */
+    int threads;
+    void *(*run[2])(void *context);
+    void *contexts[2];
+    int peer;
+} leader;
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
+                          void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
+                          void *context)
+{
+    (void)thread, (void)attributes;
+    assert(leader.threads < 2);
+    leader.run[leader.threads] = run;
+    leader.contexts[leader.threads++] = context;
+    return 0;
+}
+
+int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+    (void)thread, (void)result;
+    return 0;
+}
+
+static void lead_by(int fd, uint16_t type, uint64_t request, const union message *message)
+{
+    uint8_t header[FRAME_HEADER], bytes[512];
+    const size_t size = message_size(PROTOCOL_VERSION_MAX, (enum message_type)type, message);
+    assert(size <= sizeof bytes);
+    message_encode(PROTOCOL_VERSION_MAX, (enum message_type)type, message, bytes, size);
+    frame_encode(&(struct frame){.version = PROTOCOL_VERSION_MAX,
+                                 .type = type,
+                                 .request = request,
+                                 .generation = serving.server.job.generation + take() % 4 / 3,
+                                 .flags = FRAME_LAST,
+                                 .message_bytes = (uint32_t)size},
+                 header);
+    ssize_t ignored = send(fd, header, sizeof header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ignored = send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
+}
+
+/* What it says, all of it at once: a welcome, and then up to seven answers. */
+static void say_what_is_decided(int fd)
+{
+    union message message = {.welcome = {.version = PROTOCOL_VERSION_MAX,
+                                         .program = "trainer",
+                                         .role = MEMBER_PS,
+                                         .incarnation = 7,
+                                         .digest = "",
+                                         .lease_ms = 1000}};
+    static uint8_t ranges[MOST_RANGES * RANGE_BYTES];
+    const int count = take() % 8;
+    lead_by(fd, MESSAGE_welcome, 1, &message);
+    for (int i = 0; i < count; i++) {
+        const uint8_t kind = take();
+        memset(&message, 0, sizeof message);
+        switch (kind % 4) {
+        case 0:
+            message.error = (struct message_error){.code = take() % 16, .message = "no"};
+            lead_by(fd, MESSAGE_error, (uint64_t)i + 2, &message);
+            break;
+        case 1:
+            lead_by(fd, kind & 4 ? MESSAGE_done : MESSAGE_pong, (uint64_t)i + 2, &message);
+            break;
+        default: /* of some of the first workers, or of any */
+            message.aggregate.step = take_step();
+            message.aggregate.workers.bytes = ranges;
+            for (int k = 0; k < (kind >> 2) % (MOST_RANGES + 1); k++) {
+                const uint8_t which = take();
+                range_put(ranges, message.aggregate.workers.count++,
+                          (struct range){k + (which & 0xf0 ? which : 0), which % 4});
+            }
+            lead_by(fd, MESSAGE_aggregate, (uint64_t)i + 2, &message);
+        }
+    }
+}
+
+bool __wrap_connection_connect(struct connection **connection, const struct address *address,
+                               const struct member *expected, const struct credentials *credentials,
+                               const struct wake *wake, double deadline_s, struct error *error);
+bool __wrap_connection_connect(struct connection **connection, const struct address *address,
+                               const struct member *expected, const struct credentials *credentials,
+                               const struct wake *wake, double deadline_s, struct error *error)
+{
+    int ends[2];
+    (void)address, (void)expected, (void)credentials, (void)wake, (void)deadline_s;
+    *connection = NULL;
+    if (!leader.meets || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+        serving.server.leaving = true; /* there is nothing more for its thread to do */
+        return error_set(error, "nobody is there");
+    }
+    leader.meets = false;
+    leader.peer = ends[1];
+    say_what_is_decided(ends[1]);
+    shutdown(ends[1], SHUT_WR);
+    return connection_serve(connection, ends[0], "the leader", NULL, NULL, INFINITY, error);
+}
+
+/* One of the follower's two conversations, from its connection to its end. */
+static void follow(void)
+{
+    struct server *server = &serving.server;
+    struct follower *follower;
+    struct error error;
+    if (!job_is_follower(&server->job) || serving.depth >= MOST_DEPTH || leader.patience > 0) {
+        return;
+    }
+    leader.threads = 0;
+    leader.peer = -1;
+    serving.depth++;
+    if (!follower_create(&follower, server, &error)) {
+        abort();
+    }
+    const int which = take() % 2;
+    const bool left = server->leaving;
+    leader.meets = true;
+    leader.patience = 9;
+    leader.run[which](leader.contexts[which]);
+    leader.patience = 0;
+    server->leaving = left;
+    follower_destroy(follower);
+    serving.depth--;
+    if (leader.peer >= 0) {
+        close(leader.peer);
+    }
+}
+
 static void act(void)
 {
     const uint8_t action = take();
@@ -320,7 +462,11 @@ static void act(void)
         serving_tick();
         break;
     case 3:
-        decide();
+        if (action & 0x80) {
+            follow();
+        } else {
+            decide();
+        }
         break;
     case 4: /* it says that it lives, if it is asked */
         if (one->open && !one->busy && one->session.worker >= 0 && one->session.ping_wanted) {
@@ -342,6 +488,9 @@ static void act(void)
 /* Others act while somebody waits. */
 static void act_meanwhile(void)
 {
+    if (leader.patience > 0 && --leader.patience == 0) {
+        serving.server.leaving = true;
+    }
     if (serving.depth < MOST_DEPTH && input.next < input.end) {
         act();
     }
@@ -406,6 +555,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     config->cluster.min_workers = 1 + more / 32 % 3;
     config->train.train_steps = more & 128 ? 12 : 0;
     serving_begin((kind & 6) == 6);
+    serving.server.identity.hello.program = serving.server.identity.hello.cluster = "";
+    serving.server.identity.hello.digest = serving.server.identity.hello.job = "";
     serving.meanwhile = act_meanwhile;
     while (input.next < input.end) {
         act();

@@ -21,7 +21,7 @@ LEFT_ALONE = re.compile(r"(static_)?assert|_Static_assert|log_\w+|error_(set|wra
                         r"MARK|RARELY")
 # A lost one shows under load, or after a power cut.
 HELD = re.compile(r"(\w+_)?(f(data)?sync|(un)?lock|rdlock|wrlock|signal|broadcast|wake_raise)")
-SAME_EITHER_WAY = re.compile(r"fmin|fmax|memcmp|strcmp|sodium_memcmp|sodium_compare|swap\w*")
+SAME_EITHER_WAY = re.compile(r"fmin|fmax|memcmp|strcmp|sodium_memcmp|sodium_compare|calloc|swap\w*")
 JUMPS = ("return_statement", "goto_statement", "break_statement", "continue_statement")
 LITERALS = ("string_literal", "concatenated_string", "number_literal", "char_literal", "true", "false", "null")
 

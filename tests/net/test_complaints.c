@@ -64,6 +64,24 @@ static void what_lines_say(void **state)
     assert_false(note(COMPLAINT_TLS, 3, 301));
 }
 
+/* Who comes again and again is named once, and does not crowd out the others. */
+static void addresses_once_each(void **state)
+{
+    (void)state;
+    memset(&complaints, 0, sizeof complaints);
+    assert_true(note(COMPLAINT_TLS, 9, 100));
+    for (int i = 0; i < 12; i++) {
+        assert_false(note(COMPLAINT_TLS, i < 3 ? 1 + i : 3 + i % 2, 101));
+    }
+    assert_true(complaints_next(&complaints, 102, true, line));
+    const char *at = line;
+    static const char *const names[] = {"from 10.0.0.4:", ", 10.0.0.3:", ", 10.0.0.2:", ", 10.0.0.1:"};
+    for (int i = 0; i < 4; i++) {
+        at = strstr(at, names[i]);
+        assert_non_null(at);
+    }
+}
+
 static void long_texts_fit(void **state)
 {
     (void)state;
@@ -99,9 +117,8 @@ static void without_an_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_line_a_minute),
-        cmocka_unit_test(what_lines_say),
-        cmocka_unit_test(long_texts_fit),
+        cmocka_unit_test(one_line_a_minute),   cmocka_unit_test(what_lines_say),
+        cmocka_unit_test(addresses_once_each), cmocka_unit_test(long_texts_fit),
         cmocka_unit_test(without_an_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

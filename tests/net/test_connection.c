@@ -246,6 +246,31 @@ static void an_idle_timeout_ends_a_wait(void **state)
     check_idle_timeout(fleet_key);
 }
 
+/* An answer ends a wait at once, however long a silence may last. */
+static void an_answer_ends_a_wait(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct error error;
+    uint32_t size = 1, got_size, end = 0;
+    uint8_t byte = 7;
+    loopback_start(&loopback, NULL, echo, NULL);
+    struct connection *connection = connect_to(&loopback, NULL);
+    struct iovec parts[] = {{&size, sizeof size}, {&byte, 1}};
+    connection_set_idle_timeout(connection, 20);
+    const double begun_s = clock_monotonic_s();
+    for (int i = 0; i < 3; i++) {
+        assert_true(write_now(connection, parts, 2, begun_s + 60, &error));
+        assert_true(connection_read(connection, &got_size, sizeof got_size, begun_s + 60, &error));
+        assert_true(connection_read(connection, &byte, 1, begun_s + 60, &error));
+    }
+    assert_true(clock_monotonic_s() - begun_s < 15);
+    parts[0] = (struct iovec){&end, sizeof end};
+    assert_true(write_now(connection, parts, 1, soon(), &error));
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
 enum { SIPS = 20, SIP_BYTES = 1000 };
 
 /* Takes a little at a time, longer than anybody would wait for one who takes nothing, and then answers. */
@@ -530,6 +555,7 @@ int main(void)
         cmocka_unit_test(writes_gather),
         cmocka_unit_test(silent_peer_times_out),
         cmocka_unit_test(an_idle_timeout_ends_a_wait),
+        cmocka_unit_test(an_answer_ends_a_wait),
         cmocka_unit_test(what_is_taken_is_a_sign_of_life),
         cmocka_unit_test(full_pipe_times_out),
         cmocka_unit_test(wake_ends_waits),

@@ -291,6 +291,11 @@ static void waits_are_told(void **state)
     link_lost(link, NULL);
     assert_string_equal(end_record(&record), "");
     link->quiet = true;
+    link->next_try_s = 0;
+    assert_int_equal(link_try(link, &(struct error){""}), LINK_OPEN);
+    begin_record(&record);
+    link_lost(link, "it broke");
+    assert_string_equal(end_record(&record), "");
     link->missed_s -= 100;
     listening_stop(&owner);
     assert_string_equal(what_a_try_says(link, LINK_LATER), "");

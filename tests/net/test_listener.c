@@ -460,6 +460,7 @@ static void all_places_are_taken(void **state)
     assert_true(welcome && !one_more && served);
     assert_int_equal(atomic_load(&owner.left), PLACES + 1);
     assert_true(count(record.text, "too many are in their handshakes already") >= 1);
+    assert_true(count(record.text, "warning: refused 127.0.0.1:") >= 1);
 }
 
 /* TLS that fails and a hello that is refused have a line each, so that one does not hide the other. */
@@ -539,6 +540,38 @@ static void open_files(void **state)
     }
 }
 
+/* Whether a peer is still there can be told without reading from it. */
+static void who_hangs_up(void **state)
+{
+    (void)state;
+    struct listening owner = {.refusal = 0};
+    struct channel channels[2];
+    struct error error;
+    listening_start(&owner, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_true(come_in(&channels[i], &owner, i, &error) && ping(&channels[i]));
+    }
+    pthread_mutex_lock(&owner.lock); /* so that no session can leave the table */
+    struct listener_session *first = listener_next(owner.listener, NULL),
+                            *second = listener_next(owner.listener, first);
+    bool first_gone = listener_peer_hung_up(first), second_gone = listener_peer_hung_up(second);
+    pthread_mutex_unlock(&owner.lock);
+    assert_false(first_gone || second_gone);
+    pthread_mutex_lock(&owner.lock);
+    shutdown(connection_fd(channels[1].connection), SHUT_RDWR);
+    const double until_s = soon();
+    while (!(second_gone = listener_peer_hung_up(second)) && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    first_gone = listener_peer_hung_up(first);
+    pthread_mutex_unlock(&owner.lock);
+    assert_true(second_gone && !first_gone);
+    for (int i = 0; i < 2; i++) {
+        channel_close(&channels[i]);
+    }
+    listening_stop(&owner);
+}
+
 /* Sessions that would go on for ever are cut when the grace is over. */
 static void the_end_comes(void **state)
 {
@@ -582,6 +615,7 @@ int main(void)
         cmocka_unit_test(a_crowd_of_members),
         cmocka_unit_test(all_places_are_taken),
         cmocka_unit_test(causes_are_told_apart),
+        cmocka_unit_test(who_hangs_up),
         cmocka_unit_test(the_end_comes),
         cmocka_unit_test(the_end_closes_once),
         cmocka_unit_test(open_files), /* the last, for a hard limit can't be raised again */

@@ -145,6 +145,7 @@ static void half_a_word_and_gone(struct connection *connection, struct script *s
 static void ends_alike(void **state)
 {
     (void)state;
+    uint64_t heard[2];
     void (*ends[])(struct connection *, struct script *) = {half_a_word, half_a_word_and_gone};
     for (size_t i = 0; i < 2; i++) {
         struct script script = {.play = ends[i]};
@@ -160,10 +161,49 @@ static void ends_alike(void **state)
         assert_int_equal(connection_state(connection), CONNECTION_OPEN);
         assert_false(connection_read(connection, word, 1, soon(), &error));
         assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
+        heard[i] = connection_bytes_in(connection);
         assert_non_null(strstr(error.text, "closed the connection"));
         connection_close(connection);
         loopback_end(&loopback);
     }
+    assert_int_equal(heard[0] - heard[1], RECORD_HEADER + 2 + 1 + RECORD_TAG); /* the goodbye */
+}
+
+/* Session tickets of several sizes, in pieces, each with a word behind it. */
+static const size_t ticket_sizes[] = {0, 1, 255, 256, 300, 70000, 1 << 17};
+
+static void tickets(struct connection *connection, struct script *script)
+{
+    static uint8_t message[4 + (1 << 17)];
+    (void)script;
+    for (size_t i = 0; i < sizeof ticket_sizes / sizeof *ticket_sizes; i++) {
+        const size_t size = ticket_sizes[i];
+        memset(message, 24, sizeof message); /* what a key update begins with */
+        memcpy(message, (uint8_t[]){4, (uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size}, 4);
+        for (size_t at = 0, piece = 3; at < 4 + size; at += piece, piece = 9000) {
+            piece = piece < 4 + size - at ? piece : 4 + size - at;
+            send_record(connection, RECORD_HANDSHAKE, message + at, piece);
+        }
+        send_record(connection, RECORD_DATA, "word", 4);
+    }
+}
+
+static void tickets_are_passed_over(void **state)
+{
+    (void)state;
+    struct script script = {.play = tickets};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct error error;
+    for (size_t i = 0; i < sizeof ticket_sizes / sizeof *ticket_sizes; i++) {
+        char word[5] = "";
+        if (!connection_read(connection, word, 4, soon(), &error)) {
+            fail_msg("behind a ticket of %zu bytes: %s", ticket_sizes[i], error.text);
+        }
+        assert_string_equal(word, "word");
+    }
+    connection_close(connection);
+    loopback_end(&loopback);
 }
 
 static void goodbye_and_more(struct connection *connection, struct script *script)
@@ -391,6 +431,7 @@ int main(void)
         cmocka_unit_test(spent_keys_are_replaced),
         cmocka_unit_test(peer_asks_for_new_keys),
         cmocka_unit_test(ends_alike),
+        cmocka_unit_test(tickets_are_passed_over),
         cmocka_unit_test(nothing_comes_behind_a_goodbye),
         cmocka_unit_test(refused_records),
         cmocka_unit_test(tickets_go_by),

@@ -117,7 +117,7 @@ static bool add_numbers(struct survey_column *column, const cJSON *object)
     moments->count += count;
     column->minimum = fmin(column->minimum, minimum);
     column->maximum = fmax(column->maximum, maximum);
-    return true;
+    return isfinite(moments->mean) && isfinite(moments->squares); /* numbers may be too far apart for these */
 }
 
 static bool add_values(struct survey_column *column, const cJSON *object)

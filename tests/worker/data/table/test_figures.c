@@ -185,12 +185,28 @@ static void damage_is_an_error(void **state)
     }
 }
 
+/* Each number is a good one, and yet there is no deviation of them all. */
+static void numbers_that_are_too_far_apart(void **state)
+{
+    (void)state;
+    static const char format[] =
+        "{\"rows\":6,\"columns\":[{\"name\":\"number\",\"missing\":0,\"texts\":0,\"numbers\":6,"
+        "\"mean\":%s,\"squares\":%s,\"minimum\":-2,\"maximum\":2,\"values\":[],\"counts\":[]}]}";
+    static const char *const figures[][2] = {{"1.7e308", "0"}, {"-1e200", "1"}, {"0", "1e999"}, {"1e999", "0"}};
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, format, figures[i][0], figures[i][1]);
+        try_merge(text, "column number: its figures are damaged, or too many for this machine");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_make_the_whole),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(damage_is_an_error),
+        cmocka_unit_test(numbers_that_are_too_far_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
