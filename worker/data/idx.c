@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 static int element_bytes(int type)
 {
     switch (type) {
@@ -118,7 +120,7 @@ bool idx_read_end(const struct idx_header *header, struct stream *stream, struct
 bool idx_read_elements(const struct idx_header *header, struct stream *stream, uint8_t **bytes, struct error *error)
 {
     size_t size = (size_t)header->bytes;
-    uint8_t *elements = malloc(size + IDX_PADDING);
+    uint8_t *elements = memory_aligned(size + IDX_PADDING);
     if (!elements) {
         return error_set(error, "%s: out of memory for its %zu bytes", stream_name(stream), size);
     }
