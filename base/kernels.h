@@ -47,19 +47,28 @@ struct gemm {
 };
 
 /*
+ * How the entries of a pair are divided: the first `both` are of both rows, those up to `even` of the even row alone,
+ * the rest of the odd one. Each part is a multiple of KERNEL_ENTRIES.
+ */
+struct parts {
+    uint8_t both, even;
+};
+
+/*
  * out[2r][j] (+)= sum over entries e of pair r, in order, of value[2e] x (in + offset[e])[j]; out[2r + 1] with value[2e
  * + 1].
  *
  * Rows are processed in pairs that share many entries, as neighbouring pixels or images of one class do: each load
  * serves both. The entries of pair r are start[r] .. start[r + 1] - 1, a multiple of KERNEL_ENTRIES (padded with values
  * 0, which may repeat an offset). `order` groups pairs with the same number of entries, which helps the branch
- * predictor.
+ * predictor. With `parts`, what only one of the two rows has is multiplied for that one alone.
  */
 struct sparse {
     int pairs, n;
     const uint8_t *order;
     const uint32_t *start;
-    const uint32_t *offset; /* in bytes */
+    const struct parts *parts; /* of each pair; NULL: all entries are of both rows */
+    const uint32_t *offset;    /* in bytes */
     const float *value;
     const float *in;
     float *out;
@@ -210,6 +219,12 @@ struct kernels {
      * value 0 up to a multiple of KERNEL_ENTRIES; returns the number of entries. count: a multiple of 16.
      */
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
+    /*
+     * The same in parts, each filled up so: where both are not zero, where only the even one is not, where only the odd
+     * one is not. count: at most KERNEL_BLOCK. NULL: dividing pairs does not pay here.
+     */
+    int (*compress_parts)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
+                          float *value, struct parts *parts);
     /*
      * Reorders images so that 2i and 2i + 1 are similar: each is paired with the one of the KERNEL_AMONG - 1 after it
      * whose signature differs in the fewest bits, the first of equals.

@@ -5,6 +5,7 @@
 
 #define KERNELS_TABLE      kernels_avx512
 #define KERNELS_NAME       "avx512"
+#define KERNELS_PARTS      simd_compress_parts
 #define KERNELS_STRIP      64
 #define KERNELS_DENSE_FROM 0.5f
 #define VEC_LANES          16
@@ -110,28 +111,69 @@ VEC float vec_largest(vec a)
     return _mm512_reduce_max_ps(a);
 }
 
-static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value)
+enum { PACKED = KERNEL_BLOCK + 16 + KERNEL_ENTRIES };
+
+/* Appends entries that are packed as position x 2^16 + odd byte x 2^8 + even byte, filled up; returns their number. */
+VEC int unpack(uint32_t *packed, int count, int stride, uint32_t *offset, float *value)
 {
     const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i step = _mm512_set1_epi32(16 * stride);
+    const __m512i strides = _mm512_set1_epi32(stride), byte = _mm512_set1_epi32(0xff);
     const __m512 scale = _mm512_set1_ps(1.0f / 255.0f);
-    __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride));
-    int entries = 0;
-    for (int i = 0; i < count; i += 16, at = _mm512_add_epi32(at, step)) {
-        __m512i a = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(even + i)));
-        __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(odd + i)));
-        __m512i either = _mm512_or_si512(a, b);
-        __mmask16 set = _mm512_test_epi32_mask(either, either);
-        __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_compress_epi32(set, a)), scale);
-        __m512 second = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_compress_epi32(set, b)), scale);
-        _mm512_storeu_ps(value + 2 * entries, _mm512_permutex2var_ps(first, low, second));
-        _mm512_storeu_ps(value + 2 * entries + 16, _mm512_permutex2var_ps(first, high, second));
-        _mm512_storeu_si512(offset + entries, _mm512_maskz_compress_epi32(set, at));
-        entries += __builtin_popcount(set);
+    for (; count % KERNEL_ENTRIES != 0; count++) {
+        packed[count] = packed[count - 1] & 0xffff0000u;
     }
-    return pad_entries(entries, offset, value);
+    for (int i = 0; i < count; i += 16) {
+        __m512i entry = _mm512_loadu_si512(packed + i);
+        __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_and_si512(entry, byte)), scale);
+        __m512 second = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(entry, 8), byte)), scale);
+        _mm512_storeu_ps(value + 2 * i, _mm512_permutex2var_ps(first, low, second));
+        _mm512_storeu_ps(value + 2 * i + 16, _mm512_permutex2var_ps(first, high, second));
+        _mm512_storeu_si512(offset + i, _mm512_mullo_epi32(_mm512_srli_epi32(entry, 16), strides));
+    }
+    return count;
+}
+
+/* Positions are unpacked where something is set, which is seldom: a quarter of the pixels of two digits. */
+VEC int compress_into(const int parts, int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
+                      float *value, int ends[3])
+{
+    uint32_t packed[3][PACKED];
+    const __m512i step = _mm512_set1_epi32(16 << 16);
+    __m512i at = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
+    int counts[3] = {0}, entries = 0;
+    for (int i = 0; i < count; i += 16, at = _mm512_add_epi32(at, step)) {
+        __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(even + i));
+        __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(odd + i));
+        __mmask16 in_a = _mm_test_epi8_mask(a, a), in_b = _mm_test_epi8_mask(b, b);
+        __m512i bytes = _mm512_or_si512(_mm512_cvtepu8_epi32(a), _mm512_slli_epi32(_mm512_cvtepu8_epi32(b), 8));
+        const __mmask16 in[3] = {parts == 1 ? in_a | in_b : in_a & in_b, in_a & (__mmask16)~in_b,
+                                 in_b & (__mmask16)~in_a};
+        for (int part = 0; part < parts; part++) {
+            _mm512_storeu_si512(packed[part] + counts[part],
+                                _mm512_maskz_compress_epi32(in[part], _mm512_or_si512(at, bytes)));
+            counts[part] += __builtin_popcount(in[part]);
+        }
+    }
+    for (int part = 0; part < parts; part++) {
+        entries += unpack(packed[part], counts[part], stride, offset + entries, value + 2 * entries);
+        ends[part] = entries;
+    }
+    return entries;
+}
+
+static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value)
+{
+    int ends[3];
+    return compress_into(1, count, even, odd, stride, offset, value, ends);
+}
+
+static int simd_compress_parts(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
+                               float *value, struct parts *parts)
+{
+    int ends[3], entries = compress_into(3, count, even, odd, stride, offset, value, ends);
+    *parts = (struct parts){(uint8_t)ends[0], (uint8_t)ends[1]};
+    return entries;
 }
 
 #include "base/kernels/kernels_simd.h"

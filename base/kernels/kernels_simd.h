@@ -3,7 +3,7 @@
  * its operations (vec_load, vec_fma, ...), VEC_COLUMNS (most vectors that a gemm tile is wide), VEC_TILE (accumulators
  * of a gemm tile; with operands they must fit the registers), VEC_UNROLL (rows of b that gemm takes between two jumps),
  * VEC_SETS (sets of 8 accumulators that `sparse` has registers for: 1 or 2) and KERNELS_TABLE, KERNELS_NAME,
- * KERNELS_STRIP, KERNELS_DENSE_FROM for the table.
+ * KERNELS_STRIP, KERNELS_DENSE_FROM for the table, and KERNELS_PARTS if it has a compress_parts.
  *
  * Accumulators are small arrays indexed only by constants, so that the compiler keeps them in registers: every function
  * with accumulators is inlined with constant sizes, and its loops over them are unrolled.
@@ -197,26 +197,59 @@ INLINE void sparse_entry(const int columns, const float *row, const float *value
     }
 }
 
+/* One entry of one row of the pair. */
+INLINE void sparse_single(const int columns, const float *row, const float *value, vec *sum)
+{
+    vec left = vec_broadcast(value);
+    UNROLL
+    for (int v = 0; v < columns; v++) {
+        sum[v] = vec_fma(left, vec_load(row + v * VEC_LANES), sum[v]);
+    }
+}
+
+enum sparse_part { PART_BOTH, PART_EVEN, PART_ODD };
+
+/* Entries [at, end) of one part; every other one has its own accumulators, if there are two sets. */
+INLINE void sparse_part(const enum sparse_part part, const int columns, const int sets, const struct sparse *s,
+                        const float *in, size_t at, size_t end, vec *sum)
+{
+    const float *value = s->value + 2 * at;
+    const uint32_t *behind = s->offset + end;
+    for (const uint32_t *offset = s->offset + at; offset < behind; offset += KERNEL_ENTRIES) {
+        UNROLL
+        for (int k = 0; k < KERNEL_ENTRIES; k++) {
+            vec *set = sum + 2 * columns * (sets - 1) * (k % 2);
+            const float *row = row_behind(in, offset[k]);
+            if (part == PART_BOTH) {
+                sparse_entry(columns, row, value + 2 * k, set);
+            } else if (part == PART_EVEN) {
+                sparse_single(columns, row, value + 2 * k, set);
+            } else {
+                sparse_single(columns, row, value + 2 * k + 1, set + columns);
+            }
+        }
+        value += 2 * KERNEL_ENTRIES;
+    }
+}
+
 /*
  * KERNEL_ENTRIES at a time. With few accumulators, multiplications would wait for each other: then every other entry
- * has its own set, added up at the end. `accumulate` and `ahead` are compile-time constants, so that everything a pair
- * needs stays in registers: most pairs are short.
+ * has its own set, added up at the end. `accumulate`, `ahead` and `divided` are compile-time constants, so that
+ * everything a pair needs stays in registers: most pairs are short.
  */
 INLINE void sparse_columns(const int columns, const int sets, const bool accumulate, const bool ahead,
-                           const struct sparse *s, int j)
+                           const bool divided, const struct sparse *shared, int j)
 {
+    const struct sparse own = *shared, *s = &own; /* a copy that no store below aliases */
     const float *in = s->in + j;
     const uint8_t *order = s->order, *last = order + s->pairs;
-    const uint32_t *start = s->start, *offsets = s->offset;
-    const float *values = s->value;
     const size_t stride = (size_t)s->out_stride;
     float *out = s->out + j;
     COMPUTE(in);
     COMPUTE(out);
     for (const int32_t *rows = s->ahead_rows; order < last; order++) {
-        const size_t r = *order, end = start[r + 1];
-        const uint32_t *offset = offsets + start[r];
-        const float *value = values + 2 * (size_t)start[r];
+        const size_t r = *order, begin = s->start[r], end = s->start[r + 1];
+        const size_t both = divided ? begin + s->parts[r].both : end, single = divided ? begin + s->parts[r].even : end;
         float *even = out + 2 * r * stride, *odd = even + stride;
         COMPUTE(even);
         COMPUTE(odd);
@@ -235,13 +268,10 @@ INLINE void sparse_columns(const int columns, const int sets, const bool accumul
         for (int v = 2 * columns; v < 2 * columns * sets; v++) {
             sum[v] = vec_zero();
         }
-        for (const uint32_t *behind = offsets + end; offset < behind; offset += KERNEL_ENTRIES) {
-            UNROLL
-            for (int k = 0; k < KERNEL_ENTRIES; k++) {
-                sparse_entry(columns, row_behind(in, offset[k]), value + 2 * k,
-                             sum + 2 * columns * (sets - 1) * (k % 2));
-            }
-            value += 2 * KERNEL_ENTRIES;
+        sparse_part(PART_BOTH, columns, sets, s, in, begin, both, sum);
+        if (divided) {
+            sparse_part(PART_EVEN, columns, sets, s, in, both, single, sum);
+            sparse_part(PART_ODD, columns, sets, s, in, single, end, sum);
         }
         UNROLL
         for (int v = 0; v < columns; v++) {
@@ -253,36 +283,47 @@ INLINE void sparse_columns(const int columns, const int sets, const bool accumul
     }
 }
 
-INLINE void sparse_all(const bool accumulate, const bool ahead, const struct sparse *s)
+INLINE void sparse_all(const bool accumulate, const bool ahead, const bool divided, const struct sparse *s)
 {
     int j = 0;
     for (; j + 4 * VEC_LANES <= s->n; j += 4 * VEC_LANES) {
-        sparse_columns(4, VEC_SETS, accumulate, ahead, s, j);
+        sparse_columns(4, VEC_SETS, accumulate, ahead, divided, s, j);
     }
     switch ((s->n - j) / VEC_LANES) {
     case 3:
-        sparse_columns(3, VEC_SETS, accumulate, ahead, s, j);
+        sparse_columns(3, VEC_SETS, accumulate, ahead, divided, s, j);
         break;
     case 2:
-        sparse_columns(2, 2, accumulate, ahead, s, j);
+        sparse_columns(2, 2, accumulate, ahead, divided, s, j);
         break;
     case 1:
-        sparse_columns(1, 2, accumulate, ahead, s, j);
+        sparse_columns(1, 2, accumulate, ahead, divided, s, j);
         break;
     default:
         break;
     }
 }
 
-static void simd_sparse(const struct sparse *s)
+INLINE void sparse_as(const bool divided, const struct sparse *s)
 {
     if (s->accumulate) {
-        sparse_all(true, false, s);
+        sparse_all(true, false, divided, s);
     } else if (s->ahead) {
-        sparse_all(false, true, s);
+        sparse_all(false, true, divided, s);
     } else {
-        sparse_all(false, false, s);
+        sparse_all(false, false, divided, s);
     }
+}
+
+static void simd_sparse(const struct sparse *s)
+{
+#ifdef KERNELS_PARTS
+    if (s->parts) {
+        sparse_as(true, s);
+        return;
+    }
+#endif
+    sparse_as(false, s);
 }
 
 static void simd_scatter(const struct scatter *scatter)
@@ -702,6 +743,9 @@ const struct kernels KERNELS_TABLE = {
     .gather = simd_gather,
     .transpose_bytes = simd_transpose_bytes,
     .compress = simd_compress,
+#ifdef KERNELS_PARTS
+    .compress_parts = KERNELS_PARTS,
+#endif
     .pair = loop_pair,
     .scale = loop_scale,
 };

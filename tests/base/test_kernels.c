@@ -115,10 +115,24 @@ static void test_gemm_rows_are_independent(void **state)
     assert_memory_equal(expected, actual, 37 * 64 * sizeof(float));
 }
 
+/* A pair's entries in parts of any size; what is of one row alone has nothing for the other one. */
+static void divide(int pairs, const uint32_t *start, struct parts *parts)
+{
+    for (int i = 0; i < pairs; i++) {
+        int entries = (int)(start[i + 1] - start[i]) / KERNEL_ENTRIES;
+        int both = below(entries + 1), even = both + below(entries - both + 1);
+        parts[i] = (struct parts){(uint8_t)(both * KERNEL_ENTRIES), (uint8_t)(even * KERNEL_ENTRIES)};
+        for (uint32_t e = start[i] + parts[i].both; e < start[i + 1]; e++) {
+            a[2 * e + (e < start[i] + parts[i].even)] = 0.0f;
+        }
+    }
+}
+
 static void test_sparse(void **state)
 {
     (void)state;
     static uint32_t start[KERNEL_CHUNK + 1];
+    static struct parts parts[KERNEL_CHUNK];
     static uint32_t offset[40 * KERNEL_CHUNK];
     static uint8_t order[KERNEL_CHUNK];
     static int32_t ahead[2 * KERNEL_CHUNK];
@@ -143,6 +157,7 @@ static void test_sparse(void **state)
                                 .value = a,
                                 .in = b,
                                 .out_stride = n + 16 * below(3),
+                                .parts = below(2) ? parts : NULL,
                                 .accumulate = below(2),
                                 .ahead = below(2) ? b : NULL,
                                 .ahead_rows = ahead,
@@ -151,6 +166,7 @@ static void test_sparse(void **state)
             continue;
         }
         fill(a);
+        divide(pairs, start, parts);
         fill(b);
         fill(expected);
         memcpy(actual, expected, sizeof actual);
@@ -202,39 +218,51 @@ static void test_scatter(void **state)
     }
 }
 
-/* What is compressed and then added up by twos is what the bytes say, one row after the other. */
+/* Two rows of bytes, compressed, times b: what the bytes say, one row after the other. */
+static void check_pair(bool divided)
+{
+    enum { COUNT = 64, N = 48 };
+    static uint32_t offset[COUNT + 2 * KERNEL_ENTRIES + KERNEL_SLACK];
+    static float values[2 * (COUNT + 2 * KERNEL_ENTRIES + KERNEL_SLACK)];
+    const uint8_t order[] = {0};
+    struct parts parts;
+    const int stride = N * (int)sizeof(float);
+    int entries = divided ? tested->compress_parts(COUNT, bytes, bytes + COUNT, stride, offset, values, &parts)
+                          : tested->compress(COUNT, bytes, bytes + COUNT, stride, offset, values);
+    uint32_t start[] = {0, (uint32_t)entries};
+    struct sparse sparse = {.pairs = 1,
+                            .n = N,
+                            .order = order,
+                            .start = start,
+                            .parts = divided ? &parts : NULL,
+                            .offset = offset,
+                            .value = values,
+                            .in = b,
+                            .out = actual,
+                            .out_stride = N};
+    tested->sparse(&sparse);
+    for (int odd = 0; odd < 2; odd++) {
+        for (int j = 0; j < N; j++) {
+            double sum = 0.0;
+            for (int i = 0; i < COUNT; i++) {
+                sum += bytes[odd * COUNT + i] / 255.0 * (double)b[i * N + j];
+            }
+            expected[odd * N + j] = (float)sum;
+        }
+    }
+    assert_close(expected, actual, 2 * N, 1e-5);
+}
+
 static void test_pairs_are_two_rows(void **state)
 {
     (void)state;
-    enum { COUNT = 64, N = 48 };
-    static uint32_t offset[COUNT + KERNEL_SLACK];
-    static float values[2 * (COUNT + KERNEL_SLACK)];
-    const uint8_t order[] = {0};
     for (int density = 0; density <= 100; density += 20) {
         fill(b);
         fill_bytes(density);
-        uint32_t start[] = {0,
-                            (uint32_t)tested->compress(COUNT, bytes, bytes + COUNT, N * sizeof(float), offset, values)};
-        struct sparse sparse = {.pairs = 1,
-                                .n = N,
-                                .order = order,
-                                .start = start,
-                                .offset = offset,
-                                .value = values,
-                                .in = b,
-                                .out = actual,
-                                .out_stride = N};
-        tested->sparse(&sparse);
-        for (int odd = 0; odd < 2; odd++) {
-            for (int j = 0; j < N; j++) {
-                double sum = 0.0;
-                for (int i = 0; i < COUNT; i++) {
-                    sum += bytes[odd * COUNT + i] / 255.0 * (double)b[i * N + j];
-                }
-                expected[odd * N + j] = (float)sum;
-            }
+        check_pair(false);
+        if (tested->compress_parts) {
+            check_pair(true);
         }
-        assert_close(expected, actual, 2 * N, 1e-5);
     }
 }
 
@@ -569,6 +597,36 @@ static void test_compress(void **state)
     }
 }
 
+/* Like the reference's; and each part holds what its name says, in order. */
+static void test_compress_parts(void **state)
+{
+    (void)state;
+    enum { MOST = KERNEL_BLOCK + 3 * KERNEL_ENTRIES + KERNEL_SLACK };
+    static uint32_t offset_expected[MOST], offset_actual[MOST];
+    for (int round = 0; round < ROUNDS && tested->compress_parts; round++) {
+        int count = 16 * (1 + below(KERNEL_BLOCK / 16)), stride = 1 + below(3000);
+        struct parts wanted, parts;
+        fill_bytes(round == 0 ? 0 : round == 1 ? 100 : below(101));
+        const uint8_t *even = bytes, *odd = bytes + count;
+        int entries = kernels_reference.compress_parts(count, even, odd, stride, offset_expected, expected, &wanted);
+        assert_int_equal(tested->compress_parts(count, even, odd, stride, offset_actual, actual, &parts), entries);
+        assert_int_equal(parts.both, wanted.both);
+        assert_int_equal(parts.even, wanted.even);
+        assert_memory_equal(offset_expected, offset_actual, (size_t)entries * sizeof(uint32_t));
+        assert_memory_equal(expected, actual, 2 * (size_t)entries * sizeof(float));
+        assert_int_equal(parts.both % KERNEL_ENTRIES + parts.even % KERNEL_ENTRIES + entries % KERNEL_ENTRIES, 0);
+        assert_true(parts.both <= parts.even && parts.even <= entries);
+        for (int e = 0, seen = 0; e < entries; e++) {
+            int at = (int)offset_actual[e] / stride, part = e < parts.both ? 0 : e < parts.even ? 1 : 2;
+            bool is_padding = actual[2 * e] == 0.0f && actual[2 * e + 1] == 0.0f;
+            seen = e == 0 || e == parts.both || e == parts.even ? -1 : seen;
+            assert_true(is_padding || at > seen);
+            assert_true(is_padding || ((even[at] != 0) == (part != 2) && (odd[at] != 0) == (part != 1)));
+            seen = at;
+        }
+    }
+}
+
 static int differences(const struct signature *one, const struct signature *other)
 {
     int differ = 0;
@@ -633,6 +691,7 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_gather),
         cmocka_unit_test(test_compress),
+        cmocka_unit_test(test_compress_parts),
         cmocka_unit_test(test_pair),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);

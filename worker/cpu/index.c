@@ -35,18 +35,21 @@ static int block_first(int pixels, int blocks, int block)
 static size_t block_entries(const struct kernels *kernels, int pitch, int capacity)
 {
     size_t pairs = (size_t)capacity / 2 + (size_t)chunk_count(capacity) * ((size_t)pitch / 2 + 1);
-    return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + (KERNEL_ENTRIES - 1) * pairs + KERNEL_SLACK;
+    return (size_t)(kernels->dense_from * (float)pitch * (float)capacity) + 3 * (KERNEL_ENTRIES - 1) * pairs +
+           KERNEL_SLACK;
 }
 
-/* Lays one block out from *memory (NULL: only counts) and advances it. */
-static void block_layout(struct index_block *block, const struct kernels *kernels, int capacity, size_t *bytes,
-                         char *memory)
+/* Lays one block out from *memory (NULL: only counts) and advances it. divided: the pairs' entries come in parts. */
+static void block_layout(struct index_block *block, const struct kernels *kernels, bool divided, int capacity,
+                         size_t *bytes, char *memory)
 {
     size_t entries = block_entries(kernels, block->pitch, capacity);
     size_t chunks = (size_t)chunk_count(capacity);
     size_t starts[] = {align_up(chunks * (KERNEL_CHUNK / 2 + 1) * sizeof(uint32_t)),
                        align_up(chunks * (KERNEL_BLOCK / 2 + 1) * sizeof(uint32_t)),
                        align_up(chunks * (KERNEL_CHUNK / 2)), align_up(chunks * (KERNEL_BLOCK / 2))};
+    size_t parts[] = {divided ? align_up(chunks * (KERNEL_CHUNK / 2) * sizeof(struct parts)) : 0,
+                      divided ? align_up(chunks * (KERNEL_BLOCK / 2) * sizeof(struct parts)) : 0};
     size_t offsets = align_up(entries * sizeof(uint32_t));
     size_t values = align_up(2 * entries * sizeof(float));
     size_t sparse = 2 * (offsets + values);
@@ -59,13 +62,16 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
         block->row_order = (uint8_t *)at;
         block->column_order = (uint8_t *)at + starts[2];
         at += starts[2] + starts[3];
+        block->row_parts = divided ? (struct parts *)(void *)at : NULL;
+        block->column_parts = divided ? (struct parts *)(void *)(at + parts[0]) : NULL;
+        at += parts[0] + parts[1];
         block->values = (float *)(void *)at;
         block->row_value = (float *)(void *)at;
         block->column_value = (float *)(void *)(at + values);
         block->row_offset = (uint32_t *)(void *)(at + 2 * values);
         block->column_offset = (uint32_t *)(void *)(at + 2 * values + offsets);
     }
-    *bytes += starts[0] + starts[1] + starts[2] + starts[3] + (sparse > dense ? sparse : dense);
+    *bytes += starts[0] + starts[1] + starts[2] + starts[3] + parts[0] + parts[1] + (sparse > dense ? sparse : dense);
 }
 
 bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
@@ -75,6 +81,8 @@ bool index_create(struct batch_index *index, const struct kernels *kernels, int 
                                   .row_stride = row_stride,
                                   .column_stride = column_stride,
                                   .block_count = index_block_count(pixels)};
+    /* Where only pixels are indexed, for few outputs, dividing costs more than it saves. */
+    const bool divided = kernels->compress_parts && row_stride > 0;
     index->blocks = calloc((size_t)index->block_count, sizeof *index->blocks);
     if (index->blocks) {
         size_t bytes = 0;
@@ -83,12 +91,12 @@ bool index_create(struct batch_index *index, const struct kernels *kernels, int 
             block->first = block_first(pixels, index->block_count, i);
             block->count = block_first(pixels, index->block_count, i + 1) - block->first;
             block->pitch = round_up(block->count, GROUP);
-            block_layout(block, kernels, capacity, &bytes, NULL);
+            block_layout(block, kernels, divided, capacity, &bytes, NULL);
         }
         index->memory = aligned_alloc(ALIGN, bytes);
         bytes = 0;
         for (int i = 0; i < index->block_count && index->memory; i++) {
-            block_layout(&index->blocks[i], kernels, capacity, &bytes, index->memory);
+            block_layout(&index->blocks[i], kernels, divided, capacity, &bytes, index->memory);
         }
     }
     if (!index->memory) {
@@ -194,16 +202,24 @@ static void order_pairs(int count, const uint32_t *start, uint8_t *order)
 /* The partner of an odd one out. */
 static const uint8_t nothing[KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK];
 
+static uint32_t compress(const struct kernels *kernels, int count, const uint8_t *even, const uint8_t *odd, int stride,
+                         uint32_t *offset, float *value, struct parts *parts)
+{
+    return (uint32_t)(parts ? kernels->compress_parts(count, even, odd, stride, offset, value, parts)
+                            : kernels->compress(count, even, odd, stride, offset, value));
+}
+
 /* Indexes the pairs of samples of one chunk; their entries follow the first `entries`. Returns the new number. */
 static uint32_t build_rows(struct index_block *block, const struct kernels *kernels, const uint8_t *bytes, int chunk,
                            int samples, int stride, uint32_t entries)
 {
     uint32_t *start = block->row_start + (size_t)chunk * (KERNEL_CHUNK / 2 + 1);
+    struct parts *parts = block->row_parts ? block->row_parts + (size_t)chunk * (KERNEL_CHUNK / 2) : NULL;
     int pair = 0;
     for (int i = 0; i < samples; i += 2, pair++, bytes += 2 * block->pitch) {
         start[pair] = entries;
-        entries += (uint32_t)kernels->compress(block->pitch, bytes, i + 1 < samples ? bytes + block->pitch : nothing,
-                                               stride, block->row_offset + entries, block->row_value + 2 * entries);
+        entries += compress(kernels, block->pitch, bytes, i + 1 < samples ? bytes + block->pitch : nothing, stride,
+                            block->row_offset + entries, block->row_value + 2 * entries, parts ? parts + pair : NULL);
     }
     start[pair] = entries;
     order_pairs(pair, start, block->row_order + (size_t)chunk * (KERNEL_CHUNK / 2));
@@ -215,13 +231,14 @@ static uint32_t build_columns(struct index_block *block, const struct kernels *k
                               int samples, int stride, uint32_t entries)
 {
     uint32_t *start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1);
+    struct parts *parts = block->column_parts ? block->column_parts + (size_t)chunk * (KERNEL_BLOCK / 2) : NULL;
     int pair = 0;
     for (int i = 0; i < block->present_count; i += 2, pair++) {
         start[pair] = entries;
-        entries += (uint32_t)kernels->compress(
-            samples, bytes + block->present[i] * samples,
-            i + 1 < block->present_count ? bytes + block->present[i + 1] * samples : nothing, stride,
-            block->column_offset + entries, block->column_value + 2 * entries);
+        entries +=
+            compress(kernels, samples, bytes + block->present[i] * samples,
+                     i + 1 < block->present_count ? bytes + block->present[i + 1] * samples : nothing, stride,
+                     block->column_offset + entries, block->column_value + 2 * entries, parts ? parts + pair : NULL);
     }
     start[pair] = entries;
     order_pairs(pair, start, block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2));

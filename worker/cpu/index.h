@@ -26,13 +26,15 @@ struct index_block {
     int present_count;
     int32_t present[KERNEL_BLOCK + 1];
     /* Pairs of samples, chunk by chunk, counted from the chunk's first (a last one may be unpaired): */
-    uint8_t *row_order;   /* [chunks][KERNEL_CHUNK / 2]: pairs by number of entries */
-    uint32_t *row_start;  /* [chunks][KERNEL_CHUNK / 2 + 1]: the entries of each pair ... */
-    uint32_t *row_offset; /* ... pixels of the block that are set in one of the two, x row_stride in bytes ... */
-    float *row_value;     /* ... and both values, 0..1 */
+    uint8_t *row_order;      /* [chunks][KERNEL_CHUNK / 2]: pairs by number of entries */
+    struct parts *row_parts; /* [chunks][KERNEL_CHUNK / 2]: how they are divided; NULL: they are not */
+    uint32_t *row_start;     /* [chunks][KERNEL_CHUNK / 2 + 1]: the entries of each pair ... */
+    uint32_t *row_offset;    /* ... pixels of the block that are set in one of the two, x row_stride in bytes ... */
+    float *row_value;        /* ... and both values, 0..1 */
     /* Pairs of present pixels, chunk by chunk (a last one may be unpaired): */
-    uint8_t *column_order;   /* [chunks][KERNEL_BLOCK / 2]: pairs by number of entries */
-    uint32_t *column_start;  /* [chunks][KERNEL_BLOCK / 2 + 1]: the entries of each pair ... */
+    uint8_t *column_order;      /* [chunks][KERNEL_BLOCK / 2]: pairs by number of entries */
+    struct parts *column_parts; /* [chunks][KERNEL_BLOCK / 2]: how they are divided; NULL: they are not */
+    uint32_t *column_start;     /* [chunks][KERNEL_BLOCK / 2 + 1]: the entries of each pair ... */
     uint32_t *column_offset; /* ... samples of the chunk in which one of the two is set, x column_stride in bytes ... */
     float *column_value;     /* ... and both values */
 };

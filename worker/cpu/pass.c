@@ -237,9 +237,11 @@ static void first_block(const struct pass *pass, const struct index_block *block
                                   .out = out};
         network->kernels->scatter(&scatter);
     } else {
+        const struct parts *parts = block->row_parts;
         struct sparse sparse = {.pairs = (samples + 1) / 2,
                                 .n = n,
                                 .order = block->row_order + (size_t)chunk * (KERNEL_CHUNK / 2),
+                                .parts = parts ? parts + (size_t)chunk * (KERNEL_CHUNK / 2) : NULL,
                                 .start = block->row_start + (size_t)chunk * (KERNEL_CHUNK / 2 + 1),
                                 .offset = block->row_offset,
                                 .value = block->row_value,
@@ -554,9 +556,11 @@ static void first_gradient_sparse(const struct pass *pass, const struct index_bl
     const struct network *network = pass->network;
     const struct strips *strips = &network->strips[0];
     int n = strip_floats(strips, strip);
+    const struct parts *parts = block->column_parts;
     struct sparse sparse = {.pairs = (block->present_count + 1) / 2,
                             .n = n,
                             .order = block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2),
+                            .parts = parts ? parts + (size_t)chunk * (KERNEL_BLOCK / 2) : NULL,
                             .start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1),
                             .offset = block->column_offset,
                             .value = block->column_value,
