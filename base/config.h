@@ -43,6 +43,7 @@ enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF, SHARD
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
 enum outer_optimizer { OUTER_AVERAGE, OUTER_MOMENTUM, OUTER_NESTEROV, OUTER_ADAM };
 enum round_weights { WEIGHTS_BY_EXAMPLES, WEIGHTS_EQUAL };
+enum aggregate_kind { AGGREGATE_MEAN, AGGREGATE_TRIMMED_MEAN, AGGREGATE_MEDIAN };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
 
 struct string_list {
@@ -148,16 +149,19 @@ struct config_train {
     double outer_learning_rate; /* 0 in the file or unset: the outer optimizer's own default, as for learning_rate */
     double outer_momentum;
     enum round_weights round_weights;
-    double participation;       /* share of those who are there that take part in a round */
-    double over_selection;      /* so many times as many are asked as a round takes */
-    double round_deadline_secs; /* a round that has lasted so long is made of what has come; 0 = none */
-    int64_t train_steps;        /* last global step, as StopAtStepHook's last_step; 0 = no limit */
-    double epochs;              /* 0 = no limit */
-    enum loss_kind loss;        /* LOSS_AUTO: by what is to be learnt */
-    double huber_delta;         /* errors up to this count by their square */
-    double quantile;            /* that LOSS_QUANTILE predicts, and that pinball measures */
-    double anomaly_quantile;    /* of the validation rows' reconstruction errors: larger ones are anomalies */
-    char *class_weights;        /* "": all 1; "balanced"; "name:weight,..." */
+    enum aggregate_kind aggregate; /* what of a round's differences goes to outer_optimizer */
+    double trim;                   /* share that trimmed_mean leaves out at each end */
+    double clip_difference_norm;   /* larger differences are scaled down to it; 0 = off */
+    double participation;          /* share of those who are there that take part in a round */
+    double over_selection;         /* so many times as many are asked as a round takes */
+    double round_deadline_secs;    /* a round that has lasted so long is made of what has come; 0 = none */
+    int64_t train_steps;           /* last global step, as StopAtStepHook's last_step; 0 = no limit */
+    double epochs;                 /* 0 = no limit */
+    enum loss_kind loss;           /* LOSS_AUTO: by what is to be learnt */
+    double huber_delta;            /* errors up to this count by their square */
+    double quantile;               /* that LOSS_QUANTILE predicts, and that pinball measures */
+    double anomaly_quantile;       /* of the validation rows' reconstruction errors: larger ones are anomalies */
+    char *class_weights;           /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
     double target_accuracy; /* stop once validation reaches it; 0 = never */
     double target_metric;   /* the same of best_metric; 0 = never */

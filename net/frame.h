@@ -29,7 +29,8 @@ enum {
     FRAME_LAST = 1,           /* flags: the last (or only) frame of this request or answer */
     PROTOCOL_VERSION_MIN = 1, /* what this program speaks */
     PROTOCOL_VERSION_MAX = 2,
-    PROTOCOL_PROGRAMS = 2 /* from this version on programs are rolled out: messages 38 to 41 */
+    PROTOCOL_PROGRAMS = 2, /* from this version on programs are rolled out: messages 38 to 41 */
+    PROTOCOL_ROUNDS = 2    /* from this version on status may tell of rounds: message 43 */
 };
 
 struct frame {

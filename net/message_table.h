@@ -80,7 +80,8 @@
                                              "answered by program")                                                    \
     MESSAGE(41, program,       262144,       "answers offer_program, put_program and get_program")                     \
     MESSAGE(42, figures,       16777216,     "tells ps 0 what is in a worker's rows, or as the chief asks for "        \
-                                             "another's; answered by figures")
+                                             "another's; answered by figures")                                         \
+    MESSAGE(43, rounds,        0,            "follows a worker's status: how it fared in rounds")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -244,7 +245,8 @@
     FIELD(TEXT,   message,         1024,    "reason, for the user; may be empty")
 
 #define MESSAGE_FIELDS_get_status(FIELD)                                                                               \
-    FIELD(U8,     members,         1,       "0: only the member asked; 1: all members that it knows of")
+    FIELD(U8,     members,         2,       "0: only the member asked; 1: all members that it knows of; 2: these, "    \
+                                            "and rounds after each worker")
 
 #define MESSAGE_FIELDS_status(FIELD)                                                                                   \
     FIELD(U8,     role,            3,       "of the member")                                                           \
@@ -332,6 +334,16 @@
 
 #define MESSAGE_FIELDS_figures(FIELD)                                                                                  \
     FIELD(I32,    worker,          0,       "whose they are; of a request with bulk: the sender's, whatever it says")
+
+#define MESSAGE_FIELDS_rounds(FIELD)                                                                                   \
+    FIELD(I32,    worker,          0,       "whose they are")                                                          \
+    FIELD(U8,     is_asked,        1,       "1: it is asked for the present round")                                    \
+    FIELD(U64,    asked,           0,       "rounds that it was asked for; 0 of one who does not decide on them")      \
+    FIELD(U64,    counted,         0,       "of these, those that its difference was part of")                         \
+    FIELD(U64,    late,            0,       "differences that came when their round was made already")                 \
+    FIELD(U64,    missed,          0,       "rounds that it was asked for and that were made without it")              \
+    FIELD(F32,    cosine,          0,       "of its last difference that counted to the mean of all; NaN: not known")  \
+    FIELD(F32,    norm,            0,       "of that difference; NaN: not known")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \

@@ -85,6 +85,13 @@ struct board_event {
     char text[BOARD_TEXT];
 };
 
+/* How a worker fared in rounds; asked 0: there are none, or it was never asked. */
+struct board_rounds {
+    bool is_asked; /* for the present one */
+    int64_t asked, counted, late, missed;
+    double cosine, norm; /* of its last difference, to the mean; NaN: not known */
+};
+
 struct board_member {
     char role[12];
     int task;
@@ -96,6 +103,7 @@ struct board_member {
     double steps_per_s, loss; /* NaN: not known */
     uint64_t dropped, retries, bytes_in, bytes_out;
     double memory_bytes, cpu_percent, gpu_percent; /* NaN: not known */
+    struct board_rounds rounds;
 };
 
 /* A rollout under way. */

@@ -33,6 +33,18 @@ void member_write(struct text *text, const struct board_member *member)
     json_number(text, "config_version", member->has_version ? known(member->config_version) : (double)NAN);
     json_string(text, "config_digest", member->digest);
     json_string(text, "message", member->message);
+    if (member->rounds.asked > 0) {
+        const struct board_rounds *rounds = &member->rounds;
+        json_open(text, "rounds", '{');
+        json_bool(text, "is_asked", rounds->is_asked);
+        json_integer(text, "asked", rounds->asked);
+        json_integer(text, "counted", rounds->counted);
+        json_integer(text, "late", rounds->late);
+        json_integer(text, "missed", rounds->missed);
+        json_number(text, "cosine", rounds->cosine);
+        json_number(text, "norm", rounds->norm);
+        json_close(text, '}');
+    }
     json_number(text, "memory_bytes", member->memory_bytes);
     json_number(text, "cpu_percent", member->cpu_percent);
     json_number(text, "gpu_percent", member->gpu_percent);

@@ -5,6 +5,7 @@
 #include "observe/metrics.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -250,6 +251,59 @@ static void add_members(const struct writer *to, const struct board *board)
     }
 }
 
+static void add_difference(const struct writer *to, const struct board *board, const char *name, const char *help,
+                           size_t offset)
+{
+    declare(to, GAUGE, name, "", help);
+    for (int i = 0; i < board->member_count; i++) {
+        const char *rounds = (const char *)&board->members[i].rounds;
+        const double value = *(const double *)(const void *)(rounds + offset);
+        if (board->members[i].rounds.asked > 0 && !isnan(value)) {
+            add_of_member(to, name, &board->members[i], value);
+        }
+    }
+}
+
+/* Of workers that take part in rounds; none: no such families. */
+static void add_rounds(const struct writer *to, const struct board *board)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset;
+    } counters[] = {
+        {"trainer_worker_rounds_asked", "Rounds that a worker was asked for.", offsetof(struct board_rounds, asked)},
+        {"trainer_worker_rounds_counted", "Of these, those that its difference was part of.",
+         offsetof(struct board_rounds, counted)},
+        {"trainer_worker_rounds_late", "Differences that came when their round was made already.",
+         offsetof(struct board_rounds, late)},
+        {"trainer_worker_rounds_missed", "Rounds that a worker was asked for and that were made without it.",
+         offsetof(struct board_rounds, missed)},
+    };
+    bool any = false;
+    for (int i = 0; i < board->member_count; i++) {
+        any = any || board->members[i].rounds.asked > 0;
+    }
+    if (!any) {
+        return;
+    }
+    add_difference(to, board, "trainer_worker_difference_cosine",
+                   "Of a worker's last difference, to what its round came to.", offsetof(struct board_rounds, cosine));
+    add_difference(to, board, "trainer_worker_difference_norm", "Norm of a worker's last difference.",
+                   offsetof(struct board_rounds, norm));
+    for (size_t k = 0; k < sizeof counters / sizeof counters[0]; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s_total", counters[k].name);
+        declare(to, COUNTER, counters[k].name, "", counters[k].help);
+        for (int i = 0; i < board->member_count; i++) {
+            const struct board_rounds *rounds = &board->members[i].rounds;
+            if (rounds->asked > 0) {
+                add_of_member(to, name, &board->members[i],
+                              (double)*(const int64_t *)(const void *)((const char *)rounds + counters[k].offset));
+            }
+        }
+    }
+}
+
 static void add_rollout(const struct writer *to, const struct board_rollout *rollout)
 {
     one(to, GAUGE, "trainer_rollout_under_way", "", rollout->is_under_way, "1 while a config is rolled out.");
@@ -307,6 +361,7 @@ void metrics_write(struct text *text, struct board *board, const struct http_ser
     add_network(&to, &numbers);
     add_checkpoints(&to, &numbers);
     add_members(&to, board);
+    add_rounds(&to, board);
     add_rollout(&to, &board->rollout);
     add_process(&to, board);
     if (server) {

@@ -10,6 +10,7 @@
 #include "base/copy.h"
 #include "base/profile.h"
 #include "ps/store/bfloat16.h"
+#include "ps/store/outer.h"
 #include "ps/shard/internal.h"
 
 /* --- Passing through the stripes --- */
@@ -126,7 +127,16 @@ bool stage_claim(struct stage *stage, struct range range, float **values, struct
 
 void stage_weigh(struct stage *stage, uint32_t examples)
 {
+    const struct shard *shard = stage->shard;
     stage->examples = examples;
+    stage->squares = 0;
+    for (size_t i = 0; shard->rounds.clip_difference_norm > 0 && i < shard->block_count; i++) {
+        const struct shard_block *block = &shard->blocks[i];
+        for (int row = 0; stage->present[i] && row < block->rows; row++) {
+            stage->squares = outer_squares(
+                stage->squares, stage->values + block->local + (size_t)row * (size_t)block->stride, block->cols);
+        }
+    }
 }
 
 void stage_check(struct stage *stage, const float *values, size_t count)

@@ -83,7 +83,8 @@ struct stage *shard_stage(struct shard *shard, int worker); /* worker < config_w
 void stage_begin(struct stage *stage);
 bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error);
 void stage_check(struct stage *stage, const float *values, size_t count);
-void stage_weigh(struct stage *stage, uint32_t examples); /* what it counts, where examples are weighed */
+/* Once it is complete: what it counts, where examples are weighed; and its norm is taken, where that is bounded. */
+void stage_weigh(struct stage *stage, uint32_t examples);
 bool stage_is_finite(const struct stage *stage); /* nothing that was checked since stage_begin is NaN or infinite */
 
 /* Parameters that changed, packed one range after another; they lie in the stage, and stay until it is used again. */
@@ -124,7 +125,8 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
  * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/collect.h has it, so that the bits are those of a
- * process that trains with micro-batches. With rounds (ps/store/outer.h) workers may count by their examples instead.
+ * process that trains with micro-batches. With rounds (ps/store/outer.h) workers may count by their examples instead,
+ * long differences are scaled down, and it may be another middle than the mean (ps/store/robust.h).
  * A stage must stay as it is from when its gradient is complete until then.
  * Threads that have nothing to do may call shard_help meanwhile: all work on disjoint stripes, and it returns when
  * none is left. shard_aggregate returns once all is done, false if the shard is closed or of another generation; one
@@ -132,6 +134,11 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
  */
 bool shard_aggregate(struct shard *shard, uint32_t generation, const int *workers, int count);
 void shard_help(struct shard *shard);
+/*
+ * In rounds, of a worker whose difference the last aggregate was made of: its cosine to what came out, and its norm, of
+ * what this shard holds. NaN: not known.
+ */
+void shard_round_figures(const struct shard *shard, int worker, float *cosine, float *norm);
 bool shard_wants_help(const struct shard *shard); /* is it large enough to be worth waking somebody for? */
 
 /*

@@ -36,3 +36,16 @@ void status_show(struct board_member *member, const struct message_status *statu
     snprintf(member->digest, sizeof member->digest, "%.64s", status->digest);
     snprintf(member->message, sizeof member->message, "%.255s", status->message);
 }
+
+void status_show_rounds(struct board_member *member, const struct message_rounds *rounds)
+{
+    if (rounds->asked > 0) {
+        member->rounds = (struct board_rounds){.is_asked = rounds->is_asked == 1,
+                                               .asked = (int64_t)rounds->asked,
+                                               .counted = (int64_t)rounds->counted,
+                                               .late = (int64_t)rounds->late,
+                                               .missed = (int64_t)rounds->missed,
+                                               .cosine = (double)rounds->cosine,
+                                               .norm = (double)rounds->norm};
+    }
+}

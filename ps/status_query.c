@@ -174,21 +174,43 @@ static void take_answer(const struct status_query *query, struct board_member *e
     status_show(entry, status, address);
 }
 
+static void take_rounds(const struct status_query *query, struct board_member *entries,
+                        const struct message_rounds *rounds)
+{
+    if (rounds->worker >= 0 && rounds->worker < query->members - query->ps_count) {
+        status_show_rounds(&entries[query->ps_count + rounds->worker], rounds);
+    }
+}
+
+/* All of them, and rounds too if the ps is of a version that tells of these. */
+static uint8_t members_wanted(const struct member_query *one)
+{
+    const bool has_rounds = one->link.channel.version >= PROTOCOL_ROUNDS;
+    return one->query->own_ps >= 0 ? 0 : has_rounds ? 2 : 1;
+}
+
 static bool ask(struct member_query *one, struct error *error)
 {
     double deadline_s = clock_monotonic_s() + one->timeout_s;
     struct channel *channel = &one->link.channel;
-    const struct message_get_status request = {.members = one->query->own_ps < 0};
+    struct message_get_status request;
     one->link.timeout_s = one->timeout_s;
     one->link.next_try_s = 0;
-    if (link_try(&one->link, error) != LINK_OPEN ||
-        !channel_call(channel, MESSAGE_get_status, &request, MESSAGE_status, deadline_s, NULL, error)) {
+    if (link_try(&one->link, error) != LINK_OPEN) {
+        return false;
+    }
+    request.members = members_wanted(one);
+    if (!channel_call(channel, MESSAGE_get_status, &request, MESSAGE_status, deadline_s, NULL, error)) {
         return false;
     }
     take_answer(one->query, one->entries, &channel->message.status);
     while (!(channel->frame.flags & FRAME_LAST)) {
         if (!channel_receive(channel, deadline_s, error)) {
             return false;
+        }
+        if (channel->frame.type == MESSAGE_rounds) {
+            take_rounds(one->query, one->entries, &channel->message.rounds);
+            continue;
         }
         if (channel->frame.type != MESSAGE_status) {
             return error_set(error, "%s: answered get_status by %s", one->link.name, message_name(channel->frame.type));
@@ -253,8 +275,14 @@ static void merge_answers(struct status_query *query)
         const struct board_member *told = query->asked[i].entries;
         query->entries[i] = told[i];
         for (int k = query->ps_count; k < query->members; k++) {
+            const struct board_rounds rounds = query->entries[k].rounds;
             if (is_fresher(&told[k], &query->entries[k])) {
                 query->entries[k] = told[k];
+            }
+            if (rounds.asked > 0) { /* that of the ps which decides on them */
+                query->entries[k].rounds = rounds;
+            } else if (told[k].rounds.asked > 0) {
+                query->entries[k].rounds = told[k].rounds;
             }
         }
     }

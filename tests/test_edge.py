@@ -3,6 +3,7 @@
 import array
 import json
 import shutil
+import signal
 import struct
 
 import pytest
@@ -30,6 +31,9 @@ def floats(path):
          "--proximal_mu=0.1", "--ema_decay=0.9")),
     (1, ("--local_steps=3", "--outer_optimizer=adam", "--round_weights=equal", "--optimizer=momentum", "--l2=0.001",
          "--dropout=0.2", "--lr_decay=0.9", "--lr_decay_steps=2")),
+    (2, ("--local_steps=3", "--aggregate=median", "--learning_rate=0.2", "--outer_optimizer=momentum")),
+    (1, ("--local_steps=3", "--aggregate=trimmed_mean", "--trim=0.34", "--clip_difference_norm=0.5")),
+    (1, ("--local_epochs=1", "--data_sharding=disjoint", "--clip_difference_norm=0.3", "--batch_size=50")),
 ])
 def test_a_cluster_gives_the_bits_of_one_process_that_plays_it(trainer, tmp_path, ps, flags):
     flags = ("--train_steps=6", *flags)
@@ -59,6 +63,28 @@ def test_rounds_of_some_give_the_bits_of_one_process_that_plays_them(trainer, tm
         kept, alike = checkpoints(tmp_path / "kept"), checkpoints(played.parent)
         assert sorted(kept) == sorted(alike) == list(range(1, 13))
         assert all(same_tensors(kept[step], alike[step]) == [] for step in kept)
+
+
+def test_a_box_that_stands_still_costs_nothing(trainer, tmp_path):
+    """Nor does it end the round of the others that it is asked for: these ask for one more than they need. Its lease is
+    longer than the test may last."""
+    flags = ("--train_steps=100000", "--local_steps=2", "--participation=0.5", "--over_selection=1.5",
+             "--min_workers=4", "--lease_secs=300", "--round_deadline_secs=100", "--log_steps=0", "--validate_steps=0")
+    with Cluster(trainer, tmp_path, workers=4, flags=("--issync=1", *flags)) as cluster:
+        cluster.start_all()
+
+        def rounds():
+            return cluster.status()[1]["worker 3"].get("rounds", {"asked": 0})
+
+        wait_for(lambda: rounds()["asked"] > 5, "some rounds")
+        cluster.kill("worker 3", signal.SIGSTOP)
+        before = rounds()
+        wait_for(lambda: rounds()["asked"] >= before["asked"] + 20, "many rounds without it")
+        after = rounds()
+        assert after["missed"] >= before["missed"] + 18 and after["counted"] <= before["counted"] + 2
+        cluster.kill("worker 3", signal.SIGCONT)
+        wait_for(lambda: rounds()["counted"] > after["counted"] + 5, "its return")
+        assert rounds()["late"] >= before["late"] and rounds()["norm"] > 0 and -1 <= rounds()["cosine"] <= 1
 
 
 def test_a_round_of_one_step_is_a_synchronous_step(trainer, tmp_path):

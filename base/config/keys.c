@@ -27,6 +27,7 @@ static const char *const headers[] = {"auto", "yes", "no", NULL};
 static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", "own", NULL};
 static const char *const outer_optimizers[] = {"average", "momentum", "nesterov", "adam", NULL};
+static const char *const aggregates[] = {"mean", "trimmed_mean", "median", NULL};
 static const char *const round_weights[] = {"examples", "equal", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
 static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
@@ -232,6 +233,16 @@ const struct config_key config_keys[] = {
     {"train", "round_weights", KEY_WORD, AT(train.round_weights), .words = round_weights, .initial = "examples",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "what a worker counts in a round's mean: as many as it has training examples, or all alike"},
+    {"train", "aggregate", KEY_WORD, AT(train.aggregate), .words = aggregates, .initial = "mean",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "what of a round's differences counts, float by float: their mean, or, against broken or poisoned "
+                    "workers, trimmed_mean or median, for which all workers count alike"},
+    {"train", "trim", KEY_NUMBER, AT(train.trim), .maximum = 0.5, .below_maximum = true, .initial = "0.1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "share of the values that trimmed_mean leaves out at each end"},
+    {"train", "clip_difference_norm", KEY_NUMBER, AT(train.clip_difference_norm), .maximum = 1e38, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "scale a worker's difference down to this norm before it counts; 0 = off"},
     {"train", "participation", KEY_NUMBER, AT(train.participation), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of the workers (or --clients) that are there which each round asks, chosen by seed and "

@@ -244,8 +244,9 @@ static bool check_synchronous(const struct config *config, struct error *error)
 /* Without rounds nobody looks at what belongs to them. */
 static bool check_unused(const struct config *config, struct error *error)
 {
-    static const char *const names[] = {"proximal_mu",    "outer_optimizer",    "outer_learning_rate",
-                                        "outer_momentum", "round_weights",      "participation",
+    static const char *const names[] = {"proximal_mu",    "outer_optimizer",      "outer_learning_rate",
+                                        "outer_momentum", "round_weights",        "aggregate",
+                                        "trim",           "clip_difference_norm", "participation",
                                         "over_selection", "round_deadline_secs"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!config_key_is_default(config_key_by_path("train", names[i]), config)) {
@@ -256,7 +257,7 @@ static bool check_unused(const struct config *config, struct error *error)
     return true;
 }
 
-/* Who is asked in a round. */
+/* Who is asked in a round, and what counts. */
 static bool check_asked(const struct config *config, struct error *error)
 {
     const bool is_shared = config->cluster.ps_hosts.count > 0;
@@ -267,6 +268,15 @@ static bool check_asked(const struct config *config, struct error *error)
     if (is_shared && config_asks_some(&config->train) && config->cluster.replicas_to_aggregate > 0) {
         error_set(error, "and participation both say how many make a round; use over_selection for backups");
         return blame(config, "cluster", "replicas_to_aggregate", error);
+    }
+    if (config->cluster.ps_hosts.count > 1 && config->train.clip_difference_norm > 0) {
+        error_set(error, "needs all of a difference in one place: list one ps in ps_hosts, or set it to 0");
+        return blame(config, "train", "clip_difference_norm", error);
+    }
+    if (config->train.aggregate != AGGREGATE_TRIMMED_MEAN &&
+        !config_key_is_default(config_key_by_path("train", "trim"), config)) {
+        error_set(error, "has no effect without aggregate=trimmed_mean");
+        return blame(config, "train", "trim", error);
     }
     return true;
 }

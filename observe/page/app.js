@@ -648,6 +648,9 @@ const nameOf = member => (member.role === 'local' ? 'local' : `${word(member.rol
 const roleRank = {local: 0, ps: 1, worker: 2, evaluator: 3};
 
 const digits = (key, title, show = count) => ({key, title, isNumber: true, text: member => show(member[key])});
+const ofRounds = (key, title, show = count) => ({key: `rounds_${key}`, title, isNumber: true,
+    text: member => (member.rounds ? show(member.rounds[key], member.rounds) : NONE),
+    order: member => member.rounds?.[key]});
 const words = (key, title, show = word) => ({key, title, text: member => show(member[key])});
 
 const COLUMNS = [
@@ -660,6 +663,10 @@ const COLUMNS = [
     digits('silent_ms', 'Heard', ms => (isNumber(ms) ? `${duration(ms / 1000)} ago` : NONE)),
     digits('staleness', 'Stale'),
     digits('dropped', 'Dropped'),
+    ofRounds('asked', 'Asked', (value, rounds) => count(value) + (rounds.is_asked ? ' *' : '')),
+    ofRounds('late', 'Late'),
+    ofRounds('missed', 'Missed'),
+    ofRounds('cosine', 'Cosine', value => fixed(value, 3)),
     digits('retries', 'Retries'),
     digits('memory_bytes', 'Memory', bytes),
     digits('cpu_percent', 'CPU', percent),
@@ -708,7 +715,7 @@ function wantedMembers() {
 // The header, again when columns come or go: one that nobody fills is left out.
 function drawHead() {
     const all = members();
-    const columns = COLUMNS.filter((column, i) => i < 2 || all.some(member => !isEmpty(member[column.key])));
+    const columns = COLUMNS.filter((column, i) => i < 2 || all.some(member => !isEmpty(column.order(member))));
     const keys = columns.map(column => column.key).join();
     if (keys !== table.keys) {
         table.keys = keys;

@@ -99,6 +99,18 @@ static void write_dropped(const struct board_member *member, char text[CELL])
     snprintf(text, CELL, "%llu", (unsigned long long)member->dropped);
 }
 
+/* Asked, and of these missed; "*" while it is asked. */
+static void write_rounds(const struct board_member *member, char text[CELL])
+{
+    const struct board_rounds *rounds = &member->rounds;
+    if (rounds->asked > 0) {
+        snprintf(text, CELL, "%lld-%lld%s", (long long)rounds->asked, (long long)rounds->missed,
+                 rounds->is_asked ? "*" : "");
+    } else {
+        strcpy(text, "-");
+    }
+}
+
 static void write_host(const struct board_member *member, char text[CELL])
 {
     snprintf(text, CELL, "%s", member->host[0] != '\0' ? member->host : member->address);
@@ -187,6 +199,11 @@ static double rank_dropped(const struct board_member *member)
     return (double)member->dropped;
 }
 
+static double rank_rounds(const struct board_member *member)
+{
+    return (double)member->rounds.missed;
+}
+
 static double rank_version(const struct board_member *member)
 {
     return (double)member->config_version;
@@ -194,23 +211,15 @@ static double rank_version(const struct board_member *member)
 
 /* As many as fit, in this order; the last of them takes what room is left. */
 static const struct column columns[] = {
-    {"MEMBER", -11, write_name, rank_name},
-    {"STATE", -10, write_state, NULL},
-    {"STEP", 10, write_step, rank_step},
-    {"STEPS/S", 7, write_speed, rank_speed},
-    {"LOSS", 8, write_loss, rank_loss},
-    {"STALE", 5, write_staleness, rank_staleness},
-    {"HEARD", 5, write_silence, rank_silence},
-    {"HOST", -12, write_host, NULL},
-    {"CPU", 5, write_cpu, rank_cpu},
-    {"MEM", 6, write_memory, rank_memory},
-    {"GPU", 5, write_gpu, rank_gpu},
-    {"IN", 6, write_in, rank_in},
-    {"OUT", 6, write_out, rank_out},
-    {"DROPPED", 7, write_dropped, rank_dropped},
-    {"CONFIG", 6, write_version, rank_version},
-    {"VERSION", -24, write_program, NULL},
-    {"DEVICE", -24, write_device, NULL},
+    {"MEMBER", -11, write_name, rank_name},    {"STATE", -10, write_state, NULL},
+    {"STEP", 10, write_step, rank_step},       {"STEPS/S", 7, write_speed, rank_speed},
+    {"LOSS", 8, write_loss, rank_loss},        {"STALE", 5, write_staleness, rank_staleness},
+    {"HEARD", 5, write_silence, rank_silence}, {"HOST", -12, write_host, NULL},
+    {"CPU", 5, write_cpu, rank_cpu},           {"MEM", 6, write_memory, rank_memory},
+    {"GPU", 5, write_gpu, rank_gpu},           {"IN", 6, write_in, rank_in},
+    {"OUT", 6, write_out, rank_out},           {"DROPPED", 7, write_dropped, rank_dropped},
+    {"ROUNDS", 8, write_rounds, rank_rounds},  {"CONFIG", 6, write_version, rank_version},
+    {"VERSION", -24, write_program, NULL},     {"DEVICE", -24, write_device, NULL},
     {"MESSAGE", -20, write_message, NULL},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };

@@ -36,6 +36,19 @@ static const char *string(const cJSON *object, const char *name)
 
 #define COPY(to, object, name) snprintf(to, sizeof(to), "%.*s", (int)sizeof(to) - 1, string(object, name))
 
+static void read_rounds(const cJSON *object, struct board_rounds *rounds)
+{
+    if (object) {
+        rounds->is_asked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "is_asked"));
+        rounds->asked = integer(object, "asked", 0);
+        rounds->counted = integer(object, "counted", 0);
+        rounds->late = integer(object, "late", 0);
+        rounds->missed = integer(object, "missed", 0);
+        rounds->cosine = number(object, "cosine");
+        rounds->norm = number(object, "norm");
+    }
+}
+
 static void read_member(const cJSON *object, struct board_member *member)
 {
     COPY(member->role, object, "role");
@@ -63,6 +76,7 @@ static void read_member(const cJSON *object, struct board_member *member)
     member->memory_bytes = number(object, "memory_bytes");
     member->cpu_percent = number(object, "cpu_percent");
     member->gpu_percent = number(object, "gpu_percent");
+    read_rounds(cJSON_GetObjectItemCaseSensitive(object, "rounds"), &member->rounds);
 }
 
 static void read_members(const cJSON *members, struct board *board)

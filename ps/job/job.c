@@ -22,8 +22,9 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
         return error_set(error, "out of memory");
     }
     for (int i = 0; i < job->worker_count; i++) {
-        job->workers[i].loss = job->workers[i].cpu_percent = job->workers[i].gpu_percent = NAN;
-        job->workers[i].taken_step = -1;
+        struct job_worker *worker = &job->workers[i];
+        worker->loss = worker->cpu_percent = worker->gpu_percent = worker->cosine = worker->norm = NAN;
+        worker->taken_step = -1;
     }
     job->began_s = now_s;
     job->told_s = now_s;

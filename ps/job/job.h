@@ -78,6 +78,7 @@ struct job_worker {
     int64_t not_finite;
     int64_t stale;         /* synchronous: gradients that came too late for their step */
     int64_t asked, missed; /* rounds that it was asked for, and those of them that were made without it */
+    float cosine, norm;    /* of its last difference in a round: to the mean, and in itself; NaN: not known */
     int64_t taken_step;    /* synchronous: the last step that its gradient was part of; -1: none */
     uint64_t newcomer;     /* an incarnation that claims the place; 0: none */
     double probe_s;        /* since when the older one is being probed for it */

@@ -8,11 +8,13 @@
  */
 #include <assert.h>
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/profile.h"
 #include "ps/shard/internal.h"
 #include "ps/store/outer.h"
+#include "ps/store/robust.h"
 
 enum { HELP_FLOATS = 64 * 1024 /* of a shard; waking a thread takes as long as the work on fewer */ };
 
@@ -40,7 +42,8 @@ struct aggregate {
     /* Of the step under way; written by the leader before it is open. */
     const int *workers;
     int count;
-    float weights[CONFIG_MAX_HOSTS]; /* [count]: what each worker's gradient counts */
+    float weights[CONFIG_MAX_HOSTS]; /* [count]: what each worker's gradient counts; of a middle: its scale */
+    int cut;                         /* of a middle: values left out at each end; -1: it is a mean */
     struct step step;
     struct block_walk walk;
     enum dtype dtype;
@@ -49,11 +52,25 @@ struct aggregate {
 
     unsigned char *fates; /* [block_count]: what the step does to a block */
     struct broadcast broadcasts[2], *latest;
+    struct round_work {
+        const float **values; /* [workers]: of a block; NULL: absent */
+        void *scratch;        /* of robust_mean */
+        double *dots;         /* [workers]: of each difference with what came out, of this stripe so far */
+        double *squares;      /* [workers]: of each difference */
+        double squares_of_mean;
+    } workspaces[MAX_STRIPES]; /* of rounds */
 };
 
-size_t aggregate_memory(size_t floats, size_t blocks)
+static size_t workspace_bytes(int workers)
 {
-    return shard_round_up(sizeof(struct aggregate)) + shard_round_up(blocks) +
+    return shard_round_up((size_t)workers * sizeof(float *)) + shard_round_up(robust_scratch(workers)) +
+           2 * shard_round_up((size_t)workers * sizeof(double));
+}
+
+/* Zero pages from the system: without rounds the workspaces take no memory. */
+size_t aggregate_memory(size_t floats, size_t blocks, int workers)
+{
+    return MAX_STRIPES * workspace_bytes(workers) + shard_round_up(sizeof(struct aggregate)) + shard_round_up(blocks) +
            2 * (shard_round_up(floats * sizeof(float)) + shard_round_up(blocks * RANGE_BYTES));
 }
 
@@ -69,6 +86,18 @@ void aggregate_create(struct shard *shard, void *memory)
         at += shard_round_up(shard->floats * sizeof(float));
         aggregate->broadcasts[i].ranges = (uint8_t *)at;
         at += shard_round_up(shard->block_count * RANGE_BYTES);
+    }
+    for (int i = 0; i < MAX_STRIPES; i++) {
+        const size_t workers = (size_t)shard->worker_count;
+        struct round_work *workspace = &aggregate->workspaces[i];
+        workspace->values = (const float **)(void *)at;
+        at += shard_round_up(workers * sizeof(float *));
+        workspace->scratch = at;
+        at += shard_round_up(robust_scratch(shard->worker_count));
+        workspace->dots = (double *)(void *)at;
+        at += shard_round_up(workers * sizeof(double));
+        workspace->squares = (double *)(void *)at;
+        at += shard_round_up(workers * sizeof(double));
     }
     pthread_mutex_init(&aggregate->lock, NULL);
     pthread_cond_init(&aggregate->idle, NULL);
@@ -123,7 +152,7 @@ static void sum_block(struct shard *shard, const struct aggregate *aggregate, si
     struct stage *first = &shard->stages[aggregate->workers[0]];
     float *sum = first->values + block->local;
     bool begun = first->present[i];
-    if (begun && aggregate->count > 1) {
+    if (begun && (aggregate->count > 1 || aggregate->weights[0] < 1.0f)) {
         scale_in_place(sum, aggregate->weights[0], extent);
     }
     for (int k = 1; k < aggregate->count; k++) {
@@ -140,6 +169,90 @@ static void sum_block(struct shard *shard, const struct aggregate *aggregate, si
     }
 }
 
+/* --- Rounds --- */
+
+/* Where each worker has the block; the first one's is about to be overwritten, and so it is copied. */
+static void gather_block(struct shard *shard, struct aggregate *aggregate, struct round_work *workspace, size_t i,
+                         float own[SHARD_BLOCK])
+{
+    const struct shard_block *block = &shard->blocks[i];
+    for (int k = 0; k < aggregate->count; k++) {
+        const struct stage *stage = &shard->stages[aggregate->workers[k]];
+        workspace->values[k] = stage->present[i] ? stage->values + block->local : NULL;
+    }
+    if (workspace->values[0]) {
+        memcpy(own, workspace->values[0], block_extent(block) * sizeof *own);
+        workspace->values[0] = own;
+    }
+}
+
+static void measure_row(struct aggregate *aggregate, struct round_work *workspace, const float *mean, size_t at,
+                        size_t cols)
+{
+    workspace->squares_of_mean = outer_squares(workspace->squares_of_mean, mean + at, cols);
+    for (int k = 0; k < aggregate->count; k++) {
+        const float *values = workspace->values[k];
+        float dot = 0, squares = 0;
+        for (size_t i = 0; values && i < cols; i++) {
+            dot += values[at + i] * mean[at + i];
+            squares += values[at + i] * values[at + i];
+        }
+        workspace->dots[k] += (double)dot;
+        workspace->squares[k] += (double)squares;
+    }
+}
+
+/* One block of what a round's differences come to, and how near to it each of them is. */
+static void combine_block(struct shard *shard, struct aggregate *aggregate, struct round_work *workspace, size_t i)
+{
+    const struct shard_block *block = &shard->blocks[i];
+    float own[SHARD_BLOCK], *mean = shard->stages[aggregate->workers[0]].values + block->local;
+    gather_block(shard, aggregate, workspace, i, own);
+    if (aggregate->cut < 0) {
+        sum_block(shard, aggregate, i);
+    } else {
+        robust_mean(mean, workspace->values, aggregate->weights, aggregate->count, aggregate->cut, block_extent(block),
+                    workspace->scratch);
+    }
+    for (int row = 0; row < block->rows; row++) {
+        measure_row(aggregate, workspace, mean, (size_t)row * (size_t)block->stride, block->cols);
+    }
+}
+
+static void begin_figures(struct shard *shard, struct aggregate *aggregate)
+{
+    for (int k = 0; k < shard->stripe_count; k++) {
+        struct round_work *workspace = &aggregate->workspaces[k];
+        workspace->squares_of_mean = 0;
+        memset(workspace->dots, 0, (size_t)aggregate->count * sizeof *workspace->dots);
+        memset(workspace->squares, 0, (size_t)aggregate->count * sizeof *workspace->squares);
+    }
+}
+
+static void end_figures(struct shard *shard, const struct aggregate *aggregate)
+{
+    double squares_of_mean = 0;
+    for (int k = 0; k < shard->stripe_count; k++) {
+        squares_of_mean += aggregate->workspaces[k].squares_of_mean;
+    }
+    for (int w = 0; w < aggregate->count; w++) {
+        struct stage *stage = &shard->stages[aggregate->workers[w]];
+        double dot = 0, squares = 0;
+        for (int k = 0; k < shard->stripe_count; k++) {
+            dot += aggregate->workspaces[k].dots[w];
+            squares += aggregate->workspaces[k].squares[w];
+        }
+        stage->norm = (float)sqrt(squares);
+        stage->cosine = (float)(dot / sqrt(squares * squares_of_mean)); /* NaN of what did not move */
+    }
+}
+
+void shard_round_figures(const struct shard *shard, int worker, float *cosine, float *norm)
+{
+    *cosine = shard->has_rounds ? shard->stages[worker].cosine : NAN;
+    *norm = shard->has_rounds ? shard->stages[worker].norm : NAN;
+}
+
 static void do_stripe(struct shard *shard, struct aggregate *aggregate, int k)
 {
     const struct stripe *stripe = &shard->stripes[k];
@@ -148,7 +261,12 @@ static void do_stripe(struct shard *shard, struct aggregate *aggregate, int k)
     uint64_t packed = aggregate->starts[k];
     shard_save_stripe(shard, stripe, &aggregate->walk);
     for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
-        if (aggregate->fates[i] & BLOCK_HAS_GRADIENT) {
+        if (!(aggregate->fates[i] & BLOCK_HAS_GRADIENT)) {
+            continue;
+        }
+        if (shard->has_rounds) {
+            combine_block(shard, aggregate, &aggregate->workspaces[k], i);
+        } else {
             sum_block(shard, aggregate, i);
         }
     }
@@ -233,9 +351,13 @@ static void weigh(const struct shard *shard, struct aggregate *aggregate)
     for (int k = 0; shard->weighs_examples && k < aggregate->count; k++) {
         all += shard->stages[aggregate->workers[k]].examples;
     }
+    aggregate->cut = shard->has_rounds ? robust_cut(&shard->rounds, aggregate->count) : -1;
     for (int k = 0; k < aggregate->count; k++) {
-        aggregate->weights[k] =
-            all > 0 ? outer_weight(shard->stages[aggregate->workers[k]].examples, all) : 1.0f / (float)aggregate->count;
+        const struct stage *stage = &shard->stages[aggregate->workers[k]];
+        const float weight = aggregate->cut >= 0 ? 1.0f
+                             : all > 0           ? outer_weight(stage->examples, all)
+                                                 : 1.0f / (float)aggregate->count;
+        aggregate->weights[k] = weight * outer_clip(stage->squares, shard->rounds.clip_difference_norm);
     }
 }
 
@@ -251,6 +373,9 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     aggregate->workers = workers;
     aggregate->count = count;
     weigh(shard, aggregate);
+    if (shard->has_rounds) {
+        begin_figures(shard, aggregate);
+    }
     aggregate->walk = (struct block_walk){.version = ++shard->version, .global_step = shard->global_step++};
     shard_step_prepare(shard, aggregate->walk.global_step, &aggregate->step);
     shard_join_snapshots(shard, &aggregate->walk);
@@ -270,6 +395,9 @@ static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_
     aggregate->open = false;
     while (aggregate->helpers > 0) {
         pthread_cond_wait(&aggregate->idle, &aggregate->lock);
+    }
+    if (shard->has_rounds) {
+        end_figures(shard, aggregate);
     }
     aggregate->latest = aggregate->broadcast;
     if (aggregate->latest) {

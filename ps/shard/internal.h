@@ -52,6 +52,8 @@ struct stage {
     uint64_t known_to;      /* on this connection */
     uint32_t not_finite;
     uint32_t examples;      /* what its worker counts, if examples are weighed */
+    double squares;         /* of the gradient's norm, if it may be clipped */
+    float cosine, norm;     /* of the last round that it was part of: to the mean, and in itself */
     struct changes changes; /* being packed */
     size_t packed_local;    /* behind the last float packed, in the shard's vectors */
 };
@@ -73,7 +75,9 @@ struct shard {
     struct schedule *schedule;
     const struct model *model;
     struct config_train train; /* as the process was started: live keys are the schedule's; with rounds the outer one */
-    bool weighs_examples;      /* in a synchronous step a worker counts as many times as it has examples */
+    struct config_train rounds; /* as the config has them: how a round's differences become one */
+    bool has_rounds;
+    bool weighs_examples; /* in a synchronous step a worker counts as many times as it has examples */
     enum dtype wire_dtype;
     const struct optimizer_kernels *kernels;
     struct span spans[PLACEMENT_MAX_SPANS];
@@ -176,7 +180,7 @@ size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed
 void shard_pack_values(void *values, uint64_t at, enum dtype dtype, const float *from, size_t count);
 
 /* Memory and life of what synchronous steps need. */
-size_t aggregate_memory(size_t floats, size_t blocks);
+size_t aggregate_memory(size_t floats, size_t blocks, int workers);
 void aggregate_create(struct shard *shard, void *memory); /* zeroed, aggregate_memory bytes, aligned */
 void aggregate_destroy(struct shard *shard);
 

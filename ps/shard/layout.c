@@ -107,7 +107,8 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     plan->block_bytes = shard_round_up(plan->blocks * sizeof(struct shard_block));
     plan->stage_bytes = shard_round_up((size_t)plan->workers * sizeof(struct stage));
     plan->synchronous = config->cluster.issync;
-    plan->aggregate_bytes = plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks)) : 0;
+    plan->aggregate_bytes =
+        plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks, plan->workers)) : 0;
     plan->known_bytes =
         config->cluster.wire_dtype == WIRE_BFLOAT16 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
     size_t per_worker =
@@ -201,6 +202,8 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     memset(shard, 0, sizeof *shard);
     shard->model = model;
     shard->train = outer_train(&config->train);
+    shard->rounds = config->train;
+    shard->has_rounds = config_has_rounds(&config->train);
     shard->weighs_examples = config_has_rounds(&config->train) && config->train.round_weights == WEIGHTS_BY_EXAMPLES;
     shard->schedule = schedule;
     shard->wire_dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;

@@ -1,6 +1,8 @@
 /* An outer optimizer is a train section of its own. */
 #include "ps/store/outer.h"
 
+#include <math.h>
+
 struct config_train outer_train(const struct config_train *train)
 {
     struct config_train outer = *train;
@@ -21,4 +23,18 @@ struct config_train outer_train(const struct config_train *train)
     outer.lr_warmup_steps = outer.lr_cosine_steps = 0;
     outer.l1 = outer.l2 = outer.weight_decay = 0.0;
     return outer;
+}
+
+double outer_squares(double so_far, const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        so_far += (double)values[i] * (double)values[i];
+    }
+    return so_far;
+}
+
+float outer_clip(double squares, double most)
+{
+    const double norm = sqrt(squares);
+    return most > 0 && norm > most ? (float)(most / norm) : 1.0f;
 }

@@ -16,6 +16,8 @@
 #ifndef PS_STORE_OUTER_H
 #define PS_STORE_OUTER_H
 
+#include <stddef.h>
+
 #include "base/config.h"
 
 /*
@@ -29,5 +31,14 @@ static inline float outer_weight(double examples, double all)
 {
     return (float)(examples / all);
 }
+
+/*
+ * The squared norm of a difference, of its floats in the model's order, padding left out: in double and one after the
+ * other, so that it does not matter how they are cut. so_far: of those before.
+ */
+double outer_squares(double so_far, const float *values, size_t count);
+
+/* What a difference is multiplied by so that its norm is at most `most` (train.clip_difference_norm). */
+float outer_clip(double squares, double most);
 
 #endif

@@ -19,6 +19,7 @@
 #include "ps/store/optimizer.h"
 #include "ps/shard.h"
 #include "ps/store/outer.h"
+#include "ps/store/robust.h"
 #include "ps/shard/internal.h"
 #include "tests/random.h"
 
@@ -1129,6 +1130,90 @@ static void test_aggregates_are_means_in_the_order_of_workers(void **state)
     }
 }
 
+static double squares_of(const struct model *model, const float *difference)
+{
+    double squares = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        for (int row = 0; row < model->variables[i].rows; row++) {
+            squares = outer_squares(squares, difference + variable_at(&model->variables[i], row, 0),
+                                    (size_t)model->variables[i].cols);
+        }
+    }
+    return squares;
+}
+
+/* What a round of these differences comes to, and whether the shard says the same of each. */
+static void check_middle(struct fixture *f, float *const *differences, const int *workers, int count,
+                         const struct config_train *train)
+{
+    float scales[WORKERS], *middle = calloc(f->model.float_count, sizeof *middle);
+    const float *values[WORKERS];
+    void *scratch = malloc(robust_scratch(count));
+    for (int k = 0; k < count; k++) {
+        values[k] = differences[workers[k]];
+        scales[k] = outer_clip(squares_of(&f->model, values[k]), train->clip_difference_norm);
+    }
+    robust_mean(middle, values, scales, count, robust_cut(train, count), f->model.float_count, scratch);
+    assert_true(shard_aggregate(f->shards[0], GENERATION, workers, count));
+    step_twin(f, middle);
+    const double squares_of_middle = squares_of(&f->model, middle);
+    for (int k = 0; k < count; k++) {
+        float cosine, norm;
+        double dot = 0, squares = squares_of(&f->model, values[k]);
+        for (size_t i = 0; i < f->model.float_count; i++) {
+            dot += (double)values[k][i] * (double)middle[i];
+        }
+        shard_round_figures(f->shards[0], workers[k], &cosine, &norm);
+        assert_true(fabs((double)norm - sqrt(squares)) <= 1e-4 * sqrt(squares));
+        if (squares > 0 && squares_of_middle > 0) {
+            assert_true(fabs((double)cosine - dot / sqrt(squares * squares_of_middle)) < 1e-4);
+        }
+    }
+    free(scratch);
+    free(middle);
+}
+
+static void test_rounds_may_take_the_middle(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("middle");
+    for (int variant = 0; variant < 20; variant++) {
+        struct fixture f;
+        float *differences[WORKERS];
+        struct error error;
+        set_up_rounds(&f, test_random_below(&random, 4), variant, &random);
+        struct config_train train = f.config.train;
+        train.aggregate = variant % 2 == 0 ? AGGREGATE_MEDIAN : AGGREGATE_TRIMMED_MEAN;
+        train.trim = 0.3;
+        train.clip_difference_norm = variant % 3 == 0 ? 5 : 0;
+        f.config.train.aggregate = train.aggregate;
+        f.config.train.trim = train.trim;
+        f.config.train.clip_difference_norm = train.clip_difference_norm;
+        shard_destroy(f.shards[0]);
+        f.config.train.outer_optimizer = (enum outer_optimizer)(variant % 4);
+        assert_true(shard_create(&f.shards[0], &f.model, &f.config, 0, &error));
+        f.config.train = outer_train(&f.config.train);
+        restore(f.shards[0], f.twin[STORE_PARAMETERS], 0);
+        for (int i = 0; i < WORKERS; i++) {
+            differences[i] = calloc(f.model.float_count, sizeof(float));
+        }
+        for (int step = 0; step < 6; step++) {
+            int workers[WORKERS], count = random_workers(workers, &random);
+            for (int k = 0; k < count; k++) {
+                struct stage *stage = shard_stage(f.shards[0], workers[k]);
+                push_random(&f, 0, stage, differences[workers[k]], &random);
+                stage_weigh(stage, 1 + (uint32_t)test_random_below(&random, 100));
+            }
+            check_middle(&f, differences, workers, count, &train);
+        }
+        check_vectors(&f);
+        for (int i = 0; i < WORKERS; i++) {
+            free(differences[i]);
+        }
+        tear_down(&f);
+    }
+}
+
 static void test_rounds_weigh_workers_by_examples(void **state)
 {
     (void)state;
@@ -1300,6 +1385,7 @@ int main(void)
         cmocka_unit_test(test_orders_of_a_shard_that_is_being_written),
         cmocka_unit_test(test_no_ordered_step_is_lost_while_many_push),
         cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
+        cmocka_unit_test(test_rounds_may_take_the_middle),
         cmocka_unit_test(test_rounds_weigh_workers_by_examples),
         cmocka_unit_test(test_answers_on_their_way_do_not_change),
         cmocka_unit_test(test_pulling_leaves_the_staged_gradient_alone),

@@ -12,6 +12,7 @@
 #include "ps/job/round.h"
 #include "ps/store/collect.h"
 #include "ps/store/outer.h"
+#include "ps/store/robust.h"
 #include "worker/clients/partition.h"
 #include "worker/local_steps.h"
 
@@ -26,10 +27,14 @@ struct clients {
     struct local_steps *local;
     struct partition partition;
     int count, in_round;
-    unsigned char *chosen; /* [count]: takes part in this round */
-    int32_t *indexes;      /* [batch_size] */
-    float *sum;            /* [float_count]: the mean difference of a round */
-    bool has_averages;     /* the engine inside has the newest */
+    unsigned char *chosen;   /* [count]: takes part in this round */
+    int32_t *indexes;        /* [batch_size] */
+    float *sum;              /* [float_count]: what a round's differences come to */
+    float *differences;      /* [in_round * float_count], where they are clipped or not averaged; else NULL */
+    const float **pointers;  /* [in_round]: to them */
+    float *weights, *scales; /* [in_round] */
+    void *scratch;           /* robust_scratch */
+    bool has_averages;       /* the engine inside has the newest */
 };
 
 static struct clients *of(struct engine *engine)
@@ -83,11 +88,56 @@ static bool take_steps(struct clients *all, int client, struct train_result *res
     return true;
 }
 
-/* The mean of the round's differences into the sum. */
+static void for_each_variable(const struct model *model, const float *values, const struct gradient_sink *sink)
+{
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        sink->block(sink->context, &(struct gradient_block){.variable = i,
+                                                            .rows = variable->rows,
+                                                            .cols = variable->cols,
+                                                            .values = values + variable->offset,
+                                                            .stride = variable->stride});
+    }
+}
+
+static double squares_of(const struct model *model, const float *difference)
+{
+    double squares = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        for (int row = 0; row < variable->rows; row++) {
+            squares = outer_squares(squares, difference + variable_at(variable, row, 0), (size_t)variable->cols);
+        }
+    }
+    return squares;
+}
+
+/* The round's differences into the sum, each scaled down where it is too long; weights: what each counts in a mean. */
+static void combine(struct clients *all, const float *weights)
+{
+    const struct config_train *train = &all->config->train;
+    const int cut = robust_cut(train, all->in_round);
+    for (int k = 0; k < all->in_round; k++) {
+        all->pointers[k] = all->differences + (size_t)k * all->model->float_count;
+        all->scales[k] = (cut >= 0 ? 1.0f : weights[k]) *
+                         outer_clip(squares_of(all->model, all->pointers[k]), train->clip_difference_norm);
+    }
+    if (cut >= 0) {
+        robust_mean(all->sum, all->pointers, all->scales, all->in_round, cut, all->model->float_count, all->scratch);
+        return;
+    }
+    for (int k = 0; k < all->in_round; k++) {
+        struct collector collector = {.model = all->model, .sum = all->sum, .weight = all->scales[k], .first = k == 0};
+        const struct gradient_sink sink = collector_sink(&collector);
+        for_each_variable(all->model, all->pointers[k], &sink);
+    }
+}
+
+/* What the round's differences come to, into the sum. */
 static bool gather(struct clients *all, struct train_result *result, struct error *error)
 {
     double examples = 0;
-    bool first = true;
+    int done = 0;
     for (int client = 0; client < all->count; client++) {
         examples += all->chosen[client] ? partition_count(&all->partition, client) : 0;
     }
@@ -96,14 +146,23 @@ static bool gather(struct clients *all, struct train_result *result, struct erro
             continue;
         }
         struct collector collector = {
-            .model = all->model, .sum = all->sum, .weight = weight_of(all, client, examples), .first = first};
+            .model = all->model, .sum = all->sum, .weight = weight_of(all, client, examples), .first = done == 0};
+        if (all->differences) {
+            all->weights[done] = collector.weight;
+            collector.sum = all->differences + (size_t)done * all->model->float_count;
+            collector.weight = 1;
+            collector.first = true;
+        }
         const struct gradient_sink sink = collector_sink(&collector);
         if (!local_steps_begin(all->local, &all->config->train, all->shared.global_step, error) ||
             !take_steps(all, client, result, error) ||
             !local_steps_end(all->local, result->finite ? &sink : NULL, error)) {
             return false;
         }
-        first = false;
+        done++;
+    }
+    if (all->differences && result->finite) {
+        combine(all, all->weights);
     }
     return true;
 }
@@ -119,14 +178,8 @@ static bool show(struct clients *all, struct error *error)
 static void apply(struct clients *all)
 {
     store_begin_step(&all->shared);
-    for (int i = 0; i < all->model->variable_count; i++) {
-        const struct variable *variable = &all->model->variables[i];
-        store_apply(&all->shared, &(struct gradient_block){.variable = i,
-                                                           .rows = variable->rows,
-                                                           .cols = variable->cols,
-                                                           .values = all->sum + variable->offset,
-                                                           .stride = variable->stride});
-    }
+    const struct gradient_sink sink = store_sink(&all->shared);
+    for_each_variable(all->model, all->sum, &sink);
     store_end_step(&all->shared);
 }
 
@@ -233,6 +286,11 @@ static void clients_destroy(struct engine *base)
         free(all->chosen);
         free(all->indexes);
         free(all->sum);
+        free(all->differences);
+        free((void *)all->pointers);
+        free(all->weights);
+        free(all->scales);
+        free(all->scratch);
         free(all);
     }
 }
@@ -250,6 +308,22 @@ static const struct engine_table clients_table = {
     .describe = clients_describe,
     .destroy = clients_destroy,
 };
+
+static bool keeps_differences(const struct config_train *train)
+{
+    return train->aggregate != AGGREGATE_MEAN || train->clip_difference_norm > 0;
+}
+
+static bool make_room(struct clients *all)
+{
+    const size_t count = (size_t)all->in_round;
+    all->differences = calloc(count * all->model->float_count, sizeof *all->differences);
+    all->pointers = calloc(count, sizeof *all->pointers);
+    all->weights = calloc(count, sizeof *all->weights);
+    all->scales = calloc(count, sizeof *all->scales);
+    all->scratch = malloc(robust_scratch(all->in_round));
+    return all->differences && all->pointers && all->weights && all->scales && all->scratch;
+}
 
 bool clients_engine_create(struct engine **engine, struct engine *inside, const struct engine_options *options,
                            const struct clients_options *clients, struct error *error)
@@ -271,7 +345,7 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
     all->chosen = calloc((size_t)all->count, sizeof *all->chosen);
     all->indexes = calloc((size_t)train->batch_size, sizeof *all->indexes);
     all->sum = calloc(all->model->float_count, sizeof *all->sum);
-    const bool there = all->chosen && all->indexes && all->sum;
+    const bool there = all->chosen && all->indexes && all->sum && (!keeps_differences(train) || make_room(all));
     if (!(there || error_set(error, "out of memory for %d clients", all->count)) ||
         !store_create(&all->shared, all->model, &all->outer, error) ||
         !local_steps_create(&all->local, all->model, inside, train, error) ||

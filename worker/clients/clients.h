@@ -8,7 +8,8 @@
  * be made at a desk.
  *
  * Memory, beside the engine inside: 4 bytes x floats x (4 + the slots of both optimizers + averages), and 4 bytes for
- * each example; nothing for a client.
+ * each example; nothing for a client, unless differences are clipped or not averaged: then 4 bytes x floats for each
+ * that takes part.
  */
 #ifndef WORKER_CLIENTS_CLIENTS_H
 #define WORKER_CLIENTS_CLIENTS_H

@@ -100,6 +100,21 @@ static void describe_worker(const struct job *job, int index, const struct job_w
     };
 }
 
+static void describe_rounds(const struct job *job, int index, struct message_rounds *rounds)
+{
+    const struct job_worker *worker = &job->workers[index];
+    *rounds = (struct message_rounds){
+        .worker = index,
+        .is_asked = config_asks_some(&job->config.train) && job_token(job, index, job->global_step) >= 0,
+        .asked = (uint64_t)worker->asked,
+        .counted = worker->asked > 0 ? (uint64_t)worker->applied : 0,
+        .late = worker->asked > 0 ? (uint64_t)worker->stale : 0,
+        .missed = (uint64_t)worker->missed,
+        .cosine = worker->cosine,
+        .norm = worker->norm,
+    };
+}
+
 /* The next worker from `index` on that is listed, or is here though it is not; worker_count: none. */
 static int next_shown(struct server *server, int index)
 {
@@ -113,21 +128,22 @@ static int next_shown(struct server *server, int index)
     return index;
 }
 
-static bool send_status(struct session *session, uint64_t request, const struct message_status *status, bool more,
-                        double deadline_s, struct error *error)
+static bool send_part(struct session *session, enum message_type type, const void *message, bool more,
+                      struct error *error)
 {
-    const struct outgoing frame = {.type = MESSAGE_status, .request = request, .message = status, .more = more};
-    return channel_send_frame(session->channel, &frame, deadline_s, error);
+    const struct outgoing frame = {
+        .type = type, .request = session->channel->frame.request, .message = message, .more = more};
+    return channel_send_frame(session->channel, &frame, serve_deadline(), error);
 }
 
 bool serve_get_status(struct session *session, struct error *error)
 {
-    const uint64_t request = session->channel->frame.request;
-    const bool members = session->channel->message.get_status.members == 1;
-    const double deadline_s = serve_deadline();
+    const bool members = session->channel->message.get_status.members > 0;
+    const bool with_rounds = session->channel->message.get_status.members > 1;
     struct server *server = session->server;
     struct message_status status;
     struct process_load load;
+    struct message_rounds rounds;
     char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1];
     const int workers = members ? server->job.worker_count : 0;
     int next = members ? next_shown(server, 0) : 0;
@@ -135,7 +151,7 @@ bool serve_get_status(struct session *session, struct error *error)
     server_lock(server);
     describe_self(server, &load, &status, host, message, digest);
     server_unlock(server);
-    if (!send_status(session, request, &status, next < workers, deadline_s, error)) {
+    if (!send_part(session, MESSAGE_status, &status, next < workers, error)) {
         return false;
     }
     while (next < workers) {
@@ -145,9 +161,11 @@ bool serve_get_status(struct session *session, struct error *error)
         server_lock(server);
         worker = server->job.workers[i];
         describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
+        describe_rounds(&server->job, i, &rounds);
         server_unlock(server);
         next = next_shown(server, i + 1);
-        if (!send_status(session, request, &status, next < workers, deadline_s, error)) {
+        if (!send_part(session, MESSAGE_status, &status, with_rounds || next < workers, error) ||
+            (with_rounds && !send_part(session, MESSAGE_rounds, &rounds, next < workers, error))) {
             return false;
         }
     }
@@ -190,6 +208,7 @@ static void show(void *context, struct board *board)
     const struct config_cluster *cluster = &server->config->cluster;
     struct message_status status;
     struct process_load load;
+    struct message_rounds rounds;
     char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1], waits[256];
     const double now_s = clock_monotonic_s();
     if (!board_begin_members(board, cluster->ps_hosts.count + server->job.worker_count)) {
@@ -207,7 +226,9 @@ static void show(void *context, struct board *board)
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
             describe_worker(&server->job, i, &server->job.workers[i], now_s, &status);
-            status_show(&board->members[count++], &status, config_worker_host(cluster, i));
+            describe_rounds(&server->job, i, &rounds);
+            status_show(&board->members[count], &status, config_worker_host(cluster, i));
+            status_show_rounds(&board->members[count++], &rounds);
         }
     }
     board->member_count = count;

@@ -40,6 +40,10 @@ void server_lead(struct server *server)
     server_lock(server);
     server->stepping = false;
     server->pushes += step.count;
+    for (int i = 0; applied && i < step.count; i++) {
+        struct job_worker *worker = &server->job.workers[step.workers[i]];
+        shard_round_figures(server->shard, step.workers[i], &worker->cosine, &worker->norm);
+    }
     job_step_applied(&server->job, &step, applied, clock_monotonic_s());
     pthread_cond_broadcast(&server->stepped);
 }

@@ -1,4 +1,5 @@
 /* trainer status: how the members of a running cluster are, as a table or as JSON. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,16 @@ static void name_of(const struct board_member *entry, char name[MEMBER_TEXT])
     snprintf(name, MEMBER_TEXT, "%s %d", entry->role, entry->task);
 }
 
+static void show_rounds(const struct board_rounds *rounds)
+{
+    printf("            rounds: asked %lld, counted %lld, late %lld, missed %lld", (long long)rounds->asked,
+           (long long)rounds->counted, (long long)rounds->late, (long long)rounds->missed);
+    if (isfinite(rounds->cosine)) {
+        printf("; cosine %.3f", rounds->cosine);
+    }
+    printf("%s\n", rounds->is_asked ? "; asked now" : "");
+}
+
 static void show_entry(const struct board_member *entry)
 {
     char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[COUNT_TEXT], out[COUNT_TEXT];
@@ -67,6 +78,9 @@ static void show_entry(const struct board_member *entry)
            entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped, (unsigned long long)entry->retries,
            in, out, entry->address, printable(host, sizeof host, entry->host),
            printable(device, sizeof device, entry->device));
+    if (entry->rounds.asked > 0) {
+        show_rounds(&entry->rounds);
+    }
     if (entry->message[0] != '\0') {
         printf("            %s\n", printable(message, sizeof message, entry->message));
     }

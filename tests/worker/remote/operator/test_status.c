@@ -39,7 +39,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     struct server *server = &servers[member->member.index];
     struct error error;
     server->asked++;
-    server->asks_for_all = channel->frame.type == MESSAGE_get_status && channel->message.get_status.members == 1;
+    server->asks_for_all = channel->frame.type == MESSAGE_get_status && channel->message.get_status.members == 2;
     const uint64_t request = channel->frame.request;
     if (server->silent > 0) {
         server->silent--;

@@ -1,0 +1,112 @@
+/*
+ * Values are sorted as integers that are ordered as they are, by Batcher's
+ * network of comparisons: the same for every float, so that a vector of neighbours takes each at once.
+ */
+#include "ps/store/robust.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { TILE = 16 /* floats that are sorted beside each other */ };
+
+int robust_cut(const struct config_train *train, int count)
+{
+    const int most = (count - 1) / 2;
+    if (train->aggregate == AGGREGATE_MEAN) {
+        return -1;
+    }
+    const int cut = (int)floor(train->trim * count + 1e-9);
+    return train->aggregate == AGGREGATE_MEDIAN || cut > most ? most : cut;
+}
+
+size_t robust_scratch(int workers)
+{
+    return (size_t)workers * TILE * sizeof(int32_t);
+}
+
+/* Its own inverse. */
+static inline int32_t ordered(int32_t bits)
+{
+    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+}
+
+static void load(int32_t (*keys)[TILE], const float *const *values, const float *scales, int workers, size_t at,
+                 size_t count)
+{
+    for (int k = 0; k < workers; k++) {
+        float scaled[TILE] = {0};
+        int32_t bits[TILE];
+        for (size_t i = 0; values[k] && i < count; i++) {
+            scaled[i] = values[k][at + i] * scales[k] + 0.0f; /* no -0: of rows of zeros not all are sent */
+        }
+        memcpy(bits, scaled, sizeof bits);
+        for (int i = 0; i < TILE; i++) {
+            keys[k][i] = ordered(bits[i]);
+        }
+    }
+}
+
+static inline void exchange(int32_t *restrict low, int32_t *restrict high)
+{
+    for (int i = 0; i < TILE; i++) {
+        const int32_t a = low[i], b = high[i];
+        low[i] = a < b ? a : b;
+        high[i] = a < b ? b : a;
+    }
+}
+
+/* Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M. */
+static void sort(int32_t (*keys)[TILE], int count)
+{
+    int top = 1;
+    while (top * 2 < count) {
+        top *= 2;
+    }
+    for (int p = top; p > 0; p /= 2) {
+        for (int q = top, r = 0, d = p;; q /= 2) {
+            for (int i = 0; i + d < count; i++) {
+                if ((i & p) == r) {
+                    exchange(keys[i], keys[i + d]);
+                }
+            }
+            if (q == p) {
+                break;
+            }
+            d = q - p;
+            r = p;
+        }
+    }
+}
+
+static void add_up(float *sum, int32_t (*keys)[TILE], int first, int end)
+{
+    for (int k = first; k < end; k++) {
+        int32_t bits[TILE];
+        float value[TILE];
+        for (int i = 0; i < TILE; i++) {
+            bits[i] = ordered(keys[k][i]);
+        }
+        memcpy(value, bits, sizeof value);
+        for (int i = 0; i < TILE; i++) {
+            sum[i] = k == first ? value[i] : sum[i] + value[i];
+        }
+    }
+}
+
+void robust_mean(float *out, const float *const *values, const float *scales, int workers, int cut, size_t count,
+                 void *scratch)
+{
+    int32_t(*keys)[TILE] = scratch;
+    const float left = (float)(workers - 2 * cut);
+    for (size_t at = 0; at < count; at += TILE) {
+        const size_t here = count - at < TILE ? count - at : TILE;
+        float sum[TILE];
+        load(keys, values, scales, workers, at, here);
+        sort(keys, workers);
+        add_up(sum, keys, cut, workers - cut);
+        for (size_t i = 0; i < here; i++) {
+            out[at + i] = sum[i] / left;
+        }
+    }
+}
