@@ -55,8 +55,9 @@ mathflags := -ffp-contract=off -fno-math-errno -fno-trapping-math
 # mbedTLS and what calls it see the same configuration; the headers it includes for us to fill in lie beside it.
 mbedtls_config := net/tls/mbedtls_config.h
 cppflags  := -I. -iquote net/tls -isystem build/deps/include -D_GNU_SOURCE -DMBEDTLS_CONFIG_FILE='"$(mbedtls_config)"'
+# Debuggers find how to unwind in trainer.debug; nothing in the program does.
 product   := -std=gnu11 -O3 -g $(mathflags) -ffunction-sections -fdata-sections -fstack-protector-strong \
-	-ffile-prefix-map=$(CURDIR)/= $(warnings)
+	-fno-asynchronous-unwind-tables -ffile-prefix-map=$(CURDIR)/= $(warnings)
 
 # Files named for an instruction set are compiled for it; everything else runs on any x86-64.
 flags_for = $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma) \
@@ -149,12 +150,17 @@ build/trainer: build/trainer.debug
 	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB$(if $(gpu_missing), without the GPU engine: $(gpu_missing))"
 
 build/trainer.debug: $(objects) $(musl_libs) build/product/flags
-	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with) -Wl,--build-id=none
+	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with) -Wl,--build-id=none \
+		-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr
+
+# What is run once a second, or for people, had better be small than fast.
+$(patsubst %.c,build/product/%.o,$(filter observe/% worker/dashboard/% worker/remote/operator/% worker/observed%.c \
+	ps/fleet_watch.c net/tls/web.c,$(sources))): small := -Os
 
 build/product/%.o: %.c build/product/flags $(musl_libs)
 	@mkdir -p $(@D)
 	@echo "cc $<"
-	@$(musl_cc) $(product) $(cppflags) $(call flags_for,$<) $(defines) -MMD -MP -c -o $@ $<
+	@$(musl_cc) $(product) $(small) $(cppflags) $(call flags_for,$<) $(defines) -MMD -MP -c -o $@ $<
 
 build/product/base/version.o: build/version
 build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/version)"' \

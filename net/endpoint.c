@@ -39,23 +39,30 @@ bool endpoint_resolve(const struct address *address, struct endpoints *endpoints
     return true;
 }
 
-void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT])
+void endpoint_format_host(const struct endpoint *endpoint, char text[ENDPOINT_TEXT])
 {
-    char host[INET6_ADDRSTRLEN] = "?";
+    snprintf(text, ENDPOINT_TEXT, "?");
     if (endpoint->address.ss_family == AF_INET6) {
         struct sockaddr_in6 six;
         memcpy(&six, &endpoint->address, sizeof six);
         if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
-            inet_ntop(AF_INET, six.sin6_addr.s6_addr + 12, host, sizeof host);
-            snprintf(text, ENDPOINT_TEXT, "%s:%u", host, ntohs(six.sin6_port));
+            inet_ntop(AF_INET, six.sin6_addr.s6_addr + 12, text, ENDPOINT_TEXT);
         } else {
-            inet_ntop(AF_INET6, &six.sin6_addr, host, sizeof host);
-            snprintf(text, ENDPOINT_TEXT, "[%s]:%u", host, ntohs(six.sin6_port));
+            inet_ntop(AF_INET6, &six.sin6_addr, text, ENDPOINT_TEXT);
         }
     } else {
         struct sockaddr_in four;
         memcpy(&four, &endpoint->address, sizeof four);
-        inet_ntop(AF_INET, &four.sin_addr, host, sizeof host);
-        snprintf(text, ENDPOINT_TEXT, "%s:%u", host, ntohs(four.sin_port));
+        inet_ntop(AF_INET, &four.sin_addr, text, ENDPOINT_TEXT);
     }
+}
+
+void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT])
+{
+    char host[ENDPOINT_TEXT];
+    struct sockaddr_in four; /* whose port lies where that of an IPv6 address does */
+    endpoint_format_host(endpoint, host);
+    memcpy(&four, &endpoint->address, sizeof four);
+    snprintf(text, ENDPOINT_TEXT, strchr(host, ':') ? "[%.*s]:%u" : "%.*s:%u", (int)(ENDPOINT_TEXT - 9), host,
+             ntohs(four.sin_port));
 }

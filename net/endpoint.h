@@ -30,6 +30,9 @@ bool endpoint_resolve(const struct address *address, struct endpoints *endpoints
 /* "10.0.0.1:2222" or "[::1]:2222"; IPv4 addresses mapped into IPv6 are written as IPv4. */
 void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT]);
 
+/* The same without the port: "10.0.0.1" or "::1". */
+void endpoint_format_host(const struct endpoint *endpoint, char text[ENDPOINT_TEXT]);
+
 /* The text that address_parse takes. */
 void endpoint_format_address(const struct address *address, char text[ENDPOINT_TEXT]);
 

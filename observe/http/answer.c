@@ -1,5 +1,4 @@
 /* From answers to bytes: heads, errors, what is sent and when its memory goes. */
-#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "net/endpoint.h"
 #include "observe/http/internal.h"
 
 enum {
@@ -177,14 +177,13 @@ static void log_answer(const struct http_connection *connection, const struct ht
 {
     const struct http_request *request = connection->request;
     const struct http_options *options = &connection->server->options;
-    struct sockaddr_storage address;
-    socklen_t size = sizeof address;
-    char host[64] = "";
+    struct endpoint from = {.size = sizeof from.address};
+    char host[ENDPOINT_TEXT] = "";
     if (!options->log) {
         return;
     }
-    if (getpeername(connection->fd, (struct sockaddr *)&address, &size) == 0) {
-        getnameinfo((struct sockaddr *)&address, size, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+    if (getpeername(connection->fd, (struct sockaddr *)&from.address, &from.size) == 0) {
+        endpoint_format_host(&from, host);
     }
     const enum http_method method = request ? request->method : HTTP_METHOD_GET;
     const struct http_logged logged = {

@@ -15,6 +15,11 @@ build/page/dygraph.js: $(dygraphs)
 	@mkdir -p $(@D)
 	@sed 's|^//# sourceMappingURL=.*||' $< >$@
 
+# What is for those who read the source stays there.
+build/page/%.js: observe/page/%.js
+	@mkdir -p $(@D)
+	@sed '/^ *\/\//d' $< >$@
+
 build/page/%: observe/page/%
 	@mkdir -p $(@D)
 	@cp $< $@

@@ -9,7 +9,7 @@ enum { MOST_DOTS = 2 * SCREEN_MOST_SIDE };
 static void take_means(const struct history_ring *ring, int series, const struct curve_span *span, int count,
                        double *means)
 {
-    static _Thread_local int numbers[MOST_DOTS];
+    int numbers[MOST_DOTS];
     for (int i = 0; i < count; i++) {
         means[i] = 0;
         numbers[i] = 0;
@@ -120,7 +120,7 @@ static void draw_ascii(struct screen *screen, const struct curve_place *place, c
 bool curve_draw(struct screen *screen, const struct curve_place *place, const struct history_ring *ring, int series,
                 const struct curve_span *span, struct curve_range *range)
 {
-    static _Thread_local double means[MOST_DOTS];
+    double means[MOST_DOTS];
     const int count = screen->has_unicode ? 2 * place->width : place->width;
     if (count < 1 || place->height < 1 || count > MOST_DOTS || span->to_s <= span->from_s) {
         return false;
