@@ -31,7 +31,7 @@ WORDS = {
     "overview": ["Loss", "Accuracy", "97.12%", "Steps/s", "Learning rate", "Time left", "Waiting",
                  "for worker 3 (10.0.0.3:2222), 12 s", "Latest events", "Checkpoint"],
     "charts": ["Horizontal axis", "Smoothing", "Accuracy (validation)", "Memory of this process", "Reset zoom"],
-    "members": ["Member", "ps 0", "worker 11", "node-3", "lost", "80.9 MiB", "13 members"],
+    "members": ["Member", "ps 0", "worker 11", "node-3", "lost", "80.9 MiB", "GPU", "13 members"],
     "events": ["Timeline", "worker 1 (10.0.0.1:2222): no word for 10 s", "restored", "28 events"],
     "config": ["Version 4", "watching", "train.learning_rate", "0.01", "digest 77aa", "trainer 0.1.0"],
     "checkpoints": ["step 2,777", "83 ms", "/var/lib/trainer/digits/model-2777.safetensors"],
