@@ -145,7 +145,7 @@ static void half_a_word_and_gone(struct connection *connection, struct script *s
 static void ends_alike(void **state)
 {
     (void)state;
-    uint64_t heard[2];
+    uint64_t records[2];
     void (*ends[])(struct connection *, struct script *) = {half_a_word, half_a_word_and_gone};
     for (size_t i = 0; i < 2; i++) {
         struct script script = {.play = ends[i]};
@@ -161,12 +161,12 @@ static void ends_alike(void **state)
         assert_int_equal(connection_state(connection), CONNECTION_OPEN);
         assert_false(connection_read(connection, word, 1, soon(), &error));
         assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
-        heard[i] = connection_bytes_in(connection);
+        records[i] = connection->tls->in.sequence;
         assert_non_null(strstr(error.text, "closed the connection"));
         connection_close(connection);
         loopback_end(&loopback);
     }
-    assert_int_equal(heard[0] - heard[1], RECORD_HEADER + 2 + 1 + RECORD_TAG); /* the goodbye */
+    assert_int_equal(records[0], records[1] + 1); /* the goodbye */
 }
 
 /* Session tickets of several sizes, in pieces, each with a word behind it. */
