@@ -1,8 +1,10 @@
 /*
- * Steps per second of the CPU engine alone, and this CPU's peak of fused multiply-adds to compare them with.
+ * Steps per second of the CPU engine alone, its forward passes, and this CPU's peak of fused multiply-adds to compare
+ * them with.
  *
  *     engine_bench peak                       GFLOP/s of one core, for each instruction set
  *     engine_bench train [KEY=VALUE ...]      steps/s
+ *     engine_bench forward [KEY=VALUE ...]    rows/s, a batch at a time
  *
  * Keys: data (folder with MNIST's gzipped training set; without it random images), layers, batch, threads, kernels
  * (reference, avx2, avx512), optimizer, lr, l2, ema, micro, density (of random images, 0..1), seconds, window (steps at
@@ -222,6 +224,41 @@ static void bench_train(struct settings *settings)
     free(examples.labels);
 }
 
+static void bench_forward(struct settings *settings)
+{
+    struct error error;
+    struct examples examples;
+    struct model model;
+    struct engine *engine;
+    const int batch = settings->config.train.batch_size;
+    fill_examples(&examples, settings);
+    model_layout(&model, &settings->config.model);
+    struct engine_options options = {.model = &model, .config = &settings->config, .only_forward = true};
+    settings->config.train.batch_size = 1; /* as it serves */
+    float *parameters = calloc(model.float_count, sizeof *parameters);
+    float *outputs = malloc((size_t)batch * (size_t)model.widths[model.layer_count] * sizeof *outputs);
+    if (!parameters || !outputs || !cpu_engine_create(&engine, &options, &error)) {
+        fail("no engine");
+    }
+    model_initialise(&model, &settings->config.model, 1, parameters);
+    engine->table->write(engine, STORE_PARAMETERS, 0, model.float_count, parameters, &error);
+    int64_t rows = 0;
+    const double began = now(settings);
+    while (now(settings) - began < settings->seconds) {
+        const int first = (int)(rows % (IMAGES - batch));
+        if (!engine->table->forward(engine, false, &examples, first, batch, outputs, &error)) {
+            fail(error.text);
+        }
+        rows += batch;
+    }
+    printf("%.0f rows/s\n", (double)rows / (now(settings) - began));
+    engine->table->destroy(engine);
+    free(parameters);
+    free(outputs);
+    free(examples.images);
+    free(examples.labels);
+}
+
 int main(int count, char **arguments)
 {
     struct settings settings = {.density = 1.0, .seconds = 3.0, .window = 100};
@@ -252,8 +289,10 @@ int main(int count, char **arguments)
         fma_peak_print(settings.seconds);
     } else if (count > 1 && strcmp(arguments[1], "train") == 0) {
         bench_train(&settings);
+    } else if (count > 1 && strcmp(arguments[1], "forward") == 0) {
+        bench_forward(&settings);
     } else {
-        fail("peak or train");
+        fail("peak, train or forward");
     }
     return 0;
 }

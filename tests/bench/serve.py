@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""trainer serve under load by wrk, beside FastAPI under uvicorn with onnxruntime: requests of one picture each on
-connections that stay open, batches as binary tensors, start and memory.
+"""trainer serve under load by wrk, beside FastAPI under uvicorn with onnxruntime, and beside mlserver with the same:
+requests of one row on connections that stay open, batches as binary tensors, a swap under load, start, memory.
 
-    tests/bench/serve.py [--trainer=build/trainer] [--rounds=5] [--seconds=5] [PART ...]
+    tests/bench/serve.py [--trainer=build/trainer] [--rounds=5] [--seconds=5] [--wrap='chrt -f 50'] [PART ...]
 
-PART: rows, batches, start, connections; all by default. One JSON line for each figure, with what it owes; the exit
-status is 1 if one is missed. Requests are counted by processor time of the server, which a busy machine disturbs less
-than the clock; the two servers take turns. --rounds (or BENCH_ROUNDS): runs of each.
+PART: rows, table, half, batches, swap, start, connections; all by default. One JSON line for each figure, with what it
+owes; the exit status is 1 if one is missed. Requests are counted by processor time of the server, which a busy machine
+disturbs less than the clock; servers take turns. Delays need a machine with nothing beside them, or --wrap (or
+BENCH_WRAP), under which both server and load run. --rounds (or BENCH_ROUNDS): runs of each.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -21,15 +23,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
 import numpy
+import tritonclient.http
 
-from figures import arguments, run_parts, show
+from figures import ROOT, arguments, run_parts, show
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAYERS, BATCH, CONNECTIONS = "784,500,10", 256, 32
+PAUSE_MS = 2  # between an answer and the next request of a connection, on average, where the load is to be half
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 
@@ -57,40 +62,64 @@ class Bench:
         self.folder = pathlib.Path(self.scratch.name)
         if not shutil.which("wrk"):
             raise SystemExit("wrk is not here; it is a package of that name")
+        self.random = numpy.random.default_rng(1)
         self.run("train", "--data_source=synthetic", "--synthetic_train=3000", "--validate_steps=0",
                  f"--layers={LAYERS}", "--train_steps=200", "--train_dir=run", "--batch_size=50")
         self.run("export", "--format=onnx", "--out=model.onnx", "--train_dir=run")
-        pictures = numpy.random.default_rng(1).integers(0, 256, (BATCH, 784), numpy.uint8)
+        pictures = self.random.integers(0, 256, (BATCH, 784), numpy.uint8)
         head = json.dumps({"inputs": [{"name": "images", "datatype": "UINT8", "shape": [BATCH, 784],
                                        "parameters": {"binary_data_size": pictures.size}}],
                            "outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}]})
-        self.write("rows", json.dumps({"instances": pictures[:1].tolist()}).encode(), {})
+        one = {"name": "images", "datatype": "UINT8", "shape": [1, 784], "data": pictures[0].tolist()}
+        self.write("rows", json.dumps({"instances": pictures[:1].tolist()}).encode())
+        self.write("half", json.dumps({"instances": pictures[:1].tolist()}).encode(),
+                   more=[f"function delay() return math.random(0, {2 * PAUSE_MS}) end"])
+        self.write("infer", json.dumps({"inputs": [one]}).encode())
         self.write("batches", head.encode() + pictures.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
 
     def run(self, *command):
         subprocess.run([self.options.trainer, *command], cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
 
-    def write(self, name, body, headers):
+    def write(self, name, body, headers={}, more=[]):
         """A script for wrk that posts this body."""
         (self.folder / f"{name}.body").write_bytes(body)
         lines = [f'wrk.headers["{key}"] = "{value}"' for key, value in {"Content-Type": "application/json",
                                                                         **headers}.items()]
         (self.folder / f"{name}.lua").write_text("\n".join(
-            ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines]))
+            ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines, *more]))
+
+    def wrapped(self, *command):
+        return [*shlex.split(self.options.wrap), *map(str, command)]
+
+    def command(self, kind, port, model):
+        if kind == "trainer":
+            return [self.options.trainer, "serve", model, f"--http=127.0.0.1:{port}", "--workers=1",
+                    "--interval_secs=0.1"]
+        if kind == "fastapi":
+            return [sys.executable, "-m", "uvicorn", "--port", port, "--log-level=warning", "--app-dir",
+                    HERE / "peers", "fastapi_app:app"]
+        folder = self.folder / "mlserver"
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        (folder / "settings.json").write_text(json.dumps(
+            {"http_port": port, "grpc_port": free_port(), "metrics_port": free_port(), "parallel_workers": 0,
+             "debug": False}))
+        (folder / "model/model-settings.json").write_text(json.dumps(
+            {"name": "model", "implementation": "mlserver_onnx.Model"}))
+        return [pathlib.Path(sys.executable).with_name("mlserver"), "start", folder]
 
     @contextlib.contextmanager
-    def server(self, kind):
+    def server(self, kind, model="run"):
         port = free_port()
-        command = {"trainer": [self.options.trainer, "serve", "run", f"--http=127.0.0.1:{port}", "--workers=1"],
-                   "fastapi": [sys.executable, "-m", "uvicorn", "--port", str(port), "--log-level=warning",
-                               "--app-dir", HERE / "peers", "fastapi_app:app"]}[kind]
+        ready = "/v2/models/model/ready" if kind == "mlserver" else "/readyz"
         began = time.monotonic()
-        process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   env={**os.environ, "MODEL": str(self.folder / "model.onnx")})
+        process = subprocess.Popen(
+            self.wrapped(*self.command(kind, port, model)), cwd=self.folder, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "MODEL": str(self.folder / "model.onnx"), "PYTHONPATH": str(HERE / "peers")})
         try:
             while True:
                 with contextlib.suppress(OSError):
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).read()
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}{ready}", timeout=5).read()
                     break
                 if process.poll() is not None or time.monotonic() > began + 60:
                     raise SystemExit(f"{kind}: no server")
@@ -100,64 +129,165 @@ class Bench:
             process.send_signal(signal.SIGTERM)
             process.wait()
 
-    def load(self, kind, path, script):
-        """Requests per second of the server's processor time; milliseconds of the 99th percentile."""
-        with self.server(kind) as (port, pid, _):
-            before = processor_s(pid)
-            result = subprocess.run(["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{self.options.seconds}s", "--latency", "-s",
-                                     self.folder / f"{script}.lua", f"http://127.0.0.1:{port}{path}"],
-                                    capture_output=True, text=True, check=True)
-            took = processor_s(pid) - before
+    def wrk(self, port, path, script, connections=CONNECTIONS):
+        """Requests, and milliseconds of the 99th percentile."""
+        result = subprocess.run(
+            self.wrapped("wrk", "-t1", f"-c{connections}", f"-d{self.options.seconds}s", "--latency", "-s",
+                         self.folder / f"{script}.lua", f"http://127.0.0.1:{port}{path}"),
+            capture_output=True, text=True, check=True)
         if re.search(r"Non-2xx|Socket errors", result.stdout):
-            raise SystemExit(f"{kind}: {result.stdout}")
-        requests = int(re.search(r"(\d+) requests in", result.stdout)[1])
+            raise SystemExit(f"{path}: {result.stdout}")
         value, unit = re.search(r"99%\s+([\d.]+)(us|ms|s)\b", result.stdout).groups()
-        return requests / took, float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
+        return int(re.search(r"(\d+) requests in", result.stdout)[1]), float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
+
+    def load(self, kind, path, script, model="run"):
+        """Requests per second of the server's processor time."""
+        with self.server(kind, model) as (port, pid, _):
+            before = processor_s(pid)
+            requests, _ = self.wrk(port, path, script)
+            return requests / (processor_s(pid) - before)
 
     def rows(self):
-        found = {"trainer": [], "fastapi": []}
+        paths = {"trainer": ("/v1/models/model:predict", "rows"), "fastapi": ("/predict", "rows"),
+                 "mlserver": ("/v2/models/model/infer", "infer")}
+        found = {kind: [] for kind in paths}
         for _ in range(self.options.rounds):
-            found["trainer"].append(self.load("trainer", "/v1/models/model:predict", "rows"))
-            found["fastapi"].append(self.load("fastapi", "/predict", "rows"))
-        ours, theirs = (statistics.median(rate for rate, _ in found[kind]) for kind in ("trainer", "fastapi"))
-        show("serve: requests of one picture per core second, FastAPI = 1", round(ours / theirs, 1), floor=10, aim=30,
-             trainer=round(ours), fastapi=round(theirs),
-             p99_ms=round(statistics.median(p99 for _, p99 in found["trainer"]), 2))
+            for kind, (path, script) in paths.items():
+                found[kind].append(self.load(kind, path, script))
+        rates = {kind: statistics.median(each) for kind, each in found.items()}
+        for kind, name in (("fastapi", "FastAPI"), ("mlserver", "mlserver")):
+            show(f"serve: requests of one picture per core second, {name} = 1",
+                 round(rates["trainer"] / rates[kind], 1), floor=10, aim=30, trainer=round(rates["trainer"]),
+                 **{kind: round(rates[kind])})
+
+    def table(self):
+        """A table model of 9 columns, hidden layers of 64 and 64; 2 cores of it are twice one."""
+        values = self.random.normal(size=(3000, 8))
+        soils = self.random.choice(["clay", "sand", "loam"], 3000)
+        lines = [",".join([*(f"x{i}" for i in range(8)), "soil", "kind"])] + [
+            ",".join([*(f"{v:.3f}" for v in row), soil, "yes" if row[0] + row[1] > 0 else "no"])
+            for row, soil in zip(values, soils)]
+        (self.folder / "table").mkdir(exist_ok=True)
+        (self.folder / "table/train.csv").write_text("\n".join(lines) + "\n")
+        self.run("train", "--data_dir=table", "--target=kind", "--hidden=64,64", "--optimizer=adam", "--epochs=3",
+                 "--train_dir=kinds")
+        self.write("row", json.dumps({"instances": [[*(round(v, 3) for v in values[0]), "clay"]]}).encode())
+        rates = [self.load("trainer", "/v1/models/model:predict", "row", model="kinds")
+                 for _ in range(self.options.rounds)]
+        show("serve: requests of one row of a table, 64-64, on 2 cores", round(2 * statistics.median(rates)),
+             unit="req/s", floor=40000)
+
+    def half_load(self, port):
+        """The delay of a load of half of what one core answers; and how much of a core it took, nearly."""
+        most, _ = self.wrk(port, "/v1/models/model:predict", "rows")
+        wanted = most / self.options.seconds / 2
+        connections = max(2, round(wanted * PAUSE_MS / 1e3))
+        count, p99 = self.wrk(port, "/v1/models/model:predict", "half", connections)
+        return p99, count / most
+
+    def half(self):
+        delays, shares = [], []
+        with self.server("trainer") as (port, _, _):
+            for _ in range(self.options.rounds):
+                p99, share = self.half_load(port)
+                delays.append(p99)
+                shares.append(share)
+        show("serve: 99th percentile at half load, one picture a request", round(statistics.median(delays), 2),
+             unit="ms", most=1, share_of_full_load=round(statistics.median(shares), 2))
+
+    def ask_by_triton(self):
+        """Pictures per second of the server's processor time, where Triton's own client asks for BATCH at once."""
+        pictures = self.random.integers(0, 256, (BATCH, 784), numpy.uint8)
+        tensor = tritonclient.http.InferInput("images", pictures.shape, "UINT8")
+        tensor.set_data_from_numpy(pictures)
+        count = 0
+        with self.server("trainer") as (port, pid, _), tritonclient.http.InferenceServerClient(
+                f"127.0.0.1:{port}", concurrency=4) as client:
+            before, end = processor_s(pid), time.monotonic() + self.options.seconds
+            while time.monotonic() < end:
+                for answer in [client.async_infer("model", [tensor]) for _ in range(4)]:
+                    assert answer.get_result().as_numpy("probabilities").shape == (BATCH, 10)
+                    count += BATCH
+            return count / (processor_s(pid) - before)
 
     def batches(self):
-        rates = [self.load("trainer", "/v2/models/model/infer", "batches")[0] for _ in range(self.options.rounds)]
-        show(f"serve: pictures per core second, {BATCH} as a binary tensor", round(statistics.median(rates) * BATCH),
-             unit="pictures/s")
+        ours, asked, engine = [], [], []
+        for _ in range(self.options.rounds):
+            ours.append(BATCH * self.load("trainer", "/v2/models/model/infer", "batches"))
+            asked.append(self.ask_by_triton())
+            said = subprocess.run(
+                self.wrapped(ROOT / "build/bench/engine_bench", "forward", f"layers={LAYERS}", f"batch={BATCH}",
+                             "threads=1", f"seconds={self.options.seconds}"), capture_output=True, text=True, check=True)
+            engine.append(float(said.stdout.split()[0]))
+        alone = statistics.median(engine)
+        for client, found in (("wrk", ours), ("tritonclient", asked)):
+            pictures = statistics.median(found)
+            show(f"serve: pictures per core second, {BATCH} as a binary tensor by {client}, the engine alone = 1",
+                 round(pictures / alone, 3), floor=0.6, aim=0.85, pictures=round(pictures), engine=round(alone))
+
+    def swap(self):
+        """A new checkpoint every 0.2 s while requests come; wrk stops at the first that fails."""
+        self.run("train", "--data_source=synthetic", "--synthetic_train=3000", "--validate_steps=0",
+                 f"--layers={LAYERS}", "--train_steps=210", "--train_dir=run2", "--batch_size=50")
+        models = [next((self.folder / name).glob("model-*.safetensors")) for name in ("run", "run2")]
+        served, over = self.folder / "served.safetensors", threading.Event()
+        shutil.copy(models[0], served)
+
+        def go_on():
+            number = 0
+            while not over.wait(0.2):
+                number += 1
+                shutil.copy(models[number % 2], self.folder / "next")
+                (self.folder / "next").rename(served)
+
+        ratios, swaps = [], 0
+        with self.server("trainer", f"{served}") as (port, _, _):
+            for _ in range(self.options.rounds):
+                quiet, _ = self.half_load(port)
+                over.clear()
+                thread = threading.Thread(target=go_on)
+                thread.start()
+                busy, _ = self.half_load(port)
+                over.set()
+                thread.join()
+                ratios.append(busy / quiet)
+            metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+            swaps = int(re.search(r"trainer_serve_model_swaps_total\S* (\d+)", metrics)[1])
+            failed = sum(int(value) for value in re.findall(r'outcome="(?:faulty|refused)"\} (\d+)', metrics))
+        show("serve: requests that failed while models were swapped", failed, most=0, swaps=swaps)
+        show("serve: 99th percentile at half load while models are swapped, without swaps = 1",
+             round(statistics.median(ratios), 2), most=2)
 
     def start(self):
         times, memory = [], []
         for _ in range(self.options.rounds):
-            with self.server("trainer") as (_, pid, took):
+            with self.server("trainer") as (port, pid, took):
                 times.append(took * 1e3)
+                self.wrk(port, "/v1/models/model:predict", "rows")
                 memory.append(resident(pid) / MIB)
         widths = [int(width) for width in LAYERS.split(",")]
         model = sum(a * b + b for a, b in zip(widths, widths[1:])) * 4 / MIB
         show("serve: from start to ready", round(statistics.median(times), 1), unit="ms", most=50)
-        show("serve: memory beyond the model", round(statistics.median(memory) - model, 1), unit="MiB", most=8,
-             model_mib=round(model, 1))
+        show("serve: memory beyond the model, after a load", round(statistics.median(memory) - model, 1), unit="MiB",
+             most=8, model_mib=round(model, 1))
 
     def connections(self):
         count = 10000
         with self.server("trainer") as (port, pid, _):
-            before, peers = resident(pid), []
+            peers = []
             try:
                 for _ in range(count):
                     peers.append(socket.create_connection(("127.0.0.1", port)))
             except OSError as error:
                 raise SystemExit(f"{len(peers)} connections: {error}; raise `ulimit -n`") from error
             urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30).read()
-            show("serve: memory of 10,000 connections", round((resident(pid) - before) / MIB, 1), unit="MiB", most=64)
+            show("serve: memory with 10,000 connections", round(resident(pid) / MIB, 1), unit="MiB", most=64)
             for peer in peers:
                 peer.close()
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__, rounds=5, data=False)
+    parser = arguments(__doc__, rounds=5, data=False, wrap=True)
     parser.add_argument("--seconds", type=int, default=5, help="of each load")
-    run_parts(parser, {"rows": Bench.rows, "batches": Bench.batches, "start": Bench.start,
-                       "connections": Bench.connections}, Bench)
+    run_parts(parser, {"rows": Bench.rows, "table": Bench.table, "half": Bench.half, "batches": Bench.batches,
+                       "swap": Bench.swap, "start": Bench.start, "connections": Bench.connections}, Bench)
