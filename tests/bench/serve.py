@@ -86,7 +86,8 @@ class Bench:
         lines = [f'wrk.headers["{key}"] = "{value}"' for key, value in {"Content-Type": "application/json",
                                                                         **headers}.items()]
         (self.folder / f"{name}.lua").write_text("\n".join(
-            ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines, *more]))
+            ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines,
+             *more]))
 
     def wrapped(self, *command):
         return [*shlex.split(self.options.wrap), *map(str, command)]
@@ -138,7 +139,8 @@ class Bench:
         if re.search(r"Non-2xx|Socket errors", result.stdout):
             raise SystemExit(f"{path}: {result.stdout}")
         value, unit = re.search(r"99%\s+([\d.]+)(us|ms|s)\b", result.stdout).groups()
-        return int(re.search(r"(\d+) requests in", result.stdout)[1]), float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
+        requests = int(re.search(r"(\d+) requests in", result.stdout)[1])
+        return requests, float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
 
     def load(self, kind, path, script, model="run"):
         """Requests per second of the server's processor time."""
@@ -217,7 +219,8 @@ class Bench:
             asked.append(self.ask_by_triton())
             said = subprocess.run(
                 self.wrapped(ROOT / "build/bench/engine_bench", "forward", f"layers={LAYERS}", f"batch={BATCH}",
-                             "threads=1", f"seconds={self.options.seconds}"), capture_output=True, text=True, check=True)
+                             "threads=1", f"seconds={self.options.seconds}"),
+                capture_output=True, text=True, check=True)
             engine.append(float(said.stdout.split()[0]))
         alone = statistics.median(engine)
         for client, found in (("wrk", ours), ("tritonclient", asked)):
