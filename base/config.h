@@ -69,6 +69,7 @@ struct config_cluster {
     int pipeline_depth;              /* pushes that may be in flight while the next step computes */
     double lease_secs;               /* a member not heard from for this long counts as lost */
     double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */
+    double join_secs;                /* a worker that reaches nobody for this long from its start on gives up */
     char *bind;                      /* address to listen on; "" = all interfaces */
     bool serve_forever;              /* a ps waits for the next job when this one is over */
     double leave_secs; /* a ps that a signal asks to leave waits so long for worker 0 to leave before it */

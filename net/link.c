@@ -188,7 +188,11 @@ static enum link_try try_now(struct link *link, struct error *error)
     }
     channel_open(&link->channel, connection);
     const struct hello_identity hello = self->hello(self->context);
-    if (handshake_connect(&link->channel, &hello, &link->member, &peer, deadline_s, &reason, error)) {
+    const bool welcome = handshake_connect(&link->channel, &hello, &link->member, &peer, deadline_s, &reason, error);
+    if (welcome || reason != 0) {
+        atomic_store(&link->options.traffic->answer_by_s, 0);
+    }
+    if (welcome) {
         link->incarnation = peer.incarnation;
         link->opened++;
         connection_set_idle_timeout(connection, link->idle_timeout_s);
@@ -196,6 +200,18 @@ static enum link_try try_now(struct link *link, struct error *error)
     }
     link_close(link);
     return is_final(reason) && !link->options.retries_refusals ? LINK_REFUSED : LINK_LATER;
+}
+
+/* Has this process waited long enough for its first answer? */
+static bool is_hopeless(const struct link *link, struct error *error)
+{
+    const double by_s = atomic_load(&link->options.traffic->answer_by_s), now_s = clock_monotonic_s();
+    if (by_s <= 0 || now_s < by_s || link->options.retries_refusals) {
+        return false;
+    }
+    error_wrap(error, "gave up waiting for %s after %.0f s (join_secs), having reached nobody", link->name,
+               now_s - link->missed_s);
+    return true;
 }
 
 enum link_try link_try(struct link *link, struct error *error)
@@ -218,6 +234,9 @@ enum link_try link_try(struct link *link, struct error *error)
     }
     const double begun_s = clock_monotonic_s();
     enum link_try result = try_now(link, error);
+    if (result == LINK_LATER && is_hopeless(link, error)) {
+        return LINK_REFUSED;
+    }
     if (result == LINK_OPEN) {
         if (link->told_s > 0 && !link->quiet) {
             log_info("%s is there, after %.0f s", link->name, clock_monotonic_s() - link->missed_s);

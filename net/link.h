@@ -34,6 +34,8 @@ struct traffic {
     /* Until then no link is tried: this process has just been started in a version that ps 0 may not be in yet, and
        would be turned away after a whole handshake on every link, again and again, as would all others. 0: not so. */
     _Atomic(double) held_until_s;
+    /* By then some peer must have answered, if only to refuse, or links give up; 0: no such time, or one has. */
+    _Atomic(double) answer_by_s;
 };
 
 /* Everything but `peer`, `self` and `traffic` may be left zero. */
@@ -85,7 +87,8 @@ static inline bool link_is_open(const struct link *link)
 enum link_try {
     LINK_OPEN,
     LINK_LATER,   /* not now: next_try_s says when to ask again */
-    LINK_REFUSED, /* for good, with the reason in the error: other keys, another job, a second worker of our number */
+    LINK_REFUSED, /* for good, with the reason in the error: other keys, another job, a second worker of our number, or
+                     nobody answered for too long */
 };
 
 /* One try, unless it is open already or next_try_s lies ahead. */

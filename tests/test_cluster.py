@@ -396,3 +396,30 @@ def test_what_a_worker_cannot_do_yet_is_said(trainer, tmp_path, flag, word):
         assert worker.returncode != 0
     text = (stderr or b"") + b"".join(path.read_bytes() for path in tmp_path.glob("worker0*"))
     assert word.encode() in text, text
+
+
+# --- Nobody is there ---
+
+
+@pytest.mark.parametrize("name, flags", [("worker 0", ()), ("worker 1", ()), ("worker 1", ("--data_sharding=chief",))],
+                         ids=["the chief", "a worker", "data of the chief"])
+def test_who_reaches_nobody_gives_up(trainer, tmp_path, name, flags):
+    """As a worker does that begins when the job is over and its ps are gone."""
+    with Cluster(trainer, tmp_path, flags=("--join_secs=1", "--train_steps=10")) as cluster:
+        cluster.start(name, *flags)
+        cluster.wait(name, status=1)
+        hosts = f"(ps 0 \\({cluster.ps_hosts[0]}|worker 0 \\({cluster.worker_hosts[0]})"
+        assert re.search(f"gave up waiting for {hosts}\\) after [12] s \\(join_secs\\), having reached nobody: ",
+                         cluster.text(name)), cluster.text(name)
+
+
+def test_who_has_reached_a_ps_once_waits_for_it(trainer, tmp_path):
+    with Cluster(trainer, tmp_path, workers=1, flags=("--join_secs=1", "--train_steps=1000000", "--train_dir=run",
+                                                      "--save_model_secs=0.2")) as cluster:
+        cluster.start_all()
+        cluster.until("worker 0", lambda text: '"event":"checkpoint"' in text, "a checkpoint")
+        cluster.kill("ps 0")
+        cluster.until("worker 0", lambda text: "waiting for ps 0" in text, "word of the wait")
+        cluster.start("ps 0")
+        seen = len(cluster.events("worker 0", "step"))
+        cluster.until("worker 0", lambda text: len(cluster.events("worker 0", "step")) > seen, "steps")

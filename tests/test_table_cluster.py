@@ -84,3 +84,13 @@ def test_pictures_may_follow_from_the_chiefs_data_too(trainer, tmp_path):
         cluster.start_all()
         cluster.wait_all()
         assert "the layers are 784,8,10, by worker 0's data" in cluster.text("ps 0")
+
+
+@pytest.mark.parametrize("sharding, awaited", [("chief", "worker 0"), ("own", "ps 0")])
+def test_who_reaches_nobody_that_knows_the_layers_gives_up(trainer, plant, tmp_path, sharding, awaited):
+    with launch(trainer, plant, tmp_path, f"--data_sharding={sharding}", "--join_secs=1") as cluster:
+        if sharding == "own":  # takes all layers
+            cluster.flags = [flag for flag in cluster.flags if "hidden" not in flag] + ["--layers=12,16,2"]
+        cluster.start("worker 1", f"--data_dir={plant}")
+        cluster.wait("worker 1", status=1)
+        assert f"gave up waiting for {awaited} (" in cluster.text("worker 1"), cluster.text("worker 1")
