@@ -267,6 +267,28 @@ static bool is_absent(const struct board_member *member)
     return strcmp(member->state, member_state_name(STATE_ABSENT)) == 0;
 }
 
+static bool is_waiting(const struct board_member *member)
+{
+    return strcmp(member->state, member_state_name(STATE_WAITING)) == 0;
+}
+
+/*
+ * The freshest answer about a worker, but a worker that one ps makes wait stands still, whatever it told the others a
+ * moment later, and of its rounds only the ps that decides on them knows.
+ */
+static void merge_worker(struct board_member *entry, const struct board_member *told)
+{
+    const struct board_rounds rounds = entry->rounds.asked > 0 ? entry->rounds : told->rounds;
+    bool waits = is_waiting(told) || is_waiting(entry);
+    if (is_fresher(told, entry)) {
+        *entry = *told;
+    }
+    entry->rounds = rounds;
+    if (waits) {
+        snprintf(entry->state, sizeof entry->state, "%s", member_state_name(STATE_WAITING));
+    }
+}
+
 /* Of what the ps say: each about itself, and the freshest about each worker. */
 static void merge_answers(struct status_query *query)
 {
@@ -275,15 +297,7 @@ static void merge_answers(struct status_query *query)
         const struct board_member *told = query->asked[i].entries;
         query->entries[i] = told[i];
         for (int k = query->ps_count; k < query->members; k++) {
-            const struct board_rounds rounds = query->entries[k].rounds;
-            if (is_fresher(&told[k], &query->entries[k])) {
-                query->entries[k] = told[k];
-            }
-            if (rounds.asked > 0) { /* that of the ps which decides on them */
-                query->entries[k].rounds = rounds;
-            } else if (told[k].rounds.asked > 0) {
-                query->entries[k].rounds = told[k].rounds;
-            }
+            merge_worker(&query->entries[k], &told[k]);
         }
     }
     for (int k = query->ps_count; k < query->members;

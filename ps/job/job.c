@@ -10,10 +10,13 @@
 #include "base/config/diff.h"
 #include "base/text/printable.h"
 #include "ps/job/internal.h"
+#include "ps/store/placement.h"
 
 bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error)
 {
+    struct model model;
     memset(job, 0, sizeof *job);
+    model_layout(&model, &config->model);
     job->config = *config;
     job->identity = (struct member){MEMBER_PS, ps};
     job->worker_count = config_worker_room(&config->cluster);
@@ -30,7 +33,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     job->told_s = now_s;
     job->ticked_s = now_s;
     job->test_accuracy = NAN;
-    job->coordinator = -1;
+    job->coordinator = placement_first(&model, config->cluster.placement, config->cluster.ps_hosts.count);
     return !config->cluster.issync || job_create_gathering(job, ps, error);
 }
 

@@ -131,9 +131,10 @@ struct job {
     bool started;          /* min_workers were there once, in this generation or before */
     bool kept;             /* it is not to start, even if all are there */
 
+    int coordinator; /* the first ps that holds anything: it decides on synchronous steps, and who is to wait */
+
     /* Synchronous training. */
     bool synchronous;
-    int coordinator;             /* the ps that decides for all; -1: the job is asynchronous */
     int *shards;                 /* [ps]: number of what it holds among the shards; -1: it holds nothing */
     struct aggregation gathered; /* shards: all of them at the coordinator, one's own at others */
     bool *awaited;               /* [worker_count], for aggregation_decide */
@@ -210,6 +211,7 @@ void job_push(struct job *job, int worker, uint64_t incarnation, const struct jo
 
 /*
  * May the answer to this worker's last push go out, or would it get too far ahead of the slowest one (max_staleness)?
+ * Always, but at the coordinator.
  * While the host waits, it says so by job_hold(+1), and by job_hold(-1) afterwards.
  */
 bool job_may_answer(const struct job *job, int worker);

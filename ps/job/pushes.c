@@ -29,14 +29,19 @@ static void take_part(struct job *job, int index)
     }
 }
 
+/*
+ * The coordinator alone keeps a worker waiting. Each ps counts from when a worker came to it, so that their clocks
+ * differ: if each of them kept workers waiting, one could stop a worker and another one the worker that this one waits
+ * for.
+ */
 bool job_may_answer(const struct job *job, int index)
 {
     int64_t clock = 0;
     int64_t bound = job->config.cluster.max_staleness;
     /* After the last step nobody catches up any more. */
     bool ended = job->last_step > 0 && job->global_step >= job->last_step;
-    if (bound == 0 || ended || job->state != JOB_TRAINING || !job->workers[index].counts ||
-        !slowest(job, index, &clock)) {
+    if (bound == 0 || job->coordinator != job->identity.index || ended || job->state != JOB_TRAINING ||
+        !job->workers[index].counts || !slowest(job, index, &clock)) {
         return true;
     }
     return job->workers[index].clock - clock <= bound;

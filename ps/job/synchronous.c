@@ -28,10 +28,7 @@ static int number_shards(struct job *job)
     model_layout(&model, &config->model);
     for (int ps = 0; ps < ps_count; ps++) {
         bool holds = placement_spans(&model, config->cluster.placement, ps_count, ps, spans) > 0;
-        job->shards[ps] = holds ? count : -1;
-        if (holds && count++ == 0) {
-            job->coordinator = ps;
-        }
+        job->shards[ps] = holds ? count++ : -1;
     }
     return count;
 }

@@ -75,3 +75,13 @@ int placement_spans(const struct model *model, enum placement_policy policy, int
     }
     return variable_spans(model, policy == PLACEMENT_GREEDY, ps_count, ps, spans);
 }
+
+int placement_first(const struct model *model, enum placement_policy policy, int ps_count)
+{
+    struct span spans[PLACEMENT_MAX_SPANS];
+    int ps = 0;
+    while (ps < ps_count && placement_spans(model, policy, ps_count, ps, spans) == 0) {
+        ps++;
+    }
+    return ps < ps_count ? ps : 0;
+}

@@ -30,4 +30,7 @@ struct span {
 int placement_spans(const struct model *model, enum placement_policy policy, int ps_count, int ps,
                     struct span spans[PLACEMENT_MAX_SPANS]);
 
+/* The first ps that holds anything: every worker pushes to it. 0 if none of them does. */
+int placement_first(const struct model *model, enum placement_policy policy, int ps_count);
+
 #endif

@@ -30,23 +30,31 @@ bool send_keepalive(struct session *session, double *keepalive_sent_s)
     return sent;
 }
 
-bool serve_hold(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
+bool serve_wait(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
                 double deadline_s)
 {
-    PROFILE("wait for workers");
     struct server *server = session->server;
     bool alive = true;
-    if (ready(session, argument)) {
-        return true;
-    }
     double keepalive_sent_s = clock_monotonic_s();
-    job_hold(&server->job, session->worker, session->incarnation, 1, keepalive_sent_s);
     while (alive && !ready(session, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
         alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
                 job_is_current(&server->job, session->worker, session->incarnation) &&
                 send_keepalive(session, &keepalive_sent_s);
     }
+    return alive;
+}
+
+bool serve_hold(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
+                double deadline_s)
+{
+    PROFILE("wait for workers");
+    struct server *server = session->server;
+    if (ready(session, argument)) {
+        return true;
+    }
+    job_hold(&server->job, session->worker, session->incarnation, 1, clock_monotonic_s());
+    bool alive = serve_wait(session, ready, argument, deadline_s);
     job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
     return alive;
 }

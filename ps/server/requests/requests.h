@@ -43,7 +43,10 @@ void serve_tell_generation(struct session *session);
  */
 bool serve_hold(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
                 double deadline_s);
-/* For serve_hold: may the model be trained on; is the shard at this step, or the job not training? Locked. */
+/* As serve_hold, but the worker's training goes on beside it: it isn't shown as waiting, and its lease goes on. */
+bool serve_wait(struct session *session, bool (*ready)(struct session *session, int64_t argument), int64_t argument,
+                double deadline_s);
+/* For both: may the model be trained on; is the shard at this step, or the job not training? Locked. */
 bool serve_is_ready(struct session *session, int64_t unused);
 bool serve_is_at_step(struct session *session, int64_t step);
 double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */

@@ -181,7 +181,7 @@ bool serve_snapshot(struct session *session, struct error *error)
     }
     if (state == SNAPSHOT_PENDING && wanted.wait_ms > 0) {
         server_lock(server);
-        alive = serve_hold(session, serve_is_at_step, wanted.at_step, serve_wait_deadline(wanted.wait_ms));
+        alive = serve_wait(session, serve_is_at_step, wanted.at_step, serve_wait_deadline(wanted.wait_ms));
         serve_tell_generation(session);
         server_unlock(server);
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);

@@ -64,16 +64,26 @@ static void come(struct scene *scene, int worker, uint64_t incarnation)
     play(scene);
 }
 
-static void set_up(struct scene *scene, int workers)
+static void set_up_at(struct scene *scene, int workers, int ps_count, int ps)
 {
     struct error error;
     memset(scene, 0, sizeof *scene);
+    scene->config.model.layer_count = 2;
+    scene->config.model.layers[0] = 4;
+    scene->config.model.layers[1] = 3;
+    scene->config.cluster.ps_hosts.items = host_list;
+    scene->config.cluster.ps_hosts.count = ps_count;
     scene->config.cluster.worker_hosts.items = host_list;
     scene->config.cluster.worker_hosts.count = workers;
     scene->config.cluster.min_workers = 1;
     scene->config.cluster.lease_secs = 10;
     scene->now_s = 100;
-    assert_true(job_create(&scene->job, &scene->config, 0, scene->now_s, &error));
+    assert_true(job_create(&scene->job, &scene->config, ps, scene->now_s, &error));
+}
+
+static void set_up(struct scene *scene, int workers)
+{
+    set_up_at(scene, workers, 1, 0);
 }
 
 static void restore(struct scene *scene, uint32_t generation, int64_t step, int64_t last_step)
@@ -556,6 +566,29 @@ static void test_staleness_makes_the_fast_wait(void **state)
     job_destroy(&scene.job);
 }
 
+/*
+ * Two ps count from different moments: each of them would have another worker wait for the other one, for ever. So only
+ * the first one that holds anything keeps workers waiting.
+ */
+static void test_one_ps_alone_makes_workers_wait(void **state)
+{
+    (void)state;
+    for (int ps = 0; ps < 3; ps++) {
+        struct scene scene;
+        set_up_at(&scene, 2, 3, ps);
+        scene.config.cluster.max_staleness = 1;
+        come(&scene, 0, 1);
+        come(&scene, 1, 2);
+        restore(&scene, 1, 0, 0);
+        push(&scene, 1, 1);
+        for (uint64_t i = 1; i <= 4; i++) {
+            push(&scene, 0, i);
+        }
+        assert_int_equal(job_may_answer(&scene.job, 0), ps != 0);
+        job_destroy(&scene.job);
+    }
+}
+
 /* Its pushes come here and can't come to another ps: so it is stuck, and its clock with it. */
 static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
 {
@@ -742,6 +775,7 @@ int main(void)
         cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_staleness_makes_the_fast_wait),
+        cmocka_unit_test(test_one_ps_alone_makes_workers_wait),
         cmocka_unit_test(test_who_is_cut_off_from_a_ps_holds_up_nobody),
         cmocka_unit_test(test_staleness_holds_nobody_after_the_last_step),
         cmocka_unit_test(test_the_last_step_is_the_last),
