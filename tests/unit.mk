@@ -76,6 +76,8 @@ build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_
 build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
 
+build/san/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
+
 # Requests that no server has.
 requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_body http_answer http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)

@@ -1,0 +1,184 @@
+/* What is among the metrics, when and under which names; and what a process takes of its machine. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "observe/board.h"
+#include "observe/metrics.h"
+#include "observe/process.h"
+
+static struct board board;
+static double now_s = 1000, gpu_s;
+static int gpus;
+
+/* The clock is the test's. */
+double __wrap_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void)
+{
+    return now_s;
+}
+
+double __wrap_clock_wall_s(void);
+double __wrap_clock_wall_s(void)
+{
+    return 1e9 + now_s;
+}
+
+static double seconds_of_gpus(int *count)
+{
+    *count = gpus;
+    return gpu_s;
+}
+
+static int begin(void **state)
+{
+    struct error error;
+    (void)state;
+    gpus = 0;
+    return board_create(&board, "ps", 0, "/runs/digits", &error) ? 0 : -1;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    process_watch_gpus(NULL);
+    board_destroy(&board);
+    return 0;
+}
+
+/* The text is freed with the next call. */
+static const char *written(bool open)
+{
+    static struct text text;
+    text_free(&text);
+    text = (struct text){.bytes = NULL};
+    metrics_write(&text, &board, NULL, open);
+    assert_false(text.failed);
+    text_add(&text, "%c", '\0');
+    return text.bytes;
+}
+
+static void has(const char *text, const char *line)
+{
+    const char *at = strstr(text, line);
+    if (!at || (at != text && at[-1] != '\n') || at[strlen(line)] != '\n') {
+        fail_msg("no line \"%s\" in:\n%s", line, text);
+    }
+}
+
+static void test_who_is_waited_for(void **state)
+{
+    (void)state;
+    assert_null(strstr(written(true), "trainer_waiting{"));
+    struct board_numbers *numbers = board_lock(&board);
+    snprintf(numbers->waiting_for, sizeof numbers->waiting_for, "worker 3 (\"c\":2222)");
+    numbers->waiting_since_s = 1e9 + now_s - 12;
+    numbers->waited_s = 30;
+    board_unlock(&board);
+    board_tick(&board);
+    const char *text = written(true);
+    has(text, "trainer_waiting{for=\"worker 3 (\\\"c\\\":2222)\"} 1");
+    has(text, "trainer_waiting_seconds 12");
+    has(text, "trainer_waited_seconds_total 42");
+}
+
+static void test_pushes_by_what_became_of_them(void **state)
+{
+    (void)state;
+    struct board_numbers *numbers = board_lock(&board);
+    numbers->pushed = 40;
+    numbers->stale = 3;
+    numbers->not_finite = 1;
+    board_unlock(&board);
+    const char *text = written(false);
+    has(text, "trainer_pushes_applied_total 40");
+    has(text, "trainer_pushes_dropped_total{cause=\"stale\"} 3");
+    has(text, "trainer_pushes_dropped_total{cause=\"not_finite\"} 1");
+}
+
+static void test_a_rollout_and_checkpoints(void **state)
+{
+    (void)state;
+    assert_null(strstr(written(true), "trainer_rollout_phase"));
+    assert_null(strstr(written(true), "trainer_checkpoint_step"));
+    struct board_numbers *numbers = board_lock(&board);
+    numbers->saved = 2;
+    numbers->saves_failed = 1;
+    numbers->saved_step = 500;
+    numbers->saved_time_s = 1e9;
+    numbers->saved_took_s = 0.25;
+    board_unlock(&board);
+    board.rollout = (struct board_rollout){.is_under_way = true, .version = 7, .phase = "watching"};
+    const char *text = written(true);
+    has(text, "trainer_rollout_version 7");
+    has(text, "trainer_rollout_phase{phase=\"watching\"} 1");
+    has(text, "trainer_checkpoints_total 2");
+    has(text, "trainer_checkpoint_failures_total 1");
+    has(text, "trainer_checkpoint_step 500");
+    has(text, "trainer_checkpoint_timestamp_seconds 1000000000");
+    has(text, "trainer_checkpoint_write_seconds 0.25");
+}
+
+static void test_gpus(void **state)
+{
+    (void)state;
+    board_tick(&board);
+    assert_null(strstr(written(true), "trainer_gpu"));
+    assert_true(isnan(board.gpu_percent));
+    process_watch_gpus(seconds_of_gpus);
+    gpus = 2;
+    gpu_s = 10;
+    now_s += 1;
+    board_tick(&board);
+    gpu_s = 11.5; /* of the two seconds that both had */
+    now_s += 1;
+    board_tick(&board);
+    assert_true(board.gpu_percent == 75);
+    const char *text = written(true);
+    has(text, "trainer_gpus 2");
+    has(text, "trainer_gpu_busy_seconds_total 11.5");
+    has(text, "# UNIT trainer_gpu_busy_seconds seconds");
+}
+
+/* Measured once a second, whoever asks and how often. */
+static void test_the_load_that_members_tell(void **state)
+{
+    struct process_load load;
+    (void)state;
+    process_watch_gpus(seconds_of_gpus);
+    gpus = 1;
+    gpu_s = 20;
+    process_load(&load);
+    assert_true(load.memory_bytes > 1 << 20);
+    assert_true(isnan(load.cpu_percent) && isnan(load.gpu_percent));
+    gpu_s = 20.25;
+    now_s += 0.5;
+    process_load(&load);
+    assert_true(isnan(load.gpu_percent));
+    now_s += 0.5;
+    process_load(&load);
+    assert_true(load.cpu_percent >= 0 && load.gpu_percent == 25.0F);
+    gpus = 0; /* lost */
+    now_s += 1;
+    process_load(&load);
+    assert_true(load.cpu_percent >= 0 && isnan(load.gpu_percent));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_who_is_waited_for, begin, end),
+        cmocka_unit_test_setup_teardown(test_pushes_by_what_became_of_them, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_rollout_and_checkpoints, begin, end),
+        cmocka_unit_test_setup_teardown(test_gpus, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_load_that_members_tell, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
