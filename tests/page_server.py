@@ -189,7 +189,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         told.update({name: lambda value=value: value for name, value in run.extras.items()})
         if what not in told:
             return self.answer(404, b'{"error": "no such thing"}')
-        return self.answer(200, gzip.compress(json.dumps(told[what]()).encode(), 1), Content_Encoding="gzip")
+        body = json.dumps(told[what]()).encode()
+        if "gzip" in self.headers.get("Accept-Encoding", ""):
+            return self.answer(200, gzip.compress(body, 1), Content_Encoding="gzip")
+        return self.answer(200, body)
 
     def stream(self, run):
         self.close_connection = True

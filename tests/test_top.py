@@ -13,6 +13,7 @@ import pexpect
 import pyte
 import pytest
 
+import page_server
 from clusters import Cluster
 from ports import free_ports
 from runs import SMALL, start, wait_for
@@ -120,6 +121,29 @@ def test_pause_pages_and_help(trainer, watched):
         top.until(lambda text: "MEMBER" not in text and "EVENTS" in text)
         top.press("t")
         top.until(lambda text: "t whole run" in text)
+
+
+def test_members_are_sorted_and_filtered(trainer, root):
+    fleet = page_server.Run(workers=12)
+    for i, member in enumerate(fleet.members):
+        member["host"], member["global_step"] = f"node-{i}", 4000 + 7 * i % 13
+    with page_server.Member(root / "build/page", fleet) as member, \
+            Terminal(trainer, f"--http=127.0.0.1:{member.port}", size=(120, 60)) as top:
+
+        def shown(text):
+            return [int(row[1]) for row in re.finditer(r"^ *worker (\d+) ", text, re.M)]
+
+        assert shown(top.until(lambda text: len(shown(text)) == 12)) == sorted(range(12))
+        top.press("r")
+        top.until(lambda text: shown(text) == sorted(range(12), reverse=True))
+        top.press("r/er 1\r")
+        top.until(lambda text: shown(text) == [1, 10, 11])
+        top.press("\x1b")
+        top.until(lambda text: len(shown(text)) == 12)
+        steps = {i: fleet.members[i + 1]["global_step"] for i in range(12)}
+        top.press("s" * 2)  # member, state, step
+        top.until(lambda text: (order := shown(text)) and
+                  [steps[i] for i in order] in (sorted(steps.values()), sorted(steps.values(), reverse=True)))
 
 
 def test_it_follows_the_size_of_the_terminal(trainer, watched):
