@@ -106,6 +106,38 @@ static void round_trips_tls(void **state)
     round_trips(fleet_key);
 }
 
+/* A socket that takes little at a time gets each byte once. */
+static void a_narrow_pipe(void **state)
+{
+    (void)state;
+    const struct credentials *const keys[] = {NULL, fleet_key};
+    for (int i = 0; i < 2; i++) {
+        struct loopback loopback = {.listener = -1};
+        struct error error;
+        uint32_t size = 2000003, got_size, end = 0;
+        const int room = 4096;
+        uint8_t *sent = malloc(size), *got = malloc(size);
+        for (uint32_t k = 0; k < size; k++) {
+            sent[k] = (uint8_t)(k * 2654435761U >> 24);
+        }
+        loopback_start(&loopback, keys[i], echo, NULL);
+        struct connection *connection = connect_to(&loopback, keys[i]);
+        assert_int_equal(setsockopt(connection_fd(connection), SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
+        struct iovec parts[] = {{&size, sizeof size}, {sent, size}};
+        assert_true(write_now(connection, parts, 2, soon(), &error));
+        assert_true(connection_read(connection, &got_size, sizeof got_size, soon(), &error));
+        assert_int_equal(got_size, size);
+        assert_true(connection_read(connection, got, size, soon(), &error));
+        assert_memory_equal(got, sent, size);
+        parts[0] = (struct iovec){&end, sizeof end};
+        assert_true(write_now(connection, parts, 1, soon(), &error));
+        connection_close(connection);
+        loopback_end(&loopback);
+        free(sent);
+        free(got);
+    }
+}
+
 /* Many small writes gather, and leave with the flush. */
 static void writes_gather(void **state)
 {
@@ -552,6 +584,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips_plain),
         cmocka_unit_test(round_trips_tls),
+        cmocka_unit_test(a_narrow_pipe),
         cmocka_unit_test(writes_gather),
         cmocka_unit_test(silent_peer_times_out),
         cmocka_unit_test(an_idle_timeout_ends_a_wait),

@@ -127,6 +127,43 @@ static void peer_asks_for_new_keys(void **state)
     loopback_end(&loopback);
 }
 
+static void ask_and_read(struct connection *connection, struct script *script)
+{
+    static const uint8_t update[] = {24, 0, 0, 1, 1};
+    char word[3] = "";
+    send_record(connection, RECORD_HANDSHAKE, update, sizeof update);
+    if (!record_key_next(&connection->tls->out)) {
+        return;
+    }
+    send_record(connection, RECORD_DATA, "go", 2);
+    if (connection_read(connection, word, 2, soon(), &script->error) && strcmp(word, "ab") == 0) {
+        send_record(connection, RECORD_DATA, "!", 1);
+    }
+}
+
+/* New keys wait for the record that is being filled: half of it is under the old ones. */
+static void keys_change_between_records(void **state)
+{
+    (void)state;
+    struct script script = {.play = ask_and_read};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct iovec a = {(char[]){"a"}, 1}, b = {(char[]){"b"}, 1};
+    struct error error;
+    char word[3] = "";
+    assert_true(connection_write_more(connection, &a, 1, soon(), &error));
+    assert_true(connection_read(connection, word, 2, soon(), &error));
+    assert_string_equal(word, "go");
+    assert_true(connection_write_more(connection, &b, 1, soon(), &error));
+    assert_true(connection_flush(connection, soon(), &error));
+    if (!connection_read(connection, word, 1, soon(), &error)) {
+        fail_msg("%s; the other side: %s", error.text, script.error.text);
+    }
+    assert_int_equal(word[0], '!');
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
 /* --- Ends --- */
 
 static void half_a_word(struct connection *connection, struct script *script)
@@ -430,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spent_keys_are_replaced),
         cmocka_unit_test(peer_asks_for_new_keys),
+        cmocka_unit_test(keys_change_between_records),
         cmocka_unit_test(ends_alike),
         cmocka_unit_test(tickets_are_passed_over),
         cmocka_unit_test(nothing_comes_behind_a_goodbye),
