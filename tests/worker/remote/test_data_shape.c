@@ -1,0 +1,167 @@
+/* A worker without data asks worker 0 what they are like, until it is told, and takes nothing that does not fit. */
+#include "worker/remote/data_shape.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/story.h"
+
+static struct {
+    struct fake_member chief;
+    const char *units;  /* it says; NULL: it objects for good */
+    const char *schema; /* NULL: pictures */
+    int objections;     /* before it says anything */
+    int odd;            /* answers of another type, before that */
+    int cuts;           /* connections that end in the middle of the schema */
+    int asked;
+} said;
+
+static bool answer(struct fake_member *member, struct channel *channel)
+{
+    (void)member;
+    const bool about_layers = channel->frame.type == MESSAGE_layers;
+    said.asked += about_layers;
+    if (!about_layers && channel->frame.type != MESSAGE_describe) {
+        return false;
+    }
+    if (about_layers && (said.objections > 0 || !said.units)) {
+        said.objections--;
+        return fake_member_object(channel, ERROR_NOT_READY);
+    }
+    if (said.odd > 0) {
+        said.odd--;
+        return fake_member_say(channel, MESSAGE_pong, &(struct message_pong){1});
+    }
+    if (about_layers) {
+        return fake_member_say(channel, MESSAGE_layers, &(struct message_layers){said.units});
+    }
+    const struct message_description description = {.digest = ""};
+    struct iovec bulk = {(void *)(uintptr_t)said.schema, said.schema ? strlen(said.schema) : 0};
+    const struct outgoing frame = {.type = MESSAGE_description,
+                                   .request = channel->frame.request,
+                                   .message = &description,
+                                   .bulk = &bulk,
+                                   .bulk_parts = said.schema ? 1 : 0};
+    struct error error;
+    if (said.cuts > 0) {
+        said.cuts--;
+        return false;
+    }
+    return channel_send_frame(channel, &frame, fake_member_soon(), &error);
+}
+
+/* NULL: it was learnt. */
+static const char *learn(struct config *config, const char *layers_key, const char *layers)
+{
+    static struct error error;
+    struct identity identity;
+    struct traffic traffic = {.retries = 0};
+    struct dataset dataset = {.train = {.count = 0}};
+    fake_member_listen(&said.chief, MEMBER_WORKER, 0);
+    char hosts[80];
+    snprintf(hosts, sizeof hosts, "%s,127.0.0.1:2", said.chief.host);
+    const struct config_setting settings[] = {{"insecure", "true"}, {layers_key, layers},   {"worker_hosts", hosts},
+                                              {"ps_hosts", "a:1"},  {"job_name", "worker"}, {"task_index", "1"}};
+    listen_in();
+    if (!config_load(config, NULL, settings, 6, &error) ||
+        !identity_create(&identity, config, (struct member){MEMBER_WORKER, 1}, &error)) {
+        fail_msg("%s", error.text);
+    }
+    const struct hello_identity chief = identity.hello; /* the same job */
+    fake_member_start(&said.chief, &chief, answer);
+    const bool done = data_shape_learn(&dataset, config, &identity, &traffic, &error);
+    heard();
+    dataset_free(&dataset);
+    identity_destroy(&identity);
+    fake_member_stop(&said.chief);
+    return done ? NULL : error.text;
+}
+
+static void layers_follow_from_its_data(void **state)
+{
+    struct config config;
+    (void)state;
+    memset(&said, 0, sizeof said);
+    said.units = "784,32,10";
+    const char *why = learn(&config, "hidden", "32");
+    if (why) {
+        fail_msg("%s", why);
+    }
+    assert_int_equal(config.model.layer_count, 3);
+    assert_int_equal(config.model.layers[0], 784);
+    assert_int_equal(config.model.layers[1], 32);
+    assert_int_equal(config.model.layers[2], 10);
+    assert_int_equal(said.asked, 1);
+    assert_true(data_shape_is_unknown(&config));
+    config_free(&config);
+    memset(&said, 0, sizeof said);
+    said.units = "784,64,10"; /* hidden layers of another job */
+    assert_non_null(learn(&config, "hidden", "32"));
+    config_free(&config);
+}
+
+/* Whose layers are said is told nothing new about them. */
+static void layers_that_are_known(void **state)
+{
+    struct config config;
+    (void)state;
+    memset(&said, 0, sizeof said);
+    said.units = "6,3";
+    const char *why = learn(&config, "layers", "784,5,10");
+    if (why) {
+        fail_msg("%s", why);
+    }
+    assert_int_equal(config.model.layer_count, 3);
+    assert_int_equal(config.model.layers[0], 784);
+    assert_false(data_shape_is_unknown(&config));
+    config_free(&config);
+}
+
+/* What breaks, or is no answer, is asked again on another connection. */
+static void it_is_asked_again(void **state)
+{
+    struct config config;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        memset(&said, 0, sizeof said);
+        said.units = "784,32,10";
+        said.objections = i == 0 ? 2 : 0;
+        said.odd = i == 1 ? 2 : 0;
+        said.cuts = i == 2 ? 2 : 0;
+        const char *why = learn(&config, "hidden", "32");
+        if (why) {
+            fail_msg("%s", why);
+        }
+        assert_int_equal(said.asked, 3);
+        assert_int_equal(atomic_load(&said.chief.connections), 3);
+        config_free(&config);
+    }
+}
+
+static void a_schema_that_is_none(void **state)
+{
+    struct config config;
+    (void)state;
+    memset(&said, 0, sizeof said);
+    said.units = "784,32,10";
+    said.schema = "{\"columns\":7}";
+    assert_non_null(learn(&config, "hidden", "32"));
+    assert_int_equal(said.asked, 1); /* another answer would be the same */
+    config_free(&config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_follow_from_its_data),
+        cmocka_unit_test(layers_that_are_known),
+        cmocka_unit_test(it_is_asked_again),
+        cmocka_unit_test(a_schema_that_is_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
