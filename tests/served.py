@@ -12,10 +12,10 @@ from runs import wait_for
 class Served:
     """A server of one's own, and a client of it."""
 
-    def __init__(self, trainer, *arguments, cwd, ready=True, context=None, token=None):
+    def __init__(self, trainer, *arguments, cwd, ready=True, context=None, token=None, port=None):
         """context: of a client's TLS. token: what each request brings."""
         self.context, self.token = context, token
-        (self.port,) = free_ports(1)
+        (self.port,) = [port] if port else free_ports(1)
         self.log = open(cwd / f"serve.{self.port}.log", "w+")
         self.process = subprocess.Popen([trainer, "serve", *arguments, f"--http=127.0.0.1:{self.port}"], cwd=cwd,
                                         stdout=self.log, stderr=subprocess.STDOUT)

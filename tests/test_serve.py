@@ -24,7 +24,7 @@ from PIL import Image
 from sklearn import datasets
 
 from ports import free_ports
-from runs import SMALL, checkpoints, newest, run, train, wait_for
+from runs import SMALL, newest, run, train, wait_for
 from served import Served
 
 QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",

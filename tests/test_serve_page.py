@@ -1,0 +1,138 @@
+"""The page to try a model on, in a headless Chromium: a digit is drawn, columns are filled in, another model is chosen;
+nobody else is asked, and nothing complains.
+
+Without a Chromium (Debian: apt install chromium) it is skipped. The screenshots are left in TRAINER_SCREENSHOTS, if
+that names a folder, to be looked at.
+"""
+
+import csv
+import json
+import os
+import pathlib
+
+import numpy
+import pytest
+from sklearn import datasets
+
+import browser
+from runs import SMALL, run, train
+from served import Served
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+STROKE = [(140, 40), (140, 90), (140, 140), (140, 190), (140, 240)]  # a one
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    if not browser.find():
+        pytest.skip("there is no Chromium (apt install chromium)")
+    with browser.Browser(tmp_path_factory.mktemp("browser") / "profile", (1100, 1000)) as chromium:
+        chromium.watch()
+        yield chromium
+
+
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory):
+    folder = pathlib.Path(os.environ.get("TRAINER_SCREENSHOTS", tmp_path_factory.mktemp("screenshots")))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(trainer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    train(trainer, *SMALL, "--optimizer=adam", "--train_steps=300", "--train_dir=digits", cwd=folder)
+    run(trainer, "data", "synth", "--out=data", "--synthetic_train=200", "--synthetic_test=20", cwd=folder)
+    iris = datasets.load_iris()
+    (folder / "plants").mkdir()
+    with open(folder / "plants/train.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["length", "width", "petal", "stem", "soil <b>", "kind"])
+        for i, (x, y) in enumerate(zip(iris.data, iris.target)):
+            writer.writerow([*map(float, x), ["clay", "sand"][i % 2], iris.target_names[y]])
+    train(trainer, "--data_dir=plants", "--target=kind", "--optimizer=adam", "--batch_size=32", "--epochs=30",
+          "--validation_size=20", "--test_share=0.2", "--train_dir=kinds", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def page(chromium, trainer, models):
+    chromium.open("about:blank")
+    chromium.heard("")
+    chromium.events.clear()
+
+    def open_page(server):
+        chromium.open(f"http://127.0.0.1:{server.port}/")
+        chromium.wait_until("document.querySelector('#version') && "
+                            "document.querySelector('#version').textContent.startsWith('version')")
+        return chromium
+
+    yield open_page
+    assert chromium.complaints() == []
+    assert all(url.startswith(("http://127.0.0.1:", "data:", "about:")) for url in chromium.requests())
+
+
+def draw(chromium, places):
+    left, top = chromium.run("(() => { const box = document.querySelector('#canvas').getBoundingClientRect();"
+                             "return [box.left, box.top]; })()")
+    for start, end in zip(places, places[1:]):
+        chromium.drag(*((left + x, top + y) for x, y in (start, end)))
+
+
+def shown(chromium, selector):
+    return chromium.run(f"document.querySelector('{selector}').textContent")
+
+
+def test_a_digit_is_drawn_and_seen(page, trainer, models, screenshots):
+    with Served(trainer, "digits", "--reference=data", cwd=models) as server:
+        chromium = page(server)
+        assert not chromium.run("document.querySelector('#canvas').hidden")
+        draw(chromium, STROKE)
+        chromium.wait_until("document.querySelectorAll('#values tbody tr').length == 10")
+        pixels = chromium.run("""(() => {
+            const small = document.createElement('canvas');
+            small.width = small.height = 28;
+            const pen = small.getContext('2d');
+            pen.drawImage(document.querySelector('#canvas'), 0, 0, 28, 28);
+            return [...pen.getImageData(0, 0, 28, 28).data].filter((_, i) => i % 4 === 0);
+        })()""")
+        assert max(pixels) > 200 and 10 < numpy.count_nonzero(pixels) < 300
+        said = server.post("/v1/models/model:predict", {"instances": [pixels]})["predictions"][0]
+        chromium.wait_until(f"document.querySelector('#prediction').textContent == '{numpy.argmax(said)}'")
+        values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
+        numpy.testing.assert_allclose(values, said, atol=1e-6)
+        chromium.wait_until("document.querySelectorAll('#drift-rows tr').length == 5", 20)
+        chromium.wait_until("document.querySelectorAll('#drift-classes tr').length == 10", 20)
+        chromium.wait_until("document.querySelector('#drift-note').textContent.match(/^[1-9]/)", 20)
+        chromium.screenshot(screenshots / "serve-digit.png")
+        chromium.run("document.querySelector('#clear').click()")
+        assert shown(chromium, "#prediction") == ""
+
+
+def test_columns_are_filled_in(page, trainer, models, screenshots):
+    with Served(trainer, "kinds=kinds", "digits=digits", cwd=models) as server:
+        chromium = page(server)
+        assert chromium.run("[...document.querySelectorAll('#fields label')].map(label => label.textContent)") == [
+            "length", "width", "petal", "stem", "soil <b>"]
+        for i, value in enumerate(["5.1", "3.5", "1.4", "0.2", "clay"]):
+            chromium.run(f"document.querySelector('#field-{i}').focus()")
+            chromium.ask("Input.insertText", text=value)
+        chromium.press("Enter", "\r")
+        chromium.wait_until("document.querySelector('#prediction').textContent == 'setosa'")
+        wanted = server.post("/v1/models/kinds:predict", {"instances": [[5.1, 3.5, 1.4, 0.2, "clay"]]})["predictions"]
+        values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
+        numpy.testing.assert_allclose(values, wanted[0], atol=1e-6)
+        chromium.screenshot(screenshots / "serve-columns.png")
+        chromium.run("document.querySelector('#model').value = 'digits';"
+                     "document.querySelector('#model').dispatchEvent(new Event('change'))")
+        chromium.wait_until("!document.querySelector('#drawing').hidden && document.querySelector('#columns').hidden")
+
+
+def test_a_faulty_value_is_told(page, trainer, models):
+    with Served(trainer, "kinds=kinds", cwd=models) as server:
+        chromium = page(server)
+        chromium.run("document.querySelector('#field-2').value = 'tall';"
+                     "document.querySelector('#columns button').click()")
+        chromium.wait_until("document.querySelector('#problem').textContent.includes('is not a number')")
+        chromium.events[:] = [each for each in chromium.events if "400 (Bad Request)" not in json.dumps(each)]
