@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/memory.h"
 #include "ps/store/optimizer.h"
 #include "tests/bench/fma_peak.h"
 #include "worker/engine.h"
@@ -109,7 +110,7 @@ static void fill_examples(struct examples *examples, const struct settings *sett
 {
     const struct config_model *model = &settings->config.model;
     size_t pixels = (size_t)IMAGES * (size_t)model->layers[0];
-    *examples = (struct examples){.images = malloc(pixels),
+    *examples = (struct examples){.images = memory_aligned(pixels),
                                   .labels = malloc(IMAGES * sizeof(int32_t)),
                                   .count = IMAGES,
                                   .height = 1,
