@@ -44,7 +44,7 @@ enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREED
 enum outer_optimizer { OUTER_AVERAGE, OUTER_MOMENTUM, OUTER_NESTEROV, OUTER_ADAM };
 enum round_weights { WEIGHTS_BY_EXAMPLES, WEIGHTS_EQUAL };
 enum aggregate_kind { AGGREGATE_MEAN, AGGREGATE_TRIMMED_MEAN, AGGREGATE_MEDIAN };
-enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16 };
+enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16, WIRE_INT8 };
 
 struct string_list {
     char **items;
@@ -66,6 +66,7 @@ struct config_cluster {
     int min_workers;                 /* training starts once this many have joined */
     int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no limit */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */
+    double wire_top;                 /* share of a gradient that is sent, the largest of it; 1: all */
     int pipeline_depth;              /* pushes that may be in flight while the next step computes */
     double lease_secs;               /* a member not heard from for this long counts as lost */
     double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */

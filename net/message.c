@@ -364,6 +364,25 @@ static bool get_field(struct field_reader *reader, const struct field *field, ch
     return check_limit(reader, field, value);
 }
 
+/* Ranges that are packed are small. int8 takes a byte for each float, and a scale for each 64; of others the reader
+ * sees. */
+static bool check_packed(uint16_t type, enum dtype dtype, const struct ranges *ranges, uint32_t bulk_bytes,
+                         struct error *error)
+{
+    uint64_t wanted = 0;
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        const uint32_t count = range_get(ranges, i).count;
+        if (count > PACKED_FLOATS) {
+            return error_set(error, "%s message: a range of %u packed floats; at most %d are allowed",
+                             message_name(type), count, (int)PACKED_FLOATS);
+        }
+        wanted += count + ((uint64_t)count + 63) / 64 * sizeof(float);
+    }
+    return dtype != DTYPE_INT8 || bulk_bytes == wanted ||
+           error_set(error, "%s message: its ranges take %llu bytes of bulk, and it has %u", message_name(type),
+                     (unsigned long long)wanted, bulk_bytes);
+}
+
 /* The bulk of a message with a dtype holds exactly the floats that its ranges name; that of a batch, its examples. */
 static bool check_bulk(uint16_t type, const union message *message, uint32_t bulk_bytes, struct error *error)
 {
@@ -395,7 +414,13 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
     default:
         return true;
     }
+    if (dtype_is_packed(dtype)) {
+        return check_packed(type, dtype, ranges, bulk_bytes, error);
+    }
     uint64_t floats = ranges_total(ranges);
+    if (dtype == DTYPE_DIFFERENCES && type == MESSAGE_push) {
+        return error_set(error, "push message: differences are for parameters");
+    }
     if (dtype == DTYPE_DIFFERENCES) { /* the reader sees whether they fit */
         return floats <= DIFFERENCES_FLOATS ||
                error_set(error, "%s message: differences of %llu floats; at most %d are allowed", message_name(type),

@@ -82,11 +82,29 @@ enum push_outcome {
  * more
  * than so many, which take as many bytes as it takes (ps/store/bfloat16.h).
  */
-enum dtype { DTYPE_FLOAT32 = 0, DTYPE_BFLOAT16 = 1, DTYPE_DIFFERENCES = 2 };
+enum dtype {
+    DTYPE_FLOAT32 = 0,
+    DTYPE_BFLOAT16 = 1,
+    DTYPE_DIFFERENCES = 2,
+    DTYPE_INT8 = 3,
+    DTYPE_LARGEST_FLOAT32 = 4,
+    DTYPE_LARGEST_BFLOAT16 = 5,
+    DTYPE_LARGEST_INT8 = 6,
+};
 enum { DIFFERENCES_FLOATS = 16 * 1024 };
-static inline size_t dtype_size(enum dtype dtype) /* not of differences */
+static inline size_t dtype_size(enum dtype dtype) /* of float32 and bfloat16 */
 {
     return dtype == DTYPE_FLOAT32 ? 4 : 2;
+}
+
+/*
+ * int8 (ps/store/int8.h) and the largest (ps/store/largest.h) come in ranges of up to so many floats, each packed by
+ * itself.
+ */
+enum { PACKED_FLOATS = 8192 };
+static inline bool dtype_is_packed(enum dtype dtype)
+{
+    return dtype >= DTYPE_INT8;
 }
 
 /* Parts of a flat vector, as they lie on the wire: RANGE_BYTES each. */

@@ -11,9 +11,10 @@
  * count): parts of a flat vector of floats, ascending, not overlapping, none empty; limit: the largest count.
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
- * (bfloat16) each, or as differences from what was sent before (ps/store/bfloat16.h). Numbers are never reused; fields
- * are only added under a new protocol version, at the end (MESSAGE_ADDITIONS). hello and refused must be understood by
- * every version: fields are only ever appended to them, and a reader skips what it does not know.
+ * (bfloat16) each, or as differences from what was sent before (ps/store/bfloat16.h), or packed (ps/store/int8.h,
+ * ps/store/largest.h). Numbers are never reused; fields are only added under a new protocol version, at the end
+ * (MESSAGE_ADDITIONS). hello and refused must be understood by every version: fields are only ever appended to them,
+ * and a reader skips what it does not know.
  */
 #ifndef NET_MESSAGE_TABLE_H
 #define NET_MESSAGE_TABLE_H
@@ -194,7 +195,7 @@
           "examples that the gradient averages; of a difference, those that the worker has: its weight")               \
     FIELD(F32,    loss,            0,       "of those examples")                                                       \
     FIELD(U8,     answer_dtype,    2,       "requested for the bulk of the answer, as there")                          \
-    FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
+    FIELD(U8,     dtype,           6,       "of the bulk: 0 float32, 1 bfloat16, 3 int8, 4 to 6 the largest")          \
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds; floats that no frame of the push names are " \
                                             "zero")
 

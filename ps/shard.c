@@ -125,6 +125,32 @@ bool stage_claim(struct stage *stage, struct range range, float **values, struct
     return true;
 }
 
+bool stage_scatter(struct stage *stage, struct range range, const uint16_t *places, const float *values, size_t count,
+                   struct error *error)
+{
+    const struct shard *shard = stage->shard;
+    size_t local;
+    if (!shard_locate(shard, range, &local, error)) {
+        return false;
+    }
+    size_t i = block_after(shard, local);
+    for (size_t k = 0; k < count; k++) {
+        const size_t at = local + places[k];
+        while (i < shard->block_count && shard->blocks[i].local + block_extent(&shard->blocks[i]) <= at) {
+            i++;
+        }
+        if (i == shard->block_count || shard->blocks[i].local > at) {
+            continue; /* padding */
+        }
+        if (!stage->present[i]) {
+            memset(stage->values + shard->blocks[i].local, 0, block_extent(&shard->blocks[i]) * sizeof(float));
+            stage->present[i] = 1;
+        }
+        stage->values[at] = values[k];
+    }
+    return true;
+}
+
 void stage_weigh(struct stage *stage, uint32_t examples)
 {
     const struct shard *shard = stage->shard;

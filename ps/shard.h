@@ -82,6 +82,9 @@ struct stage;
 struct stage *shard_stage(struct shard *shard, int worker); /* worker < config_worker_room */
 void stage_begin(struct stage *stage);
 bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error);
+/* The same for single floats of a range, at ascending places in it: the others are zero. */
+bool stage_scatter(struct stage *stage, struct range range, const uint16_t *places, const float *values, size_t count,
+                   struct error *error);
 void stage_check(struct stage *stage, const float *values, size_t count);
 /* Once it is complete: what it counts, where examples are weighed; and its norm is taken, where that is bounded. */
 void stage_weigh(struct stage *stage, uint32_t examples);

@@ -246,3 +246,56 @@ def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
             cluster.start(name, f"--data_dir=data{name.split()[1]}")
         cluster.wait("worker 0", status=1)
         assert "column colour has texts on some workers" in cluster.text("worker 0")
+
+
+SMALL_MESSAGES = ("--wire_dtype=int8", "--wire_top=0.02")
+
+
+@pytest.mark.parametrize("flags", [
+    (*SMALL_MESSAGES, "--local_steps=20", "--optimizer=adam", "--train_steps=40", "--save_steps=5"),
+    ("--wire_dtype=int8", "--train_steps=400", "--save_steps=50"),
+])
+def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flags):
+    """Killed again and again, workers and all, a job ends with the bits of one that was left alone."""
+    flags = (*ROUNDS, "--min_replicas=2", "--validate_steps=1000", *flags)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        with Cluster(trainer, tmp_path / folder, workers=2, flags=(*flags, "--train_dir=kept")) as cluster:
+            cluster.start_all()
+            if folder == "killed":
+                kept = tmp_path / folder / "kept"
+                wait_for(lambda kept=kept: len(checkpoints(kept)) > 1, "a second checkpoint")
+                if "--local_steps=20" in flags:
+                    cluster.kill("worker 1")
+                    cluster.start("worker 1")
+                    reached = len(cluster.events("worker 0", "checkpoint"))
+                    wait_for(lambda: len(cluster.events("worker 0", "checkpoint")) > reached, "another checkpoint")
+                for name in ("ps 0", "worker 0", "worker 1"):
+                    cluster.kill(name)
+                assert list(kept.glob("left-over-worker0-*")) and list(kept.glob("left-over-worker1-*"))
+                cluster.start_all()
+            cluster.wait_all(120)
+    assert same_tensors(newest(tmp_path / "whole" / "kept"), newest(tmp_path / "killed" / "kept")) == []
+    assert "had left behind at step" in cluster.text("worker 1")
+
+
+def test_small_messages_learn_as_well_in_far_fewer_bytes(trainer, tmp_path):
+    """Rounds of ten steps, of whose difference 2% are pushed as int8: a step costs a hundredth of the bytes or less."""
+    bytes_of, accuracy = {}, {}
+    for name, steps, flags in (("each", 200, ()), ("small", 20, ("--local_steps=10", *SMALL_MESSAGES))):
+        (tmp_path / name).mkdir()
+        with Cluster(trainer, tmp_path / name, workers=2,
+                     flags=(*ROUNDS, "--learning_rate=0.2", f"--train_steps={steps}", *flags)) as cluster:
+            cluster.start_all("--serve_forever=1")
+            for worker in ("worker 0", "worker 1"):
+                cluster.wait(worker, timeout=90)
+            accuracy[name] = cluster.events("worker 0", "done")[0]["test_accuracy"]
+            bytes_of[name] = cluster.status()[1]["ps 0"]["bytes_in"]
+    assert accuracy["small"] > accuracy["each"] - 0.03
+    assert bytes_of["small"] * 60 < bytes_of["each"]
+
+
+@pytest.mark.parametrize("flag, word", [("--wire_dtype=int8", "wire_dtype"), ("--wire_top=0.1", "wire_top")])
+def test_clients_have_no_wire(run, flag, word):
+    result = run("--clients=3", "--local_steps=2", flag, status=2)
+    assert f"so {word} has no effect" in result.stdout + result.stderr

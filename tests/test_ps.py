@@ -366,3 +366,64 @@ def test_leaves_in_order_when_asked(ps):
 def test_without_a_key_it_says_which_command_makes_one(run):
     result = run("--job_name=ps", "--ps_hosts=a:1", "--worker_hosts=b:1", status=1)
     assert "trainer keygen --out=fleet.key" in result.stderr
+
+
+def int8(scales, values):
+    return struct.pack(f"<{len(scales)}f{len(values)}b", *scales, *values)
+
+
+def largest(gaps, values, count=None):
+    return struct.pack("<HH", len(values) if count is None else count, len(gaps)) + bytes(gaps) + floats(*values)
+
+
+def packed(client, sequence, dtype, bulk, count=3):
+    """(fields of the answer, {index: value} of all parameters) of a push to floats 16 and on."""
+    client.send("push", sequence=sequence, token=-1, dtype=dtype, ranges=[(16, count)], bulk=bulk)
+    return answer(client)
+
+
+def test_packed_pushes(ps):
+    served = ps()
+    with served.client(0) as chief:
+        restore(chief)
+        before = {at: 0.0 for at in range(FLOATS)}
+        for sequence, (dtype, bulk, moved) in enumerate([
+            (3, int8([0.5], [2, -4, 0]), {16: -0.5, 17: 1.0}),
+            (4, largest([1, 0], [1.0, -2.0]), {17: -0.5, 18: 1.0}),
+            (5, struct.pack("<HHB", 1, 1, 2) + b"\x80\x3f", {18: -0.5}),
+            (6, struct.pack("<HHB", 1, 1, 0) + int8([0.25], [4]), {16: -0.5}),
+            (4, largest([], []), {}),
+        ], start=1):
+            fields, after = packed(chief, sequence, dtype, bulk)
+            assert fields["outcome"] == 0
+            assert all(after[at] == before[at] + moved.get(at, 0) for at in after)
+            before = after
+        # What is not finite is no error: a worker that diverged says so.
+        assert packed(chief, 6, 3, int8([math.nan], [0, 0, 0]))[0]["outcome"] == 4
+        assert packed(chief, 7, 4, largest([2], [math.inf]))[0]["outcome"] == 4
+
+
+@pytest.mark.parametrize("dtype, count, bulk, words", [
+    (2, 3, b"", "differences are for parameters"),
+    (3, 3, int8([-1.0], [1, 1, 1]), "scale is negative or infinite"),
+    (3, 3, int8([math.inf], [1, 1, 1]), "scale is negative or infinite"),
+    (3, 3, int8([1.0], [1, 1]), "its ranges take 7 bytes of bulk, and it has 6"),
+    (3, 8193, b"", "at most 8192 are allowed"),
+    (4, 3, largest([3], [1.0]), "places of 1 floats are not all within their 3"),
+    (4, 3, largest([1, 1], [1.0, 1.0]), "places of 2 floats are not all within their 3"),
+    (4, 3, largest([0x80], [1.0]), "places of 1 floats are not all within their 3"),
+    (4, 3, largest([0, 0, 0, 0], [1.0] * 4), "4 of 3 floats in 4 bytes can't be"),
+    (4, 3, largest([0], [], count=1), "its bulk ends within packed floats"),
+    (4, 3, largest([0], [1.0, 2.0], count=1), "4 bytes more than its floats take"),
+    (4, 3, b"\1\0", "its bulk ends within packed floats"),
+    (6, 3, struct.pack("<HHB", 1, 1, 0) + int8([-0.5], [4]), "scale is negative or infinite"),
+])
+def test_packed_pushes_that_make_no_sense(ps, dtype, count, bulk, words):
+    served = ps(layers="6,3" if count < 100 else "6000,3")
+    with served.client(0) as chief:
+        restore(chief, values=[0.0] * (FLOATS if count < 100 else 16 * 6001))
+        fields, _ = packed(chief, 1, dtype, bulk, count)
+        assert fields["code"] == 1 and words in fields["message"]
+    with served.client(1) as worker:  # others go on
+        worker.generation = 1
+        assert push(worker, 1, [1.0])[0]["outcome"] == 0

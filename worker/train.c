@@ -84,6 +84,12 @@ static bool read_clients(const struct command_call *call, struct clients_options
                                     ? "--clients is for one process that plays all workers, not for one of a cluster"
                                     : "--clients needs rounds: set --local_steps above 1, or --local_epochs");
     }
+    if (config->cluster.wire_dtype != WIRE_FLOAT32 || config->cluster.wire_top < 1) {
+        return error_set(error,
+                         "--clients exchanges nothing, so %s has no effect: what small messages lose would have "
+                         "to be kept for each client",
+                         config->cluster.wire_top < 1 ? "wire_top" : "wire_dtype");
+    }
     if (!read_number(count, 1, CLIENTS_MAX, &number) || number != floor(number)) {
         return error_set(error, "--clients must be an integer from 1 to %d, not %s", CLIENTS_MAX, count);
     }

@@ -30,7 +30,7 @@ static const char *const outer_optimizers[] = {"average", "momentum", "nesterov"
 static const char *const aggregates[] = {"mean", "trimmed_mean", "median", NULL};
 static const char *const round_weights[] = {"examples", "equal", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
-static const char *const wire_dtypes[] = {"float32", "bfloat16", NULL};
+static const char *const wire_dtypes[] = {"float32", "bfloat16", "int8", NULL};
 static const char *const precisions[] = {"float32", "tf32", "bfloat16", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 
@@ -81,7 +81,12 @@ const struct config_key config_keys[] = {
      .description = "steps that a worker may run ahead of the slowest one before it waits; 0 = no limit"},
     {"cluster", "wire_dtype", KEY_WORD, AT(cluster.wire_dtype), .words = wire_dtypes, .initial = "float32",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "type of gradients and parameters on the wire; bfloat16 takes about a third of the bytes"},
+     .description = "type of gradients and parameters on the wire; bfloat16 takes about a third of the bytes, int8 a "
+                    "quarter of a gradient's"},
+    {"cluster", "wire_top", KEY_NUMBER, AT(cluster.wire_top), .maximum = 1, .above_minimum = true, .initial = "1",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "share of a gradient's floats that a worker sends, the largest ones; what it leaves behind is "
+                    "added to the next one; 1 = all"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "pushes that may be in flight while a worker computes its next step"},

@@ -110,7 +110,7 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     plan->aggregate_bytes =
         plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks, plan->workers)) : 0;
     plan->known_bytes =
-        config->cluster.wire_dtype == WIRE_BFLOAT16 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
+        config->cluster.wire_dtype != WIRE_FLOAT32 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
     size_t per_worker =
         plan->vector_bytes * (plan->synchronous ? 2 : 1) + plan->known_bytes + plan->present_bytes + plan->range_bytes;
     plan->total = plan->vector_bytes * 2 * (size_t)plan->vectors + plan->block_bytes + plan->version_bytes +
@@ -206,7 +206,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     shard->has_rounds = config_has_rounds(&config->train);
     shard->weighs_examples = config_has_rounds(&config->train) && config->train.round_weights == WEIGHTS_BY_EXAMPLES;
     shard->schedule = schedule;
-    shard->wire_dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    shard->wire_dtype = config->cluster.wire_dtype != WIRE_FLOAT32 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);
     shard->memory = memory;
     lay_out(shard, &plan);

@@ -283,8 +283,7 @@ static void train(struct push_pull *exchange)
     struct outbox outbox;
     struct push_answer answer;
     struct error error = {""};
-    const enum dtype dtype = world.config.cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
-    if (!outbox_create(&outbox, &world.model, dtype, NULL, &error)) {
+    if (!outbox_create(&outbox, &world.model, outbox_form(&world.config), NULL, &error)) {
         abort();
     }
     enum push_pull_end end = push_pull_join(exchange, &error);

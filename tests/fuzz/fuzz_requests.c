@@ -128,7 +128,7 @@ static void make_training_request(uint16_t type, union message *message, struct 
                                               .token = take_step(),
                                               .loss = take_float(),
                                               .answer_dtype = take() % 3,
-                                              .dtype = take() % 2};
+                                              .dtype = take() % 7};
         message->push.ranges = take_ranges(borrowed->ranges[0]);
         break;
     case MESSAGE_pull:
@@ -176,6 +176,35 @@ static void make_other_request(uint16_t type, union message *message, struct bor
     }
 }
 
+/* Packed floats, as they should be or nearly: of each range a few, and now and then a byte that is any. */
+static size_t pack_bulk(enum dtype dtype, const struct ranges *ranges, float value, uint8_t bytes[MOST_FLOATS * 4])
+{
+    size_t size = 0;
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        const uint32_t count = range_get(ranges, i).count;
+        const size_t blocks = (count + 63) / 64;
+        if (dtype == DTYPE_INT8) {
+            for (size_t k = 0; k < blocks; k++) {
+                memcpy(bytes + size + k * sizeof value, &value, sizeof value);
+            }
+            memset(bytes + size + blocks * sizeof value, take(), count);
+            size += blocks * sizeof value + count;
+            continue;
+        }
+        const uint8_t chosen = take() % 4, gap = take();
+        const size_t each = dtype == DTYPE_LARGEST_FLOAT32 ? 4 : 2;
+        const size_t values = dtype == DTYPE_LARGEST_INT8 ? (chosen > 0) * sizeof value + chosen : chosen * each;
+        memcpy(bytes + size, (const uint8_t[]){chosen, 0, chosen, 0, gap % 8, gap / 8 % 8, gap / 64}, 7);
+        memset(bytes + size + 4 + chosen, take(), values);
+        size += 4 + chosen + values;
+    }
+    if (size > 0 && take() % 4 == 0) {
+        bytes[take() % size] = take();
+        size -= take() % 4 == 0;
+    }
+    return size;
+}
+
 static void send_frame(struct serving_session *one)
 {
     static const uint16_t types[] = {
@@ -213,10 +242,14 @@ static void send_frame(struct serving_session *one)
         if (floats > MOST_FLOATS) {
             return;
         }
-        for (uint64_t i = 0; i < floats; i++) {
+        if (dtype_is_packed((enum dtype)dtype)) {
+            bulk.iov_len = pack_bulk((enum dtype)dtype, ranges, value, (uint8_t *)borrowed.bulk);
+        } else {
+            bulk.iov_len = floats * dtype_size((enum dtype)dtype);
+        }
+        for (uint64_t i = 0; i < floats && !dtype_is_packed((enum dtype)dtype); i++) {
             borrowed.bulk[i] = value;
         }
-        bulk.iov_len = floats * dtype_size((enum dtype)dtype);
     }
     if (type == MESSAGE_figures) { /* some text, or a question */
         bulk.iov_len = (size_t)(take() % 4) << (take() % 12);

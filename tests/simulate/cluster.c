@@ -255,6 +255,13 @@ static void draw_rounds(void)
     }
 }
 
+static void draw_wire(void)
+{
+    oracle.bfloat16 = chance(4) == 0;
+    oracle.int8 = oracle.bfloat16 && oracle.seed % 2 == 0;
+    set("wire_dtype", "%s", oracle.int8 ? "int8" : oracle.bfloat16 ? "bfloat16" : "float32");
+}
+
 static void draw_cluster(bool rolls)
 {
     oracle = (struct oracle){.ps = draw_count(4),
@@ -313,8 +320,7 @@ static void draw_cluster(bool rolls)
     const uint64_t there = (uint64_t)(oracle.listed - (run.gone ? 1 : 0));
     set("min_workers", "%d", run.late > 0 ? oracle.listed : 1 + (int)chance(there));
     set("momentum", "0");
-    oracle.bfloat16 = chance(4) == 0;
-    set("wire_dtype", "%s", oracle.bfloat16 ? "bfloat16" : "float32");
+    draw_wire();
     if (!rolls && oracle.synchronous && !oracle.bfloat16 && oracle.seed % 3 == 0) {
         draw_rounds();
     }

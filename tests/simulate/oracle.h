@@ -18,6 +18,7 @@ extern struct oracle {
     int listed;
     bool synchronous;
     bool bfloat16;                                    /* on the wire */
+    bool int8;                                        /* that, and gradients as int8 */
     bool rotten;                                      /* no checkpoint can be read until somebody repairs the disk */
     int local_steps;                                  /* of a round; above 1, each worker has data of its own */
     double participation, over_selection, deadline_s; /* of rounds; participation 1: all are asked */

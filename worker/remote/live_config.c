@@ -99,7 +99,7 @@ static uint64_t memory_wanted(const struct config *then, const struct model *mod
     for (int i = 0; i < then->model.layer_count; i++) {
         units += (uint64_t)then->model.layers[i];
     }
-    const uint64_t known = then->cluster.wire_dtype == WIRE_BFLOAT16 ? sizeof(uint16_t) * floats : 0;
+    const uint64_t known = then->cluster.wire_dtype != WIRE_FLOAT32 ? sizeof(uint16_t) * floats : 0;
     return sizeof(float) * (6 * floats + 3 * units * (uint64_t)then->train.batch_size) + known;
 }
 

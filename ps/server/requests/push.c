@@ -6,12 +6,99 @@
 
 #include "base/clock.h"
 #include "base/profile.h"
+#include "ps/store/int8.h"
+#include "ps/store/largest.h"
 #include "ps/server/requests/requests.h"
 
 static bool may_answer(struct session *session, int64_t unused)
 {
     (void)unused;
     return job_may_answer(&session->server->job, session->worker);
+}
+
+/* The next bytes of the bulk; *bad: there are not so many. */
+static bool read_packed(struct session *session, void *bytes, size_t size, double deadline_s, struct error *bad,
+                        struct error *error)
+{
+    if (size > session->channel->bulk_left) {
+        error_set(bad, "push: its bulk ends within packed floats");
+        return true;
+    }
+    return channel_read_bulk(session->channel, bytes, size, deadline_s, error);
+}
+
+static bool receive_int8(struct session *session, struct stage *stage, struct range range, double deadline_s,
+                         struct error *bad, struct error *error)
+{
+    uint8_t bytes[PACKED_FLOATS + PACKED_FLOATS / INT8_BLOCK * sizeof(float)];
+    float *values;
+    if (!stage_claim(stage, range, &values, bad)) {
+        return true;
+    }
+    if (!read_packed(session, bytes, int8_size(range.count), deadline_s, bad, error)) {
+        return false;
+    }
+    if (bad->text[0] == '\0' && !int8_widen(values, bytes, range.count)) {
+        error_set(bad, "push: a scale is negative or infinite");
+    } else if (bad->text[0] == '\0') {
+        stage_check(stage, values, range.count);
+    }
+    return true;
+}
+
+/* The places of the chosen ones, and how many there are. */
+static bool receive_places(struct session *session, struct range range, uint16_t *places, size_t *count,
+                           double deadline_s, struct error *bad, struct error *error)
+{
+    uint8_t bytes[PACKED_FLOATS * LARGEST_GAP] = {0};
+    if (!read_packed(session, bytes, LARGEST_HEAD, deadline_s, bad, error)) {
+        return false;
+    }
+    const struct largest_head head = largest_read_head(bytes);
+    *count = head.count;
+    if (bad->text[0] == '\0' && (head.count > range.count || head.gap_bytes > sizeof bytes)) {
+        error_set(bad, "push: %u of %u floats in %u bytes can't be", head.count, range.count, head.gap_bytes);
+    }
+    if (bad->text[0] == '\0' && !read_packed(session, bytes, head.gap_bytes, deadline_s, bad, error)) {
+        return false;
+    }
+    if (bad->text[0] == '\0' && !largest_read_places(places, head, bytes, range.count)) {
+        error_set(bad, "push: the places of %u floats are not all within their %u", head.count, range.count);
+    }
+    return true;
+}
+
+static bool receive_largest(struct session *session, struct stage *stage, struct range range, enum largest_form form,
+                            double deadline_s, struct error *bad, struct error *error)
+{
+    uint8_t bytes[PACKED_FLOATS * sizeof(float)];
+    uint16_t places[PACKED_FLOATS];
+    float values[PACKED_FLOATS];
+    size_t count;
+    if (!receive_places(session, range, places, &count, deadline_s, bad, error) ||
+        (bad->text[0] == '\0' &&
+         !read_packed(session, bytes, largest_values_size(form, count), deadline_s, bad, error))) {
+        return false;
+    }
+    if (bad->text[0] == '\0' && !largest_read_values(values, bytes, count, form)) {
+        error_set(bad, "push: a scale is negative or infinite");
+    }
+    if (bad->text[0] == '\0' && stage_scatter(stage, range, places, values, count, bad)) {
+        stage_check(stage, values, count);
+    }
+    return true;
+}
+
+/* A range that is packed. */
+static bool receive_packed(struct session *session, struct stage *stage, struct range range, double deadline_s,
+                           struct error *bad, struct error *error)
+{
+    static const enum largest_form forms[] = {[DTYPE_LARGEST_FLOAT32] = LARGEST_FLOAT32,
+                                              [DTYPE_LARGEST_BFLOAT16] = LARGEST_BFLOAT16,
+                                              [DTYPE_LARGEST_INT8] = LARGEST_INT8};
+    const enum dtype dtype = (enum dtype)session->channel->message.push.dtype;
+    return dtype == DTYPE_INT8 ? receive_int8(session, stage, range, deadline_s, bad, error)
+                               : receive_largest(session, stage, range, forms[dtype], deadline_s, bad, error);
 }
 
 /* One frame's part of the gradient, into the stage. *bad: what is wrong with it, "" if nothing. */
@@ -22,6 +109,15 @@ static bool receive_gradient(struct session *session, struct stage *stage, struc
     for (uint32_t i = 0; i < push->ranges.count; i++) {
         float *values;
         struct range range = range_get(&push->ranges, i);
+        if (dtype_is_packed((enum dtype)push->dtype)) {
+            if (!receive_packed(session, stage, range, deadline_s, bad, error)) {
+                return false;
+            }
+            if (bad->text[0] != '\0') {
+                return true;
+            }
+            continue;
+        }
         if (!stage_claim(stage, range, &values, bad)) {
             return true;
         }
@@ -29,6 +125,9 @@ static bool receive_gradient(struct session *session, struct stage *stage, struc
             return false;
         }
         stage_check(stage, values, range.count);
+    }
+    if (session->channel->bulk_left > 0) {
+        error_set(bad, "push: %u bytes more than its floats take", session->channel->bulk_left);
     }
     return true;
 }

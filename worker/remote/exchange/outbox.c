@@ -4,36 +4,77 @@
  */
 #include "worker/remote/exchange/outbox.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/copy.h"
+#include "base/profile.h"
 #include "ps/store/bfloat16.h"
+#include "ps/store/int8.h"
+#include "ps/store/largest.h"
 
 enum {
     PADDING_SENT = 32,      /* floats between two rows that are still sent along */
     RUN_FLOATS = 64 * 1024, /* longest run, about */
 };
+_Static_assert((int)LARGEST_PIECE == (int)PACKED_FLOATS, "what is packed together is a range of a message");
+_Static_assert((int)INT8_BLOCK == 64, "the decoder of messages knows it");
 
 static size_t round_up(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype dtype, const struct outbox *remainders,
+struct outbox_form outbox_form(const struct config *config)
+{
+    static const enum dtype all[] = {
+        [WIRE_FLOAT32] = DTYPE_FLOAT32, [WIRE_BFLOAT16] = DTYPE_BFLOAT16, [WIRE_INT8] = DTYPE_INT8};
+    static const enum dtype largest[] = {[WIRE_FLOAT32] = DTYPE_LARGEST_FLOAT32,
+                                         [WIRE_BFLOAT16] = DTYPE_LARGEST_BFLOAT16,
+                                         [WIRE_INT8] = DTYPE_LARGEST_INT8};
+    const struct config_cluster *cluster = &config->cluster;
+    const enum dtype *dtypes = cluster->wire_top < 1 ? largest : all;
+    return (struct outbox_form){dtypes[cluster->wire_dtype], cluster->wire_top};
+}
+
+/* Memory for what is packed. */
+static bool create_packed(struct outbox *outbox, struct outbox *lender)
+{
+    const size_t floats = outbox->model->float_count;
+    const size_t pieces = 2 * outbox->rows + floats / PACKED_FLOATS; /* no run or span has less than a row */
+    const size_t chosen = (size_t)(outbox->share * (double)floats) + pieces;
+    outbox->rest = lender ? lender->rest : &outbox->own_rest;
+    if (!lender) {
+        outbox->own_rest.now = calloc(floats, sizeof(float));
+        outbox->own_rest.next = calloc(floats, sizeof(float));
+    }
+    const size_t room = outbox->dtype == DTYPE_INT8
+                            ? floats + (floats / INT8_BLOCK + pieces) * sizeof(float)
+                            : pieces * LARGEST_HEAD + chosen * (LARGEST_GAP + sizeof(float) + 1);
+    outbox->packed = malloc(room + LARGEST_ROOM);
+    outbox->pieces = malloc(pieces * sizeof *outbox->pieces);
+    return outbox->rest->now && outbox->rest->next && outbox->packed && outbox->pieces;
+}
+
+bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *remainders,
                    struct error *error)
 {
-    *outbox = (struct outbox){.model = model, .dtype = dtype};
+    const enum dtype dtype = form.dtype;
+    *outbox = (struct outbox){.model = model, .dtype = dtype, .share = form.share};
     for (int i = 0; i < model->variable_count; i++) {
         outbox->first_row[i] = outbox->rows;
         outbox->rows += (size_t)model->variables[i].rows;
     }
     bool lent = dtype == DTYPE_BFLOAT16 && remainders;
-    size_t floats = lent ? 0 : round_up(model->float_count * sizeof(float));
+    bool packed = dtype_is_packed(dtype);
+    size_t floats = lent || packed ? 0 : round_up(model->float_count * sizeof(float));
     size_t halves = dtype == DTYPE_BFLOAT16 ? round_up(model->float_count * sizeof(uint16_t)) : 0;
     size_t size = floats + halves + round_up(outbox->rows);
     uint8_t *memory = aligned_alloc(64, size);
-    if (!memory) {
+    if (!memory || (packed && !create_packed(outbox, remainders))) {
+        free(memory);
+        outbox_destroy(outbox);
         return error_set(error, "out of memory for the gradient of %zu floats", model->float_count);
     }
     memset(memory, 0, size); /* padding is sent along, and stays zero */
@@ -41,7 +82,7 @@ bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype 
     if (dtype == DTYPE_BFLOAT16) {
         outbox->remainders = lent ? remainders->remainders : (float *)(void *)memory;
         outbox->halves = (uint16_t *)(void *)(memory + floats);
-    } else {
+    } else if (!packed) {
         outbox->values = (float *)(void *)memory;
     }
     outbox->present = (_Atomic unsigned char *)(memory + floats + halves);
@@ -51,6 +92,10 @@ bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype 
 void outbox_destroy(struct outbox *outbox)
 {
     free(outbox->memory);
+    free(outbox->own_rest.now);
+    free(outbox->own_rest.next);
+    free(outbox->packed);
+    free(outbox->pieces);
     memset(outbox, 0, sizeof *outbox);
 }
 
@@ -58,6 +103,10 @@ void outbox_begin(struct outbox *outbox)
 {
     for (size_t i = 0; i < outbox->rows; i++) {
         atomic_store_explicit(&outbox->present[i], 0, memory_order_relaxed);
+    }
+    outbox->piece_count = outbox->packed_bytes = 0;
+    if (outbox->rest) {
+        copy_bytes(outbox->rest->next, outbox->rest->now, outbox->model->float_count * sizeof(float));
     }
 }
 
@@ -73,6 +122,13 @@ static bool has_float(const float *values, int n)
     return any != 0;
 }
 
+static void add(float *restrict to, const float *restrict values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        to[i] += values[i];
+    }
+}
+
 /*
  * One row of a block. Its columns may come in several blocks, one of them zero: the row is present once one is not, and
  * then its other columns must be right as well, so zeros are stored too.
@@ -84,6 +140,9 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
     bool some;
     if (outbox->dtype == DTYPE_BFLOAT16) {
         some = bfloat16_feed_back(outbox->halves + offset, outbox->remainders + offset, values, (size_t)block->cols);
+    } else if (outbox->rest) {
+        add(outbox->rest->next + offset, values, (size_t)block->cols);
+        some = has_float(values, block->cols);
     } else {
         copy_bytes(outbox->values + offset, values, (size_t)block->cols * sizeof *values);
         /* Rows are listed if they have a pixel that is not zero, and then are hardly ever zero themselves. */
@@ -105,7 +164,9 @@ static void prefetch_row(const struct outbox *outbox, const struct gradient_bloc
     const struct variable *variable = &outbox->model->variables[block->variable];
     int row = block->row + (block->present ? block->present[k] : k);
     size_t offset = variable->offset + (size_t)row * (size_t)variable->stride + (size_t)block->col;
-    const float *floats = outbox->dtype == DTYPE_BFLOAT16 ? outbox->remainders : outbox->values;
+    const float *floats = outbox->rest                      ? outbox->rest->next
+                          : outbox->dtype == DTYPE_BFLOAT16 ? outbox->remainders
+                                                            : outbox->values;
     for (size_t i = 0; i < (size_t)block->cols * sizeof *floats; i += LINE) {
         __builtin_prefetch((const char *)(floats + offset) + i, 1);
     }
@@ -155,7 +216,8 @@ static bool is_present(const struct outbox *outbox, int variable, int row)
     return atomic_load_explicit(&outbox->present[outbox->first_row[variable] + (size_t)row], memory_order_relaxed);
 }
 
-bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void **floats)
+/* The next run of rows that follow one another. */
+static bool next_run(struct outbox_cursor *cursor, struct range *range)
 {
     const struct outbox *outbox = cursor->outbox;
     for (; cursor->variable < outbox->model->variable_count; cursor->variable++, cursor->row = 0) {
@@ -176,10 +238,135 @@ bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void *
                 cursor->row++;
             }
             *range = (struct range){first, (uint32_t)(end - first)};
-            *floats = outbox->dtype == DTYPE_BFLOAT16 ? (const void *)(outbox->halves + first)
-                                                      : (const void *)(outbox->values + first);
             return true;
         }
     }
     return false;
+}
+
+/* What was packed is in pieces already. */
+static bool next_piece(struct outbox_cursor *cursor, struct range *range, const void **bytes, size_t *size)
+{
+    const struct outbox *outbox = cursor->outbox;
+    while (cursor->piece < outbox->piece_count) {
+        const struct outbox_piece *piece = &outbox->pieces[cursor->piece++];
+        if (span_of(cursor, (size_t)piece->range.first)) {
+            *range = piece->range;
+            *bytes = outbox->packed + piece->at;
+            *size = piece->bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void **floats, size_t *bytes)
+{
+    const struct outbox *outbox = cursor->outbox;
+    if (outbox->rest) {
+        return next_piece(cursor, range, floats, bytes);
+    }
+    if (!next_run(cursor, range)) {
+        return false;
+    }
+    *floats = outbox->dtype == DTYPE_BFLOAT16 ? (const void *)(outbox->halves + range->first)
+                                              : (const void *)(outbox->values + range->first);
+    *bytes = range->count * dtype_size(outbox->dtype);
+    return true;
+}
+
+/* --- Packing --- */
+
+static void put_piece(struct outbox *outbox, struct range range, size_t bytes)
+{
+    outbox->pieces[outbox->piece_count++] = (struct outbox_piece){range, outbox->packed_bytes, (uint32_t)bytes};
+    outbox->packed_bytes += bytes;
+}
+
+static void pack_int8(struct outbox *outbox, const struct span *spans, int span_count)
+{
+    struct outbox_cursor cursor = outbox_open(outbox, spans, span_count);
+    struct range run;
+    while (next_run(&cursor, &run)) {
+        for (uint32_t done = 0; done < run.count; done += PACKED_FLOATS) {
+            const uint32_t left = run.count - done;
+            const struct range range = {run.first + done, left < PACKED_FLOATS ? left : PACKED_FLOATS};
+            int8_round(outbox->packed + outbox->packed_bytes, outbox->rest->next + range.first, range.count);
+            put_piece(outbox, range, int8_size(range.count));
+        }
+    }
+}
+
+/* How many of a ps's floats are sent: padding is none of them. */
+static size_t count_chosen(const struct outbox *outbox, const struct outbox_cursor *cursor)
+{
+    size_t floats = 0;
+    for (int i = 0; i < outbox->model->variable_count; i++) {
+        const struct variable *variable = &outbox->model->variables[i];
+        for (int row = 0; row < variable->rows; row++) {
+            const bool held = span_of(cursor, variable->offset + (size_t)row * (size_t)variable->stride);
+            floats += held ? (size_t)variable->cols : 0;
+        }
+    }
+    return (size_t)ceil(outbox->share * (double)floats);
+}
+
+static void pack_largest(struct outbox *outbox, const struct span *spans, int span_count)
+{
+    static const enum largest_form forms[] = {[DTYPE_LARGEST_FLOAT32] = LARGEST_FLOAT32,
+                                              [DTYPE_LARGEST_BFLOAT16] = LARGEST_BFLOAT16,
+                                              [DTYPE_LARGEST_INT8] = LARGEST_INT8};
+    const struct outbox_cursor cursor = outbox_open(outbox, spans, span_count);
+    struct largest_search search;
+    largest_begin(&search, count_chosen(outbox, &cursor));
+    for (int pass = 0; pass < LARGEST_PASSES; pass++) {
+        for (int i = 0; i < span_count; i++) {
+            largest_look(&search, outbox->rest->next + spans[i].first, spans[i].count);
+        }
+        largest_end_pass(&search);
+    }
+    struct largest chosen = largest_found(&search);
+    for (int i = 0; i < span_count; i++) {
+        for (size_t done = 0; done < spans[i].count; done += LARGEST_PIECE) {
+            const size_t left = spans[i].count - done;
+            const struct range range = {spans[i].first + done, (uint32_t)(left < LARGEST_PIECE ? left : LARGEST_PIECE)};
+            const size_t bytes = largest_pack(outbox->packed + outbox->packed_bytes, outbox->rest->next + range.first,
+                                              range.count, &chosen, forms[outbox->dtype]);
+            if (bytes > 0) {
+                put_piece(outbox, range, bytes);
+            }
+        }
+    }
+}
+
+void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count)
+{
+    PROFILE("pack");
+    if (outbox->dtype == DTYPE_INT8) {
+        pack_int8(outbox, spans, span_count);
+    } else if (dtype_is_packed(outbox->dtype)) {
+        pack_largest(outbox, spans, span_count);
+    }
+}
+
+static void swap_rest(struct outbox_rest *rest)
+{
+    float *const now = rest->now;
+    rest->now = rest->next;
+    rest->next = now;
+}
+
+void outbox_packed(struct outbox *outbox)
+{
+    if (outbox->rest) {
+        swap_rest(outbox->rest);
+    }
+}
+
+void outbox_take_back(struct outbox *outbox)
+{
+    if (outbox->rest && outbox->piece_count > 0) {
+        swap_rest(outbox->rest);
+        outbox->piece_count = 0;
+    }
 }

@@ -7,7 +7,10 @@
  * row
  * keeps its remainder until its next gradient.
  *
- * Memory: 4 bytes per float of the model, 6 as bfloat16, taken at creation.
+ * What is packed (int8, or the largest) stands as float32 until outbox_pack makes bytes of it, which keeps all that
+ * they lack for the next gradient in the same way.
+ *
+ * Memory, taken at creation: 4 bytes per float of the model, 6 as bfloat16; packed 8, and what its bytes take at most.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_OUTBOX_H
 #define WORKER_REMOTE_EXCHANGE_OUTBOX_H
@@ -17,15 +20,41 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
 #include "ps/store/model.h"
 #include "ps/store/placement.h"
 #include "ps/store/store.h"
 
+/* What gradients before have left behind, all of it: of packed ones. */
+struct outbox_rest {
+    float *now;  /* [float_count]: before the gradient that is gathered or was packed last */
+    float *next; /* likewise: with it, and after it was packed, what it left */
+};
+
+/* How a gradient travels. */
+struct outbox_form {
+    enum dtype dtype;
+    double share; /* of a ps's floats that are chosen, of the largest */
+};
+struct outbox_form outbox_form(const struct config *config);
+
+struct outbox_piece {
+    struct range range;
+    size_t at; /* in `packed` */
+    uint32_t bytes;
+};
+
 struct outbox {
     const struct model *model; /* borrowed */
     enum dtype dtype;
+    double share;
+    struct outbox_rest *rest;    /* packed: this outbox's, or the lender's */
+    struct outbox_rest own_rest; /* of one that lends */
+    uint8_t *packed;
+    struct outbox_piece *pieces; /* ascending for each ps */
+    size_t piece_count, packed_bytes;
     float *values;                         /* float32: [float_count], in the model's layout */
     uint16_t *halves;                      /* bfloat16: likewise */
     float *remainders;                     /* bfloat16: [float_count] */
@@ -36,7 +65,7 @@ struct outbox {
 };
 
 /* remainders: NULL, or an outbox that lives longer, for gradients before and after this one's: it lends its own. */
-bool outbox_create(struct outbox *outbox, const struct model *model, enum dtype dtype, const struct outbox *remainders,
+bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *remainders,
                    struct error *error);
 void outbox_destroy(struct outbox *outbox); /* fine on zeros */
 
@@ -46,16 +75,30 @@ void outbox_begin(struct outbox *outbox);
 /* Takes blocks from any threads, as long as they are disjoint. */
 struct gradient_sink outbox_sink(struct outbox *outbox);
 
+/*
+ * Once the gradient is whole, and before it is sent: packs what goes to each ps; then outbox_packed. They do nothing
+ * for what is not packed. A gradient that is not packed has nothing in it.
+ */
+void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count);
+void outbox_packed(struct outbox *outbox);
+
+/*
+ * The gradient that was packed last did not count: what had been left behind before it is left behind again. To be
+ * called before the next outbox_begin.
+ */
+void outbox_take_back(struct outbox *outbox);
+
 /* Runs of floats to send, ascending, within spans. */
 struct outbox_cursor {
     const struct outbox *outbox;
     const struct span *spans;
     int span_count;
     int variable, row;
+    size_t piece;
 };
 struct outbox_cursor outbox_open(const struct outbox *outbox, const struct span *spans, int span_count);
 
-/* The next run: its range, and where its floats lie, in the outbox's dtype. False at the end. */
-bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void **floats);
+/* The next run: its range, and where its floats lie, in the outbox's dtype, and how many bytes. False at the end. */
+bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void **floats, size_t *bytes);
 
 #endif

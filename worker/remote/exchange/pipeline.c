@@ -171,7 +171,7 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
 static bool create_memory(struct pipeline *pipeline, struct error *error)
 {
     const struct push_pull *exchange = pipeline->exchange;
-    enum dtype dtype = exchange->config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    const struct outbox_form form = outbox_form(exchange->config);
     pipeline->errands = calloc((size_t)pipeline->depth + 1, sizeof *pipeline->errands);
     pipeline->mirror = calloc(exchange->model->float_count, sizeof(float));
     pipeline->ready = calloc(exchange->model->float_count, sizeof(float));
@@ -180,7 +180,7 @@ static bool create_memory(struct pipeline *pipeline, struct error *error)
     }
     for (int i = 0; i <= pipeline->depth; i++) {
         struct outbox *shared = i > 0 ? &pipeline->errands[0].outbox : NULL;
-        if (!outbox_create(&pipeline->errands[i].outbox, exchange->model, dtype, shared, error)) {
+        if (!outbox_create(&pipeline->errands[i].outbox, exchange->model, form, shared, error)) {
             return false;
         }
     }

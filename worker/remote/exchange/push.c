@@ -51,9 +51,10 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
     struct push_frame frame = {0};
     struct range range;
     const void *floats;
+    size_t size;
     part->link.channel.generation = exchange->generation;
     part->request = ++part->link.channel.next_request;
-    while (outbox_next(&cursor, &range, &floats)) {
+    while (outbox_next(&cursor, &range, &floats, &size)) {
         bool full = frame.ranges == PUSH_FRAME_RANGES || frame.bytes >= FRAME_BYTES;
         RARELY("a push takes many frames", full = frame.ranges > 0);
         if (full && !send_frame(exchange, part, &push, &frame, false, error)) {
@@ -63,7 +64,6 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
             const void *from;
             void *to;
         } bytes = {.from = floats}; /* iovec can't say that it is only read */
-        size_t size = range.count * dtype_size(outbox->dtype);
         range_put(exchange->ranges, frame.ranges, range);
         exchange->bulk[frame.ranges++] = (struct iovec){bytes.to, size};
         frame.bytes += size;
@@ -290,6 +290,14 @@ static enum push_pull_end take_answer(struct push_pull *exchange, struct push_an
         lose_answer(part, error->text);
     }
     return PUSH_PULL_DONE;
+}
+
+void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
+{
+    for (int i = 0; i < exchange->count; i++) {
+        outbox_pack(outbox, exchange->parts[i].spans, exchange->parts[i].span_count);
+    }
+    outbox_packed(outbox);
 }
 
 enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,

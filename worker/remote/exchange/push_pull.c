@@ -28,7 +28,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     exchange->bulk = calloc(PUSH_FRAME_RANGES, sizeof *exchange->bulk);
     exchange->landing = malloc(LANDING_BYTES);
     exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
-    bool halves = cluster->wire_dtype == WIRE_BFLOAT16;
+    bool halves = cluster->wire_dtype != WIRE_FLOAT32; /* int8 is for gradients */
     exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
     exchange->polled = calloc((size_t)exchange->count, sizeof *exchange->polled);
     if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||

@@ -134,6 +134,9 @@ struct push_answer {
     bool over;          /* no shard takes pushes any more */
 };
 
+/* Makes a whole gradient ready to be pushed, in the form that the outbox has. The training thread's. */
+void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox);
+
 enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
                                       const struct push_note *note, struct push_answer *answer, struct error *error);
 

@@ -14,6 +14,9 @@ enum { END_TIMEOUT_S = 600 /* for the chief to end a job that has done its last 
 static void leave(struct remote_worker *worker)
 {
     worker->training.end = TRAINING_LEAVES;
+    if (worker->joined) {
+        worker_keep_rest(worker, worker->training.global_step);
+    }
     worker->training.leave_status = live_config_end(worker->live) == LIVE_RESTARTS ? RESTART_STATUS : COMMAND_DONE;
 }
 
@@ -22,6 +25,9 @@ static void keep_interrupted(struct remote_worker *worker)
     struct training *training = &worker->training;
     struct error error;
     training->end = TRAINING_INTERRUPTED;
+    if (worker->joined) {
+        worker_keep_rest(worker, training->global_step);
+    }
     if (worker->chief && worker->joined &&
         chief_finish(worker->chief, false, &training->global_step, &error) != PUSH_PULL_DONE) {
         log_warning("no last checkpoint: %s", error.text);

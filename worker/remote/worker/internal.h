@@ -16,6 +16,7 @@
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/data_server.h"
+#include "worker/remote/exchange/left_over.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/exchange/push_pull.h"
@@ -39,7 +40,9 @@ struct remote_worker {
     struct engine_startup startup;
     struct traffic traffic;
     struct outbox outbox;
-    struct local_steps *local; /* NULL: every step is shared */
+    struct left_over left_over; /* what pushes left behind, in train_dir */
+    uint32_t left_over_of;      /* the generation that it is of; 0: none */
+    struct local_steps *local;  /* NULL: every step is shared */
     struct push_pull exchange;
     struct pipeline *pipeline; /* NULL: each step waits for its push */
     struct heartbeat *heartbeat;
@@ -96,6 +99,17 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
 
 /* Tells the heartbeats how this worker is. */
 void worker_tell_vitals(struct remote_worker *worker, enum member_state state);
+
+/* --- rest.c: what packed gradients leave behind outlives the process --- */
+
+/* The worker has the parameters of its global step: with them comes what had been left behind by then. */
+bool worker_recall_rest(struct remote_worker *worker, struct error *error);
+
+/* Keeps what is left behind as of a step. A file that can't be written is no reason to end training. */
+void worker_keep_rest(struct remote_worker *worker, int64_t step);
+
+/* The same after steps that the job may go on from: a round, or with one of save_steps since `before`. */
+void worker_keep_rest_if_due(struct remote_worker *worker, int64_t before, int64_t step);
 
 /* --- batch.c --- */
 

@@ -67,7 +67,6 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
     const struct config *config = &worker->config;
     struct engine *engine = worker->training.engine;
     char device[128];
-    enum dtype dtype = config->cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     engine->table->describe(engine, device, sizeof device);
     struct push_pull_options exchange = {.config = config,
                                          .model = &worker->model,
@@ -79,9 +78,11 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .writes_model = worker->is_chief,
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
+    worker->left_over = (struct left_over){config->output.train_dir, config->cluster.task_index,
+                                           worker->model.float_count, config->output.save_steps};
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
         !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)
-                    : outbox_create(&worker->outbox, &worker->model, dtype, NULL, error)) ||
+                    : outbox_create(&worker->outbox, &worker->model, outbox_form(config), NULL, error)) ||
         !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error) ||
         (config_has_rounds(&config->train) &&
          !local_steps_create(&worker->local, &worker->model, engine, &config->train, error))) {

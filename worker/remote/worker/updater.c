@@ -151,6 +151,9 @@ static bool join(struct updater *updater, struct updater_start *start)
     live_config_note_joined(worker->live, true);
     training->global_step = start->global_step = worker->exchange.global_step;
     worker->borrowed = false;
+    if (!worker_recall_rest(worker, &training->error)) {
+        return training_fail(training);
+    }
     /* Workers share the steps, so a worker that comes late or comes back goes on about where it would stand. */
     worker->first_draw = training->global_step / worker->config.cluster.worker_hosts.count - training->local_step;
     worker_tell_vitals(worker, STATE_TRAINING);

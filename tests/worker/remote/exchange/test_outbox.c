@@ -14,6 +14,8 @@
 
 #include "base/config.h"
 #include "ps/store/bfloat16.h"
+#include "ps/store/int8.h"
+#include "ps/store/largest.h"
 #include "tests/random.h"
 
 static struct model model;
@@ -77,8 +79,9 @@ static void empty(const struct outbox *outbox, const struct span *spans, int spa
     struct outbox_cursor cursor = outbox_open(outbox, spans, span_count);
     struct range range;
     const void *from;
+    size_t bytes;
     uint64_t end = 0;
-    while (outbox_next(&cursor, &range, &from)) {
+    while (outbox_next(&cursor, &range, &from, &bytes)) {
         bool inside = false;
         assert_true(range.count > 0 && range.first >= end);
         end = range.first + range.count;
@@ -103,7 +106,7 @@ static void all_of_it_once(void **state)
     struct error error;
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
     (void)state;
-    assert_true(outbox_create(&outbox, &model, DTYPE_FLOAT32, NULL, &error));
+    assert_true(outbox_create(&outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL, &error));
     for (int ps_count = 1; ps_count <= 5; ps_count++) {
         for (int policy = PLACEMENT_RANGES; policy <= PLACEMENT_GREEDY; policy++) {
             size_t floats = 0;
@@ -137,7 +140,8 @@ static void rounding_loses_nothing(void **state)
     double *owed = calloc(model.float_count, sizeof *owed);
     (void)state;
     for (int i = 0; i < BOXES; i++) {
-        assert_true(outbox_create(&boxes[i], &model, DTYPE_BFLOAT16, i > 0 ? &boxes[0] : NULL, &error));
+        assert_true(outbox_create(&boxes[i], &model, (struct outbox_form){DTYPE_BFLOAT16, 1}, i > 0 ? &boxes[0] : NULL,
+                                  &error));
     }
     for (int step = 0; step < STEPS; step++) {
         struct outbox *outbox = &boxes[step % BOXES];
@@ -171,7 +175,7 @@ static void not_finite_does_not_stay(void **state)
     struct error error;
     float *sent = calloc(model.float_count, sizeof *sent);
     (void)state;
-    assert_true(outbox_create(&outbox, &model, DTYPE_BFLOAT16, NULL, &error));
+    assert_true(outbox_create(&outbox, &model, (struct outbox_form){DTYPE_BFLOAT16, 1}, NULL, &error));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         float row[300] = {1.0f, bad[i]};
         struct gradient_sink sink = outbox_sink(&outbox);
@@ -193,11 +197,104 @@ static void not_finite_does_not_stay(void **state)
     free(sent);
 }
 
+/* Everything that a packed outbox would send, in the model's layout. */
+static void unpack(const struct outbox *outbox, const struct span *span, float *sent)
+{
+    static const enum largest_form forms[] = {[DTYPE_LARGEST_FLOAT32] = LARGEST_FLOAT32,
+                                              [DTYPE_LARGEST_BFLOAT16] = LARGEST_BFLOAT16,
+                                              [DTYPE_LARGEST_INT8] = LARGEST_INT8};
+    struct outbox_cursor cursor = outbox_open(outbox, span, 1);
+    struct range range;
+    const void *from;
+    size_t size;
+    uint64_t end = span->first;
+    while (outbox_next(&cursor, &range, &from, &size)) {
+        uint16_t places[LARGEST_PIECE];
+        float values[LARGEST_PIECE];
+        const uint8_t *bytes = from;
+        assert_true(range.first >= end && range.count <= PACKED_FLOATS);
+        end = range.first + range.count;
+        assert_true(end <= span->first + span->count);
+        if (outbox->dtype == DTYPE_INT8) {
+            assert_int_equal(size, int8_size(range.count));
+            assert_true(int8_widen(sent + range.first, bytes, range.count));
+            continue;
+        }
+        const struct largest_head head = largest_read_head(bytes);
+        assert_true(largest_read_places(places, head, bytes + LARGEST_HEAD, range.count));
+        assert_true(
+            largest_read_values(values, bytes + LARGEST_HEAD + head.gap_bytes, head.count, forms[outbox->dtype]));
+        for (size_t i = 0; i < head.count; i++) {
+            sent[range.first + places[i]] = values[i];
+        }
+    }
+}
+
+/*
+ * Packed, in any form: what was sent and what is left behind add up to all gradients that counted, no matter how many
+ * outboxes share that, or among how many ps the model is divided.
+ */
+static void packing_loses_nothing(void **state)
+{
+    enum { STEPS = 24, BOXES = 2 };
+    static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
+    struct test_random random = test_random_begin("packing");
+    struct error error;
+    float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
+    double *owed = calloc(model.float_count, sizeof *owed);
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        struct outbox boxes[BOXES];
+        memset(owed, 0, model.float_count * sizeof *owed);
+        for (int i = 0; i < BOXES; i++) {
+            const struct outbox_form form = {dtypes[kind], kind == 0 ? 1 : 0.05};
+            assert_true(outbox_create(&boxes[i], &model, form, i > 0 ? &boxes[0] : NULL, &error));
+        }
+        for (int step = 0; step < STEPS; step++) {
+            struct outbox *outbox = &boxes[step % BOXES];
+            const int ps_count = 1 + step % 3;
+            fill(outbox, &random, gradient);
+            memset(sent, 0, model.float_count * sizeof *sent);
+            for (int ps = 0; ps < ps_count; ps++) {
+                struct span spans[PLACEMENT_MAX_SPANS];
+                assert_int_equal(placement_spans(&model, PLACEMENT_RANGES, ps_count, ps, spans), 1);
+                outbox_pack(outbox, spans, 1);
+                unpack(outbox, spans, sent);
+            }
+            outbox_packed(outbox);
+            if (step % 5 == 4) {
+                outbox_take_back(outbox);
+                continue;
+            }
+            for (size_t i = 0; i < model.float_count; i++) {
+                owed[i] += (double)gradient[i] - (double)sent[i];
+            }
+        }
+        size_t chosen = 0, floats = 0;
+        for (int i = 0; i < model.variable_count; i++) {
+            floats += (size_t)model.variables[i].rows * (size_t)model.variables[i].cols;
+        }
+        for (size_t i = 0; i < model.float_count; i++) {
+            assert_true(fabs(owed[i] - (double)boxes[0].rest->now[i]) < 1e-4);
+            assert_true(kind > 0 || fabs(owed[i]) < 1.01 / 127); /* of 2, as rests add to it */
+            chosen += sent[i] != 0;
+        }
+        assert_true(kind == 0 || (chosen > floats / 25 && chosen <= floats / 20 + 3));
+        for (int i = BOXES - 1; i >= 0; i--) {
+            outbox_destroy(&boxes[i]);
+        }
+    }
+    free(gradient);
+    free(sent);
+    free(owed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_of_it_once),
         cmocka_unit_test(rounding_loses_nothing),
+        cmocka_unit_test(packing_loses_nothing),
         cmocka_unit_test(not_finite_does_not_stay),
     };
     return cmocka_run_group_tests(tests, lay_out, forget);

@@ -46,9 +46,8 @@ static void begin(struct bench *bench, const struct engine_table *table, const c
                                         .given_up = given_up,
                                         .context = bench,
                                         .quiet = true};
-    enum dtype dtype = bench->ps.config.cluster.wire_dtype == WIRE_BFLOAT16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     assert_true(push_pull_create(&bench->exchange, &options, &error));
-    assert_true(outbox_create(&bench->outbox, &bench->ps.model, dtype, NULL, &error));
+    assert_true(outbox_create(&bench->outbox, &bench->ps.model, outbox_form(&bench->ps.config), NULL, &error));
     assert_int_equal(push_pull_join(&bench->exchange, &error), PUSH_PULL_DONE);
 }
 

@@ -277,8 +277,9 @@ static void tell_push(const struct outbox *outbox, const struct push_note *note)
     struct outbox_cursor cursor = outbox_open(outbox, &all, 1);
     struct range range;
     const void *floats;
+    size_t bytes;
     char rows[128] = "";
-    while (outbox_next(&cursor, &range, &floats)) {
+    while (outbox_next(&cursor, &range, &floats, &bytes)) {
         snprintf(rows + strlen(rows), sizeof rows - strlen(rows), " %u at %llu", range.count,
                  (unsigned long long)range.first);
     }
@@ -296,6 +297,14 @@ static void answer_push(struct push_pull *exchange, struct push_answer *answer)
     exchange->global_step = world.step;
     *answer = world.answer;
     answer->global_step = world.step;
+}
+
+void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
+{
+    (void)exchange;
+    const struct span all = {0, outbox->model->float_count};
+    outbox_pack(outbox, &all, 1);
+    outbox_packed(outbox);
 }
 
 enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
@@ -320,7 +329,7 @@ bool pipeline_create(struct pipeline **pipeline, struct push_pull *exchange, str
     static struct model model;
     model_layout(&model, &exchange->config->model);
     *pipeline = (struct pipeline *)(void *)&pipe_line;
-    return outbox_create(&pipe_line.outbox, &model, DTYPE_FLOAT32, NULL, error);
+    return outbox_create(&pipe_line.outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL, error);
 }
 
 void pipeline_destroy(struct pipeline *pipeline)

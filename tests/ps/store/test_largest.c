@@ -1,0 +1,173 @@
+/* The largest: those that sorting would choose; what travels and what stays behind are all there was. */
+#include "ps/store/largest.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/store/bfloat16.h"
+#include "ps/store/int8.h"
+#include "tests/random.h"
+
+enum { MOST = 3 * LARGEST_PIECE };
+
+struct entry {
+    uint32_t bits;
+    int place;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct entry *left = a, *right = b;
+    return left->bits != right->bits ? (left->bits < right->bits) - (left->bits > right->bits)
+                                     : (left->place > right->place) - (left->place < right->place);
+}
+
+/* Many ties, many zeros; now and then all alike. */
+static void make(struct test_random *random, float *values, int n)
+{
+    const int kind = test_random_below(random, 4);
+    for (int i = 0; i < n; i++) {
+        const float value = test_random_float(random);
+        values[i] = kind == 0   ? value
+                    : kind == 1 ? truncf(8 * value)
+                    : kind == 2 ? ldexpf(value, test_random_below(random, 60) - 30)
+                                : 1.0f;
+    }
+}
+
+static struct largest find(const float *values, int n, size_t count)
+{
+    struct largest_search search;
+    largest_begin(&search, count);
+    for (int pass = 0; pass < LARGEST_PASSES; pass++) {
+        largest_look(&search, values, (size_t)n / 3); /* in parts */
+        largest_look(&search, values + n / 3, (size_t)n - (size_t)n / 3);
+        largest_end_pass(&search);
+    }
+    return largest_found(&search);
+}
+
+/* Packs all, reads it again; returns how many were chosen. */
+static int travel(float *values, float *sent, int n, struct largest chosen, enum largest_form form)
+{
+    static uint8_t bytes[LARGEST_ROOM];
+    static uint16_t places[LARGEST_PIECE];
+    static float read[LARGEST_PIECE];
+    int all = 0;
+    memset(sent, 0, (size_t)n * sizeof *sent);
+    for (int first = 0; first < n; first += LARGEST_PIECE) {
+        const size_t count = (size_t)(n - first < LARGEST_PIECE ? n - first : LARGEST_PIECE);
+        const size_t size = largest_pack(bytes, values + first, count, &chosen, form);
+        if (size == 0) {
+            continue;
+        }
+        const struct largest_head head = largest_read_head(bytes);
+        assert_int_equal(size, LARGEST_HEAD + head.gap_bytes + largest_values_size(form, head.count));
+        assert_true(head.count > 0 && largest_read_places(places, head, bytes + LARGEST_HEAD, count));
+        assert_true(largest_read_values(read, bytes + LARGEST_HEAD + head.gap_bytes, head.count, form));
+        for (size_t i = 0; i < head.count; i++) {
+            assert_true(places[i] < count && (i == 0 || places[i] > places[i - 1]));
+            sent[first + places[i]] = read[i];
+        }
+        all += head.count;
+    }
+    return all;
+}
+
+static void those_that_sorting_would_choose(void **state)
+{
+    struct test_random random = test_random_begin("largest");
+    float *values = malloc(MOST * sizeof *values), *left = malloc(MOST * sizeof *left);
+    float *sent = malloc(MOST * sizeof *sent);
+    struct entry *entries = malloc(MOST * sizeof *entries);
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const int n = 1 + test_random_below(&random, round < 50 ? 700 : MOST);
+        const int count = test_random_below(&random, 3) == 0 ? 1 + n / 100 : 1 + test_random_below(&random, n + 20);
+        int nonzero = 0;
+        make(&random, values, n);
+        for (int i = 0; i < n; i++) {
+            const float magnitude = fabsf(values[i]);
+            memcpy(&entries[i].bits, &magnitude, sizeof magnitude);
+            entries[i].place = i;
+            nonzero += magnitude > 0;
+        }
+        qsort(entries, (size_t)n, sizeof *entries, by_size);
+        memcpy(left, values, (size_t)n * sizeof *left);
+        const int wanted = count < nonzero ? count : nonzero;
+        assert_int_equal(travel(left, sent, n, find(values, n, (size_t)count), LARGEST_FLOAT32), wanted);
+        for (int i = 0; i < n; i++) {
+            const int at = entries[i].place;
+            assert_memory_equal(&sent[at], i < wanted ? &values[at] : &(float){0}, sizeof(float));
+            assert_true(left[at] == (i < wanted ? 0.0f : values[at]));
+        }
+    }
+    free(values);
+    free(left);
+    free(sent);
+    free(entries);
+}
+
+/* In each form what is sent and what is left are what there was. */
+static void nothing_is_lost(void **state)
+{
+    enum { N = 20000 };
+    struct test_random random = test_random_begin("nothing lost");
+    float *values = malloc(N * sizeof *values), *left = malloc(N * sizeof *left), *sent = malloc(N * sizeof *sent);
+    (void)state;
+    for (int form = LARGEST_FLOAT32; form <= LARGEST_INT8; form++) {
+        for (int i = 0; i < N; i++) {
+            left[i] = values[i] = test_random_float(&random);
+        }
+        assert_int_equal(travel(left, sent, N, find(values, N, N / 50), (enum largest_form)form), N / 50);
+        for (int i = 0; i < N; i++) {
+            assert_true(fabsf(values[i] - sent[i] - left[i]) < 1e-6f);
+            assert_true(sent[i] == 0 || fabsf(left[i]) < 1.01f / 254);
+        }
+    }
+    /* What is not finite leaves first, and nothing of it stays. */
+    for (int form = LARGEST_FLOAT32; form <= LARGEST_INT8; form++) {
+        memcpy(left, values, N * sizeof *left);
+        left[777] = form == LARGEST_BFLOAT16 ? NAN : INFINITY;
+        const struct largest chosen = find(left, N, 1);
+        assert_int_equal(travel(left, sent, N, chosen, (enum largest_form)form), 1);
+        assert_true(!isfinite(sent[777]) && left[777] == 0);
+    }
+    free(values);
+    free(left);
+    free(sent);
+}
+
+/* Gaps that lead out of the piece, are cut off, or are too many. */
+static void what_makes_no_sense_is_refused(void **state)
+{
+    uint16_t places[8];
+    const uint8_t gaps[] = {3, 0x80 | 5, 1, 0};
+    (void)state;
+    assert_true(largest_read_places(places, (struct largest_head){3, 4}, gaps, 139));
+    assert_int_equal(places[0], 3);
+    assert_int_equal(places[1], 3 + 1 + 133);
+    assert_int_equal(places[2], 138);
+    assert_false(largest_read_places(places, (struct largest_head){3, 4}, gaps, 138));
+    assert_false(largest_read_places(places, (struct largest_head){2, 4}, gaps, 139));
+    assert_false(largest_read_places(places, (struct largest_head){4, 4}, gaps, 200));
+    assert_false(largest_read_places(places, (struct largest_head){2, 2}, gaps, 200));
+    assert_false(largest_read_places(places, (struct largest_head){1, 0}, gaps, 200));
+    assert_true(largest_read_places(places, (struct largest_head){0, 0}, gaps, 200));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(those_that_sorting_would_choose),
+        cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

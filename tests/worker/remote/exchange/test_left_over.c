@@ -1,0 +1,155 @@
+/* Files of what gradients left behind: the right one is found again, damaged ones are passed over, few are kept. */
+#include "worker/remote/exchange/left_over.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+
+enum { COUNT = 100 };
+
+static char folder[64];
+static struct left_over files;
+
+static int begin(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/left-over-XXXXXX");
+    files = (struct left_over){folder, 3, COUNT, 10};
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static int end(void **state)
+{
+    struct error error;
+    (void)state;
+    return file_remove_folder(folder, &error) ? 0 : 1;
+}
+
+static void save(int64_t step)
+{
+    float floats[COUNT];
+    struct error error;
+    for (int i = 0; i < COUNT; i++) {
+        floats[i] = (float)step + (float)i / 128;
+    }
+    assert_true(left_over_save(&files, step, floats, &error));
+}
+
+/* The step that is found; its floats are that step's. */
+static int64_t load(int64_t step)
+{
+    float floats[COUNT];
+    struct error error;
+    int64_t found;
+    assert_true(left_over_load(&files, step, floats, &found, &error));
+    for (int i = 0; i < COUNT && found >= 0; i++) {
+        assert_true(floats[i] == (float)found + (float)i / 128);
+    }
+    return found;
+}
+
+static int count(void)
+{
+    int all = 0;
+    DIR *directory = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        all += strncmp(entry->d_name, "left-over", 9) == 0;
+    }
+    closedir(directory);
+    return all;
+}
+
+static void the_newest_that_is_not_later(void **state)
+{
+    (void)state;
+    assert_int_equal(load(100), -1);
+    for (int64_t step = 1; step <= 83; step++) {
+        save(step);
+        assert_true(count() <= LEFT_OVER_DUE + LEFT_OVER_OTHERS);
+    }
+    assert_int_equal(count(), LEFT_OVER_DUE + LEFT_OVER_OTHERS);
+    assert_int_equal(load(100), 83);
+    assert_int_equal(load(82), 82);
+    assert_int_equal(load(83), 82); /* that future is over */
+    assert_int_equal(load(81), 80);
+    assert_int_equal(load(40), 40);
+    assert_int_equal(load(39), -1);
+    assert_int_equal(count(), 0);
+}
+
+static void other_workers_have_their_own(void **state)
+{
+    (void)state;
+    save(7);
+    files.worker = 33;
+    assert_int_equal(load(10), -1);
+    save(8);
+    files.worker = 3;
+    assert_int_equal(load(10), 7);
+    assert_int_equal(load(0), -1);
+    files.worker = 33;
+    assert_int_equal(load(10), 8);
+}
+
+static void what_is_damaged_is_passed_over(void **state)
+{
+    char path[128];
+    (void)state;
+    for (int at = 0; at < 40 + COUNT * (int)sizeof(float); at += 5) {
+        save(1);
+        save(2);
+        snprintf(path, sizeof path, "%s/left-over-worker3-2", folder);
+        const int file = open(path, O_RDWR);
+        char byte;
+        assert_true(pread(file, &byte, 1, at) == 1);
+        byte ^= 4;
+        assert_true(pwrite(file, &byte, 1, at) == 1);
+        close(file);
+        assert_int_equal(load(5), 1);
+    }
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(load(5), 1);
+    files.count--; /* another model's */
+    assert_int_equal(load(5), -1);
+    snprintf(path, sizeof path, "%s/left-over-worker3-09", folder); /* not a name of ours */
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    assert_int_equal(load(0), -1);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+static void a_folder_that_is_not_there(void **state)
+{
+    char path[96];
+    struct error error;
+    (void)state;
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    files.folder = path;
+    assert_int_equal(load(5), -1);
+    save(3); /* makes it */
+    assert_int_equal(load(5), 3);
+    char blocked[96];
+    snprintf(blocked, sizeof blocked, "%s/a/b/left-over-worker3-3/c", folder);
+    files.folder = blocked;
+    assert_false(left_over_save(&files, 4, (float[COUNT]){0}, &error));
+    files.folder = folder;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_newest_that_is_not_later, begin, end),
+        cmocka_unit_test_setup_teardown(other_workers_have_their_own, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_damaged_is_passed_over, begin, end),
+        cmocka_unit_test_setup_teardown(a_folder_that_is_not_there, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
