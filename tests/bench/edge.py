@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Rounds of many clients in one process beside a plain loop in PyTorch; and a fleet over thin links.
+
+    tests/bench/edge.py [--trainer=build/trainer] [--data=DIR] [--rounds=3] [PART ...]
+
+PART: iid, shards, link; all of them by default. One JSON line for each figure. iid and shards: the 2NN of McMahan et
+al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10), to 97% of the validation
+images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours. link: 8 workers, each
+behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push at every step
+against rounds.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from figures import ROOT, Cost, arguments, compare, run_parts, show
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from clusters import Cluster  # noqa: E402
+from relay import Relay  # noqa: E402
+
+PAPER = {"iid": 87, "shards": 664}  # rounds to 97%, Table 1
+COMPARED = 5  # rounds of each run beside the peer
+BYTES_PER_S, THERE_S = 10e6 / 8, 0.05
+FLEET = ("--layers=784,500,10", "--optimizer=adam", "--learning_rate=0.001", "--batch_size=100", "--issync=1",
+         "--data_source=idx", "--data_sharding=disjoint", "--validation_size=5000", "--lease_secs=60", "--min_workers=8",
+         "--log_steps=0")
+WIRE_DTYPES = ("float32", "bfloat16")
+STEPS_SEEN = 8  # of those with a push at each
+
+
+class ThinLink(Relay):
+    """A relay that lets each connection have so many bytes a second, which arrive a while later."""
+
+    passed = 0
+
+    def pump(self, pair, source, sink):
+        pieces = queue.Queue(maxsize=8)
+
+        def deliver():
+            try:
+                while (piece := pieces.get()):
+                    due_s, data = piece
+                    time.sleep(max(0.0, due_s - time.monotonic()))
+                    sink.sendall(data)
+            except OSError:
+                self.cut_pair(pair, count=False)
+
+        thread = threading.Thread(target=deliver, daemon=True)
+        thread.start()
+        free_s = 0.0
+        try:
+            while (data := source.recv(16384)):
+                free_s = max(free_s, time.monotonic()) + len(data) / BYTES_PER_S
+                self.passed += len(data)
+                pieces.put((free_s + THERE_S, data))
+                time.sleep(max(0.0, free_s - time.monotonic()))
+        except (OSError, ValueError):
+            self.cut_pair(pair, count=False)
+        pieces.put(None)
+
+
+def events(text, name):
+    found = (json.loads(line) for line in text.splitlines() if line.startswith("{"))
+    return [event for event in found if event["event"] == name]
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.trainer = str(pathlib.Path(options.trainer).resolve())
+        self.data = str(pathlib.Path(options.data).resolve())
+        self.has_torch = importlib.util.find_spec("torch")
+
+    def play(self, partition, steps, *flags):
+        """Seconds, processor seconds and peak KiB of a process that plays 100 clients, and what it said."""
+        command = [self.trainer, "--layers=784,200,200,10", "--clients=100", "--participation=0.1",
+                   f"--partition={partition}", "--local_epochs=1", "--batch_size=10", "--learning_rate=0.1",
+                   "--data_source=idx", f"--data_dir={self.data}", f"--train_steps={steps}", "--log_format=json",
+                   "--log_steps=0", "--progress=0", *flags]
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, text
+        return Cost(time.perf_counter() - began, usage.ru_utime + usage.ru_stime), usage.ru_maxrss, text
+
+    def peer(self, kind):
+        before = os.times()
+        result = subprocess.run([sys.executable, ROOT / "tests/bench/peers/torch_fedavg.py", self.data, kind,
+                                 str(COMPARED)], check=True, capture_output=True, text=True)
+        found = json.loads(result.stdout)
+        after = os.times()
+        return Cost(found["seconds"], after.children_user + after.children_system - before.children_user -
+                    before.children_system), found["peak_kib"]
+
+    def rounds(self, kind, partition):
+        cost, _, text = self.play(partition, 1000, "--target_accuracy=0.97", "--validate_steps=1")
+        done = events(text, "done")[0]
+        show(f"2NN, {kind}: rounds to 97%", done["steps"], unit="rounds", paper=PAPER[kind],
+             seconds=round(cost.clock, 1), validation_accuracy=events(text, "validation")[-1]["validation_accuracy"])
+        if not self.has_torch:
+            return
+        ours, theirs, memory, peer_memory = [], [], [], []
+        for _ in range(self.options.rounds):
+            # One round of each run is what the other one is, too: both start, and read the data.
+            begin, _, _ = self.play(partition, 1, "--validate_steps=0")
+            long, peak, _ = self.play(partition, 1 + COMPARED, "--validate_steps=0")
+            ours.append(Cost(long.clock - begin.clock, long.processor - begin.processor))
+            memory.append(peak)
+            cost, peak = self.peer(kind)
+            theirs.append(cost)
+            peer_memory.append(peak)
+        compare(f"2NN, {kind}: rounds per second, ours / a loop in PyTorch", ours, theirs,
+                rounds_per_s=round(COMPARED / min(cost.clock for cost in ours), 2),
+                peer_rounds_per_s=round(COMPARED / min(cost.clock for cost in theirs), 2))
+        show(f"2NN, {kind}: memory of a client", round(min(memory) / 100), unit="KiB",
+             peer=round(min(peer_memory) / 100), whole_MiB=round(min(memory) / 1024))
+
+    def link(self):
+        """Of the pushes at every step only some are made over the link: that all of them take as long is plain."""
+        with tempfile.TemporaryDirectory() as folder:
+            alone = subprocess.run([self.trainer, *FLEET[:4], "--data_source=idx", f"--data_dir={self.data}",
+                                    "--micro_batches=8", "--train_steps=5000", "--validation_size=5000",
+                                    "--validate_steps=10", "--target_accuracy=0.97", "--log_format=json"], check=True,
+                                   capture_output=True, text=True, cwd=folder).stdout
+            steps = events(alone, "done")[0]["steps"]
+            step_s, step_bytes, _ = self.fleet(folder, STEPS_SEEN, "--validate_steps=0", f"--train_steps={STEPS_SEEN}")
+            each_s, each_bytes = steps * step_s / STEPS_SEEN, steps * step_bytes / STEPS_SEEN
+            show("8 workers, 10 Mbit/s, 100 ms: to 97% with a push at every step", round(each_s), unit="s", steps=steps,
+                 MB=round(each_bytes / 1e6), taken_from=f"{STEPS_SEEN} of these steps")
+            for dtype in WIRE_DTYPES:
+                self.link_in_rounds(folder, dtype, each_s, each_bytes)
+
+    def link_in_rounds(self, folder, dtype, each_s, each_bytes):
+        seconds, passed, text = self.fleet(folder, 1, "--local_epochs=1", "--validate_steps=1", f"--wire_dtype={dtype}",
+                                           "--target_accuracy=0.97", "--train_steps=100")
+        done = events(text, "done")[0]
+        bound = {"floor": 20, "aim": 50}, {"floor": 50, "aim": 300}
+        if dtype == "float32":
+            bound = {}, {}
+        show(f"8 workers, 10 Mbit/s, 100 ms: to 97% in rounds of an epoch, {dtype}", round(seconds, 1), unit="s",
+             rounds=done["steps"], MB=round(passed / 1e6), test_accuracy=round(done["test_accuracy"], 4))
+        show(f"8 workers, 10 Mbit/s, 100 ms: time with a push at every step / in rounds, {dtype}",
+             round(each_s / seconds, 1), **bound[0])
+        show(f"8 workers, 10 Mbit/s, 100 ms: bytes with a push at every step / in rounds, {dtype}",
+             round(each_bytes / passed, 1), **bound[1])
+
+    def fleet(self, folder, least, *flags):
+        """Seconds of training, bytes that passed and what worker 0 said, of 8 workers behind thin links."""
+        with Cluster(self.trainer, folder, workers=8, flags=(*FLEET, f"--data_dir={self.data}", *flags)) as cluster:
+            port = int(cluster.ps_hosts[0].rpartition(":")[2])
+            cluster.ps_hosts = [f"127.0.0.2:{port}"]
+            with ThinLink(port) as relay:
+                cluster.start_all("--bind=127.0.0.1")
+                cluster.wait_all(3000)
+                text = cluster.text("worker 0")
+                assert events(text, "done")[0]["steps"] >= least
+                return events(text, "done")[0]["seconds"], relay.passed, text
+
+
+PARTS = {"iid": lambda bench: bench.rounds("iid", "iid"), "shards": lambda bench: bench.rounds("shards", "shards:2"),
+         "link": Bench.link}
+
+if __name__ == "__main__":
+    run_parts(arguments(__doc__, rounds=3), PARTS, Bench)
