@@ -9,7 +9,9 @@ import struct
 import pytest
 
 from clusters import Cluster
+from ports import free_ports
 from runs import SMALL, checkpoints, newest, same_tensors, tensors, train, wait_for
+from test_observe import get, is_as_documented
 
 ROUNDS = ("--issync=1", "--min_workers=1", "--lease_secs=30")
 
@@ -71,7 +73,10 @@ def test_a_box_that_stands_still_costs_nothing(trainer, tmp_path):
     flags = ("--train_steps=100000", "--local_steps=2", "--participation=0.5", "--over_selection=1.5",
              "--min_workers=4", "--lease_secs=300", "--round_deadline_secs=100", "--log_steps=0", "--validate_steps=0")
     with Cluster(trainer, tmp_path, workers=4, flags=("--issync=1", *flags)) as cluster:
-        cluster.start_all()
+        port = free_ports(1)[0]
+        cluster.start("ps 0", f"--http=127.0.0.1:{port}")
+        for i in range(4):
+            cluster.start(f"worker {i}")
 
         def rounds():
             return cluster.status()[1]["worker 3"].get("rounds", {"asked": 0})
@@ -84,6 +89,14 @@ def test_a_box_that_stands_still_costs_nothing(trainer, tmp_path):
         assert after["missed"] >= before["missed"] + 18 and after["counted"] <= before["counted"] + 2
         cluster.kill("worker 3", signal.SIGCONT)
         wait_for(lambda: rounds()["counted"] > after["counted"] + 5, "its return")
+        wait_for(lambda: b'trainer_worker_rounds_missed_total{role="worker",task="3"}' in get(port, "/metrics")[2],
+                 "its rounds among the metrics")
+
+        def seen():
+            return json.loads(get(port, "/api/status")[2])
+
+        wait_for(lambda: seen()["members"][4].get("rounds", {"missed": 0})["missed"] >= after["missed"], "them")
+        assert is_as_documented(seen())
         assert rounds()["late"] >= before["late"] and rounds()["norm"] > 0 and -1 <= rounds()["cosine"] <= 1
 
 
