@@ -32,8 +32,8 @@ PAPER = {"iid": 87, "shards": 664}  # rounds to 97%, Table 1
 COMPARED = 5  # rounds of each run beside the peer
 BYTES_PER_S, THERE_S = 10e6 / 8, 0.05
 FLEET = ("--layers=784,500,10", "--optimizer=adam", "--learning_rate=0.001", "--batch_size=100", "--issync=1",
-         "--data_source=idx", "--data_sharding=disjoint", "--validation_size=5000", "--lease_secs=60", "--min_workers=8",
-         "--log_steps=0")
+         "--data_source=idx", "--data_sharding=disjoint", "--validation_size=5000", "--lease_secs=60",
+         "--min_workers=8", "--log_steps=0")
 WIRE_DTYPES = ("float32", "bfloat16")
 STEPS_SEEN = 8  # of those with a push at each
 
