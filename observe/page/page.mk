@@ -15,10 +15,14 @@ build/page/dygraph.js: $(dygraphs)
 	@mkdir -p $(@D)
 	@sed 's|^//# sourceMappingURL=.*||' $< >$@
 
-# What is for those who read the source stays there.
+# What is for those who read the source, comments and indentation, stays there.
 build/page/%.js: observe/page/%.js
 	@mkdir -p $(@D)
-	@sed '/^ *\/\//d' $< >$@
+	@sed '/^ *\/\//d; s/^ *//' $< >$@
+
+build/page/%.css: observe/page/%.css
+	@mkdir -p $(@D)
+	@sed 's/^ *//; /^\/\*.*\*\/$$/d' $< >$@
 
 build/page/%: observe/page/%
 	@mkdir -p $(@D)
