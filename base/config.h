@@ -207,6 +207,7 @@ struct config_data {
     char *train_files, *test_files;      /* TFRecord files in data_dir, as shell patterns */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     enum label_dtype label_dtype;        /* of labels that are raw bytes */
+    enum label_dtype feature_dtype;      /* of a table's other features that are; auto: they are left out */
     int max_bad_records;                 /* damaged ones to skip per part */
     int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
     int shuffle_buffer;               /* images shuffled together when streaming */

@@ -333,7 +333,7 @@ static bool refer_rows(struct drift_watch *drift, const char *path, struct engin
     struct encoder encoder = {.schema = schema};
     struct examples examples = {.count = 0};
     error->text[0] = '\0';
-    const bool done = rows_open(&rows, path, drift->trained->config.data.header, error) &&
+    const bool done = rows_open(&rows, path, &drift->trained->config.data, error) &&
                       encoder_begin(&encoder, schema, rows, false, error) &&
                       encoder_allocate(&examples, schema, DRIFT_WINDOW + 1, schema->task == TASK_INPUTS, error) &&
                       read_rows(rows, &encoder, &examples, error) && compute(drift, engine, &examples, error);

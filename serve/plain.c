@@ -129,7 +129,7 @@ static bool read_array(struct call *call, struct intake *intake, struct error *e
     const bool floating = is_floating(call->body, call->size);
     struct rows *rows;
     struct row row;
-    if (!rows_open_bytes(&rows, "body", call->body, call->size, HEADER_AUTO, error)) {
+    if (!rows_open_bytes(&rows, "body", call->body, call->size, NULL, error)) {
         return false;
     }
     float *values = malloc((size_t)version_inputs(call->version) * sizeof *values);

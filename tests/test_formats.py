@@ -11,7 +11,6 @@ import struct
 import subprocess
 import zlib
 
-import crc32c
 import numpy
 import pytest
 from PIL import Image
@@ -19,33 +18,9 @@ from tfrecord import example_pb2
 from tfrecord.reader import tfrecord_loader
 
 from runs import newest, run, same_tensors, seed_of_tests, train
+from tfrecord_files import example, frame, write
 
 NAMES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
-
-
-def masked(data):
-    crc = crc32c.crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def frame(record):
-    length = struct.pack("<Q", len(record))
-    return length + masked(length) + record + masked(record)
-
-
-def feature(value):
-    if isinstance(value, bytes):
-        return example_pb2.Feature(bytes_list=example_pb2.BytesList(value=[value]))
-    value = numpy.ravel(value)
-    if value.dtype.kind == "f":
-        return example_pb2.Feature(float_list=example_pb2.FloatList(value=value))
-    return example_pb2.Feature(int64_list=example_pb2.Int64List(value=value))
-
-
-def example(**features):
-    """As the protobuf library encodes it."""
-    values = {name: feature(value) for name, value in features.items()}
-    return example_pb2.Example(features=example_pb2.Features(feature=values)).SerializeToString()
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +35,6 @@ def read_set(folder):
     content = [(folder / name).read_bytes() for name in NAMES]
     arrays = [numpy.frombuffer(data[16:] if i % 2 == 0 else data[8:], numpy.uint8) for i, data in enumerate(content)]
     return [arrays[i].reshape(-1, 28, 28) if i % 2 == 0 else arrays[i] for i in range(4)]
-
-
-def write(folder, name, records):
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(b"".join(map(frame, records)))
 
 
 def records_of(images, labels):

@@ -349,9 +349,13 @@ const struct config_key config_keys[] = {
     {"data", "label_dtype", KEY_WORD, AT(data.label_dtype), .words = label_dtypes, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of a label feature that is raw bytes, as for tf.decode_raw; auto = the one that fits"},
+    {"data", "feature_dtype", KEY_WORD, AT(data.feature_dtype), .words = label_dtypes, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "type of the numbers in features that are raw bytes, where TFRecord files are a table; auto = they "
+                    "are left out"},
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "damaged TFRecord records to skip, each with a warning; one more is an error"},
+     .description = "damaged TFRecord records, and rows of tables, to skip, each with a warning; one more is an error"},
     {"data", "memory_mb", KEY_COUNT, AT(data.memory_mb), .maximum = 1e8, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "MiB of images to hold in memory; a larger training set streams from its files; 0 = half of the "

@@ -25,7 +25,7 @@ static void encode(const uint8_t *bytes, size_t size, const struct schema *schem
     struct row row;
     struct encoder encoder;
     struct examples examples;
-    assert(rows_open_bytes(&rows, "table", bytes, size, HEADER_AUTO, &error));
+    assert(rows_open_bytes(&rows, "table", bytes, size, NULL, &error));
     assert(encoder_begin(&encoder, schema, rows, true, &error));
     assert(encoder_allocate(&examples, schema, 1, true, &error));
     for (enum csv_status status; (status = rows_next(rows, &row, &error)) == CSV_ROW || status == CSV_BAD;) {
@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         const struct config_setting target = {"target", "-1"};
         assert(config_parse(&config, NULL, NULL, 0, &target, 1, &error));
     }
-    if (!rows_open_bytes(&rows, "table", bytes, size, HEADER_AUTO, &error)) {
+    if (!rows_open_bytes(&rows, "table", bytes, size, NULL, &error)) {
         expect_named(&error);
         return 0;
     }

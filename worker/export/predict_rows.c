@@ -162,10 +162,10 @@ static bool open_rows(struct rows **rows, const char *path, uint8_t **input, con
 {
     size_t size;
     if (strcmp(path, "-") != 0) {
-        return rows_open(rows, path, config->data.header, error);
+        return rows_open(rows, path, &config->data, error);
     }
     return file_read("/dev/stdin", MOST_INPUT, input, &size, error) &&
-           rows_open_bytes(rows, "standard input", *input, size, config->data.header, error);
+           rows_open_bytes(rows, "standard input", *input, size, &config->data, error);
 }
 
 bool predict_doubt(int64_t told, struct error *error)
@@ -216,6 +216,6 @@ bool predict_rows_bytes(const struct trained *trained, struct engine *engine, co
 {
     struct prediction self = {
         .trained = trained, .schema = trained->schema, .engine = engine, .watch = watch, .out = out};
-    return rows_open_bytes(&self.rows, "body", bytes, size, trained->config.data.header, error) &&
+    return rows_open_bytes(&self.rows, "body", bytes, size, &trained->config.data, error) &&
            predict_opened(&self, error);
 }

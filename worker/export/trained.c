@@ -66,6 +66,27 @@ static bool read_schema(struct trained *trained, struct error *error)
            error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
 }
 
+/* The columns that it learnt, whose classes may be one-hot in TFRecord files, where nobody names others. */
+static bool take_targets(struct trained *trained, struct error *error)
+{
+    struct string_list *target = &trained->config.data.target;
+    const struct schema *schema = trained->schema;
+    if (!schema || target->count > 0) {
+        return true;
+    }
+    trained->targets = calloc((size_t)schema->count, sizeof *trained->targets);
+    if (!trained->targets) {
+        return error_set(error, "%s: out of memory for its columns", checkpoint_path(trained->file));
+    }
+    target->items = trained->targets;
+    for (int i = 0; i < schema->count; i++) {
+        if (schema->columns[i].role == SCHEMA_TARGET) {
+            target->items[target->count++] = schema->columns[i].name;
+        }
+    }
+    return true;
+}
+
 /* A model of tables is measured by what it was trained with; files from before that was kept, by the config. */
 static void take_loss(struct trained *trained)
 {
@@ -96,7 +117,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     }
     checkpoint_file_model(trained->file, &trained->config.model);
     trained->config.model.hidden_count = CONFIG_AUTO;
-    if (!read_schema(trained, error)) {
+    if (!read_schema(trained, error) || !take_targets(trained, error)) {
         return false;
     }
     take_loss(trained);
@@ -133,6 +154,7 @@ void trained_close(struct trained *trained)
         trained->engine->table->destroy(trained->engine);
     }
     free(trained->parameters);
+    free(trained->targets);
     if (trained->schema) {
         schema_free(trained->schema);
         free(trained->schema);

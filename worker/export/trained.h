@@ -21,6 +21,7 @@ struct trained {
         config; /* the command's, with the checkpoint's model, loss and metric, no slots and averages; owns nothing */
     struct checkpoint_file *file;
     struct schema *schema; /* of a table's columns; NULL: pictures */
+    char **targets;        /* their names, in config.data.target unless the command names some */
     double threshold;      /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */

@@ -8,10 +8,15 @@
 
 #include "worker/data/stream.h"
 #include "worker/data/table/npy.h"
+#include "worker/data/table/records.h"
+
+enum { HEAD = RECORDS_HEAD };
+_Static_assert((int)HEAD >= (int)NPY_HEAD, "the head tells all formats");
 
 struct rows {
-    struct csv_reader *csv; /* one of them is NULL */
+    struct csv_reader *csv; /* one of them is not NULL */
     struct npy_reader *npy;
+    struct records_reader *records;
     char **names; /* [columns] */
     int columns;
     bool has_header;
@@ -107,33 +112,32 @@ static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_he
 
 static bool name_array_columns(struct rows *rows, struct error *error)
 {
-    rows->columns = npy_columns(rows->npy);
+    rows->columns = rows->npy ? npy_columns(rows->npy) : records_columns(rows->records);
     rows->names = calloc((size_t)rows->columns, sizeof *rows->names);
     for (int i = 0; rows->names && i < rows->columns; i++) {
-        rows->names[i] = strdup(npy_column_name(rows->npy, i));
-        rows->has_header |= strcmp(rows->names[i], "0") != 0 && i == 0;
+        rows->names[i] = strdup(rows->npy ? npy_column_name(rows->npy, i) : records_column_name(rows->records, i));
         if (!rows->names[i]) {
             break;
         }
+        rows->has_header |= strcmp(rows->names[i], "0") != 0 && i == 0;
     }
     return (rows->names && rows->names[rows->columns - 1]) ||
-           error_set(error, "%s: out of memory for %d columns", npy_name(rows->npy), rows->columns);
+           error_set(error, "%s: out of memory for %d columns", rows_name(rows), rows->columns);
 }
 
-/* Takes over the stream. */
-static bool open_npy(struct rows **result, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error)
+/* Takes over one of the readers. */
+static bool open_numbers(struct rows **result, struct npy_reader *npy, struct records_reader *records,
+                         struct error *error)
 {
-    struct npy_reader *npy;
-    if (!npy_open(&npy, stream, head, error)) {
-        return false;
-    }
     struct rows *rows = calloc(1, sizeof *rows);
     if (!rows) {
-        error_set(error, "%s: out of memory while reading it", npy_name(npy));
+        error_set(error, "out of memory while reading a table");
         npy_close(npy);
+        records_close(records);
         return false;
     }
     rows->npy = npy;
+    rows->records = records;
     if (!name_array_columns(rows, error)) {
         rows_close(rows);
         return false;
@@ -142,19 +146,32 @@ static bool open_npy(struct rows **result, struct stream *stream, const uint8_t 
     return true;
 }
 
-/* How the content begins; closes the stream. */
-static bool read_head(struct stream *stream, uint8_t head[NPY_HEAD], size_t *size, struct error *error)
+/* Takes over the stream. */
+static bool open_npy(struct rows **rows, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error)
 {
-    const bool done = stream_read(stream, head, NPY_HEAD, size, error);
+    struct npy_reader *npy;
+    return npy_open(&npy, stream, head, error) && open_numbers(rows, npy, NULL, error);
+}
+
+/* How the content begins; closes the stream. */
+static bool read_head(struct stream *stream, uint8_t head[HEAD], size_t *size, struct error *error)
+{
+    const bool done = stream_read(stream, head, HEAD, size, error);
     stream_close(stream);
     return done;
 }
 
-bool rows_open(struct rows **rows, const char *path, enum table_header header, struct error *error)
+static enum table_header header_of(const struct config_data *data)
+{
+    return data ? data->header : HEADER_AUTO;
+}
+
+bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error)
 {
     struct csv_reader *csv;
+    struct records_reader *records;
     struct stream *stream;
-    uint8_t head[NPY_HEAD];
+    uint8_t head[HEAD];
     size_t size;
     if (!stream_open_file(&stream, path, error) || !read_head(stream, head, &size, error)) {
         return false;
@@ -162,15 +179,19 @@ bool rows_open(struct rows **rows, const char *path, enum table_header header, s
     if (npy_is_known(head, size)) {
         return stream_open_file(&stream, path, error) && open_npy(rows, stream, head, error);
     }
-    return csv_open(&csv, path, error) && open_csv(rows, csv, header, error);
+    if (records_are_known(path, head, size)) {
+        return records_open(&records, path, data, error) && open_numbers(rows, NULL, records, error);
+    }
+    return csv_open(&csv, path, error) && open_csv(rows, csv, header_of(data), error);
 }
 
-bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size, enum table_header header,
-                     struct error *error)
+bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
+                     const struct config_data *data, struct error *error)
 {
     struct csv_reader *csv;
+    struct records_reader *records;
     struct stream *stream;
-    uint8_t head[NPY_HEAD];
+    uint8_t head[HEAD];
     size_t head_size;
     if (!stream_open_bytes(&stream, name, bytes, size, error) || !read_head(stream, head, &head_size, error)) {
         return false;
@@ -178,7 +199,10 @@ bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, si
     if (npy_is_known(head, head_size)) {
         return stream_open_bytes(&stream, name, bytes, size, error) && open_npy(rows, stream, head, error);
     }
-    return csv_open_bytes(&csv, name, bytes, size, error) && open_csv(rows, csv, header, error);
+    if (records_are_known(name, head, head_size)) {
+        return records_open_bytes(&records, name, bytes, size, data, error) && open_numbers(rows, NULL, records, error);
+    }
+    return csv_open_bytes(&csv, name, bytes, size, error) && open_csv(rows, csv, header_of(data), error);
 }
 
 void rows_close(struct rows *rows)
@@ -192,6 +216,7 @@ void rows_close(struct rows *rows)
     free(rows->names);
     csv_close(rows->csv);
     npy_close(rows->npy);
+    records_close(rows->records);
     free(rows);
 }
 
@@ -217,7 +242,7 @@ char rows_delimiter(const struct rows *rows)
 
 const char *rows_name(const struct rows *rows)
 {
-    return rows->csv ? csv_name(rows->csv) : npy_name(rows->npy);
+    return rows->csv ? csv_name(rows->csv) : rows->npy ? npy_name(rows->npy) : records_name(rows->records);
 }
 
 int rows_find_column(const struct rows *rows, const char *name)
@@ -237,6 +262,15 @@ int rows_find_column(const struct rows *rows, const char *name)
 
 /* --- rows --- */
 
+static void put_numbers(const struct rows *rows, struct row *row, uint64_t line)
+{
+    row->fields = NULL;
+    row->count = rows->columns;
+    row->line = line;
+    row->raw = row->numbers;
+    row->raw_size = (size_t)rows->columns * sizeof *row->numbers;
+}
+
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error)
 {
     struct csv_row csv;
@@ -245,12 +279,15 @@ enum csv_status rows_next(struct rows *rows, struct row *row, struct error *erro
         if (!npy_next(rows->npy, &row->numbers, &there, error)) {
             return CSV_FAILED;
         }
-        row->fields = NULL;
-        row->count = rows->columns;
-        row->line = there ? npy_row(rows->npy) : 0;
-        row->raw = row->numbers;
-        row->raw_size = (size_t)rows->columns * sizeof *row->numbers;
+        put_numbers(rows, row, there ? npy_row(rows->npy) : 0);
         return there ? CSV_ROW : CSV_END;
+    }
+    if (rows->records) {
+        const enum csv_status status = records_next(rows->records, &row->numbers, error);
+        if (status == CSV_ROW) {
+            put_numbers(rows, row, records_row(rows->records));
+        }
+        return status;
     }
     const enum csv_status status = csv_next(rows->csv, &csv, error);
     if (status == CSV_ROW) {

@@ -1,6 +1,6 @@
 /*
  * Rows of a table in a file, whatever its format: text fields of a CSV file, or the numbers of a NumPy array (of two
- * dimensions, or one for a single column).
+ * dimensions, or one for a single column) or of TFRecords' features.
  *
  * Used by one thread. Errors about a row begin with its place: "FILE:LINE:COLUMN: ..." or "FILE: row N, column M: ...".
  */
@@ -30,10 +30,13 @@ struct row {
 
 struct rows;
 
-/* A .csv, .tsv, .npy or .npz file, known by its content; gzip is unpacked. header: of a text file. */
-bool rows_open(struct rows **rows, const char *path, enum table_header header, struct error *error);
-bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size, enum table_header header,
-                     struct error *error);
+/*
+ * A .csv, .tsv, .npy, .npz or .tfrecord file, known by its content; gzip is unpacked. data: whether a text file has a
+ * header, and what numbers a TFRecord's raw bytes are; NULL for the defaults.
+ */
+bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error);
+bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
+                     const struct config_data *data, struct error *error);
 void rows_close(struct rows *rows); /* safe on NULL */
 
 /* Rows that are damaged are CSV_BAD, as in worker/data/table/csv.h. */

@@ -33,7 +33,9 @@ static bool is_default(const struct config *config, const char *name)
 
 static bool has_ending(const char *name)
 {
-    static const char *const patterns[] = {"*.csv", "*.tsv", "*.npy", "*.npz", "*.csv.gz", "*.tsv.gz", "*.npy.gz"};
+    static const char *const patterns[] = {"*.csv",       "*.tsv",         "*.npy",       "*.npz",
+                                           "*.csv.gz",    "*.tsv.gz",      "*.npy.gz",    "*.tfrecord",
+                                           "*.tfrecords", "*.tfrecord.gz", "*.tfrecord-*"};
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
         if (fnmatch(patterns[i], name, 0) == 0) {
             return true;
@@ -150,7 +152,7 @@ static bool run_pass(struct table_pass *pass, struct error *error)
         if (pass->folder && !file_join(path, sizeof path, pass->folder, name, error)) {
             return false;
         }
-        const bool done = rows_open(&rows, pass->folder ? path : name, pass->config->data.header, error) &&
+        const bool done = rows_open(&rows, pass->folder ? path : name, &pass->config->data, error) &&
                           pass->begin(pass, rows, error) && read_rows(pass, rows, error);
         rows_close(rows);
         if (!done) {

@@ -12,15 +12,14 @@
 
 #include "base/config.h"
 #include "worker/data/image/fit.h"
+#include "worker/data/tfrecord/feature.h"
 
-enum { FEATURES = 1, ENTRY = 1, KEY = 1, VALUE = 2, LIST = 1 };
-enum feature_kind { FEATURE_NONE = 0, FEATURE_BYTES = 1, FEATURE_FLOATS = 2, FEATURE_INTEGERS = 3 };
-
-/* A feature's list, still encoded. */
-struct feature {
-    enum feature_kind kind;
-    const uint8_t *bytes;
-    size_t size;
+enum {
+    FEATURES = EXAMPLE_FEATURES,
+    ENTRY = EXAMPLE_ENTRY,
+    KEY = EXAMPLE_KEY,
+    VALUE = EXAMPLE_VALUE,
+    LIST = FEATURE_LIST
 };
 
 struct features {
@@ -51,32 +50,14 @@ static struct feature *feature_for(struct features *features, const struct examp
     return is_name(key, "width") || is_name(key, "image/width") ? &features->width : NULL;
 }
 
-/* The message Feature: one of three lists. */
-static bool read_feature(struct feature *feature, const struct proto_field *value)
-{
-    struct proto_reader reader = proto_read(value->bytes, value->size);
-    struct proto_field list;
-    while (proto_next(&reader, &list)) {
-        if (list.wire == PROTO_BYTES && list.number >= FEATURE_BYTES && list.number <= FEATURE_INTEGERS) {
-            *feature = (struct feature){(enum feature_kind)list.number, list.bytes, list.size};
-        }
-    }
-    return !reader.damaged;
-}
-
 static bool read_entry(struct features *features, const struct example_names *names, const struct proto_field *entry)
 {
-    struct proto_reader reader = proto_read(entry->bytes, entry->size);
-    struct proto_field field, key = {0}, value = {0};
-    while (proto_next(&reader, &field)) {
-        if (field.wire == PROTO_BYTES && field.number == KEY) {
-            key = field;
-        } else if (field.wire == PROTO_BYTES && field.number == VALUE) {
-            value = field;
-        }
+    struct proto_field key, value;
+    if (!feature_entry(entry, &key, &value)) {
+        return false;
     }
-    struct feature *feature = reader.damaged || !key.bytes ? NULL : feature_for(features, names, &key);
-    return !reader.damaged && (!feature || read_feature(feature, &value));
+    struct feature *feature = key.bytes ? feature_for(features, names, &key) : NULL;
+    return !feature || feature_read(feature, &value);
 }
 
 static bool read_features(struct features *features, const struct example_names *names, const uint8_t *record,
@@ -100,116 +81,22 @@ static bool read_features(struct features *features, const struct example_names 
     return !example.damaged || error_set(error, "it is not a tf.train.Example");
 }
 
-/* --- numbers --- */
-
-/* Walks a list of floats or integers, packed or not. Start with zeros. */
-struct example_walk {
-    struct proto_reader list, packed;
-};
-
-static struct example_walk walk_begin(const struct feature *feature)
-{
-    return (struct example_walk){.list = proto_read(feature->bytes, feature->size)};
-}
-
-static bool next_packed(struct example_walk *walk, enum feature_kind kind, double *number)
-{
-    uint64_t bits;
-    if (kind == FEATURE_INTEGERS) {
-        if (!proto_next_varint(&walk->packed, &bits)) {
-            return false;
-        }
-        *number = (double)(int64_t)bits;
-        return true;
-    }
-    if (walk->packed.size - walk->packed.at < 4) {
-        walk->packed.damaged = walk->packed.damaged || walk->packed.at < walk->packed.size;
-        return false;
-    }
-    float value;
-    memcpy(&value, walk->packed.bytes + walk->packed.at, sizeof value);
-    walk->packed.at += sizeof value;
-    *number = (double)value;
-    return true;
-}
-
-/* False at the end, or if the list is damaged. */
-static bool walk_next(struct example_walk *walk, enum feature_kind kind, double *number)
-{
-    struct proto_field field;
-    for (;;) {
-        if (next_packed(walk, kind, number)) {
-            return true;
-        }
-        walk->list.damaged = walk->list.damaged || walk->packed.damaged;
-        if (walk->list.damaged || !proto_next(&walk->list, &field)) {
-            return false;
-        }
-        if (field.number != LIST) {
-            continue;
-        }
-        if (field.wire == PROTO_BYTES) {
-            walk->packed = proto_read(field.bytes, field.size);
-        } else if (kind == FEATURE_INTEGERS && field.wire == PROTO_VARINT) {
-            *number = (double)(int64_t)field.value;
-            return true;
-        } else if (kind == FEATURE_FLOATS && field.wire == PROTO_FIXED32) {
-            *number = (double)proto_float_of(field.value);
-            return true;
-        } else {
-            walk->list.damaged = true;
-        }
-    }
-}
-
 /* --- labels of raw bytes --- */
-
-static int dtype_bytes(enum label_dtype dtype)
-{
-    static const int bytes[] = {
-        [LABEL_UINT8] = 1, [LABEL_INT32] = 4, [LABEL_INT64] = 8, [LABEL_FLOAT32] = 4, [LABEL_FLOAT64] = 8};
-    return bytes[dtype];
-}
-
-static double raw_number(const uint8_t *bytes, enum label_dtype dtype)
-{
-    uint64_t bits = 0;
-    float single;
-    double number;
-    memcpy(&bits, bytes, (size_t)dtype_bytes(dtype));
-    const uint32_t low = (uint32_t)bits;
-    switch (dtype) {
-    case LABEL_INT32:
-        return (double)(int32_t)low;
-    case LABEL_INT64:
-        return (double)(int64_t)bits;
-    case LABEL_FLOAT32:
-        memcpy(&single, &low, sizeof single);
-        return (double)single;
-    case LABEL_FLOAT64:
-        memcpy(&number, &bits, sizeof number);
-        return number;
-    case LABEL_AUTO:
-    case LABEL_UINT8:
-        break;
-    }
-    return (double)bits;
-}
 
 /* The label, if the bytes are one number or a one-hot list of this type; else -1. */
 static int32_t raw_label(const struct proto_field *raw, enum label_dtype dtype)
 {
-    const size_t size = (size_t)dtype_bytes(dtype);
+    const size_t size = (size_t)feature_dtype_bytes(dtype);
     int32_t place = -1;
     if (raw->size == 0 || raw->size % size != 0 || raw->size / size > CONFIG_MAX_WIDTH) {
         return -1;
     }
     if (raw->size == size) {
-        const double number = raw_number(raw->bytes, dtype);
+        const double number = feature_raw_number(raw->bytes, dtype);
         return number >= 0 && number < CONFIG_MAX_WIDTH && number == floor(number) ? (int32_t)number : -1;
     }
     for (size_t i = 0; i < raw->size / size; i++) {
-        const double number = raw_number(raw->bytes + i * size, dtype);
+        const double number = feature_raw_number(raw->bytes + i * size, dtype);
         if (number != 0 && (number != 1 || place >= 0)) {
             return -1;
         }
@@ -224,7 +111,7 @@ static bool guess_raw_label(const struct proto_field *raw, const char *name, int
     *label = -1;
     for (int single = 1; single >= 0 && *label < 0; single--) {
         for (int dtype = LABEL_UINT8; dtype <= LABEL_FLOAT64; dtype++) {
-            const bool is_single = raw->size == (size_t)dtype_bytes((enum label_dtype)dtype);
+            const bool is_single = raw->size == (size_t)feature_dtype_bytes((enum label_dtype)dtype);
             const int32_t found = is_single == (single == 1) ? raw_label(raw, (enum label_dtype)dtype) : -1;
             if (found >= 0 && *label >= 0 && found != *label) {
                 return error_set(error,
@@ -256,8 +143,8 @@ static bool read_raw_label(const struct feature *feature, const struct example_n
                      raw.size, names->label);
 }
 
-static bool read_label(const struct feature *feature, const struct example_names *names, int32_t *label,
-                       struct error *error)
+bool example_label(const struct feature *feature, const struct example_names *names, int32_t *label,
+                   struct error *error)
 {
     const char *name = names->label;
     if (feature->kind == FEATURE_BYTES) {
@@ -266,10 +153,10 @@ static bool read_label(const struct feature *feature, const struct example_names
     if (feature->kind != FEATURE_INTEGERS && feature->kind != FEATURE_FLOATS) {
         return error_set(error, "it has no feature \"%s\" for its label", name);
     }
-    struct example_walk walk = walk_begin(feature);
+    struct feature_walk walk = feature_walk(feature);
     double number, first = 0;
     int64_t count = 0, ones = 0, place = 0;
-    for (bool hot = true; walk_next(&walk, feature->kind, &number); count++) {
+    for (bool hot = true; feature_next(&walk, feature->kind, &number); count++) {
         first = count == 0 ? number : first;
         place = number == 1 ? count : place;
         ones += number == 1;
@@ -296,12 +183,12 @@ static bool read_label(const struct feature *feature, const struct example_names
 static bool read_size(const struct feature *feature, int64_t *size, struct error *error)
 {
     double number = 0;
-    struct example_walk walk = walk_begin(feature);
+    struct feature_walk walk = feature_walk(feature);
     *size = 0;
     if (feature->kind == FEATURE_NONE) {
         return true;
     }
-    if (feature->kind != FEATURE_INTEGERS || !walk_next(&walk, feature->kind, &number) || number < 1 ||
+    if (feature->kind != FEATURE_INTEGERS || !feature_next(&walk, feature->kind, &number) || number < 1 ||
         number > IMAGE_MAX_SIDE) {
         return error_set(error, "its height or width is not a number from 1 to %d", IMAGE_MAX_SIDE);
     }
@@ -378,10 +265,10 @@ static bool read_bytes(struct example *example, const struct features *features,
 
 static bool read_floats(struct example *example, const struct features *features, struct error *error)
 {
-    struct example_walk walk = walk_begin(&features->image);
+    struct feature_walk walk = feature_walk(&features->image);
     uint64_t count = 0;
     double number, largest = 0;
-    for (; walk_next(&walk, FEATURE_FLOATS, &number); count++) {
+    for (; feature_next(&walk, FEATURE_FLOATS, &number); count++) {
         if (!(number >= 0 && number <= 255)) {
             return error_set(error, "a pixel of its image is %g; expected 0 to 255, or 0 to 1", number);
         }
@@ -394,8 +281,8 @@ static bool read_floats(struct example *example, const struct features *features
         return false;
     }
     double scale = largest > 1 ? 1 : 255;
-    walk = walk_begin(&features->image);
-    for (uint64_t i = 0; i < count && walk_next(&walk, FEATURE_FLOATS, &number); i++) {
+    walk = feature_walk(&features->image);
+    for (uint64_t i = 0; i < count && feature_next(&walk, FEATURE_FLOATS, &number); i++) {
         example->memory[i] = (uint8_t)lround(number * scale);
     }
     return true;
@@ -479,7 +366,7 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
     }
     example->image = (struct image){0};
     if (!read_features(&features, names, record, size, error) ||
-        !read_label(&features.label, names, &example->label, error)) {
+        !example_label(&features.label, names, &example->label, error)) {
         return false;
     }
     if (features.image.kind == FEATURE_BYTES) {

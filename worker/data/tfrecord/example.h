@@ -21,6 +21,7 @@
 #include "base/encoding/proto.h"
 #include "base/error.h"
 #include "worker/data/image/image.h"
+#include "worker/data/tfrecord/feature.h"
 
 struct example_names {
     const char *image, *label;
@@ -53,6 +54,10 @@ struct example {
 bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
                     struct error *error);
 void example_free(struct example *example);
+
+/* A label alone: a number, one-hot, or either as raw bytes. names->image is not looked at. */
+bool example_label(const struct feature *feature, const struct example_names *names, int32_t *label,
+                   struct error *error);
 
 /* Appends an Example of raw pixels, with height and width, as TensorFlow reads it. */
 void example_encode(struct proto *proto, const struct example_names *names, const uint8_t *pixels, int height,

@@ -1,0 +1,57 @@
+/*
+ * TFRecords as rows of a table: the first of two records says what columns there are. Each is refused with one line that
+ * names the file, or is a row of as many numbers as there are columns.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "worker/data/table/records.h"
+#include "worker/data/tfrecord/framing.h"
+
+static const struct config_data *random_data(uint8_t byte)
+{
+    static char name[] = "y";
+    static char *names[] = {name};
+    static struct config_data data = {.target = {.items = names, .count = 1}};
+    data.label_dtype = (enum label_dtype)(byte % (LABEL_FLOAT64 + 1));
+    data.feature_dtype = (enum label_dtype)(byte / 8 % (LABEL_FLOAT64 + 1));
+    return &data;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct error error = {""};
+    struct records_reader *reader;
+    struct proto file = {0};
+    const double *numbers;
+    enum csv_status status = CSV_END;
+    if (size < 3) {
+        return 0;
+    }
+    size_t first = (size_t)bytes[1] << 8 | bytes[2];
+    first = first < size - 3 ? first : size - 3;
+    tfrecord_append(&file, bytes + 3, first);
+    tfrecord_append(&file, bytes + 3 + first, size - 3 - first);
+    tfrecord_append(&file, bytes + 3, size - 3);
+    assert(!file.failed && records_are_known("rows", file.bytes, file.size));
+    if (!records_open_bytes(&reader, "rows", file.bytes, file.size, random_data(bytes[0]), &error)) {
+        check_beginning(&error, "rows: ");
+    } else {
+        int rows = 0;
+        for (; (status = records_next(reader, &numbers, &error)) != CSV_END && status != CSV_FAILED; rows++) {
+            if (status == CSV_ROW) {
+                double sum = 0;
+                for (int i = 0; i < records_columns(reader); i++) {
+                    sum += numbers[i];
+                    assert(records_column_name(reader, i)[0] != '\0');
+                }
+                (void)sum;
+            } else {
+                check_beginning(&error, "rows: ");
+            }
+        }
+        assert(status == CSV_END && rows == 3);
+        records_close(reader);
+    }
+    proto_free(&file);
+    return 0;
+}
