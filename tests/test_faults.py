@@ -44,6 +44,36 @@ def test_killed_at_random_moments(trainer, tmp_path):
     assert sorted(path.name for path in (tmp_path / "kept").glob("*.tmp*")) == []
 
 
+@pytest.mark.parametrize("memory", [(), ("--memory_mb=1", "--shuffle_buffer=2000")], ids=["in memory", "streaming"])
+def test_a_table_killed_at_random_moments(trainer, tmp_path, memory):
+    """While it reads, too: the rows, their preprocessing and the bits come out as if nothing had happened."""
+    seed = seed_of_tests()
+    generator = random.Random(seed)
+    (tmp_path / "d").mkdir()
+    rows = [(generator.gauss(0, 1), generator.choice(["red", "green", "blue", ""]), i % 3) for i in range(60000)]
+    text = "\n".join(f"{x:.4f},{color},{y}" for x, color, y in rows)
+    (tmp_path / "d/train.csv").write_text(f"x,color,y\n{text}\n")
+    flags = ("--data_dir=d", "--target=y", "--test_share=0.05", "--optimizer=adam", "--hidden=20", "--log_steps=0",
+             "--num_threads=1", "--save_summaries_steps=0", "--save_steps=7", "--max_to_keep=3", *memory)
+    reached = 0
+    for _ in range(repeats(4, 20)):
+        process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
+        wait_for(lambda: max(checkpoints(tmp_path / "kept"), default=0) > reached, "checkpoint")
+        time.sleep(generator.random() * 0.05)
+        process.kill()
+        process.communicate()
+        reached = max(checkpoints(tmp_path / "kept"))
+        process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
+        time.sleep(generator.random() * 0.1)  # while it reads the table, most probably
+        process.kill()
+        process.communicate()
+        reached = max(checkpoints(tmp_path / "kept"))
+    for folder in ("kept", "whole"):
+        train(trainer, *flags, f"--train_steps={reached + 30}", f"--train_dir={folder}", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "whole")) == []
+    assert sorted(path.name for path in (tmp_path / "kept").glob("*.tmp*")) == []
+
+
 def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
     """By the program's own clock: from one checkpoint's step to the next one's, and to the step it is killed at, it
     takes save_model_secs, or as long as the one before is still being written; and the newest file is as new as the log

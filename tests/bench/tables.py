@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Tables beside scikit-learn, PyTorch and pyarrow: training time and score on data sets that packages bring along, and
-reading.
+"""Tables beside scikit-learn, PyTorch and pyarrow: training time and score on data sets that packages bring along,
+reading, what categories cost, memory, and a table larger than memory.
 
     tests/bench/tables.py [--trainer=build/trainer] [--rounds=5] [--epochs=30] [--sets=iris,letter] [--scratch=DIR]
-                          [PART ...]
+                          [--stream_gb=1] [PART ...]
 
-PART: sklearn, torch, read; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
-status is 1 if one is missed. --rounds (or BENCH_ROUNDS): seeds for each score, and pairs of times. The programs run in
-turn. Ours is timed from exec to exit, reading and preprocessing included; of the others only the fit counts.
+PART: sklearn, torch, read, categories, memory, stream; all of them by default. One JSON line for each figure, with the
+floor that it owes; the exit status is 1 if one is missed. --rounds (or BENCH_ROUNDS): seeds for each score, and pairs
+of times. The programs run in turn. Ours is timed from exec to exit, reading and preprocessing included; of the others
+only the fit counts. --stream_gb=10 streams the table of 10 GB that the program promises to train on in 256 MiB; that
+takes 10 GB in the scratch folder for the table, and 6 for the rows made of it.
 """
 
 import functools
@@ -18,6 +20,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 import numpy
@@ -29,6 +32,7 @@ from sklearn.preprocessing import StandardScaler
 from figures import Meter, arguments, compare, compare_sets, run_parts, show, show_time
 
 HIDDEN, RATE, BATCH, WARM_UP, READ_MB = 100, 0.001, 200, 3, 200
+CATEGORY_COLUMNS, CATEGORY_ROWS, STREAM_COLUMNS, STREAM_MIB = 10, 200000, 20, 256
 
 
 def package(name, *path):
@@ -89,6 +93,7 @@ class Bench:
     def __init__(self, options):
         self.trainer = str(pathlib.Path(options.trainer).resolve())
         self.rounds, self.epochs, self.names = options.rounds, options.epochs, options.sets.split(",")
+        self.stream_gb = options.stream_gb
         self.temporary = tempfile.TemporaryDirectory(dir=options.scratch)
         self.folder = pathlib.Path(self.temporary.name)
 
@@ -96,10 +101,10 @@ class Bench:
     def table(self, name):
         return Table(name, self.folder)
 
-    def train(self, *flags):
+    def train(self, *flags, optimizer="adam", rate=RATE):
         done = subprocess.run([self.trainer, "--log_format=json", "--data_source=table", "--log_steps=0",
-                               "--save_summaries_steps=0", "--validation_size=0", "--optimizer=adam",
-                               f"--learning_rate={RATE}", *flags], cwd=self.folder, capture_output=True, text=True,
+                               "--save_summaries_steps=0", "--validation_size=0", f"--optimizer={optimizer}",
+                               f"--learning_rate={rate}", *flags], cwd=self.folder, capture_output=True, text=True,
                               check=True)
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -190,6 +195,95 @@ class Bench:
                                                      "--test_share=0.02"))
         return (took["large"].clock - took["small"].clock) / 2
 
+    # --- what categories cost ---
+
+    def categories(self):
+        """A step by columns of 10 and of 10,000 categories: all as frequent, or as words are (Zipf's law)."""
+        columns = ",".join(f"c{i}" for i in range(CATEGORY_COLUMNS))
+        random = numpy.random.default_rng(1)
+        for law in ("uniform", "zipf"):
+            for count in (10, 10000):
+                weights = 1 / numpy.arange(1, count + 1) if law == "zipf" else numpy.ones(count)
+                rows = random.choice(count, (CATEGORY_ROWS, CATEGORY_COLUMNS), p=weights / weights.sum())
+                folder = self.folder / f"{law}-{count}"
+                folder.mkdir()
+                numpy.savetxt(folder / "train.csv", numpy.column_stack([rows, rows.sum(axis=1) % 2]), "%d", ",",
+                              header=f"{columns},y", comments="")
+            for optimizer, owed in (("sgd", 1.3), ("adam", 1.3)):
+                ratios = [self.steps_per_s(f"{law}-10", columns, optimizer) /
+                          self.steps_per_s(f"{law}-10000", columns, optimizer) for _ in range(self.rounds)]
+                show(f"a step of {optimizer} by 100,000 categories beside 100, {law}",
+                     round(statistics.median(ratios), 2), most=owed, unit="times")
+
+    def steps_per_s(self, name, columns, optimizer):
+        return self.train(f"--data_dir={self.folder / name}", "--target=y", f"--categorical={columns}",
+                          "--category_min=1", f"--hidden={HIDDEN}", "--batch_size=100", "--num_threads=1",
+                          "--test_share=0.01", "--lazy_updates", "--train_steps=4000", optimizer=optimizer,
+                          rate=0.01)["steps_per_s"]
+
+    # --- memory ---
+
+    def peak_mib(self, *flags):
+        """The most memory that training had at once."""
+        done = subprocess.run([sys.executable, "-c", PEAK, self.trainer, "--data_source=table",
+                               "--log_steps=0", "--save_summaries_steps=0", "--validation_size=0", "--optimizer=adam",
+                               *flags],
+                              cwd=self.folder, capture_output=True, text=True, check=True)
+        return int(done.stdout.splitlines()[-1]) / 1024
+
+    def memory(self):
+        """By how much a table of numbers is larger in memory than its values of 4 bytes."""
+        folder = self.folder / "values"
+        folder.mkdir()
+        values = numpy.random.default_rng(1).normal(size=(READ_MB * 250000 // 20, 20)).astype(numpy.float32)
+        numpy.save(folder / "train.npy", values)
+        peak = self.peak_mib("--data_dir=values", "--target=0", "--test_share=0.01", "--train_steps=1",
+                             "--num_threads=1")
+        show("memory of a table beside 4 bytes a value", round(peak - values.nbytes / 2**20, 1), most=16,
+             unit="MiB", values=values.size)
+
+    def stream(self):
+        """A table that is larger than memory, and its epochs beside those from numpy's arrays."""
+        folder, rows = self.folder / "stream", 100000
+        folder.mkdir()
+        random = numpy.random.default_rng(1)
+        header = ",".join(f"c{i}" for i in range(STREAM_COLUMNS))
+        lines = ("\n".join(",".join(f"{value:.7g}" for value in row) for row in
+                           random.normal(size=(rows, STREAM_COLUMNS))) + "\n").encode()
+        copies = max(1, round(self.stream_gb * 1e9 / len(lines)))
+        with open(folder / "train.csv", "wb") as file:
+            file.write(f"{header}\n".encode())
+            for _ in range(copies):
+                file.write(lines)
+        steps = 2 * rows * copies // 1000
+        flags = ("--target=c0", "--loss=mse", "--test_share=0.001", "--batch_size=1000", "--memory_mb=64",
+                 "--shuffle_buffer=50000", f"--cache_dir={self.folder}", "--num_threads=1", f"--train_steps={steps}")
+        (self.folder / "tests").mkdir()
+        peak, cost = measured(lambda: self.peak_mib("--data_dir=stream", *flags))
+        size = (folder / "train.csv").stat().st_size
+        show("CSV that streams: memory", round(peak), most=STREAM_MIB, unit="MiB", gb=round(size / 1e9, 2),
+             seconds=round(cost.clock))
+        if size > 2e9:
+            return  # arrays of as many rows are read whole by what makes them
+        values = numpy.loadtxt(lines.decode().splitlines(), delimiter=",")
+        arrays = self.folder / "stream-npy"
+        arrays.mkdir()
+        numpy.save(arrays / "train.npy", numpy.tile(values, (copies, 1)))
+        epochs = {"stream": [], "stream-npy": []}
+        for _ in range(self.rounds):
+            for part, target in (("stream", "c0"), ("stream-npy", "0")):
+                done = self.train(f"--data_dir={part}", *flags[1:], f"--target={target}")
+                epochs[part].append(1 / done["steps_per_s"])
+        show("an epoch from CSV beside one from NPY",
+             round(statistics.median(a / b for a, b in zip(*epochs.values())), 2), most=1.3, unit="times")
+
+
+PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
 
 class TorchFit:
     """A net like ours, and its steps; called with a seed it trains anew and says what that cost."""
@@ -235,8 +329,10 @@ def main():
     parser = arguments(__doc__, rounds=5, data=False)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--sets", default=",".join(SETS), help="data sets, with commas")
+    parser.add_argument("--stream_gb", type=float, default=1, help="size of the table that streams")
     parser.add_argument("--scratch", default=os.environ.get("BENCH_SCRATCH"), help="folder for the files")
-    run_parts(parser, {"sklearn": Bench.sklearn, "torch": Bench.torch, "read": Bench.read}, Bench)
+    run_parts(parser, {"sklearn": Bench.sklearn, "torch": Bench.torch, "read": Bench.read,
+                       "categories": Bench.categories, "memory": Bench.memory, "stream": Bench.stream}, Bench)
 
 
 if __name__ == "__main__":
