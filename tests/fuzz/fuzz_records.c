@@ -1,6 +1,6 @@
 /*
- * TFRecords as rows of a table: the first of two records says what columns there are. Each is refused with one line that
- * names the file, or is a row of as many numbers as there are columns.
+ * TFRecords as rows of a table: the first of three records says what columns there are. Each is refused with one line
+ * that names the file, or is a row of as many numbers as there are columns.
  */
 #include "tests/fuzz/fuzz.h"
 
