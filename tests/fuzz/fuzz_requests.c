@@ -163,7 +163,7 @@ static void make_other_request(uint16_t type, union message *message, struct bor
         message->leave.message = take_text(borrowed->text);
         break;
     case MESSAGE_get_status:
-        message->get_status.members = take() % 2;
+        message->get_status.members = take() % 3;
         break;
     case MESSAGE_pong:
         message->pong.nonce = take();
