@@ -170,6 +170,7 @@ static bool load_all(struct service *service, struct error *error)
 static void follow(struct service *service)
 {
     double next_s = clock_monotonic_s() + service->interval_s;
+    threads_give_way(); /* loading a model waits for those who answer, not the other way round */
     while (signals_pending() == 0) {
         clock_pause(next_s);
         notify_alive();

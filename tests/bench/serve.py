@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""trainer serve under load by wrk, beside FastAPI under uvicorn with onnxruntime, and beside mlserver with the same:
-requests of one row on connections that stay open, batches as binary tensors, a swap under load, start, memory.
+"""trainer serve under load by wrk, by Triton's client and by tests/bench/http_load.c, beside FastAPI under uvicorn with
+onnxruntime, and beside mlserver with the same: requests of one row on connections that stay open, batches as binary
+tensors, a swap under load, start, memory.
 
     tests/bench/serve.py [--trainer=build/trainer] [--rounds=5] [--seconds=5] [--wrap='chrt -f 50'] [PART ...]
 
@@ -34,7 +35,6 @@ from figures import ROOT, arguments, run_parts, show
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAYERS, BATCH, CONNECTIONS = "784,500,10", 256, 32
-PAUSE_MS = 2  # between an answer and the next request of a connection, on average, where the load is to be half
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 
@@ -72,22 +72,19 @@ class Bench:
                            "outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}]})
         one = {"name": "images", "datatype": "UINT8", "shape": [1, 784], "data": pictures[0].tolist()}
         self.write("rows", json.dumps({"instances": pictures[:1].tolist()}).encode())
-        self.write("half", json.dumps({"instances": pictures[:1].tolist()}).encode(),
-                   more=[f"function delay() return math.random(0, {2 * PAUSE_MS}) end"])
         self.write("infer", json.dumps({"inputs": [one]}).encode())
         self.write("batches", head.encode() + pictures.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
 
     def run(self, *command):
         subprocess.run([self.options.trainer, *command], cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
 
-    def write(self, name, body, headers={}, more=[]):
+    def write(self, name, body, headers={}):
         """A script for wrk that posts this body."""
         (self.folder / f"{name}.body").write_bytes(body)
         lines = [f'wrk.headers["{key}"] = "{value}"' for key, value in {"Content-Type": "application/json",
                                                                         **headers}.items()]
         (self.folder / f"{name}.lua").write_text("\n".join(
-            ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines,
-             *more]))
+            ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines]))
 
     def wrapped(self, *command):
         return [*shlex.split(self.options.wrap), *map(str, command)]
@@ -180,11 +177,15 @@ class Bench:
              unit="req/s", floor=40000)
 
     def half_load(self, port):
-        """The delay of a load of half of what one core answers; and how much of a core it took, nearly."""
-        most, _ = self.wrk(port, "/v1/models/model:predict", "rows")
-        wanted = most / self.options.seconds / 2
-        connections = max(2, round(wanted * PAUSE_MS / 1e3))
-        count, p99 = self.wrk(port, "/v1/models/model:predict", "half", connections)
+        """The 99th percentile in milliseconds under half of what one core answers; and which share of that it was."""
+        path = "/v1/models/model:predict"
+        most, _ = self.wrk(port, path, "rows")
+        rate = most / self.options.seconds / 2
+        said = subprocess.run(self.wrapped(ROOT / "build/bench/http_load", port, path, self.folder / "rows.body", rate,
+                                           self.options.seconds), capture_output=True, text=True, check=True).stdout
+        count, failures, _, p99 = map(float, said.split())
+        if failures:
+            raise SystemExit(f"{failures:.0f} of {count:.0f} requests failed")
         return p99, count / most
 
     def half(self):
@@ -291,6 +292,6 @@ class Bench:
 
 if __name__ == "__main__":
     parser = arguments(__doc__, rounds=5, data=False, wrap=True)
-    parser.add_argument("--seconds", type=int, default=5, help="of each load")
+    parser.add_argument("--seconds", type=int, default=int(os.environ.get("BENCH_SECONDS", 5)), help="of each load")
     run_parts(parser, {"rows": Bench.rows, "table": Bench.table, "half": Bench.half, "batches": Bench.batches,
                        "swap": Bench.swap, "start": Bench.start, "connections": Bench.connections}, Bench)
