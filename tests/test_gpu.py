@@ -24,6 +24,7 @@ import runs
 from clusters import Cluster
 from ports import free_ports
 from runs import checkpoints, newest, same_tensors, tensors, train, wait_for
+from served import Served
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REAL = os.environ.get("TRAINER_TEST_GPU") == "1"
@@ -602,3 +603,24 @@ def test_a_killed_process(trainer, gpu, tmp_path):
     result = kill_it("--noallow_soft_placement", status=1)
     assert "killed by signal 9" in result.stderr and len(result.stderr.splitlines()) == 1
     assert '"step"' in kill_it(status=143)
+
+
+def test_a_gpu_answers_requests(trainer, tmp_path, gpu):
+    """trainer serve computes there, one request and many at once, and after a swap; within float32 of the CPU."""
+    gpu()
+    runs.train(trainer, *NET, "--train_steps=20", "--train_dir=run", "--device=cpu", cwd=tmp_path)
+    pictures = [[(i * 37 + j) % 256 for j in range(784)] for i in range(70)]
+    said = {}
+    for flags in (("--device=cpu",), ("--device=gpu", "--noallow_soft_placement")):
+        with Served(trainer, "run", *flags, "--interval_secs=0.05", cwd=tmp_path) as server:
+            path = "/v1/models/model:predict"
+            said[flags] = server.post(path, {"instances": pictures})["predictions"]
+            assert server.post(path, {"instances": pictures[:1]})["predictions"][0] == pytest.approx(
+                said[flags][0], abs=1e-5)
+            assert bool(children(server.process.pid)) == (flags != ("--device=cpu",))
+    for one, other in zip(*said.values()):
+        assert one == pytest.approx(other, abs=1e-5)
+    with Served(trainer, "run", *flags, "--interval_secs=0.05", cwd=tmp_path) as server:
+        runs.train(trainer, *NET, "--train_steps=40", "--train_dir=run", "--device=cpu", cwd=tmp_path)
+        runs.wait_for(lambda: server.metric("trainer_serve_model_version") == 40, "the swap")
+        assert len(server.post(path, {"instances": pictures})["predictions"]) == 70
