@@ -79,7 +79,8 @@ static void refused(const char *files, const char *rate, const char *waves, cons
 {
     struct rollout_programs programs;
     struct error error;
-    assert_false(rollout_programs_read(&programs, files, rate, waves, &error));
+    const struct rollout_flags flags = {.rate = rate, .waves = waves};
+    assert_false(rollout_programs_read(&programs, files, &flags, &error));
     if (!strstr(error.text, why)) {
         fail_msg("\"%s\" instead of \"%s\"", error.text, why);
     }
@@ -90,7 +91,8 @@ static struct rollout_programs taken(const char *files, const char *rate, const 
 {
     struct rollout_programs programs;
     struct error error;
-    if (!rollout_programs_read(&programs, files, rate, waves, &error)) {
+    const struct rollout_flags flags = {.rate = rate, .waves = waves};
+    if (!rollout_programs_read(&programs, files, &flags, &error)) {
         fail_msg("%s", error.text);
     }
     return programs;
@@ -121,8 +123,8 @@ static void files_that_are_no_program(void **state)
     static char long_path[5000];
     memset(long_path, 'x', sizeof long_path - 1);
     refused(long_path, NULL, NULL, "--binary: expected the paths of programs, divided by commas");
-    refused(NULL, "5", NULL, "--rate_mb and --waves go with --binary");
-    refused(NULL, NULL, "1", "--rate_mb and --waves go with --binary");
+    refused(NULL, "5", NULL, "--rate_mb, --waves, --budget and --least_speed go with --binary");
+    refused(NULL, NULL, "1", "--rate_mb, --waves, --budget and --least_speed go with --binary");
 }
 
 static void files_that_are_programs(void **state)
@@ -193,6 +195,45 @@ static void rates_and_waves(void **state)
         assert_int_equal(programs.programs.waves.items[1], 100 | ROLLOUT_PERCENT);
         assert_int_equal(programs.programs.waves.items[6], 5 | ROLLOUT_PERCENT);
         assert_int_equal(programs.programs.waves.items[7], 6);
+        rollout_programs_free(&programs);
+    }
+}
+
+static void budgets_and_least_speeds(void **state)
+{
+    (void)state;
+    static const char *const bad_budgets[] = {"", "x", "0", "-1", "0%", "101%", "1000001", "5%%", "5x", "%"};
+    static const char *const bad_speeds[] = {"", "50", "-1%", "101%", "50%%", "%", "x%"};
+    static const struct {
+        const char *budget, *least_speed;
+        uint32_t workers, percent;
+    } good[] = {{NULL, NULL, 0, 50},
+                {"1", "0%", 1, 0},
+                {"1000000", "100%", 1000000, 100},
+                {"1%", "1%", 1 | ROLLOUT_PERCENT, 1},
+                {"100%", NULL, 100 | ROLLOUT_PERCENT, 50}};
+    struct rollout_programs programs;
+    struct error error;
+    write_program("x", EM_X86_64, 1, SIZE);
+    for (size_t i = 0; i < sizeof bad_budgets / sizeof *bad_budgets; i++) {
+        const struct rollout_flags flags = {.budget = bad_budgets[i]};
+        assert_false(rollout_programs_read(&programs, file("x"), &flags, &error));
+        assert_non_null(strstr(error.text, "--budget must be how many workers may be away at once"));
+        rollout_programs_free(&programs);
+        assert_false(rollout_programs_read(&programs, NULL, &flags, &error));
+    }
+    for (size_t i = 0; i < sizeof bad_speeds / sizeof *bad_speeds; i++) {
+        const struct rollout_flags flags = {.least_speed = bad_speeds[i]};
+        assert_false(rollout_programs_read(&programs, file("x"), &flags, &error));
+        assert_non_null(strstr(error.text, "--least_speed must be a share such as 50%"));
+        rollout_programs_free(&programs);
+        assert_false(rollout_programs_read(&programs, NULL, &flags, &error));
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        const struct rollout_flags flags = {.budget = good[i].budget, .least_speed = good[i].least_speed};
+        assert_true(rollout_programs_read(&programs, file("x"), &flags, &error));
+        assert_int_equal(programs.programs.waves.budget, good[i].workers);
+        assert_int_equal(programs.programs.waves.least_speed, good[i].percent);
         rollout_programs_free(&programs);
     }
 }
@@ -416,6 +457,7 @@ int main(void)
         cmocka_unit_test(files_that_are_no_program),
         cmocka_unit_test(files_that_are_programs),
         cmocka_unit_test(rates_and_waves),
+        cmocka_unit_test(budgets_and_least_speeds),
         cmocka_unit_test(what_is_in_force_is_gone_back_to),
         cmocka_unit_test(what_is_shown),
         cmocka_unit_test(a_program_is_brought),
