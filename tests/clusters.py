@@ -11,6 +11,8 @@ from ports import free_ports
 from runs import SMALL, Result, wait_for
 
 SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
+ENDLESS_STEPS = 100000  # whoever trains for as many is stopped by its test, or by what it reached
+PACE = 200              # steps a second of such a worker: the processors are left to other tests
 
 
 def threads_stand_still(pid):
@@ -54,6 +56,8 @@ class Cluster:
     def start(self, name, *flags):
         role, index = name.split()
         given = {flag.split("=")[0]: flag for flag in (*self.flags, *flags)}
+        if int(given.get("--train_steps", "=0").split("=")[1]) >= ENDLESS_STEPS:
+            given.setdefault("--max_steps_per_s", f"--max_steps_per_s={PACE}")
         output = open(self.folder / f"{name.replace(' ', '')}.{len(list(self.folder.glob('*.out')))}.out", "w+b")
         process = subprocess.Popen(
             [self.programs.get(name, self.trainer), f"--job_name={role}", f"--task_index={index}", "--log_format=json",

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
+#include "ps/job/job.h"
 #include "tests/worker/remote/story.h"
 #include "worker/load.h"
 #include "worker/remote/exchange/preprocessing.h"
@@ -35,8 +36,10 @@ static struct world {
     struct push_answer answer; /* but for its step */
     bool stands;               /* pushes make no step */
     int answers;               /* of a pipeline */
+    int unasked;               /* rounds that are others' */
     double loss;
-    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed; /* then well */
+    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed,
+        awaited; /* then well */
     struct chief_record record;
     struct job_news news;
     bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
@@ -268,6 +271,20 @@ enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step
     tell("awaits the step after %lld\n", (long long)step);
     exchange->global_step = world.step = step + 1;
     return PUSH_PULL_DONE;
+}
+
+bool push_pull_is_asked(const struct push_pull *exchange)
+{
+    (void)exchange;
+    return world.unasked == 0;
+}
+
+enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
+{
+    tell("waits to be asked after step %lld\n", (long long)after_step);
+    exchange->global_step = world.step += world.unasked > 0;
+    world.unasked -= world.unasked > 0;
+    return once(&world.awaited, error);
 }
 
 /* What is in the gradient: rows of the first variable. */
@@ -1106,6 +1123,34 @@ static void empty_push(void **state)
     end(&bench);
 }
 
+/* Rounds of some: the chief looks at each step that others make, another worker sleeps until it is asked. */
+static void rounds_of_others(void **state)
+{
+    struct bench bench;
+    (void)state;
+    begin_joined(&bench, sync_flags, 5);
+    world.unasked = 1;
+    assert_true(step(&bench));
+    assert_string_equal(told(), "waits to be asked after step 5\nlooks at 6, loss nan\nnotes 6\n");
+    assert_int_equal(bench.worker.training.global_step, 6);
+    assert_true(step(&bench));
+    assert_true(was_told("pushes step 6"));
+    world.unasked = 1;
+    world.awaited = PUSH_PULL_AGAIN;
+    assert_false(step(&bench));
+    assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
+    end(&bench);
+    const char *const flags[] = {"task_index", "2", "issync", "true", NULL};
+    begin_joined(&bench, flags, 5);
+    world.unasked = 1;
+    assert_true(step(&bench));
+    char text[64];
+    snprintf(text, sizeof text, "waits to be asked after step %lld\n", (long long)JOB_MAX_STEP);
+    assert_true(was_told(text));
+    assert_false(was_told("notes"));
+    end(&bench);
+}
+
 /* Pushes under way are waited for before the shards are asked for something else. */
 static void pipelined(void **state)
 {
@@ -1490,6 +1535,7 @@ int main(void)
         cmocka_unit_test(ends_of_a_push),
         cmocka_unit_test(loss_that_is_not_finite),
         cmocka_unit_test(empty_push),
+        cmocka_unit_test(rounds_of_others),
         cmocka_unit_test(pipelined),
         cmocka_unit_test(validation_borrows_the_engine),
         cmocka_unit_test(record_of_the_run),
