@@ -22,6 +22,14 @@ from test_observe import LONG, Watched, wait_until
 PLAIN_TERMINAL = {"TERM": "xterm", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": "/"}
 
 
+def end(process):
+    """On a busy machine a process that was killed lives longer than pexpect's own close() waits for."""
+    process.kill(signal.SIGKILL)
+    with contextlib.suppress(pexpect.ExceptionPexpect):
+        process.wait()
+    process.close()
+
+
 class Terminal:
     """`trainer top` in a terminal of so many columns and rows."""
 
@@ -36,7 +44,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_):
-        self.process.close(force=True)
+        end(self.process)
 
     def look(self, seconds=0.1):
         with contextlib.suppress(pexpect.TIMEOUT, pexpect.EOF):
@@ -198,7 +206,7 @@ def test_a_shell_that_suspends_it(trainer, watched):
         shell.sendline("exit")
         shell.expect(pexpect.EOF)
     finally:
-        shell.close(force=True)
+        end(shell)
 
 
 # --- Once ---

@@ -28,7 +28,7 @@ size_t robust_scratch(int workers)
 /* Its own inverse. */
 static inline int32_t ordered(int32_t bits)
 {
-    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+    return bits < 0 ? bits ^ INT32_MAX : bits;
 }
 
 static void load(int32_t (*keys)[TILE], const float *const *values, const float *scales, int workers, size_t at,

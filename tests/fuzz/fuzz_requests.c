@@ -418,7 +418,7 @@ static void say_what_is_decided(int fd)
             for (int k = 0; k < (kind >> 2) % (MOST_RANGES + 1); k++) {
                 const uint8_t which = take();
                 range_put(ranges, message.aggregate.workers.count++,
-                          (struct range){k + (which & 0xf0 ? which : 0), which % 4});
+                          (struct range){(size_t)k + (which & 0xf0 ? which : 0), which % 4});
             }
             lead_by(fd, MESSAGE_aggregate, (uint64_t)i + 2, &message);
         }

@@ -119,6 +119,7 @@ static bool write_config(struct trial *trial, struct error *error)
                                              .min_workers = 1,
                                              .lease_secs = config.cluster.lease_secs,
                                              .recovery_wait_secs = config.cluster.recovery_wait_secs,
+                                             .wire_top = 1,
                                              .bind = nothing};
     config.train.train_steps = trial->step + STEPS;
     config.train.epochs = config.train.target_accuracy = 0;
