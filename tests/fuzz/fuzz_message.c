@@ -37,7 +37,8 @@ static void check(uint16_t version, uint16_t type, uint32_t bulk_bytes, const ui
     }
     if (type == MESSAGE_push) {
         check_ranges(&message.push.ranges);
-        assert(ranges_total(&message.push.ranges) * dtype_size(message.push.dtype) == bulk_bytes);
+        assert(dtype_is_packed(message.push.dtype) ||
+               ranges_total(&message.push.ranges) * dtype_size(message.push.dtype) == bulk_bytes);
     } else if (type == MESSAGE_hello) {
         check_hello(&message.hello);
     }

@@ -82,17 +82,18 @@ static bool read_double(const cJSON *object, const char *name, double *number)
     return isfinite(*number);
 }
 
-static bool to_count(double number, int64_t *count)
+/* A count that can be added to those before. */
+static bool to_count(double number, int64_t before, int64_t *count)
 {
-    const bool fits = number >= 0 && number <= MOST_COUNT && number == floor(number);
+    const bool fits = number >= 0 && number <= MOST_COUNT - (double)before && number == floor(number);
     *count = fits ? (int64_t)number : 0;
     return fits;
 }
 
-static bool read_count(const cJSON *object, const char *name, int64_t *count)
+static bool read_count(const cJSON *object, const char *name, int64_t before, int64_t *count)
 {
     double number;
-    return read_double(object, name, &number) && to_count(number, count);
+    return read_double(object, name, &number) && to_count(number, before, count);
 }
 
 static bool add_numbers(struct survey_column *column, const cJSON *object)
@@ -100,7 +101,7 @@ static bool add_numbers(struct survey_column *column, const cJSON *object)
     struct moments *moments = &column->numbers;
     int64_t count;
     double mean, squares, minimum, maximum;
-    if (!read_count(object, "numbers", &count)) {
+    if (!read_count(object, "numbers", moments->count, &count)) {
         return false;
     }
     if (count == 0) {
@@ -128,12 +129,12 @@ static bool add_values(struct survey_column *column, const cJSON *object)
     cJSON_ArrayForEach(text, texts)
     {
         int64_t times;
-        if (!cJSON_IsString(text) || !count || !cJSON_IsNumber(count) || !to_count(count->valuedouble, &times) ||
-            times < 1) {
+        if (!cJSON_IsString(text) || !count || !cJSON_IsNumber(count)) {
             return false;
         }
         const int number = dictionary_add(&column->values, text->valuestring, strlen(text->valuestring));
-        if (number < 0) {
+        if (number < 0 || !to_count(count->valuedouble, column->values.entries[number].count - 1, &times) ||
+            times < 1) {
             return false;
         }
         column->values.entries[number].count += times - 1;
@@ -171,9 +172,10 @@ static bool add_column(struct survey_column *column, const cJSON *object, struct
         return error_set(error, "column %.64s is %.64s there; all workers' files have the same columns", column->name,
                          cJSON_IsString(name) ? name->valuestring : "nothing");
     }
-    if (!read_count(object, "missing", &missing) || !read_count(object, "texts", &texts) ||
-        !read_count(object, "numbers", &numbers)) {
-        return error_set(error, "column %.64s: its figures are damaged", column->name);
+    if (!read_count(object, "missing", column->missing, &missing) ||
+        !read_count(object, "texts", column->texts, &texts) ||
+        !read_count(object, "numbers", column->numbers.count, &numbers)) {
+        return error_set(error, "column %.64s: its figures are damaged, or too many", column->name);
     }
     if (!kinds_agree(column, is_category, texts, numbers, error)) {
         return false;
@@ -210,7 +212,8 @@ bool figures_merge(struct survey *survey, const char *text, struct error *error)
 {
     cJSON *root = cJSON_Parse(text);
     int64_t rows;
-    bool done = read_count(root, "rows", &rows) || error_set(error, "its figures are damaged");
+    bool done = read_count(root, "rows", survey->rows, &rows) ||
+                error_set(error, "its figures are damaged, or of too many rows");
     done = done && add_columns(survey, cJSON_GetObjectItemCaseSensitive(root, "columns"), error);
     survey->rows += done ? rows : 0;
     cJSON_Delete(root);

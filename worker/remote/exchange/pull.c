@@ -238,6 +238,9 @@ enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t aft
     PROFILE("wait to be asked");
     struct shard_part *part = decider(exchange);
     uint16_t code = 0;
+    if (push_pull_must_rejoin(exchange, error)) { /* another ps has lost the model: those who are asked wait for it */
+        return PUSH_PULL_AGAIN;
+    }
     enum push_pull_end end = push_pull_open_link(exchange, part, error);
     if (end != PUSH_PULL_DONE) {
         return end;
