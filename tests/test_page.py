@@ -410,7 +410,7 @@ def test_runs_are_compared(chromium, folder, screenshots):
 def test_a_token(chromium, folder):
     with Member(folder, fleet(), token="s3cret") as member:
         opened(chromium, member, link="wait")
-        chromium.wait_for_text(["This member asks for its token"])
+        chromium.wait_until("byId('token-dialog').open")
         chromium.run("byId('token').value = 'wrong'; byId('token-form').requestSubmit()")
         chromium.wait_for_text(["That token is not the one."])
         chromium.run("byId('token').value = 's3cret'; byId('token-form').requestSubmit()")

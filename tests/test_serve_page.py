@@ -15,7 +15,7 @@ import pytest
 from sklearn import datasets
 
 import browser
-from runs import SMALL, run, train
+from runs import SMALL, run, train, wait_for
 from served import Served
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -99,9 +99,13 @@ def test_a_digit_is_drawn_and_seen(page, trainer, models, screenshots):
         })()""")
         assert max(pixels) > 200 and 10 < numpy.count_nonzero(pixels) < 300
         said = server.post("/v1/models/model:predict", {"instances": [pixels]})["predictions"][0]
-        chromium.wait_until(f"document.querySelector('#prediction').textContent == '{numpy.argmax(said)}'")
-        values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
-        numpy.testing.assert_allclose(values, said, atol=1e-6)
+
+        def values_are_said():  # answers to strokes before the last one may still be on their way
+            values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
+            return numpy.allclose(values, said, atol=1e-6)
+
+        wait_for(values_are_said, "the values of the last stroke")
+        assert shown(chromium, "#prediction") == str(numpy.argmax(said))
         chromium.wait_until("document.querySelectorAll('#drift-rows tr').length == 5", 20)
         chromium.wait_until("document.querySelectorAll('#drift-classes tr').length == 10", 20)
         chromium.wait_until("document.querySelector('#drift-note').textContent.match(/^[1-9]/)", 20)

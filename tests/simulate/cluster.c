@@ -325,7 +325,7 @@ static void draw_cluster(bool rolls)
         draw_rounds();
     }
     if (oracle.participation < 1) {
-        set("min_replicas", "%d", oracle.listed > 1 && oracle.seed % 11 == 0 ? 2 : 1);
+        set("min_replicas", "%d", there > 1 && oracle.seed % 11 == 0 ? 2 : 1);
     } else if (oracle.synchronous && chance(3) == 0) {
         set("replicas_to_aggregate", "%d", 1 + (int)chance(there));
     } else if (!oracle.synchronous && chance(3) == 0) {
