@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import time
 
+import pytest
+
 
 def find():
     """The browser's program, or None."""
@@ -172,3 +174,12 @@ class Browser:
 
     def screenshot(self, path):
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
+
+
+def watched(tmp_path_factory, size):
+    """For fixtures: a browser of this size that notes what its pages ask for and complain of."""
+    if not find():
+        pytest.skip("there is no Chromium (apt install chromium)")
+    with Browser(tmp_path_factory.mktemp("browser") / "profile", size) as chromium:
+        chromium.watch()
+        yield chromium

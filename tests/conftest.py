@@ -46,6 +46,14 @@ def full():
     return os.environ.get("TRAINER_TEST_FULL") == "1"
 
 
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory):
+    """The folder for pictures of pages: TRAINER_SCREENSHOTS, if that is set."""
+    folder = pathlib.Path(os.environ.get("TRAINER_SCREENSHOTS", tmp_path_factory.mktemp("screenshots")))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def trainer():
     """Path of the binary under test (TRAINER_BINARY names another one, a sanitizer build say)."""

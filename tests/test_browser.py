@@ -46,13 +46,6 @@ def shown(full):
 
 
 @pytest.fixture(scope="module")
-def screenshots(tmp_path_factory):
-    folder = pathlib.Path(os.environ.get("TRAINER_SCREENSHOTS", tmp_path_factory.mktemp("screenshots")))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def runs_folder(shown, trainer, tmp_path_factory):
     """A local run and a small cluster, with profiles."""
     folder = tmp_path_factory.mktemp("runs")

@@ -20,6 +20,15 @@ def repeats(short, full):
     return full if os.environ.get("TRAINER_TEST_FULL") else short
 
 
+def killed_after_a_checkpoint(process, folder, reached, generator):
+    """Once it wrote one of a step after `reached`, soon and suddenly. The newest step that is there."""
+    wait_for(lambda: max(checkpoints(folder), default=0) > reached, "checkpoint")
+    time.sleep(generator.random() * 0.05)
+    process.kill()
+    process.communicate()
+    return max(checkpoints(folder))
+
+
 def test_killed_at_random_moments(trainer, tmp_path):
     """kill -9, again and again: whatever is there loads, nothing half-written counts, and the bits come out right."""
     seed = seed_of_tests()
@@ -28,11 +37,7 @@ def test_killed_at_random_moments(trainer, tmp_path):
     steps, reached = 2000, 0
     for _ in range(repeats(20, 100)):
         process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
-        wait_for(lambda: max(checkpoints(tmp_path / "kept"), default=0) > reached, "checkpoint")
-        time.sleep(generator.random() * 0.05)
-        process.kill()
-        process.communicate()
-        now = max(checkpoints(tmp_path / "kept"))
+        now = killed_after_a_checkpoint(process, tmp_path / "kept", reached, generator)
         assert now > reached
         assert len(tensors(newest(tmp_path / "kept"))[0]) == 16
         reached = now
@@ -58,11 +63,7 @@ def test_a_table_killed_at_random_moments(trainer, tmp_path, memory):
     reached = 0
     for _ in range(repeats(4, 20)):
         process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
-        wait_for(lambda: max(checkpoints(tmp_path / "kept"), default=0) > reached, "checkpoint")
-        time.sleep(generator.random() * 0.05)
-        process.kill()
-        process.communicate()
-        reached = max(checkpoints(tmp_path / "kept"))
+        reached = killed_after_a_checkpoint(process, tmp_path / "kept", reached, generator)
         process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
         time.sleep(generator.random() * 0.1)  # while it reads the table, most probably
         process.kill()

@@ -9,7 +9,6 @@ import copy
 import io
 import json
 import os
-import pathlib
 import signal
 import socket
 import time
@@ -78,13 +77,6 @@ FIRST_ROW = """new MutationObserver((_, observer) => {
 
 
 @pytest.fixture(scope="module")
-def screenshots(tmp_path_factory):
-    folder = pathlib.Path(os.environ.get("TRAINER_SCREENSHOTS", tmp_path_factory.mktemp("screenshots")))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def folder(root):
     """The page's files, as they are embedded."""
     assert (root / "build" / "page" / "app.js.gz").exists(), "run make"
@@ -93,11 +85,7 @@ def folder(root):
 
 @pytest.fixture(scope="module")
 def one_browser(tmp_path_factory):
-    if not browser.find():
-        pytest.skip("there is no Chromium (apt install chromium)")
-    with browser.Browser(tmp_path_factory.mktemp("browser") / "profile", (1440, 900)) as chromium:
-        chromium.watch()
-        yield chromium
+    yield from browser.watched(tmp_path_factory, (1440, 900))
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ that names a folder, to be looked at.
 
 import csv
 import json
-import os
-import pathlib
 
 import numpy
 import pytest
@@ -25,18 +23,7 @@ STROKE = [(140, 40), (140, 90), (140, 140), (140, 190), (140, 240)]  # a one
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    if not browser.find():
-        pytest.skip("there is no Chromium (apt install chromium)")
-    with browser.Browser(tmp_path_factory.mktemp("browser") / "profile", (1100, 1000)) as chromium:
-        chromium.watch()
-        yield chromium
-
-
-@pytest.fixture(scope="module")
-def screenshots(tmp_path_factory):
-    folder = pathlib.Path(os.environ.get("TRAINER_SCREENSHOTS", tmp_path_factory.mktemp("screenshots")))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    yield from browser.watched(tmp_path_factory, (1100, 1000))
 
 
 @pytest.fixture(scope="module")

@@ -16,38 +16,8 @@
 #include <sys/stat.h>
 
 #include "net/credentials.h"
+#include "tests/net/keys.h"
 #include "tests/net/loopback.h"
-
-static char folder[64];
-
-static const char *file(const char *name)
-{
-    return loopback_file(folder, name);
-}
-
-static int make_keys(void **state)
-{
-    (void)state;
-    struct error error = {""};
-    const struct member ps0 = {MEMBER_PS, 0};
-    loopback_make_folder(folder);
-    const bool made = credentials_create_fleet_key(file("a.key"), &error) &&
-                      credentials_create_fleet_key(file("b.key"), &error) &&
-                      credentials_create_authority(file("ca"), &error) &&
-                      credentials_create_member(file("ca"), &ps0, 365, file("ps0.key"), &error) &&
-                      credentials_create_member(file("ca"), &ps0, -1, file("expired.key"), &error);
-    if (!made) {
-        fail_msg("%s", error.text);
-    }
-    return 0;
-}
-
-static int remove_keys(void **state)
-{
-    (void)state;
-    loopback_remove_folder(folder);
-    return 0;
-}
 
 /* Writes of `name` from the first `head` on, and of another file behind it unless that is NULL. */
 static void put_together(const char *name, const char *first, const char *head, const char *second)
