@@ -49,7 +49,11 @@ static inline void *loopback_thread(void *argument)
             loopback->serve(&connection, loopback->context);
         }
     }
-    connection_close(connection);
+    if (connection || loopback->served) {
+        connection_close(connection);
+    } else { /* there was no memory for a connection */
+        close(fd);
+    }
     return NULL;
 }
 
