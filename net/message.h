@@ -79,8 +79,7 @@ enum push_outcome {
 
 /*
  * How floats travel. Differences are of bfloat16, to what this very connection has brought before; no message holds
- * more
- * than so many, which take as many bytes as it takes (ps/store/bfloat16.h).
+ * more than DIFFERENCES_FLOATS, which take as many bytes as it takes (ps/store/bfloat16.h).
  */
 enum dtype {
     DTYPE_FLOAT32 = 0,

@@ -84,6 +84,10 @@ def test_what_a_record_lacks_is_missing_and_what_is_wrong_is_named(trainer, iris
     assert "its feature \"b\" is not 3 numbers, as in the first record" in refused.stderr
     assert "record 9" in run(trainer, "train", *flags, "--max_bad_records=1", cwd=tmp_path).stderr
 
+    write(tmp_path / "none", "train.tfrecord", [b"no example", b"nor this", b"and not this"])
+    refused = run(trainer, "data", "info", "--data_dir=none", "--target=y", cwd=tmp_path, status=1)
+    assert "none/train.tfrecord: record 2 at byte 50: " in refused.stderr
+
 
 def test_a_regression_from_packed_records_that_stream(trainer, iris, tmp_path):
     rows = numpy.tile(iris[0], (600, 1))

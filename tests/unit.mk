@@ -84,7 +84,8 @@ build/san/tests/serve/test_work: link_with += $(requests_link)
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
-build/san/tests/ps/server/test_requests: link_with += $(serving_link) -Wl,--wrap=shard_changes
+build/san/tests/ps/server/test_requests: link_with += $(serving_link) \
+	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)

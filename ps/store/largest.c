@@ -61,11 +61,11 @@ struct largest largest_found(const struct largest_search *search)
 
 /* --- A piece --- */
 
-size_t largest_values_size(enum largest_form form, size_t count)
+size_t largest_values_size(enum dtype dtype, size_t count)
 {
-    return form == LARGEST_FLOAT32    ? count * sizeof(float)
-           : form == LARGEST_BFLOAT16 ? count * sizeof(uint16_t)
-                                      : int8_size(count);
+    return dtype == DTYPE_LARGEST_FLOAT32    ? count * sizeof(float)
+           : dtype == DTYPE_LARGEST_BFLOAT16 ? count * sizeof(uint16_t)
+                                             : int8_size(count);
 }
 
 static void put_16(uint8_t *bytes, size_t value)
@@ -75,14 +75,14 @@ static void put_16(uint8_t *bytes, size_t value)
 }
 
 /* Writes the values; leaves in them what that lacks. */
-static void round_values(uint8_t *bytes, float *values, size_t count, enum largest_form form)
+static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype dtype)
 {
     uint16_t halves[LARGEST_PIECE];
-    if (form == LARGEST_INT8) {
+    if (dtype == DTYPE_LARGEST_INT8) {
         int8_round(bytes, values, count);
         return;
     }
-    if (form == LARGEST_FLOAT32) {
+    if (dtype == DTYPE_LARGEST_FLOAT32) {
         memcpy(bytes, values, count * sizeof *values);
         memset(values, 0, count * sizeof *values);
         return;
@@ -95,7 +95,7 @@ static void round_values(uint8_t *bytes, float *values, size_t count, enum large
     memcpy(bytes, halves, count * sizeof *halves);
 }
 
-size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *chosen, enum largest_form form)
+size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *chosen, enum dtype dtype)
 {
     uint16_t places[LARGEST_PIECE];
     float taken[LARGEST_PIECE];
@@ -120,11 +120,11 @@ size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *cho
     }
     put_16(bytes, count);
     put_16(bytes + 2, (size_t)(to - bytes) - LARGEST_HEAD);
-    round_values(to, taken, count, form);
+    round_values(to, taken, count, dtype);
     for (size_t i = 0; i < count; i++) {
         values[places[i]] = taken[i];
     }
-    return (size_t)(to - bytes) + largest_values_size(form, count);
+    return (size_t)(to - bytes) + largest_values_size(dtype, count);
 }
 
 /* --- Reading --- */
@@ -153,12 +153,12 @@ bool largest_read_places(uint16_t *places, struct largest_head head, const uint8
     return gaps == end;
 }
 
-bool largest_read_values(float *values, const uint8_t *bytes, size_t count, enum largest_form form)
+bool largest_read_values(float *values, const uint8_t *bytes, size_t count, enum dtype dtype)
 {
-    if (form == LARGEST_INT8) {
+    if (dtype == DTYPE_LARGEST_INT8) {
         return int8_widen(values, bytes, count);
     }
-    if (form == LARGEST_FLOAT32) {
+    if (dtype == DTYPE_LARGEST_FLOAT32) {
         memcpy(values, bytes, count * sizeof *values);
         return true;
     }

@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "net/message.h"
+
 enum {
     LARGEST_PIECE = 8192,
     LARGEST_HEAD = 4,
@@ -24,10 +26,8 @@ enum {
     LARGEST_ROOM = LARGEST_HEAD + LARGEST_PIECE * (LARGEST_GAP + (int)sizeof(float)), /* of a piece, at most */
 };
 
-enum largest_form { LARGEST_FLOAT32, LARGEST_BFLOAT16, LARGEST_INT8 };
-
-/* Bytes that so many chosen floats take. */
-size_t largest_values_size(enum largest_form form, size_t count);
+/* Bytes that so many chosen floats take. `dtype` is one of DTYPE_LARGEST_..., here and below. */
+size_t largest_values_size(enum dtype dtype, size_t count);
 
 /* Which are chosen: those with a magnitude above this one, and the next `ties` of exactly this one. Never zeros. */
 struct largest {
@@ -52,7 +52,7 @@ struct largest largest_found(const struct largest_search *search);
  * Writes the chosen ones of a piece's n floats, and leaves in `values` what that lacks; chosen->ties become fewer.
  * `bytes` has LARGEST_ROOM. Returns how many bytes that takes; 0: none was chosen, and nothing is written.
  */
-size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *chosen, enum largest_form form);
+size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *chosen, enum dtype dtype);
 
 /*
  * Reading: the head; then the places, of floats in a piece of n. largest_read_places is false if they reach beyond it,
@@ -63,6 +63,6 @@ struct largest_head {
 };
 struct largest_head largest_read_head(const uint8_t bytes[LARGEST_HEAD]);
 bool largest_read_places(uint16_t *places, struct largest_head head, const uint8_t *gaps, size_t n);
-bool largest_read_values(float *values, const uint8_t *bytes, size_t count, enum largest_form form); /* as int8_widen */
+bool largest_read_values(float *values, const uint8_t *bytes, size_t count, enum dtype dtype); /* as int8_widen */
 
 #endif

@@ -21,11 +21,11 @@ static void read_int8(const uint8_t *bytes, size_t size)
     free(again);
 }
 
-static void read_largest(const uint8_t *bytes, size_t size, size_t n, enum largest_form form)
+static void read_largest(const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
 {
     const struct largest_head head = largest_read_head(bytes);
     if (head.count > n || head.gap_bytes > size - LARGEST_HEAD ||
-        largest_values_size(form, head.count) > size - LARGEST_HEAD - head.gap_bytes) {
+        largest_values_size(dtype, head.count) > size - LARGEST_HEAD - head.gap_bytes) {
         return;
     }
     uint8_t *gaps = malloc(head.gap_bytes + 1u);
@@ -34,7 +34,7 @@ static void read_largest(const uint8_t *bytes, size_t size, size_t n, enum large
     assert(gaps && places && values);
     memcpy(gaps, bytes + LARGEST_HEAD, head.gap_bytes);
     if (largest_read_places(places, head, gaps, n) &&
-        largest_read_values(values, bytes + LARGEST_HEAD + head.gap_bytes, head.count, form)) {
+        largest_read_values(values, bytes + LARGEST_HEAD + head.gap_bytes, head.count, dtype)) {
         for (size_t i = 0; i < head.count; i++) {
             assert(places[i] < n && (i == 0 || places[i] > places[i - 1]));
         }
@@ -45,7 +45,7 @@ static void read_largest(const uint8_t *bytes, size_t size, size_t n, enum large
 }
 
 /* The bytes as floats: all kinds of them. */
-static void pack(const uint8_t *bytes, size_t size, size_t wanted, enum largest_form form)
+static void pack(const uint8_t *bytes, size_t size, size_t wanted, enum dtype dtype)
 {
     const size_t n = size / sizeof(float) < LARGEST_PIECE ? size / sizeof(float) : LARGEST_PIECE;
     float *values = malloc((n + 1) * sizeof *values);
@@ -59,12 +59,12 @@ static void pack(const uint8_t *bytes, size_t size, size_t wanted, enum largest_
         largest_end_pass(&search);
     }
     struct largest chosen = largest_found(&search);
-    const size_t took = largest_pack(packed, values, n, &chosen, form);
+    const size_t took = largest_pack(packed, values, n, &chosen, dtype);
     if (took > 0) {
         const struct largest_head head = largest_read_head(packed);
         uint16_t *places = malloc(head.count * sizeof *places);
         assert(places && head.count <= wanted);
-        assert(took == LARGEST_HEAD + head.gap_bytes + largest_values_size(form, head.count));
+        assert(took == LARGEST_HEAD + head.gap_bytes + largest_values_size(dtype, head.count));
         assert(largest_read_places(places, head, packed + LARGEST_HEAD, n));
         free(places);
     }
@@ -78,9 +78,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     }
     const size_t n = 1 + (size_t)(bytes[0] | bytes[1] << 8) % LARGEST_PIECE;
-    const enum largest_form form = (enum largest_form)(bytes[2] % 3);
+    const enum dtype dtype = (enum dtype)(DTYPE_LARGEST_FLOAT32 + bytes[2] % 3);
     read_int8(bytes + 4, size - 4);
-    read_largest(bytes + 4, size - 4, n, form);
-    pack(bytes + 4, size - 4, n, form);
+    read_largest(bytes + 4, size - 4, n, dtype);
+    pack(bytes + 4, size - 4, n, dtype);
     return 0;
 }

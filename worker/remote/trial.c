@@ -110,17 +110,12 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
 /* The same job on one machine, for a few steps, that keeps nothing else. */
 static bool write_config(struct trial *trial, struct error *error)
 {
-    struct config config = *trial->then;
+    struct config config = *trial->then, defaults;
     static char nothing[] = "";
-    config.cluster = (struct config_cluster){.job_name = JOB_LOCAL,
-                                             .ps_count = config.cluster.ps_count,
-                                             .base_port = config.cluster.base_port,
-                                             .min_replicas = 1,
-                                             .min_workers = 1,
-                                             .lease_secs = config.cluster.lease_secs,
-                                             .recovery_wait_secs = config.cluster.recovery_wait_secs,
-                                             .wire_top = 1,
-                                             .bind = nothing};
+    if (!config_defaults(&defaults, error)) {
+        return false;
+    }
+    config.cluster = defaults.cluster;
     config.train.train_steps = trial->step + STEPS;
     config.train.epochs = config.train.target_accuracy = 0;
     config.train.patience = 0;
@@ -135,6 +130,7 @@ static bool write_config(struct trial *trial, struct error *error)
     config.output.log_format = LOG_TEXT;
     config.output.progress = false;
     char *text = config_keys_text(&config, NULL, NULL);
+    config_free(&defaults);
     if (!text) {
         return error_set(error, "out of memory");
     }

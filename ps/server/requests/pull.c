@@ -16,6 +16,7 @@ static bool is_asked_or_past(struct session *session, int64_t step)
            (config_asks_some(&job->config.train) && job_token(job, session->worker, job->global_step) >= 0);
 }
 
+/* In rounds of some: whether the worker is asked for one at this step. */
 static int64_t token_of(struct session *session, int64_t step)
 {
     struct server *server = session->server;
@@ -31,6 +32,7 @@ static bool send_range(struct session *session, const struct message_read *read,
                        bool last, struct error *error)
 {
     struct shard *shard = session->server->shard;
+    const bool pulls = session->channel->frame.type == MESSAGE_pull;
     float chunk[SERVE_CHUNK_FLOATS];
     uint8_t bytes[RANGE_BYTES];
     double deadline_s = serve_deadline();
@@ -40,7 +42,7 @@ static bool send_range(struct session *session, const struct message_read *read,
         struct message_values values = {.vector = read->vector, .token = -1, .ranges = {bytes, 1}};
         const float *from = chunk;
         shard_now(shard, &values.version, &values.global_step);
-        values.token = session->worker >= 0 ? token_of(session, values.global_step) : -1;
+        values.token = pulls ? token_of(session, values.global_step) : -1;
         bool there = read->snapshot != 0 ? shard_snapshot_values(shard, read->snapshot, (enum store_vector)read->vector,
                                                                  part, &from, &values.global_step, error)
                                          : shard_read(shard, (enum store_vector)read->vector, part, chunk, error);

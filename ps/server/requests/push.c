@@ -68,7 +68,7 @@ static bool receive_places(struct session *session, struct range range, uint16_t
     return true;
 }
 
-static bool receive_largest(struct session *session, struct stage *stage, struct range range, enum largest_form form,
+static bool receive_largest(struct session *session, struct stage *stage, struct range range, enum dtype dtype,
                             double deadline_s, struct error *bad, struct error *error)
 {
     uint8_t bytes[PACKED_FLOATS * sizeof(float)];
@@ -77,10 +77,10 @@ static bool receive_largest(struct session *session, struct stage *stage, struct
     size_t count;
     if (!receive_places(session, range, places, &count, deadline_s, bad, error) ||
         (bad->text[0] == '\0' &&
-         !read_packed(session, bytes, largest_values_size(form, count), deadline_s, bad, error))) {
+         !read_packed(session, bytes, largest_values_size(dtype, count), deadline_s, bad, error))) {
         return false;
     }
-    if (bad->text[0] == '\0' && !largest_read_values(values, bytes, count, form)) {
+    if (bad->text[0] == '\0' && !largest_read_values(values, bytes, count, dtype)) {
         error_set(bad, "push: a scale is negative or infinite");
     }
     if (bad->text[0] == '\0' && stage_scatter(stage, range, places, values, count, bad)) {
@@ -93,12 +93,9 @@ static bool receive_largest(struct session *session, struct stage *stage, struct
 static bool receive_packed(struct session *session, struct stage *stage, struct range range, double deadline_s,
                            struct error *bad, struct error *error)
 {
-    static const enum largest_form forms[] = {[DTYPE_LARGEST_FLOAT32] = LARGEST_FLOAT32,
-                                              [DTYPE_LARGEST_BFLOAT16] = LARGEST_BFLOAT16,
-                                              [DTYPE_LARGEST_INT8] = LARGEST_INT8};
     const enum dtype dtype = (enum dtype)session->channel->message.push.dtype;
     return dtype == DTYPE_INT8 ? receive_int8(session, stage, range, deadline_s, bad, error)
-                               : receive_largest(session, stage, range, forms[dtype], deadline_s, bad, error);
+                               : receive_largest(session, stage, range, dtype, deadline_s, bad, error);
 }
 
 /* One frame's part of the gradient, into the stage. *bad: what is wrong with it, "" if nothing. */

@@ -570,6 +570,17 @@ static int values_of(struct serving_session *one, enum message_type type, const 
 
 enum { ALL = 4096 };
 
+static int locked; /* how often the server's lock was taken */
+
+void __wrap_server_lock(struct server *server);
+void __real_server_lock(struct server *server);
+
+void __wrap_server_lock(struct server *server)
+{
+    locked++;
+    __real_server_lock(server);
+}
+
 static void test_what_is_read(void **state)
 {
     (void)state;
@@ -599,8 +610,14 @@ static void test_what_is_read(void **state)
     }
     range_put(bytes, 0, (struct range){0, 1});
     range_put(bytes, 1, (struct range){FEW - 1, 3});
+    read.ranges = (struct ranges){bytes, 1};
+    locked = 0;
+    assert_int_equal(values_of(worker, MESSAGE_read, &read, values, ALL), 1);
+    const int once = locked;
     read.ranges = (struct ranges){bytes, 2};
+    locked = 0;
     assert_int_equal(values_of(worker, MESSAGE_read, &read, values, ALL), 4);
+    assert_int_equal(locked, once); /* however many parts the values have */
     assert_true(values[0] == -1 && values[1] == -1 && values[2] == 0 && values[3] == 0);
     range_put(bytes, 1, (struct range){1 << 20, 1});
     assert_int_equal(values_of(worker, MESSAGE_read, &read, values, ALL), -1 - ERROR_NOT_READY);

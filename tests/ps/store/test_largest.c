@@ -54,7 +54,7 @@ static struct largest find(const float *values, int n, size_t count)
 }
 
 /* Packs all, reads it again; returns how many were chosen. */
-static int travel(float *values, float *sent, int n, struct largest chosen, enum largest_form form)
+static int travel(float *values, float *sent, int n, struct largest chosen, enum dtype dtype)
 {
     static uint8_t bytes[LARGEST_ROOM];
     static uint16_t places[LARGEST_PIECE];
@@ -63,14 +63,14 @@ static int travel(float *values, float *sent, int n, struct largest chosen, enum
     memset(sent, 0, (size_t)n * sizeof *sent);
     for (int first = 0; first < n; first += LARGEST_PIECE) {
         const size_t count = (size_t)(n - first < LARGEST_PIECE ? n - first : LARGEST_PIECE);
-        const size_t size = largest_pack(bytes, values + first, count, &chosen, form);
+        const size_t size = largest_pack(bytes, values + first, count, &chosen, dtype);
         if (size == 0) {
             continue;
         }
         const struct largest_head head = largest_read_head(bytes);
-        assert_int_equal(size, LARGEST_HEAD + head.gap_bytes + largest_values_size(form, head.count));
+        assert_int_equal(size, LARGEST_HEAD + head.gap_bytes + largest_values_size(dtype, head.count));
         assert_true(head.count > 0 && largest_read_places(places, head, bytes + LARGEST_HEAD, count));
-        assert_true(largest_read_values(read, bytes + LARGEST_HEAD + head.gap_bytes, head.count, form));
+        assert_true(largest_read_values(read, bytes + LARGEST_HEAD + head.gap_bytes, head.count, dtype));
         for (size_t i = 0; i < head.count; i++) {
             assert_true(places[i] < count && (i == 0 || places[i] > places[i - 1]));
             sent[first + places[i]] = read[i];
@@ -101,7 +101,7 @@ static void those_that_sorting_would_choose(void **state)
         qsort(entries, (size_t)n, sizeof *entries, by_size);
         memcpy(left, values, (size_t)n * sizeof *left);
         const int wanted = count < nonzero ? count : nonzero;
-        assert_int_equal(travel(left, sent, n, find(values, n, (size_t)count), LARGEST_FLOAT32), wanted);
+        assert_int_equal(travel(left, sent, n, find(values, n, (size_t)count), DTYPE_LARGEST_FLOAT32), wanted);
         for (int i = 0; i < n; i++) {
             const int at = entries[i].place;
             assert_memory_equal(&sent[at], i < wanted ? &values[at] : &(float){0}, sizeof(float));
@@ -121,22 +121,22 @@ static void nothing_is_lost(void **state)
     struct test_random random = test_random_begin("nothing lost");
     float *values = malloc(N * sizeof *values), *left = malloc(N * sizeof *left), *sent = malloc(N * sizeof *sent);
     (void)state;
-    for (int form = LARGEST_FLOAT32; form <= LARGEST_INT8; form++) {
+    for (int dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
         for (int i = 0; i < N; i++) {
             left[i] = values[i] = test_random_float(&random);
         }
-        assert_int_equal(travel(left, sent, N, find(values, N, N / 50), (enum largest_form)form), N / 50);
+        assert_int_equal(travel(left, sent, N, find(values, N, N / 50), (enum dtype)dtype), N / 50);
         for (int i = 0; i < N; i++) {
             assert_true(fabsf(values[i] - sent[i] - left[i]) < 1e-6f);
             assert_true(sent[i] == 0 || fabsf(left[i]) < 1.01f / 254);
         }
     }
     /* What is not finite leaves first, and nothing of it stays. */
-    for (int form = LARGEST_FLOAT32; form <= LARGEST_INT8; form++) {
+    for (int dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
         memcpy(left, values, N * sizeof *left);
-        left[777] = form == LARGEST_BFLOAT16 ? NAN : INFINITY;
+        left[777] = dtype == DTYPE_LARGEST_BFLOAT16 ? NAN : INFINITY;
         const struct largest chosen = find(left, N, 1);
-        assert_int_equal(travel(left, sent, N, chosen, (enum largest_form)form), 1);
+        assert_int_equal(travel(left, sent, N, chosen, (enum dtype)dtype), 1);
         assert_true(!isfinite(sent[777]) && left[777] == 0);
     }
     free(values);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/config/keys.h"
 #include "base/file.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
@@ -49,8 +50,12 @@ static bool look_around(const char *config_path)
         fprintf(stderr, "%s\n", error.text);
         return false;
     }
-    fprintf(out, "job %d ps %d replicas %d bind \"%s\" sharding %d\n", config.cluster.job_name, config.cluster.ps_count,
-            config.cluster.min_replicas, config.cluster.bind, config.data.data_sharding);
+    fprintf(out, "sharding %d\n", config.data.data_sharding);
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        if (strcmp(key->section, "cluster") == 0 && !config_key_is_default(key, &config)) {
+            fprintf(out, "%s is not the default\n", key->name);
+        }
+    }
     fprintf(out, "steps %d epochs %g target %g patience %d warm \"%s\" rate %g\n", (int)config.train.train_steps,
             config.train.epochs, config.train.target_accuracy, config.train.patience, config.train.warm_start,
             config.train.learning_rate);
@@ -238,7 +243,8 @@ static void what_is_tried(void **state)
         fail_msg("%s", why);
     }
     char *text = text_of(found);
-    snprintf(words, sizeof words, "job %d ps 1 replicas %d bind \"\" sharding %d\n", JOB_LOCAL, 1, SHARDING_SHUFFLED);
+    snprintf(words, sizeof words, "sharding %d\nsteps",
+             SHARDING_SHUFFLED); /* and all keys of a cluster as by default */
     has(text, words);
     snprintf(words, sizeof words, "steps %d epochs 0 target 0 patience 0 warm \"\" rate 0.125\n", STEP + 5);
     has(text, words);

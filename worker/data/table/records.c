@@ -32,7 +32,7 @@ struct records_reader {
     int group_count, group_capacity, columns;
     char **names;    /* [columns] */
     double *numbers; /* [columns] */
-    uint64_t next;
+    uint64_t next;   /* number of the next record, of those that are intact */
 };
 
 bool records_are_known(const char *name, const void *head, size_t size)
@@ -40,6 +40,13 @@ bool records_are_known(const char *name, const void *head, size_t size)
     uint64_t length;
     return fnmatch("*.tfrecord*", name, 0) == 0 || fnmatch("*.tfrecords*", name, 0) == 0 ||
            (size >= TFRECORD_HEADER && tfrecord_length(head, &length) && length <= TFRECORD_MAX_RECORD);
+}
+
+/* Says which record the error is about: the one that was read last. */
+static void name_record(const struct records_reader *reader, uint64_t number, struct error *error)
+{
+    error_wrap(error, "%s: record %llu at byte %llu", records_name(reader), (unsigned long long)number,
+               (unsigned long long)tfrecord_offset(reader->file));
 }
 
 static bool no_memory(const struct records_reader *reader, struct error *error)
@@ -242,6 +249,7 @@ static bool find_columns(struct records_reader *reader, const struct config_data
 {
     const uint8_t *record;
     size_t size;
+    uint64_t number = 0;
     error_set(error, "%s: has no records; a table has at least a row", records_name(reader));
     for (;;) {
         struct error last;
@@ -252,7 +260,7 @@ static bool find_columns(struct records_reader *reader, const struct config_data
             }
             forget_groups(reader);
             *error = last;
-            error_wrap(error, "%s: record 0", records_name(reader));
+            name_record(reader, number++, error);
             break;
         case TFRECORD_DAMAGED:
             *error = last;
@@ -435,8 +443,7 @@ enum csv_status records_next(struct records_reader *reader, const double **numbe
     }
     const uint64_t row = reader->next++;
     if (!take_record(reader, NULL, record, size, read_feature, error)) {
-        error_wrap(error, "%s: record %llu at byte %llu", records_name(reader), (unsigned long long)row,
-                   (unsigned long long)tfrecord_offset(reader->file));
+        name_record(reader, row, error);
         return CSV_BAD;
     }
     *numbers = reader->numbers;

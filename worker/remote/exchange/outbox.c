@@ -313,9 +313,6 @@ static size_t count_chosen(const struct outbox *outbox, const struct outbox_curs
 
 static void pack_largest(struct outbox *outbox, const struct span *spans, int span_count)
 {
-    static const enum largest_form forms[] = {[DTYPE_LARGEST_FLOAT32] = LARGEST_FLOAT32,
-                                              [DTYPE_LARGEST_BFLOAT16] = LARGEST_BFLOAT16,
-                                              [DTYPE_LARGEST_INT8] = LARGEST_INT8};
     const struct outbox_cursor cursor = outbox_open(outbox, spans, span_count);
     struct largest_search search;
     largest_begin(&search, count_chosen(outbox, &cursor));
@@ -331,7 +328,7 @@ static void pack_largest(struct outbox *outbox, const struct span *spans, int sp
             const size_t left = spans[i].count - done;
             const struct range range = {spans[i].first + done, (uint32_t)(left < LARGEST_PIECE ? left : LARGEST_PIECE)};
             const size_t bytes = largest_pack(outbox->packed + outbox->packed_bytes, outbox->rest->next + range.first,
-                                              range.count, &chosen, forms[outbox->dtype]);
+                                              range.count, &chosen, outbox->dtype);
             if (bytes > 0) {
                 put_piece(outbox, range, bytes);
             }

@@ -200,9 +200,6 @@ static void not_finite_does_not_stay(void **state)
 /* Everything that a packed outbox would send, in the model's layout. */
 static void unpack(const struct outbox *outbox, const struct span *span, float *sent)
 {
-    static const enum largest_form forms[] = {[DTYPE_LARGEST_FLOAT32] = LARGEST_FLOAT32,
-                                              [DTYPE_LARGEST_BFLOAT16] = LARGEST_BFLOAT16,
-                                              [DTYPE_LARGEST_INT8] = LARGEST_INT8};
     struct outbox_cursor cursor = outbox_open(outbox, span, 1);
     struct range range;
     const void *from;
@@ -222,8 +219,7 @@ static void unpack(const struct outbox *outbox, const struct span *span, float *
         }
         const struct largest_head head = largest_read_head(bytes);
         assert_true(largest_read_places(places, head, bytes + LARGEST_HEAD, range.count));
-        assert_true(
-            largest_read_values(values, bytes + LARGEST_HEAD + head.gap_bytes, head.count, forms[outbox->dtype]));
+        assert_true(largest_read_values(values, bytes + LARGEST_HEAD + head.gap_bytes, head.count, outbox->dtype));
         for (size_t i = 0; i < head.count; i++) {
             sent[range.first + places[i]] = values[i];
         }
