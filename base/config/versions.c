@@ -102,6 +102,17 @@ bool versions_read_local(const struct versions *versions, uint64_t number, char 
     return true;
 }
 
+bool versions_verify(const struct versions *versions, uint64_t number, struct error *error)
+{
+    char *job = NULL, *local = NULL;
+    size_t size;
+    const bool sound = versions_read(versions, number, &job, &size, error) &&
+                       versions_read_local(versions, number, &local, &size, error);
+    free(job);
+    free(local);
+    return sound;
+}
+
 bool versions_switch(const struct versions *versions, uint64_t number, struct error *error)
 {
     char path[VERSIONS_PATH], text[32];

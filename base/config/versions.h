@@ -42,6 +42,9 @@ bool versions_read_local(const struct versions *versions, uint64_t number, char 
 /* The caller frees *text, which ends with a zero byte that is not counted. */
 bool versions_read(const struct versions *versions, uint64_t number, char **text, size_t *size, struct error *error);
 
+/* Can all be read that belongs to it, as it was written? */
+bool versions_verify(const struct versions *versions, uint64_t number, struct error *error);
+
 /* Switches, atomically, to a version that is there. */
 bool versions_switch(const struct versions *versions, uint64_t number, struct error *error);
 

@@ -52,9 +52,7 @@ bool program_set_version(const char *config_path, uint64_t version, const char *
 static bool find_program(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
 {
     struct programs programs;
-    char digest[PROGRAM_DIGEST_HEX + 1], there[PROGRAM_DIGEST_HEX + 1];
-    uint8_t *bytes;
-    size_t size;
+    char digest[PROGRAM_DIGEST_HEX + 1];
     path[0] = '\0';
     if (!program_of_version(config_path, version, digest, error)) {
         return false;
@@ -62,13 +60,8 @@ static bool find_program(const char *config_path, uint64_t version, char path[VE
     if (digest[0] == '\0' || strcmp(digest, program_own_digest()) == 0) {
         return true;
     }
-    if (!programs_name(&programs, config_path, error) || !programs_path(&programs, digest, path, error) ||
-        !file_read(path, PROGRAM_MAX_BYTES, &bytes, &size, error)) {
-        return false;
-    }
-    program_digest(bytes, size, there);
-    free(bytes);
-    return strcmp(there, digest) == 0 || error_set(error, "%s: is damaged", path);
+    return programs_name(&programs, config_path, error) && programs_path(&programs, digest, path, error) &&
+           (programs_have_whole(&programs, digest) || error_set(error, "%s: is damaged, or not there", path));
 }
 
 bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error)
@@ -96,25 +89,35 @@ static uint64_t read_file_version(const char *config_path)
     return number;
 }
 
-void program_launch(const char *config_path)
+/* True: this process went back from that version. */
+static bool launch(const char *config_path, uint64_t version)
 {
     char path[VERSIONS_PATH];
-    uint64_t version;
     struct error error;
     struct probation probation;
-    bool there;
-    if (restart_was_executed() || !versions_current(config_path, &there, &version, &error) || !there ||
-        version <= read_file_version(config_path)) {
-        return;
-    }
     const bool on_probation =
         probation_read(config_path, &probation) && !probation.failed && probation.target == version;
-    if (find_program(config_path, version, path, &error) &&
-        (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
-        return;
+    const bool found = find_program(config_path, version, path, &error);
+    if (found && (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
+        return false;
     }
     log_error("the program of version %" PRIu64 " does not start, so this one goes on: %s", version, error.text);
-    if (on_probation) {
+    if (on_probation && found) {
         probation_fail(config_path);
+    } else if (on_probation) {
+        probation_give_up(config_path, error.text);
+    }
+    return on_probation;
+}
+
+void program_launch(const char *config_path)
+{
+    uint64_t version, before = 0;
+    struct error ignored;
+    bool there, again = !restart_was_executed();
+    while (again) {
+        again = versions_current(config_path, &there, &version, &ignored) && there && version != before &&
+                version > read_file_version(config_path) && launch(config_path, version);
+        before = version;
     }
 }

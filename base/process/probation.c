@@ -70,12 +70,20 @@ bool probation_read(const char *config_path, struct probation *probation)
     return done;
 }
 
-static void go_back(const char *config_path, struct probation *probation)
+static bool switch_back(const char *config_path, const struct probation *probation)
 {
     struct versions versions;
     struct error error;
     if (!versions_open(&versions, config_path, &error) || !versions_switch(&versions, probation->fallback, &error)) {
         log_error("%s", error.text);
+        return false;
+    }
+    return true;
+}
+
+static void go_back(const char *config_path, struct probation *probation)
+{
+    if (!switch_back(config_path, probation)) {
         return;
     }
     probation->failed = true;
@@ -96,14 +104,37 @@ void probation_fail(const char *config_path)
     }
 }
 
+void probation_give_up(const char *config_path, const char *damage)
+{
+    struct probation probation;
+    if (probation_read(config_path, &probation) && !probation.failed && switch_back(config_path, &probation)) {
+        probation_end(config_path);
+        log_warning("%s; going back to version %" PRIu64 " of the config, from where version %" PRIu64
+                    " is taken again, whole",
+                    damage, probation.fallback, probation.target);
+    }
+}
+
+static bool is_sound(const char *config_path, uint64_t version, struct error *damage)
+{
+    struct versions versions;
+    return versions_open(&versions, config_path, damage) && versions_verify(&versions, version, damage);
+}
+
 void probation_check(const char *config_path)
 {
     struct probation probation;
-    struct error error;
+    struct error error, damage;
     bool there;
     uint64_t current;
     if (restart_was_executed() || !probation_read(config_path, &probation) || probation.failed ||
         !versions_current(config_path, &there, &current, &error) || !there || current != probation.target) {
+        return;
+    }
+    if (!is_sound(config_path, probation.target, &damage)) {
+        if (is_sound(config_path, probation.fallback, &error)) { /* or people have to see to it */
+            probation_give_up(config_path, damage.text);
+        }
         return;
     }
     if (probation.starts >= PROBATION_STARTS) {

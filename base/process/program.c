@@ -184,6 +184,20 @@ bool programs_have(const struct programs *programs, const char *digest)
     return programs_path(programs, digest, path, &ignored) && file_exists(path);
 }
 
+bool programs_have_whole(const struct programs *programs, const char *digest)
+{
+    char path[VERSIONS_PATH], there[PROGRAM_DIGEST_HEX + 1];
+    struct error ignored;
+    if (!programs_path(programs, digest, path, &ignored) || !digest_file(path, there, &ignored)) {
+        return false;
+    }
+    const bool whole = strcmp(there, digest) == 0;
+    if (!whole) {
+        unlink(path);
+    }
+    return whole;
+}
+
 static bool has_room(const struct programs *programs, uint64_t size, struct error *error)
 {
     struct statvfs disk;
@@ -206,7 +220,7 @@ bool programs_keep_own(const struct programs *programs, struct error *error)
         return false;
     }
     bool done = true;
-    if (!file_exists(path)) {
+    if (!programs_have_whole(programs, digest)) {
         done = file_make_folder(folder, error) && file_read(own_file, PROGRAM_MAX_BYTES, &bytes, &part.size, error);
         part.bytes = bytes;
         done = done && has_room(programs, part.size, error) && file_write_atomic(path, &part, 1, error);

@@ -59,6 +59,9 @@ bool programs_name(struct programs *programs, const char *config_path, struct er
 bool programs_path(const struct programs *programs, const char *digest, char path[VERSIONS_PATH], struct error *error);
 bool programs_have(const struct programs *programs, const char *digest);
 
+/* The same, by its bytes. One that the disk has changed is removed, so that it can be taken in again. */
+bool programs_have_whole(const struct programs *programs, const char *digest);
+
 /* Keeps the program that runs, unless it is there; so that going back to it needs nobody. */
 bool programs_keep_own(const struct programs *programs, struct error *error);
 
@@ -111,7 +114,8 @@ bool program_prepare(const char *config_path, uint64_t version, bool on_probatio
 
 /*
  * At the start of a process, after probation_check and before the config is read: goes over to the program of the
- * version in force, or returns in the right one. One that can't be executed is gone back from.
+ * version in force, or returns in the right one. One that can't be executed is gone back from; so is one that the disk
+ * has lost or changed, which is not the version's fault.
  */
 void program_launch(const char *config_path);
 

@@ -9,7 +9,8 @@
  *   It keeps nothing that a crash could cost.
  * - Probation: a version that a process has just restarted in may kill it, in the parsing of the config or at any
  *   later point. So the process counts its own starts on disk before it reads the config; one that finds that it has
- *   died in this version twice goes back to the fallback by itself. What starts it again need not know.
+ *   died in this version twice goes back to the fallback by itself. What starts it again need not know. A start that
+ *   finds the version's files damaged tells nothing about the version: the process goes back and takes it anew.
  *
  * A rollout may bring a program, too (base/process/program.h). Then a restart executes that one instead. It may hang
  * before anybody can ask it how it is, so an alarm goes with it, which the kernel delivers whatever the program does:
@@ -98,8 +99,14 @@ bool probation_count(const char *config_path, struct error *error);
 void probation_fail(const char *config_path);
 
 /*
+ * The disk has changed what the target is made of, which is not the version's fault: goes back, and may come again.
+ * damage: what people are told.
+ */
+void probation_give_up(const char *config_path, const char *damage);
+
+/*
  * At the start of a process, before the config is read: counts, unless who executed it did, and goes back if it is
- * time. config_path NULL: none.
+ * time, or if the target's files are damaged. config_path NULL: none.
  */
 void probation_check(const char *config_path);
 

@@ -137,8 +137,9 @@ bool lineage_path(const struct config *config, uint64_t version, char path[VERSI
 
 bool lineage_is_fresh(const struct config *config)
 {
+    const uint64_t version = (uint64_t)config->fleet.version;
     struct lineage lineage;
-    return lineage_read(config, &lineage) && lineage.target == (uint64_t)config->fleet.version;
+    return lineage_read(config, &lineage) && (lineage.target == version || lineage.fallback == version);
 }
 
 bool lineage_of(const struct config *config, uint64_t version, struct lineage *lineage)

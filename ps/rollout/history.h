@@ -44,7 +44,7 @@ bool lineage_read(const struct config *config, struct lineage *lineage);
 /* The rollout by which this version came here; false likewise. */
 bool lineage_of(const struct config *config, uint64_t version, struct lineage *lineage);
 
-/* Is this process in the version that the last rollout led to? Then it may not be settled yet. */
+/* Is this process in one of the two versions of the last rollout? Then that may not be settled yet. */
 bool lineage_is_fresh(const struct config *config);
 
 /* The manifest by which this version came: CONFIG.d/00000005.manifest. */

@@ -35,6 +35,9 @@ enum {
 
 static const double RESOLVE_S = 5.0;
 
+/* After which it follows the fleet once more into a version that it died in: it may have been killed by others. */
+static const double FAILED_S = 60.0;
+
 static void write_audit(const struct rollout_participant *participant, const char *what, uint64_t version,
                         const char *outcome, uint64_t left_out)
 {
@@ -423,7 +426,7 @@ static bool take_program(struct rollout_participant *participant, const struct m
     prune_programs(participant, manifest);
     snprintf(fetch->digest, sizeof fetch->digest, "%s", program->digest);
     fetch->size = program->size;
-    fetch->is_due = !programs_have(&fetch->programs, program->digest);
+    fetch->is_due = !programs_have_whole(&fetch->programs, program->digest);
     return true;
 }
 
@@ -547,12 +550,38 @@ static bool has_failed(const struct rollout_participant *participant, uint64_t v
     return true;
 }
 
+/* What runs here may have come with config.json alone, or be older than what the manifest goes back to. */
+static bool keep_own_version(const struct rollout_participant *participant, struct error *error)
+{
+    struct error ignored;
+    if (versions_verify(&participant->versions, participant->version, &ignored)) {
+        return true;
+    }
+    char *text = config_job_text(participant->config);
+    const bool done = text ? versions_add(&participant->versions, participant->version, text, strlen(text), error)
+                           : error_set(error, "out of memory");
+    free(text);
+    return done;
+}
+
+/* A ps that stays behind holds all up, and a version that the fleet is in is good enough to be tried again. */
+static bool may_follow(struct rollout_participant *participant, uint64_t version, struct error *error)
+{
+    const double now_s = clock_monotonic_s();
+    if (!has_failed(participant, version, error)) {
+        return true;
+    }
+    participant->failed_s = participant->failed_s > 0 ? participant->failed_s : now_s;
+    return now_s - participant->failed_s >= FAILED_S;
+}
+
 /* The next process is in that version; one that it kills goes back to this one. */
 static bool prepare_next(const struct rollout_participant *participant, uint64_t version, bool is_back,
                          struct error *error)
 {
     const char *path = participant->config->path;
-    return (is_back || probation_begin(path, version, participant->version, error)) &&
+    return (is_back ||
+            (keep_own_version(participant, error) && probation_begin(path, version, participant->version, error))) &&
            program_prepare(path, version, !is_back, error);
 }
 
@@ -575,7 +604,7 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
         return error_set(error, "the manifest is old: version %llu, but version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)participant->version);
     }
-    return (is_back || !has_failed(participant, now->version, error)) &&
+    return (is_back || may_follow(participant, now->version, error)) &&
            parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
            (is_back || take_program(participant, &manifest, error)) &&
@@ -586,7 +615,7 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
 
 /* --- Life --- */
 
-/* What the last rollout left here. A version that came by it may not be settled yet. */
+/* What the last rollout left here. It may not be settled yet, and go back to the newest checkpoint there is. */
 static void recall(struct rollout_participant *participant)
 {
     struct lineage lineage;
@@ -596,7 +625,7 @@ static void recall(struct rollout_participant *participant)
     if (lineage.kind != ROLLOUT_JOB) {
         memcpy(participant->digests, lineage.digests, sizeof participant->digests);
     }
-    participant->prepared = lineage.target == participant->version;
+    participant->prepared = lineage.target == participant->version || lineage.fallback == participant->version;
 }
 
 bool participant_create(struct rollout_participant *participant, const struct config *config, struct member who,

@@ -94,6 +94,7 @@ struct rollout_participant {
     bool brings_program;      /* the target is to run in another program than the fallback */
     struct audit_meter meter; /* of manifests that came */
     uint32_t refusals;        /* of what is tried again */
+    double failed_s;          /* since when this process knows that the one before it died in what it is to follow */
     enum rollout_order tried; /* the last order of its phase that ended badly, or well */
     char message[256];
 };

@@ -55,6 +55,7 @@ struct fleet_member {
     uint64_t started_in; /* by its config at the start */
     uint64_t switching;  /* the last that it began to switch to */
     bool has[MOST_VERSIONS];
+    uint64_t came_from[MOST_VERSIONS]; /* what it was in before each; 0: it never was in it */
     struct {
         uint64_t incarnation, started_in;
     } lives[MOST_LIVES]; /* the latest */
@@ -315,9 +316,10 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
     if (!content->is_signed) {
         fail("%s takes version %llu, which the operator never signed", world.here->name, (unsigned long long)number);
     }
-    if (number < from && content_of(from)->fallback != number) {
-        fail("%s goes from version %llu back to %llu, which is not its fallback", world.here->name,
-             (unsigned long long)from, (unsigned long long)number);
+    struct fleet_member *member = &fleet.members[world.here->number];
+    if (number < from && content_of(from)->fallback != number && member->came_from[from] != number) {
+        fail("%s goes from version %llu back to %llu, which is neither its fallback nor what it came from",
+             world.here->name, (unsigned long long)from, (unsigned long long)number);
     }
     for (int i = 0; number > from && i < fleet.member_count; i++) {
         const bool may_miss = comes_and_goes(i) || (content->waited && i > oracle.ps) || content->off[i];
@@ -326,12 +328,15 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
                  world.machines[i].name);
         }
     }
-    fleet.members[world.here->number].switching = number;
+    member->switching = number;
+    if (number > from) {
+        member->came_from[number] = from;
+    }
     bool done = __real_versions_switch(versions, number, error);
     say("switches from version %llu to %llu%s%s", (unsigned long long)from, (unsigned long long)number,
         done ? "" : ": ", done ? "" : error->text);
     if (done) {
-        fleet.members[world.here->number].version = number;
+        member->version = number;
     }
     return done;
 }

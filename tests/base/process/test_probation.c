@@ -79,6 +79,37 @@ static void two_deaths_are_enough(void **state)
     assert_false(probation_read(config_path, &probation));
 }
 
+static void damage(const char *name)
+{
+    char path[200];
+    const struct file_part part = {"[ ]", 3};
+    struct error error;
+    snprintf(path, sizeof path, "%s.d/%s", config_path, name);
+    assert_true(file_write_atomic(path, &part, 1, &error));
+}
+
+/* A disk that changed a version's file says nothing about the version: it may be taken again. */
+static void a_damaged_version_did_not_fail(void **state)
+{
+    struct probation probation;
+    (void)state;
+    begin_version_2();
+    probation_check(config_path);
+    damage("00000002.json");
+    probation_check(config_path);
+    assert_int_equal(current(), 1);
+    assert_false(probation_read(config_path, &probation));
+    begin_version_2(); /* which writes it again */
+    probation_check(config_path);
+    assert_int_equal(current(), 2);
+    damage("00000001.json"); /* nor is one gone back to that can't be read */
+    damage("00000002.json");
+    for (int start = 0; start < PROBATION_STARTS + 2; start++) {
+        probation_check(config_path);
+        assert_int_equal(current(), 2);
+    }
+}
+
 /* Of what is no record, nothing is believed, and nothing is counted. */
 static void a_damaged_record_is_none(void **state)
 {
@@ -165,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(two_deaths_are_enough, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_damaged_version_did_not_fail, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_damaged_record_is_none, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_damaged_one_is_not_obeyed, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_process_that_lives_is_left_alone, make_folder, remove_folder),

@@ -18,6 +18,7 @@
 
 #include "base/file.h"
 #include "base/process/program.h"
+#include "base/process/restart.h"
 
 enum { SIZE = 300000, PIECE = 70000 };
 
@@ -251,6 +252,66 @@ static void versions_name_their_programs(void **state)
     assert_non_null(strstr(error.text, "is damaged"));
 }
 
+static uint64_t version_in_force(void)
+{
+    bool there;
+    uint64_t version;
+    struct error error;
+    assert_true(versions_current(config, &there, &version, &error) && there);
+    return version;
+}
+
+/* Version 6 is about to start in the program made last, and can go back to version 4. */
+static void begin_version_6(void)
+{
+    struct versions versions;
+    struct error error;
+    assert_true(versions_open(&versions, config, &error));
+    assert_true(versions_add(&versions, 4, "{}", 2, &error) && versions_add(&versions, 6, "{}", 2, &error));
+    assert_true(program_set_version(config, 6, digest, &error));
+    assert_true(probation_begin(config, 6, 4, &error) && versions_switch(&versions, 6, &error));
+}
+
+/* One that no kernel starts has failed; one that the disk has lost or changed has not, and is fetched again. */
+static void a_damaged_program_did_not_fail(void **state)
+{
+    (void)state;
+    struct error error;
+    struct probation probation;
+    char path[VERSIONS_PATH];
+    char name[] = "trainer", *arguments[] = {name, NULL};
+    restart_remember(arguments);
+    make_program(EM_AARCH64, 12);
+    begin_version_6();
+    program_launch(config); /* it is not there */
+    assert_int_equal(version_in_force(), 4);
+    assert_false(probation_read(config, &probation));
+
+    assert_true(take(SIZE, &error));
+    assert_true(programs_path(&programs, digest, path, &error));
+    begin_version_6();
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && pwrite(fd, "zz", 2, SIZE / 2) == 2);
+    close(fd);
+    program_launch(config);
+    assert_int_equal(version_in_force(), 4);
+    assert_false(probation_read(config, &probation));
+    assert_false(programs_have(&programs, digest));
+
+    make_program(EM_S390, 13); /* which execve refuses on every machine that tests run on */
+    const struct file_part part = {bytes, SIZE};
+    assert_true(programs_path(&programs, digest, path, &error));
+    *strrchr(path, '/') = '\0';
+    assert_true(file_make_folder(path, &error));
+    assert_true(programs_path(&programs, digest, path, &error));
+    assert_true(file_write_atomic(path, &part, 1, &error));
+    assert_int_equal(chmod(path, 0755), 0);
+    begin_version_6();
+    program_launch(config);
+    assert_int_equal(version_in_force(), 4);
+    assert_true(probation_read(config, &probation) && probation.failed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +324,7 @@ int main(void)
         cmocka_unit_test(says_what_is_no_program),
         cmocka_unit_test(keeps_those_that_are_named),
         cmocka_unit_test(versions_name_their_programs),
+        cmocka_unit_test(a_damaged_program_did_not_fail),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

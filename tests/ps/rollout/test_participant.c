@@ -308,8 +308,8 @@ static void a_key_that_anybody_may_replace(void **state)
     says(PHASE_STAGED, 1, "");
 }
 
-/* A machine that was away goes over to what killed this process before no second time, nor for ever. */
-static void what_failed_here_is_not_caught_up_with(void **state)
+/* A machine that was away goes over to what killed this process before only now and then. */
+static void what_failed_here_is_caught_up_with_later(void **state)
 {
     (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
@@ -329,6 +329,71 @@ static void what_failed_here_is_not_caught_up_with(void **state)
     says(PHASE_FAILED, 1, "it failed 2 times when started in version 2");
     assert_int_equal(host.left, 0);
     assert_int_equal(current(), 1);
+    participant.failed_s -= 60;
+    for (int i = 0; i < 100; i++) {
+        participant_act(&participant, &order);
+    }
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 2);
+}
+
+/* Started again while a rollout is under way, it must not write over the checkpoint to go back to. */
+static void holds_until_it_is_settled(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    assert_false(lineage_is_fresh(&config));
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    assert_int_equal(host.prepared, 1);
+    start();
+    assert_true(lineage_is_fresh(&config));
+    order.order = ORDER_SWITCH;
+    participant_act(&participant, &order);
+    assert_int_equal(host.prepared + host.settled, 0);
+    participant_act(&participant, &(struct participant_order){.order = ORDER_NOTHING, .settled = true});
+    assert_int_equal(host.settled, 1);
+}
+
+/* Back to what ran here, which is neither of the two that the manifest names, and was never rolled out. */
+static void goes_back_to_what_it_ran_before(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_CATCH_UP, 2, 0.25, 3, 0.125, "", secret_key);
+    char path[128];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    order.in_force = 3;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    for (int i = 0; i <= PROBATION_STARTS; i++) {
+        assert_int_equal(current(), 3);
+        probation_check(path);
+    }
+    assert_int_equal(current(), 1);
+    start();
+    says(PHASE_NONE, 1, "");
+}
+
+/* What the disk has done to a version's file is made good by taking it again. */
+static void a_damaged_version_is_caught_up_with_again(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
+    char path[128];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    order.in_force = 2;
+    participant_act(&participant, &order);
+    assert_int_equal(current(), 2);
+    probation_check(path);
+    write_text("config.json.d/00000002.json", "{}");
+    probation_check(path);
+    assert_int_equal(current(), 1);
+    start();
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 2);
+    start();
+    says(PHASE_NONE, 2, "");
 }
 
 /* ps 0 may send manifests as often as it likes. */
@@ -635,10 +700,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_a_machines_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_key_that_anybody_may_replace, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_failed_here_is_not_caught_up_with, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_failed_here_is_caught_up_with_later, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_audit_log_stays_small, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_the_machine_cant_bear, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(holds_until_it_is_settled, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_damaged_version_is_caught_up_with_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_is_no_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_damaged_manifest_is_not_obeyed, set_up, tear_down),
