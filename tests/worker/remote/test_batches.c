@@ -262,62 +262,70 @@ static void requests_that_make_no_sense(void **state)
 
 /* --- A server of the test's own --- */
 
+struct manner {
+    int64_t off; /* added to a batch's number */
+    int label, images;
+    uint32_t total;
+    int cut_after; /* batches; then the connection ends; -1: never */
+    bool objects, answers_pong;
+};
+
+static const struct manner well = {.label = 1, .images = BATCH, .total = IMAGES, .cut_after = -1};
+
 static struct {
     struct fake_member member;
-    struct message_batch batch; /* but for what follows from the question */
-    int64_t off;                /* added to the number */
-    int label, images;
-    int cut_after; /* batches; then the connection ends, once; -1: never */
-    bool objects, silent;
-    enum message_type by;
+    struct manner ill; /* how it answers a question for batches from this one on, once; -1: none */
+    atomic_llong ill_at;
+    atomic_bool silent;
 } fake;
+
+/* The next question for batches from `number` on is answered like that. What was asked before is answered well. */
+static void misbehave(int64_t number, struct manner ill)
+{
+    fake.ill = ill;
+    atomic_store(&fake.ill_at, number);
+}
 
 static bool answer(struct fake_member *member, struct channel *channel)
 {
     const struct message_get_batches asked = channel->message.get_batches;
     const uint64_t request = channel->frame.request;
     const struct message_pong pong = {1};
+    long long at = asked.first;
+    const struct manner does = atomic_compare_exchange_strong(&fake.ill_at, &at, -1) ? fake.ill : well;
     struct error error;
     (void)member;
     tell("asks %u from %lld\n", asked.count, (long long)asked.first);
-    if (fake.objects) {
-        fake.objects = false;
+    if (does.objects) {
         return fake_member_object(channel, ERROR_INTERNAL);
     }
-    if (fake.silent || fake.by == MESSAGE_pong) {
-        fake.by = 0;
-        fake.batch.total = IMAGES;
-        return fake.silent || fake_member_say(channel, MESSAGE_pong, &pong);
+    if (atomic_load(&fake.silent) || does.answers_pong) {
+        return !does.answers_pong || fake_member_say(channel, MESSAGE_pong, &pong);
     }
+    struct message_batch batch = {.pixels = PIXELS, .total = does.total, .description = "d", .number = -1};
     if (asked.count == 0) {
-        return fake_member_say(channel, MESSAGE_batch, &fake.batch);
+        return fake_member_say(channel, MESSAGE_batch, &batch);
     }
     for (uint32_t i = 0; i < asked.count; i++) {
         uint8_t bytes[64 * (2 + PIXELS)] = {0};
-        struct message_batch batch = fake.batch;
-        batch.number = asked.first + i + fake.off;
-        batch.examples = (uint32_t)fake.images;
-        for (int k = 0; k < fake.images; k++) {
-            put_le16(bytes + 2 * k, (uint16_t)fake.label);
-            memset(bytes + 2 * fake.images + k * PIXELS, (int)batch.number, PIXELS);
+        batch.number = asked.first + i + does.off;
+        batch.examples = (uint32_t)does.images;
+        for (int k = 0; k < does.images; k++) {
+            put_le16(bytes + 2 * k, (uint16_t)does.label);
+            memset(bytes + 2 * does.images + k * PIXELS, (int)batch.number, PIXELS);
         }
-        struct iovec bulk = {bytes, batch_bytes((size_t)fake.images, PIXELS)};
+        struct iovec bulk = {bytes, batch_bytes((size_t)does.images, PIXELS)};
         const struct outgoing frame = {.type = MESSAGE_batch,
                                        .request = request,
                                        .message = &batch,
                                        .bulk = &bulk,
                                        .bulk_parts = 1,
                                        .more = i + 1 < asked.count};
-        if (fake.cut_after-- == 0 || !channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
+        if ((int)i == does.cut_after || !channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
             connection_flush(channel->connection, fake_member_soon(), &error);
             return false;
         }
     }
-    fake.off = 0;
-    fake.label = 1;
-    fake.images = BATCH;
-    fake.batch.pixels = PIXELS;
-    fake.batch.total = IMAGES;
     return true;
 }
 
@@ -325,10 +333,7 @@ static void begin_faked(void)
 {
     memset(&fake, 0, sizeof fake);
     fake_member_listen(&fake.member, MEMBER_WORKER, 0);
-    fake.batch = (struct message_batch){.pixels = PIXELS, .total = IMAGES, .description = "d", .number = -1};
-    fake.label = 1;
-    fake.images = BATCH;
-    fake.cut_after = -1;
+    atomic_store(&fake.ill_at, -1);
     begin("2", socket_port(fake.member.listener));
     create_feed();
     told();
@@ -400,22 +405,21 @@ static void nonsense(void **state)
     (void)state;
     begin_faked();
     start_fake();
-    fake.by = MESSAGE_pong;
+    misbehave(0, (struct manner){.answers_pong = true});
     ask(); /* and again */
-    fake.objects = true;
+    misbehave(0, (struct manner){.objects = true});
     take_of_fake(0);
     const int wrongs = 6;
     for (int i = 0; i < wrongs; i++) {
         const int before = atomic_load(&fake.member.connections);
-        AWAIT(was_told("asks 3 from "));
-        usleep(5000); /* the answer to that is on its way */
-        told();
-        fake.off = i == 0;
-        fake.label = i == 1 ? CLASSES : 1;
-        fake.images = i == 2 ? BATCH + 1 : BATCH;
-        fake.batch.total = i == 3 ? 0 : IMAGES;
-        fake.by = i == 4 ? MESSAGE_pong : 0;
-        fake.cut_after = i == 5 ? 1 : -1;
+        struct manner ill = well;
+        ill.off = i == 0;
+        ill.label = i == 1 ? CLASSES : 1;
+        ill.images = i == 2 ? BATCH + 1 : BATCH;
+        ill.total = i == 3 ? 0 : IMAGES;
+        ill.answers_pong = i == 4;
+        ill.cut_after = i == 5 ? 1 : -1;
+        misbehave(20 * (i + 1), ill);
         take_of_fake(20 * (i + 1));
         AWAIT(atomic_load(&fake.member.connections) == before + 1);
     }
@@ -440,7 +444,7 @@ static void no_batches(void **state)
     begin_faked();
     start_fake();
     ask();
-    fake.silent = true;
+    atomic_store(&fake.silent, true);
     atomic_store(&bench.given_up, true);
     assert_int_equal(batch_fetcher_take(bench.feed, 3, &batch, &error), PUSH_PULL_STOPPED);
     end_faked();
