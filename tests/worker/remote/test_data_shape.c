@@ -76,9 +76,9 @@ static const char *learn(struct config *config, const char *layers_key, const ch
     fake_member_start(&said.chief, &chief, answer);
     const bool done = data_shape_learn(&dataset, config, &identity, &traffic, &error);
     heard();
+    fake_member_stop(&said.chief);
     dataset_free(&dataset);
     identity_destroy(&identity);
-    fake_member_stop(&said.chief);
     return done ? NULL : error.text;
 }
 

@@ -17,6 +17,7 @@
 #include "tests/worker/remote/story.h"
 
 enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4 };
+enum { WAIT_MS = 60000 }; /* never over before all have answered */
 
 static struct hello_identity self;
 
@@ -199,10 +200,12 @@ static void begin(const char *layers, const char *optimizer)
 
 static void end(void)
 {
+    for (int i = 0; i < SERVERS; i++) {
+        fake_member_stop(&servers[i].member); /* one may still be sending the spans of the exchange */
+    }
     push_pull_destroy(&bench.exchange);
     checkpoint_state_destroy(&bench.state);
     for (int i = 0; i < SERVERS; i++) {
-        fake_member_stop(&servers[i].member);
         for (int v = 0; v < STORE_VECTORS; v++) {
             free(servers[i].vectors[v]);
         }
@@ -380,15 +383,15 @@ static void snapshots(void **state)
     struct error error;
     (void)state;
     begin("6,20,3", "sgd");
-    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
     assert_string_equal(told(), "ps 0: snapshot 5 at -1\nps 1: snapshot 5 at -1\n");
     assert_true(answer.taken && !answer.same && answer.global_step == 11);
     servers[0].step = 11;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 6, 11, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 6, 11, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
     assert_true(answer.taken && answer.same && answer.global_step == 11);
     told();
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 7, 12, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 7, 12, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
     assert_string_equal(told(), "ps 0: snapshot 7 at 12\nps 1: snapshot 7 at 12\n"
                                 "ps 0: snapshot 7 at 12, waits\nps 1: snapshot 7 at 12, waits\n");
     assert_true(answer.taken && answer.same);
@@ -397,7 +400,7 @@ static void snapshots(void **state)
     assert_string_equal(told(), "ps 0: snapshot 8 at 12\nps 1: snapshot 8 at 12\n");
     assert_true(!answer.taken && answer.global_step == 11);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 9, -1, 100, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 9, -1, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
     assert_string_equal(told(), "ps 0: snapshot 9 at -1\nps 1: snapshot 9 at -1\n"); /* of now: nothing to wait for */
     assert_false(answer.taken);
     end();
@@ -414,7 +417,7 @@ static void orders(void **state)
     assert_int_equal(order, ORDER_TAKEN);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
     told();
-    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 200, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, WAIT_MS, &order, &error), PUSH_PULL_DONE);
     assert_string_equal(told(), "ps 0: snapshot 5 at 50, waits\nps 1: snapshot 5 at 50, waits\n");
     assert_int_equal(order, ORDER_PENDING);
     servers[0].fails[MESSAGE_snapshot] = ERROR_PASSED;
