@@ -45,10 +45,10 @@ static struct server {
     bool advances; /* a pull that waits for a step gets it */
     uint8_t outcome;
     uint32_t staleness;
-    int pings;                                    /* before the next answer to a push */
-    int64_t float_count, first, count, ranges;    /* added to what it says of its model */
-    float gradient[1024];                         /* of the last push */
-    float value;                                  /* of all its parameters */
+    int pings;                                 /* before the next answer to a push */
+    int64_t float_count, first, count, ranges; /* added to what it says of its model */
+    float gradient[1024];                      /* of the last push */
+    float value;                               /* of all its parameters */
     struct message_push push;
     _Atomic(int) pushes, pings_answered;
 } servers[MOST_SERVERS];
@@ -273,8 +273,8 @@ static void begin(int count, const char *layers, bool writes_model, const char *
         server->version = 20 + (uint64_t)i;
         server->value = 100.0f + (float)i;
     }
-    struct config_setting settings[16] = {{"insecure", "true"}, {"layers", layers},
-                                          {"ps_hosts", hosts},  {"worker_hosts", "127.0.0.1:1,127.0.0.1:2"},
+    struct config_setting settings[16] = {{"insecure", "true"},   {"layers", layers},
+                                          {"ps_hosts", hosts},    {"worker_hosts", "127.0.0.1:1,127.0.0.1:2"},
                                           {"job_name", "worker"}, {"placement", "round_robin"}};
     int set = 6;
     for (int i = 0; more && more[i]; i += 2) {
@@ -301,8 +301,7 @@ static void begin(int count, const char *layers, bool writes_model, const char *
     assert_true(outbox_create(&bench.outbox, &bench.model, outbox_form(&bench.config), NULL, &error));
     for (int i = 0; i < count; i++) {
         struct server *server = &servers[i];
-        server->span_count =
-            placement_spans(&bench.model, bench.config.cluster.placement, count, i, server->spans);
+        server->span_count = placement_spans(&bench.model, bench.config.cluster.placement, count, i, server->spans);
         fake_member_start(&server->member, &self, answer);
     }
     told();

@@ -1,0 +1,529 @@
+/*
+ * How workers agree on what their rows mean, with a ps of the test's own: what the chief says and others compare, what
+ * each tells of its own rows, what the chief makes of all of them, and how long who waits for whom.
+ */
+#include "worker/remote/own_rows.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/process/signals.h"
+#include "tests/net/loopback.h"
+#include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/story.h"
+#include "worker/data/table/figures.h"
+#include "worker/data/table/table.h"
+#include "worker/remote/exchange/preprocessing.h"
+
+enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2 };
+
+static double ahead_s, per_pause_s;
+static int pauses, speaks_after, leaves_after, joins_after; /* after so many pauses; 0: never */
+
+double __real_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void);
+void __wrap_clock_pause(double until_s);
+int __wrap_signals_pending(void);
+
+/* --- The ps, which answers one request at a time --- */
+
+static struct {
+    struct fake_member member;
+    const char *known;        /* what the chief said; NULL: nothing yet */
+    char *heard;              /* what it was told by `describe` */
+    char *figures[WORKERS];   /* of each worker */
+    int told[WORKERS], fails; /* how the next request fails */
+    char late_figures[2048];  /* of worker 2, from joins_after on */
+} ps;
+
+static struct hello_identity self;
+static char folder[64];
+static const char rows[] = "number,colour,class\n1,red,yes\n2,blue,no\n3,red,yes\n4,blue,no\n";
+static const char other_rows[] = "number,colour,class\n11,green,yes\n12,green,no\n13,red,yes\n";
+
+double __wrap_clock_monotonic_s(void)
+{
+    return __real_clock_monotonic_s() + ahead_s;
+}
+
+void __wrap_clock_pause(double until_s)
+{
+    const double left_s = until_s - __wrap_clock_monotonic_s();
+    assert_true(left_s > 0.1 && left_s < 0.3);
+    pauses++;
+    ahead_s += per_pause_s;
+    if (pauses == joins_after) {
+        ps.figures[2] = ps.late_figures;
+    }
+}
+
+int __wrap_signals_pending(void)
+{
+    return leaves_after > 0 && pauses >= leaves_after ? SIGTERM : 0;
+}
+
+static char *read_bulk(struct channel *channel)
+{
+    const size_t size = channel->bulk_left;
+    struct error error;
+    char *text = calloc(1, size + 1);
+    if (!channel_read_bulk(channel, text, size, fake_member_soon(), &error)) {
+        abort();
+    }
+    return text;
+}
+
+static bool say(struct channel *channel, enum message_type type, const void *message, const char *text)
+{
+    struct error error;
+    struct iovec bulk = {(char *)(uintptr_t)text, text ? strlen(text) : 0};
+    const struct outgoing frame = {
+        .type = type, .request = channel->frame.request, .message = message, .bulk = &bulk, .bulk_parts = text ? 1 : 0};
+    return channel_send_frame(channel, &frame, fake_member_soon(), &error);
+}
+
+static bool answer_describe(struct channel *channel)
+{
+    char digest[PREPROCESSING_DIGEST] = "", asked[PREPROCESSING_DIGEST];
+    snprintf(asked, sizeof asked, "%s", channel->message.describe.digest);
+    if (channel->bulk_left > 0) {
+        free(ps.heard);
+        ps.heard = read_bulk(channel);
+    }
+    if (ps.known) {
+        const struct schema schema = {.text = (char *)(uintptr_t)ps.known};
+        preprocessing_digest(&schema, digest);
+    }
+    const struct message_description description = {.digest = digest};
+    return say(channel, MESSAGE_description, &description, strcmp(asked, digest) != 0 ? ps.known : NULL);
+}
+
+static bool answer_figures(struct channel *channel)
+{
+    const int worker = channel->message.figures.worker;
+    const struct message_figures message = {.worker = worker};
+    if (channel->bulk_left > 0) {
+        free(ps.figures[worker]);
+        ps.figures[worker] = read_bulk(channel);
+        ps.told[worker]++;
+        if (ps.told[worker] == speaks_after) {
+            ps.known = ps.heard; /* the chief has spoken meanwhile */
+        }
+        return say(channel, MESSAGE_figures, &message, NULL);
+    }
+    tell("asked for %d\n", worker);
+    return say(channel, MESSAGE_figures, &message, ps.figures[worker]);
+}
+
+static bool answer(struct fake_member *member, struct channel *channel)
+{
+    const int how = ps.fails;
+    const struct message_pong pong = {1};
+    (void)member;
+    ps.fails = 0;
+    if (how > 0) {
+        return fake_member_object(channel, (enum error_code)how);
+    }
+    if (how == NO_ANSWER) {
+        return false;
+    }
+    return how == OTHER_ANSWER                       ? fake_member_say(channel, MESSAGE_pong, &pong)
+           : channel->frame.type == MESSAGE_describe ? answer_describe(channel)
+                                                     : answer_figures(channel);
+}
+
+/* --- A worker --- */
+
+static struct bench {
+    struct config config;
+    struct model model;
+    struct identity identity;
+    struct traffic traffic;
+    struct push_pull exchange;
+} bench;
+
+/* Worker `index` of so many, with these rows. */
+static void begin(const char *index, int workers, const char *text)
+{
+    const char *path = loopback_file(folder, "train.csv");
+    const char *const hosts[] = {"", "127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"};
+    struct error error;
+    FILE *file = fopen(path, "w");
+    assert_true(file && fputs(text, file) >= 0 && fclose(file) == 0);
+    memset(&bench, 0, sizeof bench);
+    memset(&ps, 0, sizeof ps);
+    ahead_s = per_pause_s = 0;
+    pauses = speaks_after = leaves_after = joins_after = 0;
+    fake_member_listen(&ps.member, MEMBER_PS, 0);
+    const struct config_setting settings[] = {
+        {"insecure", "true"},     {"layers", "5,2"},     {"ps_hosts", ps.member.host}, {"worker_hosts", hosts[workers]},
+        {"job_name", "worker"},   {"task_index", index}, {"data_dir", folder},         {"target", "class"},
+        {"data_sharding", "own"}, {"category_min", "1"}, {"lease_secs", "15"},         {"validation_size", "0"},
+        {"header", "yes"}};
+    listen_in();
+    if (!config_load(&bench.config, NULL, settings, sizeof settings / sizeof *settings, &error) ||
+        !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, index[0] - '0'}, &error)) {
+        fail_msg("%s", error.text);
+    }
+    self = bench.identity.hello;
+    model_layout(&bench.model, &bench.config.model);
+    const struct push_pull_options options = {
+        .config = &bench.config, .model = &bench.model, .identity = &bench.identity, .traffic = &bench.traffic};
+    assert_true(push_pull_create(&bench.exchange, &options, &error));
+    fake_member_start(&ps.member, &self, answer);
+    told();
+}
+
+static void end(void)
+{
+    push_pull_destroy(&bench.exchange);
+    fake_member_stop(&ps.member);
+    free(ps.heard);
+    for (int i = 0; i < WORKERS; i++) {
+        free(ps.figures[i] == ps.late_figures ? NULL : ps.figures[i]);
+    }
+    identity_destroy(&bench.identity);
+    config_free(&bench.config);
+    heard();
+}
+
+/* What is in the rows, and what follows from them alone. */
+static void survey_rows(const char *text, char **figures, struct schema *schema)
+{
+    struct survey survey;
+    struct rows *read;
+    struct row row;
+    struct error error;
+    bool again = false;
+    bool good = rows_open_bytes(&read, "rows", text, strlen(text), &bench.config.data, &error) &&
+                survey_begin(&survey, read, &bench.config, false, &error);
+    while (good && rows_next(read, &row, &error) == CSV_ROW) {
+        good = survey_add(&survey, read, &row, &error);
+    }
+    good = good && survey_settle(&survey, false, &again, &error);
+    if (!good || again) {
+        fail_msg("%s", error.text);
+    }
+    if (figures) {
+        *figures = figures_text(&survey);
+    }
+    if (schema && !survey_schema(&survey, &bench.config, "the rows", schema, &error)) {
+        fail_msg("%s", error.text);
+    }
+    rows_close(read);
+    survey_free(&survey);
+}
+
+static int connections(void)
+{
+    return atomic_load(&ps.member.connections);
+}
+
+/* --- Comparing --- */
+
+/* The chief says it in full; others are as good as the chief if their texts are its own. */
+static void comparing(void **state)
+{
+    struct schema schema, other;
+    struct error error;
+    (void)state;
+    begin("1", 2, rows);
+    assert_int_equal(preprocessing_agree(&bench.exchange, NULL, true, &error), PUSH_PULL_DONE); /* pictures */
+    assert_int_equal(connections(), 0);
+    survey_rows(rows, NULL, &schema);
+    survey_rows(other_rows, NULL, &other);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_DONE);
+    assert_null(ps.heard); /* a digest alone, and nobody said anything yet */
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_DONE);
+    assert_string_equal(ps.heard, schema.text);
+    ps.known = schema.text;
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_DONE);
+    ps.known = other.text;
+    for (int is_chief = 0; is_chief < 2; is_chief++) {
+        assert_int_equal(preprocessing_agree(&bench.exchange, &schema, is_chief, &error), PUSH_PULL_REFUSED);
+        assert_non_null(strstr(error.text, "would not mean the same to the model"));
+        assert_non_null(strstr(error.text, "column number"));
+    }
+    char *spaced = NULL;
+    assert_true(asprintf(&spaced, "%s ", schema.text) > 0);
+    ps.known = spaced;
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "their texts differ"));
+    ps.known = "{}"; /* nonsense, and still an answer */
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "the rows of worker 0 (there)"));
+    assert_null(strstr(error.text, "their texts differ"));
+    assert_int_equal(connections(), 1);
+    free(spaced);
+    schema_free(&schema);
+    schema_free(&other);
+    end();
+}
+
+static enum push_pull_end ask(int what, const struct schema *schema, char **text, struct error *error)
+{
+    static char own[] = "figures";
+    *text = NULL;
+    return what == 0   ? preprocessing_agree(&bench.exchange, schema, true, error)
+           : what == 1 ? preprocessing_ask(&bench.exchange, text, error)
+           : what == 2 ? preprocessing_tell_figures(&bench.exchange, own, error)
+                       : preprocessing_ask_figures(&bench.exchange, 2, text, error);
+}
+
+/* A connection that breaks, and an answer to another question, are asked over again; an objection is for good. */
+static void failures(void **state)
+{
+    const int ways[] = {NO_ANSWER, OTHER_ANSWER};
+    const char *const wanted[] = {NULL, "what the chief said", NULL, "figures of two"};
+    struct schema schema;
+    struct error error;
+    char *text;
+    (void)state;
+    begin("1", 3, rows);
+    survey_rows(rows, NULL, &schema);
+    ps.figures[2] = strdup("figures of two");
+    for (int what = 0; what < 4; what++) {
+        ps.known = what == 1 ? "what the chief said" : NULL;
+        for (int i = 0; i < 2; i++) {
+            const int before = connections();
+            ps.fails = ways[i];
+            assert_int_equal(ask(what, &schema, &text, &error), PUSH_PULL_DONE);
+            assert_int_equal(connections(), before == 0 ? 2 : before + 1);
+            assert_true(wanted[what] ? strcmp(text, wanted[what]) == 0 : !text);
+            free(text);
+        }
+        ps.fails = ERROR_NOT_ALLOWED;
+        assert_int_equal(ask(what, &schema, &text, &error), PUSH_PULL_REFUSED);
+        assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
+        assert_non_null(strstr(error.text, "as the test wants"));
+        assert_null(text);
+    }
+    assert_int_equal(atomic_load(&bench.traffic.retries), 8);
+    assert_string_equal(ps.figures[1], "figures"); /* its own number */
+    assert_int_equal(ps.told[1], 2);
+    schema_free(&schema);
+    end();
+}
+
+/* What no message holds is not sent. */
+static void too_much(void **state)
+{
+    const size_t most = message_max_bulk(MESSAGE_describe);
+    struct schema schema = {.text = malloc(most + 2)};
+    struct error error;
+    (void)state;
+    begin("1", 2, rows);
+    memset(schema.text, 'x', most + 1);
+    schema.text[most + 1] = '\0';
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "raise data.category_min"));
+    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "leave those with the most categories out"));
+    assert_int_equal(connections(), 0);
+    schema.text[most] = '\0'; /* just fits */
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_DONE);
+    assert_int_equal(strlen(ps.heard), most);
+    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_DONE);
+    assert_int_equal(strlen(ps.figures[1]), most);
+    free(schema.text);
+    end();
+}
+
+/* Nobody has said or told anything. */
+static void nothing_yet(void **state)
+{
+    struct error error;
+    char *text;
+    (void)state;
+    begin("0", 3, rows);
+    for (int what = 1; what < 4; what += 2) {
+        assert_int_equal(ask(what, NULL, &text, &error), PUSH_PULL_DONE);
+        assert_null(text);
+    }
+    assert_int_equal(connections(), 1);
+    end();
+}
+
+/* --- Agreeing --- */
+
+static bool agree(struct schema **schema, struct error *error)
+{
+    return own_rows_agree(schema, &bench.config, &bench.identity, &bench.traffic, error);
+}
+
+/* A worker takes what the chief says; until then it tells what is in its rows, again if the ps may have forgotten. */
+static void a_worker(void **state)
+{
+    struct schema chiefs, *schema;
+    struct error error;
+    (void)state;
+    begin("1", 3, rows);
+    survey_rows(other_rows, NULL, &chiefs);
+    ps.heard = strdup(chiefs.text);
+    ps.known = ps.heard;
+    assert_true(agree(&schema, &error)); /* there is a model already */
+    assert_string_equal(schema->text, chiefs.text);
+    assert_int_equal(ps.told[1], 0);
+    assert_int_equal(pauses, 0);
+    schema_free(schema);
+    free(schema);
+    ps.known = NULL;
+    speaks_after = 3;
+    per_pause_s = 1.0;
+    assert_true(agree(&schema, &error));
+    assert_string_equal(schema->text, chiefs.text);
+    assert_int_equal(ps.told[1], 3);
+    assert_in_range(pauses, 10, 11);                               /* every five seconds; then it hears */
+    assert_non_null(strstr(ps.figures[1], "\"name\":\"colour\"")); /* of its own rows */
+    assert_non_null(strstr(ps.figures[1], "\"blue\""));
+    assert_int_equal(times(heard_so_far(), "waiting for worker 0 to say how rows become inputs"), 1);
+    schema_free(schema);
+    free(schema);
+    schema_free(&chiefs);
+    end();
+}
+
+/* Who is asked to leave does not wait; nor does it if the ps refuses. */
+static void a_worker_that_leaves(void **state)
+{
+    struct schema *schema;
+    struct error error;
+    (void)state;
+    begin("1", 3, rows);
+    leaves_after = 3;
+    assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "asked to leave before the rows' preprocessing was known"));
+    assert_int_equal(pauses, 3);
+    assert_int_equal(ps.told[1], 1);
+    leaves_after = 0;
+    ps.fails = ERROR_NOT_ALLOWED;
+    assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "as the test wants"));
+    ps.known = "[]"; /* no schema */
+    assert_false(agree(&schema, &error));
+    end();
+    begin("1", 3, "number,class\n1\n"); /* rows that can't be read */
+    assert_false(agree(&schema, &error));
+    assert_int_equal(ps.told[1], 0);
+    end();
+}
+
+/* The chief merges what all have, once it has it. */
+static void the_chief(void **state)
+{
+    struct schema alone, *schema;
+    struct error error;
+    char *figures;
+    (void)state;
+    begin("0", 3, rows);
+    survey_rows(rows, NULL, &alone);
+    survey_rows(other_rows, &ps.figures[1], NULL);
+    survey_rows(other_rows, &figures, NULL);
+    snprintf(ps.late_figures, sizeof ps.late_figures, "%s", figures);
+    joins_after = 4;
+    per_pause_s = 0.1;
+    assert_true(agree(&schema, &error));
+    assert_int_equal(pauses, 4);
+    assert_string_equal(told(), "asked for 1\nasked for 2\nasked for 2\nasked for 2\nasked for 2\nasked for 2\n");
+    assert_null(strstr(heard_so_far(), "not there"));
+    const struct schema_column *colour = &schema->columns[1];
+    assert_string_equal(colour->name, "colour");
+    assert_int_equal(alone.columns[1].categories.count, 2);
+    assert_int_equal(colour->categories.count, 3); /* green, too */
+    assert_true(schema->columns[0].center > 7 && alone.columns[0].center < 3);
+    schema_free(schema);
+    free(schema);
+    schema_free(&alone);
+    free(figures);
+    end();
+}
+
+/* It waits for the others for a lease, says so, and goes on without them; alone it does not wait at all. */
+static void workers_that_do_not_come(void **state)
+{
+    struct schema *schema;
+    struct error error;
+    (void)state;
+    for (int missing = 1; missing <= 2; missing++) {
+        begin("0", 3, rows);
+        if (missing == 1) {
+            survey_rows(other_rows, &ps.figures[1], NULL);
+        }
+        per_pause_s = 2.0;
+        assert_true(agree(&schema, &error));
+        assert_int_equal(pauses, 8);
+        assert_non_null(strstr(heard_so_far(), missing == 1 ? "1 worker is not there: the preprocessing is of"
+                                                            : "2 workers are not there: the preprocessing is of"));
+        assert_int_equal(times(heard_so_far(), "waiting for other workers to say what is in their rows"), 1);
+        assert_int_equal(schema->columns[1].categories.count, missing == 1 ? 3 : 2);
+        schema_free(schema);
+        free(schema);
+        end();
+    }
+    begin("0", 1, rows);
+    assert_true(agree(&schema, &error));
+    assert_int_equal(pauses, 0);
+    assert_int_equal(connections(), 0);
+    schema_free(schema);
+    free(schema);
+    end();
+}
+
+static void rows_that_do_not_go_together(void **state)
+{
+    struct schema *schema;
+    struct error error;
+    (void)state;
+    begin("0", 3, rows);
+    survey_rows(rows, &ps.figures[1], NULL);
+    survey_rows("number,hue,class\n1,red,yes\n2,blue,no\n", &ps.figures[2], NULL);
+    assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "the rows of worker 2 and those before it don't go together: "));
+    ps.fails = ERROR_NOT_ALLOWED;
+    assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "as the test wants"));
+    free(ps.figures[2]);
+    ps.figures[2] = NULL;
+    leaves_after = 2;
+    assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "asked to leave"));
+    assert_int_equal(pauses, 2);
+    end();
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    loopback_make_folder(folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    loopback_remove_folder(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comparing),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(too_much),
+        cmocka_unit_test(nothing_yet),
+        cmocka_unit_test(a_worker),
+        cmocka_unit_test(a_worker_that_leaves),
+        cmocka_unit_test(the_chief),
+        cmocka_unit_test(workers_that_do_not_come),
+        cmocka_unit_test(rows_that_do_not_go_together),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
