@@ -67,8 +67,11 @@ build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(add
 build/san/tests/worker/remote/operator/test_rollout: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_own_rows: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
+build/san/tests/worker/remote/test_own_rows: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
+build/san/tests/worker/remote/operator/test_top: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
 build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s signals_pending)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
