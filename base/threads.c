@@ -137,6 +137,14 @@ void threads_run_soon(void)
 void threads_give_way(void)
 {
     enum { NICE = 5 };
+    struct sched_param real_time;
+    int policy;
+    if (pthread_getschedparam(pthread_self(), &policy, &real_time) == 0 &&
+        (policy == SCHED_FIFO || policy == SCHED_RR)) { /* of the program, by chrt: being nice means nothing there */
+        real_time.sched_priority--;
+        pthread_setschedparam(pthread_self(), policy, &real_time);
+        return;
+    }
     errno = 0;
     int now = getpriority(PRIO_PROCESS, 0); /* on Linux, per thread */
     if (errno == 0 && now < NICE) {

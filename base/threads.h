@@ -27,8 +27,8 @@ int threads_available(void);
 void threads_run_soon(void);
 
 /*
- * Lowers the priority of the calling thread and of those it creates from now on (nice 5, unless it is nicer already).
- * It cannot be undone, and programs the thread executes inherit it: see restart_stand_by.
+ * Lowers the priority of the calling thread and of those it creates from now on: nice 5, unless it is nicer already; of
+ * a real-time thread by one. It cannot be undone, and programs the thread executes inherit it: see restart_stand_by.
  */
 void threads_give_way(void);
 

@@ -71,8 +71,25 @@ struct version *version_hold(struct version *version)
     return version;
 }
 
+/* Those that nobody else holds any more. */
+static void free_replaced(struct served *served)
+{
+    struct version **at = &served->replaced;
+    while (*at) {
+        struct version *version = *at;
+        if (atomic_load(&version->holders) > 1) {
+            at = &version->next;
+        } else {
+            *at = version->next;
+            version_let_go(version);
+        }
+    }
+}
+
 void served_destroy(struct served *served)
 {
+    free_replaced(served);
+    assert(!served->replaced);
     version_let_go(served->current);
     served->current = NULL;
     pthread_mutex_destroy(&served->mutex);
@@ -203,16 +220,24 @@ static bool looks_like(const struct stat *one, const struct stat *other)
            one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
 }
 
-/* Returns what was in service. */
-static struct version *swap(struct served *served, struct version *version)
+static void swap(struct served *served, struct version *version)
 {
+    enum { ROUNDS = 100 };
     pthread_mutex_lock(&served->mutex);
     struct version *old = served->current;
     served->current = version;
     served->swaps += old ? 1 : 0;
     served->problem[0] = '\0';
     pthread_mutex_unlock(&served->mutex);
-    return old;
+    if (old) {
+        old->next = served->replaced;
+        served->replaced = old;
+    }
+    /* Requests under way are soon over, and the next model to be loaded may need the memory. */
+    for (int round = 0; round < ROUNDS && old && atomic_load(&old->holders) > 1; round++) {
+        clock_pause(clock_monotonic_s() + 0.001);
+    }
+    free_replaced(served);
 }
 
 static void note_problem(struct served *served, const struct error *error)
@@ -226,6 +251,7 @@ static void note_problem(struct served *served, const struct error *error)
 bool served_refresh(struct served *served, struct error *error)
 {
     struct stat status;
+    free_replaced(served);
     const bool exists = look(served, &status);
     if (served->current && (!exists || looks_like(&status, &served->seen))) {
         return true;
@@ -243,6 +269,6 @@ bool served_refresh(struct served *served, struct error *error)
         version_let_go(version);
         return true;
     }
-    version_let_go(swap(served, version));
+    swap(served, version);
     return true;
 }

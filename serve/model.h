@@ -2,8 +2,9 @@
  * Models in service: a checkpoint, or a folder that training writes to, of which a newer checkpoint takes the older
  * one's place between two requests.
  *
- * A version is immutable but for its engines, one for each worker thread. Whoever uses a version holds it; the last one
- * to let go of it frees it.
+ * A version is immutable but for its engines, one for each worker thread. Whoever uses a version holds it. One that was
+ * replaced is held by its model, too, until all others have let go: so the thread that loads models frees it, and no
+ * request waits for that.
  */
 #ifndef SERVE_MODEL_H
 #define SERVE_MODEL_H
@@ -29,7 +30,8 @@ struct budget {
 
 struct version {
     atomic_int holders;
-    uint64_t id; /* of all versions that this process loaded, this one's own */
+    struct version *next; /* of those that were replaced */
+    uint64_t id;          /* of all versions that this process loaded, this one's own */
     struct trained trained;
     int64_t number; /* the checkpoint's global step */
     char path[CHECKPOINT_MAX_PATH];
@@ -67,6 +69,7 @@ struct served {
     /* The watching thread's own: what the source looked like when it was last tried; whether it had a checkpoint. */
     struct stat seen;
     bool was_found;
+    struct version *replaced; /* and not freed yet */
 };
 
 /* The name is checked: letters, digits, '-', '_' and '.'. Loads nothing yet. */
@@ -75,7 +78,8 @@ void served_destroy(struct served *served); /* all holders have let go */
 
 /*
  * Looks for something newer, loads it beside what is in service, tries it, and swaps. True if the source is what is in
- * service now. False: the error names the file, and what was in service stays. By one thread at a time.
+ * service now. False: the error names the file, and what was in service stays. Frees what was replaced and is no longer
+ * held. By one thread at a time.
  */
 bool served_refresh(struct served *served, struct error *error);
 

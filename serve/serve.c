@@ -130,24 +130,19 @@ static bool is_folder(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-static void refresh(struct service *service, struct served *served)
+static void refresh(struct served *served)
 {
     struct error error;
-    struct version *before = served_hold(served);
+    const struct version *before = served->current; /* which this thread alone changes */
     const uint64_t failures = served->failures;
-    if (!served_refresh(served, &error)) {
-        if (served->failures != failures) {
-            log_warning("%s: %s%s", served->name, error.text, before ? "; what is in service stays" : "");
+    if (served_refresh(served, &error)) {
+        if (served->current != before) {
+            log_info("%s: %s, step %lld, is in service", served->name, served->current->path,
+                     (long long)served->current->number);
         }
-    } else {
-        struct version *now = served_hold(served);
-        if (now != before) {
-            log_info("%s: %s, step %lld, is in service", served->name, now->path, (long long)now->number);
-        }
-        version_let_go(now);
+    } else if (served->failures != failures) {
+        log_warning("%s: %s%s", served->name, error.text, before ? "; what is in service stays" : "");
     }
-    version_let_go(before);
-    (void)service;
 }
 
 /* Loads what there is. A folder may be empty yet: training fills it. */
@@ -184,7 +179,7 @@ static void follow(struct service *service)
         }
         next_s = clock_monotonic_s() + service->interval_s;
         for (int i = 0; i < service->count; i++) {
-            refresh(service, &service->models[i]);
+            refresh(&service->models[i]);
         }
     }
 }

@@ -9,7 +9,7 @@
 #include <zlib.h>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/threads.h"
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
@@ -418,6 +418,7 @@ static void *work_on(void *context)
     struct worker *worker = context;
     struct call *calls;
     int count;
+    threads_run_soon(); /* clients wait, where training on the same machine does not */
     while ((calls = wait_for_calls(worker->work, &count))) {
         process(worker, calls);
     }

@@ -592,6 +592,8 @@ static void *run(void *context)
     struct http_server *server = context;
     if (server->options.gives_way) {
         threads_give_way();
+    } else {
+        threads_run_soon();
     }
     while (!atomic_load(&server->stops)) {
         struct epoll_event events[EVENTS];

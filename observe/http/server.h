@@ -69,7 +69,7 @@ struct http_options {
     const char *only_host;       /* without a token: the one name beside loopback's that Host may say; NULL: any */
     int most_connections;        /* 0: HTTP_CONNECTIONS, or what the limit of descriptors allows */
     size_t most_bytes;           /* of requests and answers under way, all together */
-    bool gives_way;              /* the thread runs at lower priority */
+    bool gives_way;              /* the thread runs at lower priority; otherwise it asks for low latency */
 };
 
 enum { HTTP_CONNECTIONS = 10240, HTTP_TLS_CONNECTIONS = 512 };

@@ -7,6 +7,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 enum { ROUNDS = 300 };
@@ -107,6 +109,33 @@ static void a_team_gives_way_without_its_caller(void **state)
     pool_destroy(pool);
 }
 
+static void *give_way_in_real_time(void *context)
+{
+    struct sched_param wanted = {.sched_priority = 7};
+    int policy, *priority = context;
+    *priority = -1;
+    if (pthread_setschedparam(pthread_self(), SCHED_RR, &wanted) == 0) {
+        threads_give_way();
+        pthread_getschedparam(pthread_self(), &policy, &wanted);
+        *priority = policy == SCHED_RR ? wanted.sched_priority : 0;
+    }
+    return NULL;
+}
+
+/* Under chrt being nice means nothing. */
+static void who_gives_way_in_real_time_does_so(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    int priority;
+    assert_int_equal(pthread_create(&thread, NULL, give_way_in_real_time, &priority), 0);
+    pthread_join(thread, NULL);
+    if (priority < 0) {
+        skip(); /* one must be allowed to */
+    }
+    assert_int_equal(priority, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +143,7 @@ int main(void)
         cmocka_unit_test(unused_team_ends),
         cmocka_unit_test(some_cpu_is_available),
         cmocka_unit_test(a_team_gives_way_without_its_caller),
+        cmocka_unit_test(who_gives_way_in_real_time_does_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,8 @@
  * Posts a file to a server on loopback at a steady rate, whatever the answers take, as many clients together do: times
  * between requests are exponential, and a delay counts from when a request was due.
  *
- *     http_load PORT PATH FILE RATE SECONDS    requests, failures, median and 99th percentile in milliseconds
+ *     http_load PORT PATH FILE RATE SECONDS    requests, failures, median and 99th percentile in milliseconds; and the
+ *                                              99th percentile of how late this program sent what it could have sent
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 
 enum { CONNECTIONS = 64, MOST_ANSWER = 1 << 16, MOST_REQUEST = 1 << 20, MOST_DELAYS = 1 << 24 };
 
@@ -38,7 +40,9 @@ struct load {
     size_t size; /* of the request */
     char request[MOST_REQUEST];
     float *delays; /* [count], in milliseconds */
-    int count, failures;
+    float *lags;   /* [sent] */
+    int count, sent, failures;
+    bool waits; /* all connections are in use: what is sent next is late by the server's fault */
     uint64_t random;
 };
 
@@ -94,6 +98,10 @@ static double draw_pause(struct load *load, double rate)
 static void send_request(struct load *load, double due_s)
 {
     struct connection *connection = load->idle[--load->idle_count];
+    if (load->sent < MOST_DELAYS) {
+        load->lags[load->sent++] = load->waits ? 0 : (float)((clock_monotonic_s() - due_s) * 1e3);
+    }
+    load->waits = load->idle_count == 0;
     connection->due_s = due_s;
     connection->size = 0;
     if (write(connection->fd, load->request, load->size) != (ssize_t)load->size) {
@@ -160,23 +168,29 @@ static int by_size(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
+static double percentile(float *values, int count, double share)
+{
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return count > 0 ? (double)values[(int)((double)count * share)] : 0;
+}
+
 int main(int count, char **arguments)
 {
     struct load *load = calloc(1, sizeof *load);
-    if (count != 6 || !load || !(load->delays = malloc(MOST_DELAYS * sizeof *load->delays))) {
+    if (count != 6 || !load || !(load->delays = malloc(MOST_DELAYS * sizeof *load->delays)) ||
+        !(load->lags = malloc(MOST_DELAYS * sizeof *load->lags))) {
         fprintf(stderr, "http_load PORT PATH FILE RATE SECONDS\n");
         return 2;
     }
     prctl(PR_SET_TIMERSLACK, 1);
+    threads_run_soon();
     make_request(load, arguments[2], arguments[3]);
     connect_all(load, atoi(arguments[1]));
     run(load, strtod(arguments[4], NULL), strtod(arguments[5], NULL));
-    qsort(load->delays, (size_t)load->count, sizeof *load->delays, by_size);
-    if (load->count > 0) {
-        printf("%d %d %.3f %.3f\n", load->count, load->failures, (double)load->delays[load->count / 2],
-               (double)load->delays[(int)((double)load->count * 0.99)]);
-    }
+    printf("%d %d %.3f %.3f %.3f\n", load->count, load->failures, percentile(load->delays, load->count, 0.5),
+           percentile(load->delays, load->count, 0.99), percentile(load->lags, load->sent, 0.99));
     free(load->delays);
+    free(load->lags);
     free(load);
     return 0;
 }

@@ -7,11 +7,14 @@ tensors, a swap under load, start, memory.
 
 PART: rows, table, half, batches, swap, start, connections; all by default. One JSON line for each figure, with what it
 owes; the exit status is 1 if one is missed. Requests are counted by processor time of the server, which a busy machine
-disturbs less than the clock; servers take turns. Delays need a machine with nothing beside them, or --wrap (or
-BENCH_WRAP), under which both server and load run. --rounds (or BENCH_ROUNDS): runs of each.
+disturbs less than the clock; servers take turns. Delays are those of a server on one processor, under a load from
+another one: clients are elsewhere, as a rule. They need a machine with nothing beside them, or --wrap (or BENCH_WRAP),
+under which both run. --rounds (or BENCH_ROUNDS), --seconds (or BENCH_SECONDS): runs of each, and of each load.
 """
 
+import collections
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -37,6 +40,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 LAYERS, BATCH, CONNECTIONS = "784,500,10", 256, 32
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
+SERVING, LOADING = 0, -1  # processors of their own, where delays are measured
+Delays = collections.namedtuple("Delays", "rate median p99 lag")  # requests per second; milliseconds
 
 
 def free_port():
@@ -86,8 +91,11 @@ class Bench:
         (self.folder / f"{name}.lua").write_text("\n".join(
             ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines]))
 
-    def wrapped(self, *command):
-        return [*shlex.split(self.options.wrap), *map(str, command)]
+    def wrapped(self, *command, place=None):
+        """place: which of the processors it has for itself, where there are two."""
+        processors = sorted(os.sched_getaffinity(0))
+        alone = ["taskset", "-c", processors[place]] if place is not None and len(processors) > 1 else []
+        return [*shlex.split(self.options.wrap), *map(str, [*alone, *command])]
 
     def command(self, kind, port, model):
         if kind == "trainer":
@@ -106,12 +114,12 @@ class Bench:
         return [pathlib.Path(sys.executable).with_name("mlserver"), "start", folder]
 
     @contextlib.contextmanager
-    def server(self, kind, model="run"):
+    def server(self, kind, model="run", place=None):
         port = free_port()
         ready = "/v2/models/model/ready" if kind == "mlserver" else "/readyz"
         began = time.monotonic()
         process = subprocess.Popen(
-            self.wrapped(*self.command(kind, port, model)), cwd=self.folder, stdout=subprocess.DEVNULL,
+            self.wrapped(*self.command(kind, port, model), place=place), cwd=self.folder, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "MODEL": str(self.folder / "model.onnx"), "PYTHONPATH": str(HERE / "peers")})
         try:
@@ -127,11 +135,11 @@ class Bench:
             process.send_signal(signal.SIGTERM)
             process.wait()
 
-    def wrk(self, port, path, script, connections=CONNECTIONS):
+    def wrk(self, port, path, script, connections=CONNECTIONS, place=None):
         """Requests, and milliseconds of the 99th percentile."""
         result = subprocess.run(
             self.wrapped("wrk", "-t1", f"-c{connections}", f"-d{self.options.seconds}s", "--latency", "-s",
-                         self.folder / f"{script}.lua", f"http://127.0.0.1:{port}{path}"),
+                         self.folder / f"{script}.lua", f"http://127.0.0.1:{port}{path}", place=place),
             capture_output=True, text=True, check=True)
         if re.search(r"Non-2xx|Socket errors", result.stdout):
             raise SystemExit(f"{path}: {result.stdout}")
@@ -176,27 +184,26 @@ class Bench:
         show("serve: requests of one row of a table, 64-64, on 2 cores", round(2 * statistics.median(rates)),
              unit="req/s", floor=40000)
 
-    def half_load(self, port):
-        """The 99th percentile in milliseconds under half of what one core answers; and which share of that it was."""
+    def half_load(self, port, rate=None):
+        """Delays under half of what one core answers, or under this rate, and which rate that was."""
         path = "/v1/models/model:predict"
-        most, _ = self.wrk(port, path, "rows")
-        rate = most / self.options.seconds / 2
+        if not rate:
+            rate = self.wrk(port, path, "rows", place=LOADING)[0] / self.options.seconds / 2
+            time.sleep(1)  # under chrt Linux holds back for up to a second who took all of a processor
         said = subprocess.run(self.wrapped(ROOT / "build/bench/http_load", port, path, self.folder / "rows.body", rate,
-                                           self.options.seconds), capture_output=True, text=True, check=True).stdout
-        count, failures, _, p99 = map(float, said.split())
+                                           self.options.seconds, place=LOADING),
+                              capture_output=True, text=True, check=True).stdout
+        count, failures, median, p99, lag = map(float, said.split())
         if failures:
             raise SystemExit(f"{failures:.0f} of {count:.0f} requests failed")
-        return p99, count / most
+        return Delays(rate, median, p99, lag)
 
     def half(self):
-        delays, shares = [], []
-        with self.server("trainer") as (port, _, _):
-            for _ in range(self.options.rounds):
-                p99, share = self.half_load(port)
-                delays.append(p99)
-                shares.append(share)
-        show("serve: 99th percentile at half load, one picture a request", round(statistics.median(delays), 2),
-             unit="ms", most=1, share_of_full_load=round(statistics.median(shares), 2))
+        with self.server("trainer", place=SERVING) as (port, _, _):
+            found = [self.half_load(port) for _ in range(self.options.rounds)]
+        rate, median, p99, lag = (statistics.median(each) for each in zip(*found))
+        show("serve: 99th percentile at half load, one picture a request", round(p99, 2), unit="ms", most=1,
+             median_ms=round(median, 2), late_by_the_load_itself_ms=round(lag, 2), rate=round(rate))
 
     def ask_by_triton(self):
         """Pictures per second of the server's processor time, where Triton's own client asks for BATCH at once."""
@@ -238,29 +245,28 @@ class Bench:
         shutil.copy(models[0], served)
 
         def go_on():
-            number = 0
             while not over.wait(0.2):
-                number += 1
-                shutil.copy(models[number % 2], self.folder / "next")
+                os.link(next(others), self.folder / "next")  # the bench writes nothing meanwhile
                 (self.folder / "next").rename(served)
 
-        ratios, swaps = [], 0
-        with self.server("trainer", f"{served}") as (port, _, _):
+        quiet, busy, others = [], [], itertools.cycle(reversed(models))
+        with self.server("trainer", f"{served}", place=SERVING) as (port, _, _):
             for _ in range(self.options.rounds):
-                quiet, _ = self.half_load(port)
+                quiet.append(self.half_load(port))
                 over.clear()
                 thread = threading.Thread(target=go_on)
                 thread.start()
-                busy, _ = self.half_load(port)
+                busy.append(self.half_load(port, quiet[-1].rate))
                 over.set()
                 thread.join()
-                ratios.append(busy / quiet)
             metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
             swaps = int(re.search(r"trainer_serve_model_swaps_total\S* (\d+)", metrics)[1])
             failed = sum(int(value) for value in re.findall(r'outcome="(?:faulty|refused)"\} (\d+)', metrics))
         show("serve: requests that failed while models were swapped", failed, most=0, swaps=swaps)
         show("serve: 99th percentile at half load while models are swapped, without swaps = 1",
-             round(statistics.median(ratios), 2), most=2)
+             round(statistics.median(two.p99 / one.p99 for one, two in zip(quiet, busy)), 2), most=2,
+             ms=round(statistics.median(each.p99 for each in busy), 2),
+             without_ms=round(statistics.median(each.p99 for each in quiet), 2))
 
     def start(self):
         times, memory = [], []

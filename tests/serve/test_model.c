@@ -1,0 +1,100 @@
+/* Checkpoints that take each other's place while requests are under way. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "serve/model.h"
+
+static char folder[] = "/tmp/test_model.XXXXXX";
+static char path[sizeof folder + 32];
+
+static void write_checkpoint(int64_t step)
+{
+    const struct config_model config = {.layers = {4, 3, 2}, .layer_count = 3};
+    const struct config_train train = {.optimizer = OPTIMIZER_SGD};
+    const struct checkpoint_info info = {
+        .global_step = step, .config_digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"};
+    struct model model;
+    struct checkpoint_state state;
+    struct error error = {""};
+    model_layout(&model, &config);
+    if (!checkpoint_state_create(&state, &model, &train, &error) || !checkpoint_write(path, &state, &info, &error)) {
+        fail_msg("%s", error.text);
+    }
+    checkpoint_state_destroy(&state);
+}
+
+static void refresh(struct served *served)
+{
+    struct error error = {""};
+    if (!served_refresh(served, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+/* A request lets go of a version that was replaced: its memory goes with the next look at the folder, not with it. */
+static void test_no_request_frees_a_model(void **unused)
+{
+    (void)unused;
+    struct config config;
+    struct served served = {.workers = 2};
+    struct budget budget = {.most = 1 << 20};
+    struct error error;
+    assert_true(config_defaults(&config, &error));
+    assert_true(served_init(&served, "model", path, &error));
+    served.config = &config;
+    served.budget = &budget;
+    write_checkpoint(1);
+    refresh(&served);
+    struct version *first = served_hold(&served), *again = version_hold(first);
+    const size_t one = atomic_load(&budget.used);
+    assert_true(one > 0);
+    for (int step = 2; step < 5; step++) { /* each a swap while the first is held; the others go at once */
+        write_checkpoint(step);
+        refresh(&served);
+        assert_int_equal(served.current->number, step);
+        assert_int_equal(atomic_load(&budget.used), 2 * one);
+    }
+    assert_int_equal(first->number, 1);
+    version_let_go(first);
+    refresh(&served);
+    assert_int_equal(atomic_load(&budget.used), 2 * one); /* there is another request */
+    version_let_go(again);
+    assert_int_equal(atomic_load(&budget.used), 2 * one);
+    refresh(&served);
+    assert_int_equal(atomic_load(&budget.used), one);
+    served_destroy(&served);
+    assert_int_equal(atomic_load(&budget.used), 0);
+    config_free(&config);
+}
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    if (!mkdtemp(folder)) {
+        return -1;
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    return 0;
+}
+
+static int tear_down(void **unused)
+{
+    (void)unused;
+    unlink(path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_request_frees_a_model),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
