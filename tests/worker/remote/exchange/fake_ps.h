@@ -44,8 +44,8 @@ struct fake_ps {
         uint64_t base_version;
     } seen[FAKE_MOST_PUSHES];
     int pushes, connections;
-    uint64_t sent_floats; /* in the ranges of pushes */
-    int overlapped;       /* pushes that were answered while the worker computed */
+    uint64_t sent_floats;  /* in the ranges of pushes */
+    atomic_int overlapped; /* pushes that were answered while the worker computed */
 
     /* To be set before anything is sent. */
     int delay_ms;          /* before each answer to a push */
@@ -155,7 +155,7 @@ static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
     }
     free(gradient);
     usleep((useconds_t)ps->delay_ms * 1000);
-    ps->overlapped += ps->computes && atomic_load(ps->computes);
+    atomic_fetch_add(&ps->overlapped, ps->computes && atomic_load(ps->computes));
     if (wrong && ps->error == ERROR_TOO_LATE) {
         return channel_send_error(channel, request, ERROR_TOO_LATE, fake_soon(), &error, "others are slower");
     }
