@@ -22,6 +22,22 @@ void channel_close(struct channel *channel)
     *channel = (struct channel){.connection = NULL};
 }
 
+bool channel_rest(struct channel *channel)
+{
+    if (channel->bulk_left > 0 || !connection_rest(channel->connection)) {
+        return false;
+    }
+    free(channel->received.bytes);
+    free(channel->sent.bytes);
+    channel->received = channel->sent = (struct channel_buffer){NULL, 0};
+    return true;
+}
+
+bool channel_resume(struct channel *channel, struct error *error)
+{
+    return connection_resume(channel->connection, error);
+}
+
 static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)
 {
     if (buffer->bytes && size <= buffer->size) { /* even an empty message lies somewhere */

@@ -45,6 +45,10 @@ struct channel {
 void channel_open(struct channel *channel, struct connection *connection);
 void channel_close(struct channel *channel); /* also fine on one that is closed, or all zeros */
 
+/* As connection_rest and connection_resume; channel->message is gone then. */
+bool channel_rest(struct channel *channel);
+bool channel_resume(struct channel *channel, struct error *error);
+
 /* Sends a frame of its own: a whole request or answer without bulk. */
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, const void *message,
                   double deadline_s, struct error *error);

@@ -224,24 +224,48 @@ bool transport_flush(struct connection *connection, double started_s, double dea
     return send_parts(connection, &part, part.iov_len > 0, started_s, deadline_s, error);
 }
 
+static bool take_buffers(struct connection *connection)
+{
+    uint8_t *buffers = malloc(2 * (size_t)CONNECTION_BUFFER);
+    connection->in = buffers;
+    connection->out = buffers ? buffers + CONNECTION_BUFFER : NULL;
+    return buffers;
+}
+
 static struct connection *create(int fd, const char *peer, const struct wake *wake)
 {
     struct connection *connection = calloc(1, sizeof *connection);
-    uint8_t *buffers = malloc(2 * (size_t)CONNECTION_BUFFER);
-    if (!connection || !buffers) {
+    if (!connection || !take_buffers(connection)) {
         free(connection);
-        free(buffers);
         return NULL;
     }
     connection->transport = &transport_plain;
     connection->fd = fd;
     connection->wake = wake;
     connection->heard_s = clock_monotonic_s();
-    connection->in = buffers;
-    connection->out = buffers + CONNECTION_BUFFER;
     snprintf(connection->peer, sizeof connection->peer, "%s", peer);
     snprintf(connection->name, sizeof connection->name, "%s", peer);
     return connection;
+}
+
+bool connection_rest(struct connection *connection)
+{
+    assert(connection->state == CONNECTION_OPEN);
+    if (connection->in_end > connection->in_start || connection->transport->pending(connection) > 0 ||
+        connection->out_end > connection->out_start ||
+        (connection->transport->gathered && connection->transport->gathered(connection) > 0)) {
+        return false;
+    }
+    free(connection->in);
+    connection->in = connection->out = NULL;
+    connection->in_start = connection->in_end = connection->out_start = connection->out_end = 0;
+    return true;
+}
+
+bool connection_resume(struct connection *connection, struct error *error)
+{
+    return connection->in || take_buffers(connection) ||
+           error_set(error, "out of memory for the connection with %s", connection->name);
 }
 
 void connection_rename(struct connection *connection, const struct member *member)
@@ -332,6 +356,9 @@ void connection_close(struct connection *connection)
 {
     if (!connection) {
         return;
+    }
+    if (connection->state == CONNECTION_OPEN && !connection->in && !take_buffers(connection)) {
+        connection->state = CONNECTION_BROKEN; /* without memory there is no goodbye */
     }
     connection->transport->close(connection, connection->state == CONNECTION_OPEN);
     if (connection->state == CONNECTION_OPEN && connection->out_end > connection->out_start) {

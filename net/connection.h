@@ -9,8 +9,8 @@
  * A deadline is absolute: what has come when it passes is still taken, once, and a peer that goes on sending, or goes
  * on taking, gains nothing by it. Calls with the same deadline share that one look.
  *
- * Memory: CONNECTION_BUFFER bytes for each direction, taken when it is opened, and with TLS 2 KiB more; during a TLS
- * handshake about 60 KiB besides.
+ * Memory: CONNECTION_BUFFER bytes for each direction, taken when it is opened and given back while it rests, and with
+ * TLS 2 KiB more; during a TLS handshake about 60 KiB besides.
  */
 #ifndef NET_CONNECTION_H
 #define NET_CONNECTION_H
@@ -76,6 +76,14 @@ bool connection_flush(struct connection *connection, double deadline_s, struct e
 
 /* Waits until a read would find something (data, an end or an error). *ready: false after the deadline or a wake. */
 bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error);
+
+/*
+ * Gives the buffers back, if nothing lies in them. False: something does, half a record perhaps, whose rest has to be
+ * waited for with connection_wait. A connection that rests is good for connection_resume, connection_close, and what is
+ * asked about it below. To resume where it does not rest is fine; it fails where there is no memory, and it rests on.
+ */
+bool connection_rest(struct connection *connection);
+bool connection_resume(struct connection *connection, struct error *error);
 
 /*
  * From now on a wait also ends, as if its deadline had passed, when the peer gave no sign of life for so long: nothing

@@ -1,10 +1,13 @@
 /*
  * Looking at what has come, without taking it: the handshake reads it again from the beginning. A connection counts as
  * readable only when there is enough of it (SO_RCVLOWAT), so that half a hello wakes nobody.
+ *
+ * All wait in one set of epoll, whose events carry a session's address or, with the lowest bit set, a pending socket.
  */
 #include "net/door.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,15 +19,29 @@ enum {
     MESSAGE_AT = 5,
     PASS_AT = 11, /* behind the headers of a record and of a handshake message, and a version */
     ENOUGH = PASS_AT + PASS_SIZE,
-    FIRST_WAIT = 2, /* of the pending ones */
+    FIRST_WAIT = 1, /* behind the wake */
 };
 
-bool door_create(struct door *door, const struct credentials *credentials, int room, double timeout_s)
+static uint64_t tag_of(int fd)
 {
-    *door = (struct door){.credentials = credentials, .timeout_s = timeout_s, .room = room};
+    return (uint64_t)fd << 1 | 1;
+}
+
+static bool is_pending(const struct epoll_event *event)
+{
+    return event->data.u64 & 1;
+}
+
+bool door_create(struct door *door, const struct credentials *credentials, int room, double timeout_s,
+                 struct error *error)
+{
+    *door = (struct door){.credentials = credentials, .timeout_s = timeout_s, .room = room, .set = -1};
     door->pending = calloc((size_t)room, sizeof *door->pending);
-    door->waits = calloc((size_t)room + FIRST_WAIT, sizeof *door->waits);
-    return door->pending && door->waits;
+    if (!door->pending) {
+        return error_set(error, "out of memory");
+    }
+    door->set = epoll_create1(EPOLL_CLOEXEC);
+    return door->set >= 0 || error_set(error, "can't wait for connections: %s", strerror(errno));
 }
 
 void door_destroy(struct door *door)
@@ -32,20 +49,23 @@ void door_destroy(struct door *door)
     for (int i = 0; i < door->count; i++) {
         close(door->pending[i].fd);
     }
+    if (door->pending && door->set >= 0) {
+        close(door->set);
+    }
     free(door->pending);
-    free(door->waits);
-    *door = (struct door){.credentials = NULL};
+    *door = (struct door){.set = -1};
 }
 
 enum wake_result door_wait(struct door *door, int listener, const struct wake *wake, double deadline_s, bool *comes)
 {
-    door->waits[1] = (struct pollfd){.fd = listener, .events = POLLIN};
-    for (int i = 0; i < door->count; i++) {
-        door->waits[FIRST_WAIT + i] = (struct pollfd){.fd = door->pending[i].fd, .events = POLLIN | POLLRDHUP};
-    }
-    enum wake_result how = wake_wait_any(door->waits, FIRST_WAIT + door->count, wake, deadline_s);
-    *comes = how == WAKE_READY && door->waits[1].revents;
-    door->looked_at = how == WAKE_RAISED ? door->count : 0;
+    struct pollfd waits[] = {[FIRST_WAIT] = {.fd = listener, .events = POLLIN},
+                             [FIRST_WAIT + 1] = {.fd = door->set, .events = POLLIN}};
+    enum wake_result how = wake_wait_any(waits, FIRST_WAIT + 2, wake, deadline_s);
+    *comes = how == WAKE_READY && waits[FIRST_WAIT].revents;
+    const int heard =
+        how == WAKE_READY && waits[FIRST_WAIT + 1].revents ? epoll_wait(door->set, door->events, DOOR_AT_A_TIME, 0) : 0;
+    door->heard = heard > 0 ? heard : 0;
+    door->looked_at = door->stirred_at = 0;
     return how;
 }
 
@@ -84,9 +104,7 @@ static void take_out(struct door *door, int i, struct pending *pending)
     *pending = door->pending[i];
     door->count--;
     memmove(door->pending + i, door->pending + i + 1, (size_t)(door->count - i) * sizeof *door->pending);
-    memmove(door->waits + FIRST_WAIT + i, door->waits + FIRST_WAIT + i + 1,
-            (size_t)(door->count - i) * sizeof *door->waits);
-    door->looked_at -= i < door->looked_at;
+    epoll_ctl(door->set, EPOLL_CTL_DEL, pending->fd, NULL);
     want(pending, 1);
 }
 
@@ -103,26 +121,39 @@ static int whose_time_it_is(const struct door *door, const struct pending *pendi
     return same >= door->room / 2 ? oldest : 0;
 }
 
+/* Where there is no memory to wait for one, its time is over, as it says nothing that is heard. */
 bool door_put(struct door *door, const struct pending *pending, struct pending *out)
 {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = tag_of(pending->fd)};
     const bool full = door->count == door->room;
     if (full) {
         take_out(door, whose_time_it_is(door, pending), out);
     }
-    door->waits[FIRST_WAIT + door->count].revents = 0;
     door->pending[door->count++] = *pending;
     want(pending, ENOUGH);
+    epoll_ctl(door->set, EPOLL_CTL_ADD, pending->fd, &event);
     return full;
+}
+
+static int find(const struct door *door, uint64_t tag)
+{
+    int i = 0;
+    while (i < door->count && tag_of(door->pending[i].fd) != tag) {
+        i++;
+    }
+    return i;
 }
 
 enum door_look door_next(struct door *door, double now_s, struct pending *pending)
 {
-    for (; door->looked_at < door->count; door->looked_at++) {
-        const int i = door->looked_at;
-        const short events = door->waits[FIRST_WAIT + i].revents;
-        enum door_look look = events ? door_look(door, &door->pending[i]) : DOOR_NOTHING;
-        if (look == DOOR_NOTHING &&
-            ((events & (POLLRDHUP | POLLHUP | POLLERR)) || now_s >= door->pending[i].came_s + door->timeout_s)) {
+    while (door->looked_at < door->heard) {
+        const struct epoll_event *event = &door->events[door->looked_at++];
+        const int i = is_pending(event) ? find(door, event->data.u64) : door->count;
+        if (i == door->count) {
+            continue;
+        }
+        enum door_look look = door_look(door, &door->pending[i]);
+        if (look == DOOR_NOTHING && (event->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) {
             look = DOOR_GONE;
         }
         if (look != DOOR_NOTHING) {
@@ -130,5 +161,28 @@ enum door_look door_next(struct door *door, double now_s, struct pending *pendin
             return look;
         }
     }
+    if (door->count > 0 && now_s >= door->pending[0].came_s + door->timeout_s) {
+        take_out(door, 0, pending);
+        return DOOR_GONE;
+    }
     return DOOR_NOTHING;
+}
+
+bool door_rest(const struct door *door, int fd, void *session, bool for_requests)
+{
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT | (for_requests ? EPOLLIN : 0),
+                                .data.u64 = (uint64_t)(uintptr_t)session};
+    return epoll_ctl(door->set, EPOLL_CTL_MOD, fd, &event) == 0 ||
+           (errno == ENOENT && epoll_ctl(door->set, EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+void *door_stirred(struct door *door)
+{
+    while (door->stirred_at < door->heard) {
+        const struct epoll_event *event = &door->events[door->stirred_at++];
+        if (!is_pending(event)) {
+            return (void *)(uintptr_t)event->data.u64;
+        }
+    }
+    return NULL;
 }

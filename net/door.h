@@ -1,14 +1,15 @@
 /*
- * Where connections wait until they have said something: they cost a socket, and neither a thread nor a buffer. What
- * they say first tells members, who show a pass (net/credentials.h), from strangers.
+ * Where connections wait until they say something: they cost a socket, and neither a thread nor a buffer. What they say
+ * first tells members, who show a pass (net/credentials.h), from strangers. Sessions that have nothing to do rest here,
+ * too, until their peers go on.
  *
- * One thread, the listener's, uses it.
+ * One thread, the listener's, uses it; any may call door_rest.
  */
 #ifndef NET_DOOR_H
 #define NET_DOOR_H
 
-#include <poll.h>
 #include <stdbool.h>
+#include <sys/epoll.h>
 
 #include "base/error.h"
 #include "net/admission.h"
@@ -16,6 +17,8 @@
 #include "net/endpoint.h"
 #include "net/pass.h"
 #include "net/wake.h"
+
+enum { DOOR_AT_A_TIME = 128 /* that a wait tells of; of the others the next one tells */ };
 
 struct pending { /* a connection that is not yet a session */
     int fd;
@@ -38,13 +41,16 @@ struct door {
     const struct credentials *credentials; /* borrowed; NULL: plain text */
     double timeout_s;
     int room, count;
-    int looked_at;           /* of those pending, so many were looked at since the last wait */
-    struct pending *pending; /* [room], in the order in which they came */
-    struct pollfd *waits;    /* [2 + room]: the wake, the listener, those pending */
+    struct pending *pending;                   /* [room], in the order in which they came */
+    int set;                                   /* of epoll: all who wait here; -1: none */
+    struct epoll_event events[DOOR_AT_A_TIME]; /* that the last wait told of, */
+    int heard;                                 /* so many; */
+    int looked_at, stirred_at;                 /* and how far they were looked at: for those pending, for who rested */
 };
 
-bool door_create(struct door *door, const struct credentials *credentials, int room, double timeout_s);
-void door_destroy(struct door *door); /* closes who is there; fine on zeros */
+bool door_create(struct door *door, const struct credentials *credentials, int room, double timeout_s,
+                 struct error *error);
+void door_destroy(struct door *door); /* closes who is pending; fine on zeros, or where it could not be created */
 
 /* Waits until somebody speaks or comes (listener: a socket), or until the deadline; *comes: somebody may. */
 enum wake_result door_wait(struct door *door, int listener, const struct wake *wake, double deadline_s, bool *comes);
@@ -57,5 +63,14 @@ bool door_put(struct door *door, const struct pending *pending, struct pending *
 
 /* After a wait: takes out the next one of which something is known; DOOR_NOTHING: there is none. */
 enum door_look door_next(struct door *door, double now_s, struct pending *pending);
+
+/*
+ * Lets a session rest until its peer says something (for_requests) or hangs up: then, once, door_stirred tells of it.
+ * Closing the socket ends that. False if the system has no room.
+ */
+bool door_rest(const struct door *door, int fd, void *session, bool for_requests);
+
+/* After a wait: the next one that rested and does no more; NULL: there is none. It may have ended meanwhile. */
+void *door_stirred(struct door *door);
 
 #endif

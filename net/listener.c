@@ -1,11 +1,15 @@
 /*
- * The table of sessions. What a stranger can make this process spend is bounded here: places, threads, time, processor
- * time and lines in the log. A session's socket is closed only once the table has forgotten it, for a socket is cut by
- * its number, which the system may have given to another connection by then.
+ * The table of sessions, and the threads that serve them. What a stranger can make this process spend is bounded here:
+ * places, threads, time, processor time and lines in the log. A session's socket is closed only once the table has
+ * forgotten it, for a socket is cut by its number, which the system may have given to another connection by then.
+ *
+ * A session goes round: ready (in a queue), served (by a thread), and rests, until something comes or it is roused;
+ * then it is ready again. Members that come faster than their handshakes can be made wait in the lobby, in order.
  */
 #include "net/listener.h"
 
 #include <assert.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,24 +29,50 @@ enum {
     SPARE_FILES = 64, /* what a process opens beside its listener's connections */
 };
 
-static const double TIDY_S = 0.1;   /* between two looks for threads that ended */
-static const double FAILED_S = 0.1; /* without a look, after accept failed: no more files, say */
-static const double BUSY_S = 0.005; /* without a look, after some were turned away: they come many at a time, then */
+static const double TIDY_S = 0.1;    /* between two looks for threads that ended */
+static const double FAILED_S = 0.1;  /* without a look, after accept failed: no more files, say */
+static const double BUSY_S = 0.005;  /* without a look, after some were turned away: they come many at a time, then */
+static const double LINGER_S = 0.25; /* that a thread stays with a session to which nothing comes */
+static const double IDLE_S = 10;     /* until a thread without a session ends */
+static const double ROUSE_S = 1;     /* between two looks for sessions whose time has come */
+
+/* One that serves. */
+struct attendant {
+    pthread_t thread;
+    struct listener *listener;
+    struct attendant *next; /* ended */
+};
+
+struct ready {
+    struct listener_session *first, *last;
+    int count;
+};
 
 struct listener {
     struct listener_options options;
     int fd;
-    int places;
-    double tidied_s;
+    int places, expected; /* expected: members' handshakes at a time, beyond half of the spare ones */
+    double tidied_s, roused_s;
     double busy_until_s;
     struct door door;
     /* Guarded by the lock. */
-    char *sessions; /* [places * session_size] */
+    char *sessions;                /* [places * session_size] */
+    int used;                      /* of them, that ever were somebody's */
+    struct listener_session *free; /* of those */
+    struct ready ready;
     uint64_t connections;
     int here;
-    int newcomers[2]; /* sessions that are here and not admitted: strangers, members */
-    int gone;         /* threads to be joined */
-    bool ending;
+    int timed;         /* sessions that rest until a time */
+    int newcomers[2];  /* sessions that are here and not admitted: strangers, members */
+    double admitted_s; /* when somebody was admitted last */
+    struct {
+        struct pending *waits; /* [room]: a ring */
+        int room, first, count;
+    } lobby;
+    int threads, idle, working;   /* working: that serve a session after a rest, and do not wait for others */
+    struct attendant *ended;      /* to be joined */
+    pthread_cond_t work, no_more; /* a session is ready, or all is over; a thread ended */
+    bool ending, over;
     uint64_t bytes_in, bytes_out; /* of connections that ended */
     pthread_cond_t left;          /* a session is gone */
     struct admission admission;
@@ -103,7 +133,96 @@ static void complain(struct listener *listener, double now_s, bool last)
     }
 }
 
-/* --- One connection, by its own thread --- */
+/* --- Sessions that are ready, and threads for them. Locked. --- */
+
+static void *attend(void *context);
+
+static bool start_thread(struct listener *listener)
+{
+    pthread_attr_t attributes;
+    struct attendant *attendant = listener->threads < listener->places ? calloc(1, sizeof *attendant) : NULL;
+    if (!attendant) {
+        return false;
+    }
+    attendant->listener = listener;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, listener->options.stack_size);
+    const bool started = pthread_create(&attendant->thread, &attributes, attend, attendant) == 0;
+    pthread_attr_destroy(&attributes);
+    listener->threads += started;
+    if (!started) {
+        free(attendant);
+    }
+    return started;
+}
+
+/* Sees to it that the session that has been ready for longest is taken by somebody. False: there is no thread. */
+static bool call_thread(struct listener *listener, bool at_once)
+{
+    if (listener->ready.count <= listener->idle) {
+        pthread_cond_signal(&listener->work);
+        return true;
+    }
+    return (!at_once && listener->working >= LISTENER_THREADS) || start_thread(listener);
+}
+
+static void put_last(struct ready *queue, struct listener_session *session)
+{
+    session->next = NULL;
+    *(queue->last ? &queue->last->next : &queue->first) = session;
+    queue->last = session;
+    queue->count++;
+}
+
+static struct listener_session *take_first(struct ready *queue)
+{
+    struct listener_session *session = queue->first;
+    if (session) {
+        queue->first = session->next;
+        queue->last = queue->first ? queue->last : NULL;
+        queue->count--;
+    }
+    return session;
+}
+
+static void make_ready(struct listener_session *session)
+{
+    struct listener *listener = session->listener;
+    listener->timed -= session->life == SESSION_RESTS && session->rouse_s < INFINITY;
+    session->life = SESSION_READY;
+    session->ready_s = clock_monotonic_s();
+    put_last(&listener->ready, session);
+    call_thread(listener, false);
+}
+
+void listener_rouse(struct listener_session *session)
+{
+    if (session->life == SESSION_RESTS) {
+        make_ready(session);
+    } else {
+        session->roused = true;
+    }
+}
+
+void listener_waits(struct listener_session *session, bool waits)
+{
+    struct listener *listener = session->listener;
+    if (waits == session->waits || !listener) {
+        return;
+    }
+    session->waits = waits;
+    listener->working += waits ? -1 : 1;
+    if (waits && listener->ready.count > 0) {
+        call_thread(listener, false);
+    }
+}
+
+double listener_linger_s(const struct listener *listener)
+{
+    return listener->ready.count > 0 || listener->threads > LISTENER_THREADS ? 0 : LINGER_S;
+}
+
+/* --- One connection, by a thread --- */
 
 static bool is_known(void *context, const char *digest)
 {
@@ -151,6 +270,8 @@ static bool let_in(struct listener_session *session, enum complaint *cause, stru
     return true;
 }
 
+static void call_in(struct listener *listener);
+
 /* The table forgets the connection before its socket is closed, so that nobody cuts another one by its number. */
 static void end_session(struct listener_session *session)
 {
@@ -165,16 +286,21 @@ static void end_session(struct listener_session *session)
         listener->options.leave(session);
     }
     listener->newcomers[session->member] -= !session->admitted;
+    listener_waits(session, true);
+    session->life = SESSION_FREE;
+    unlock(listener);
+    if (session->channel.connection) {
+        channel_close(&session->channel);
+    } else {
+        close(session->fd);
+    }
+    lock(listener);
+    session->next = listener->free;
+    listener->free = session;
     listener->here--;
-    listener->gone++;
-    session->life = SESSION_GONE;
-    const int fd = session->channel.connection ? -1 : session->fd;
+    call_in(listener);
     pthread_cond_broadcast(&listener->left);
     unlock(listener);
-    channel_close(&session->channel);
-    if (fd >= 0) {
-        close(fd);
-    }
 }
 
 /* It was not welcome, or had to make room; of those that end with the listener nothing is said. */
@@ -193,25 +319,93 @@ static void complain_of(struct listener_session *session, enum complaint cause, 
     }
 }
 
-static void *attend(void *context)
+/* False: it is not welcome. */
+static bool receive_peer(struct listener_session *session)
 {
-    struct listener_session *session = context;
     struct listener *listener = session->listener;
     struct error error;
     enum complaint cause;
+    const double begun_s = clock_thread_s();
     const bool welcome = let_in(session, &cause, &error);
     if (!session->member) {
         lock(listener);
-        const double cost_s = session->admitted ? 0 : clock_thread_s(); /* it was no stranger, then */
+        const double cost_s = session->admitted ? 0 : clock_thread_s() - begun_s; /* it was no stranger, then */
         admission_end(&listener->admission, &session->source, cost_s, clock_monotonic_s());
         unlock(listener);
     }
-    if (welcome) {
-        listener->options.serve(session);
-    } else {
+    if (!welcome) {
         complain_of(session, cause, &error);
     }
-    end_session(session);
+    return welcome;
+}
+
+/* Lets it rest, or look around once more first. False: the system can't. */
+static bool rest(struct listener_session *session)
+{
+    struct listener *listener = session->listener;
+    bool good = true;
+    lock(listener);
+    listener_waits(session, true);
+    if (session->roused || session->cut) {
+        make_ready(session);
+    } else {
+        good = door_rest(&listener->door, session->fd, session, !session->deaf);
+        if (good) {
+            session->life = SESSION_RESTS;
+            listener->timed += session->rouse_s < INFINITY;
+        }
+    }
+    unlock(listener);
+    if (!good) {
+        log_warning("dropped %s: the system has no room to wait for it", session->peer);
+    }
+    return good;
+}
+
+static void serve_once(struct listener_session *session, bool fresh)
+{
+    if ((fresh && !receive_peer(session)) || !session->listener->options.serve(session) || !rest(session)) {
+        end_session(session);
+    }
+}
+
+/* Waits, locked, for a session to serve; NULL: there was none for long, or all is over. */
+static struct listener_session *await_session(struct listener *listener)
+{
+    struct listener_session *session;
+    struct timespec until;
+    int result = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)IDLE_S;
+    while (!(session = take_first(&listener->ready)) && result == 0 && !listener->over) {
+        listener->idle++;
+        result = pthread_cond_timedwait(&listener->work, listener->options.lock, &until);
+        listener->idle--;
+    }
+    return session;
+}
+
+static void *attend(void *context)
+{
+    struct attendant *attendant = context;
+    struct listener *listener = attendant->listener;
+    struct listener_session *session;
+    lock(listener);
+    while ((session = await_session(listener))) {
+        const bool fresh = session->fresh;
+        session->life = SESSION_SERVED;
+        session->fresh = session->roused = session->deaf = false;
+        session->rouse_s = INFINITY;
+        listener_waits(session, fresh); /* in its handshake it waits for its peer, mostly */
+        unlock(listener);
+        serve_once(session, fresh);
+        lock(listener);
+    }
+    listener->threads--;
+    attendant->next = listener->ended;
+    listener->ended = attendant;
+    pthread_cond_broadcast(&listener->no_more);
+    unlock(listener);
     return NULL;
 }
 
@@ -220,48 +414,38 @@ static void *attend(void *context)
 static void tidy_up(struct listener *listener)
 {
     lock(listener);
-    for (int i = 0; listener->gone > 0 && i < listener->places; i++) {
-        struct listener_session *session = session_at(listener, i);
-        if (session->life == SESSION_GONE) {
-            unlock(listener);
-            pthread_join(session->thread, NULL);
-            lock(listener);
-            session->life = SESSION_FREE;
-            listener->gone--;
-        }
-    }
+    struct attendant *ended = listener->ended;
+    listener->ended = NULL;
     unlock(listener);
+    while (ended) {
+        struct attendant *next = ended->next;
+        pthread_join(ended->thread, NULL);
+        free(ended);
+        ended = next;
+    }
 }
 
-/* Locked. */
+/* Locked. One that nobody has; NULL: all are somebody's. */
 static struct listener_session *find_place(struct listener *listener)
 {
-    for (int i = 0; i < listener->places; i++) {
-        if (session_at(listener, i)->life == SESSION_FREE) {
-            return session_at(listener, i);
-        }
+    struct listener_session *session = listener->free;
+    if (session) {
+        listener->free = session->next;
+    } else if (listener->used < listener->places) {
+        session = session_at(listener, listener->used++);
     }
-    return NULL;
+    return session;
 }
 
-static bool start_thread(struct listener_session *session)
-{
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, session->listener->options.stack_size);
-    bool started = pthread_create(&session->thread, &attributes, attend, session) == 0;
-    pthread_attr_destroy(&attributes);
-    return started;
-}
-
-/* Who has been in a handshake longest goes, so that a crowd of those keeps nobody out. Locked. */
-static void cut_oldest_newcomer(struct listener *listener, bool member)
+/* Who has been in a handshake longest, since this time or before, goes, so that a crowd of those keeps nobody out.
+ * Locked. */
+static void cut_oldest_newcomer(struct listener *listener, bool member, double since_s)
 {
     struct listener_session *oldest = NULL;
-    for (int i = 0; i < listener->places; i++) {
+    for (int i = 0; i < listener->used; i++) {
         struct listener_session *session = session_at(listener, i);
-        if (session->life == SESSION_HERE && !session->admitted && !session->cut && session->member == member &&
-            (!oldest || session->came_s < oldest->came_s)) {
+        if (session->life != SESSION_FREE && !session->admitted && !session->cut && session->member == member &&
+            session->came_s <= since_s && (!oldest || session->came_s < oldest->came_s)) {
             oldest = session;
         }
     }
@@ -274,13 +458,13 @@ static void cut_oldest_newcomer(struct listener *listener, bool member)
 static bool take(struct listener *listener, const struct pending *pending, bool member)
 {
     const struct listener_options *options = &listener->options;
-    const int most = LISTENER_SPARE + (member ? options->expected : 0);
+    const int most = LISTENER_SPARE + (member ? listener->expected : 0);
     const bool crowded = listener->newcomers[member] >= most - LISTENER_SPARE / 2;
     if (crowded) {
-        cut_oldest_newcomer(listener, member);
+        cut_oldest_newcomer(listener, member, INFINITY);
     }
-    struct listener_session *session = find_place(listener);
-    if (!session || listener->newcomers[member] >= most) {
+    struct listener_session *session = listener->newcomers[member] < most ? find_place(listener) : NULL;
+    if (!session) {
         return false;
     }
     memset(session, 0, options->session_size);
@@ -291,33 +475,95 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
     session->timeout_s = crowded && !member ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
     session->member = member;
     session->source = pending->source;
+    session->fresh = session->waits = true;
+    session->ready_s = pending->came_s;
+    session->rouse_s = INFINITY;
     endpoint_format(&pending->from, session->peer);
     socket_prepare(pending->fd, &pending->from);
     options->begin(session, options->context);
-    if (!start_thread(session)) {
+    if (listener->ready.count >= listener->idle && !start_thread(listener)) {
+        session->next = listener->free;
+        listener->free = session;
         return false;
     }
-    session->life = SESSION_HERE;
+    session->life = SESSION_READY;
+    put_last(&listener->ready, session);
+    pthread_cond_signal(&listener->work);
     listener->here++;
     listener->newcomers[member]++;
     return true;
 }
 
-/* Gives it a thread, if there is a place, or else turns it away: it comes again. */
+/* Are as many members in their handshakes as may be at a time, without one having to leave for another? Locked. */
+static bool is_lobby_closed(const struct listener *listener)
+{
+    return listener->newcomers[true] >= listener->expected + LISTENER_SPARE / 2;
+}
+
+static bool wait_in_lobby(struct listener *listener, const struct pending *pending)
+{
+    if (!is_lobby_closed(listener) || listener->lobby.count == listener->lobby.room) {
+        return false;
+    }
+    listener->lobby.waits[(listener->lobby.first + listener->lobby.count++) % listener->lobby.room] = *pending;
+    return true;
+}
+
+static struct pending leave_lobby(struct listener *listener)
+{
+    const struct pending pending = listener->lobby.waits[listener->lobby.first];
+    listener->lobby.first = (listener->lobby.first + 1) % listener->lobby.room;
+    listener->lobby.count--;
+    return pending;
+}
+
+/* Members have their turns as others are done; where there is no place any more, the listener's thread says so. */
+static void call_in(struct listener *listener)
+{
+    while (listener->lobby.count > 0 && !is_lobby_closed(listener)) {
+        struct pending pending = leave_lobby(listener);
+        pending.came_s = clock_monotonic_s(); /* it has its full time from here on */
+        if (!take(listener, &pending, true)) {
+            close(pending.fd); /* it comes again */
+        }
+    }
+}
+
+/*
+ * Those in the lobby whose time is over leave it; and where nobody ends a handshake, though a crowd is in the middle of
+ * one, the crowd makes room.
+ */
+static void look_into_lobby(struct listener *listener, double now_s)
+{
+    bool late = true;
+    while (late) {
+        struct pending pending;
+        lock(listener);
+        late = listener->lobby.count > 0 &&
+               now_s >= listener->lobby.waits[listener->lobby.first].came_s + LISTENER_HANDSHAKE_S;
+        if (late) {
+            pending = leave_lobby(listener);
+        } else if (listener->lobby.count > 0 && now_s >= listener->admitted_s + LISTENER_CROWDED_S) {
+            cut_oldest_newcomer(listener, true, now_s - LISTENER_CROWDED_S);
+        }
+        unlock(listener);
+        if (late) {
+            refuse(listener, COMPLAINT_CROWD, &pending, "too many are in their handshakes already");
+        }
+    }
+}
+
+/* Lets it in, or to the lobby, if there is a place, or else turns it away: it comes again. */
 static void receive(struct listener *listener, const struct pending *pending, bool member)
 {
     lock(listener);
-    const bool taken = take(listener, pending, member);
+    const bool taken = (member && wait_in_lobby(listener, pending)) || take(listener, pending, member);
     if (!taken && !member) {
         admission_end(&listener->admission, &pending->source, 0, clock_monotonic_s());
     }
-    const bool full = !find_place(listener);
     unlock(listener);
     if (!taken) {
         refuse(listener, COMPLAINT_CROWD, pending, "too many are in their handshakes already");
-    }
-    if (full) {
-        tidy_up(listener);
     }
 }
 
@@ -386,27 +632,79 @@ static bool take_those_who_come(struct listener *listener)
     return true;
 }
 
+/* Those that rested, and go on. */
+static void take_stirred(struct listener *listener)
+{
+    struct listener_session *session;
+    lock(listener);
+    while ((session = door_stirred(&listener->door))) {
+        if (session->life == SESSION_RESTS) {
+            make_ready(session);
+        }
+    }
+    unlock(listener);
+}
+
+/* One more thread, where those that there are keep somebody waiting. True: somebody waits. */
+static bool help_slow_threads(struct listener *listener, double now_s)
+{
+    lock(listener);
+    const struct listener_session *first = listener->ready.first;
+    if (first && now_s - first->ready_s >= LISTENER_SLOW_S) {
+        call_thread(listener, true);
+    }
+    unlock(listener);
+    return first;
+}
+
+static void rouse_those_due(struct listener *listener, double now_s)
+{
+    lock(listener);
+    for (int i = 0; i < listener->used && listener->timed > 0; i++) {
+        struct listener_session *session = session_at(listener, i);
+        if (session->life == SESSION_RESTS && now_s >= session->rouse_s) {
+            make_ready(session);
+        }
+    }
+    unlock(listener);
+}
+
+static void look_after_all(struct listener *listener, double now_s)
+{
+    if (now_s - listener->tidied_s >= TIDY_S) {
+        listener->tidied_s = now_s;
+        tidy_up(listener);
+        look_into_lobby(listener, now_s);
+        complain(listener, now_s, false);
+    }
+    if (now_s - listener->roused_s >= ROUSE_S) {
+        listener->roused_s = now_s;
+        rouse_those_due(listener, now_s);
+    }
+}
+
 bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s)
 {
     struct pending pending;
     enum door_look look;
     bool comes;
-    if (clock_monotonic_s() < listener->busy_until_s && wake_wait(-1, 0, wake, listener->busy_until_s) == WAKE_RAISED) {
+    double now_s = clock_monotonic_s();
+    if (now_s < listener->busy_until_s && wake_wait(-1, 0, wake, listener->busy_until_s) == WAKE_RAISED) {
         return false;
     }
+    if (help_slow_threads(listener, now_s)) {
+        deadline_s = fmin(deadline_s, now_s + LISTENER_SLOW_S);
+    }
     enum wake_result how = door_wait(&listener->door, listener->fd, wake, deadline_s, &comes);
-    const double now_s = clock_monotonic_s();
+    now_s = clock_monotonic_s();
     while ((look = door_next(&listener->door, now_s, &pending)) != DOOR_NOTHING) {
         deal_with(listener, look, &pending);
     }
+    take_stirred(listener);
     if (comes && !take_those_who_come(listener)) {
         how = wake_wait(-1, 0, wake, now_s + FAILED_S);
     }
-    if (now_s - listener->tidied_s >= TIDY_S) {
-        listener->tidied_s = now_s;
-        tidy_up(listener);
-        complain(listener, now_s, false);
-    }
+    look_after_all(listener, now_s);
     return how != WAKE_RAISED;
 }
 
@@ -415,17 +713,18 @@ bool listener_accept(struct listener *listener, const struct wake *wake, double 
 void listener_admit(struct listener_session *session)
 {
     session->admitted = true;
-    session->heard_s = clock_monotonic_s();
+    session->heard_s = session->listener->admitted_s = clock_monotonic_s();
     session->listener->newcomers[session->member]--;
+    call_in(session->listener);
 }
 
 struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session)
 {
     const size_t size = listener->options.session_size;
     const char *next = session ? (const char *)session + size : listener->sessions;
-    for (int i = (int)((size_t)(next - listener->sessions) / size); i < listener->places; i++) {
+    for (int i = (int)((size_t)(next - listener->sessions) / size); i < listener->used; i++) {
         struct listener_session *one = session_at(listener, i);
-        if (one->life == SESSION_HERE && one->admitted && !one->cut) {
+        if (one->life != SESSION_FREE && one->admitted && !one->cut) {
             return one;
         }
     }
@@ -451,13 +750,14 @@ void listener_cut(struct listener_session *session)
 {
     session->cut = true;
     shutdown(session->fd, SHUT_RDWR);
+    listener_rouse(session);
 }
 
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out)
 {
     *in = listener->bytes_in;
     *out = listener->bytes_out;
-    for (int i = 0; i < listener->places; i++) {
+    for (int i = 0; i < listener->used; i++) {
         const struct connection *connection = session_at(listener, i)->connection;
         if (connection) {
             *in += connection_bytes_in(connection);
@@ -489,6 +789,19 @@ static void allow_files(int files)
     }
 }
 
+static bool take_memory(struct listener *listener, struct error *error)
+{
+    const struct listener_options *options = &listener->options;
+    const int room = listener->expected + LISTENER_DOOR;
+    listener->sessions = calloc((size_t)listener->places, options->session_size);
+    listener->lobby.room = options->expected;
+    listener->lobby.waits = calloc((size_t)options->expected, sizeof *listener->lobby.waits);
+    if (!listener->sessions || !listener->lobby.waits) {
+        return error_set(error, "out of memory");
+    }
+    return door_create(&listener->door, options->self.credentials, room, LISTENER_HANDSHAKE_S, error);
+}
+
 bool listener_create(struct listener **out, const struct listener_options *options, struct error *error)
 {
     pthread_condattr_t attributes;
@@ -499,22 +812,20 @@ bool listener_create(struct listener **out, const struct listener_options *optio
     }
     listener->options = *options;
     listener->fd = -1;
-    listener->places = options->members + options->expected + 2 * LISTENER_SPARE;
-    listener->sessions = calloc((size_t)listener->places, options->session_size);
+    listener->expected = options->expected < LISTENER_SHAKING ? options->expected : LISTENER_SHAKING;
+    listener->places = options->members + listener->expected + 2 * LISTENER_SPARE;
     admission_start(&listener->admission, clock_monotonic_s());
-    const int room = options->expected + LISTENER_DOOR;
-    const bool has_memory =
-        door_create(&listener->door, options->self.credentials, room, LISTENER_HANDSHAKE_S) && listener->sessions;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&listener->left, &attributes);
+    pthread_cond_init(&listener->work, &attributes);
+    pthread_cond_init(&listener->no_more, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (!has_memory ? !error_set(error, "out of memory")
-                    : !socket_listen(&listener->fd, options->host, options->port, error)) {
+    if (!take_memory(listener, error) || !socket_listen(&listener->fd, options->host, options->port, error)) {
         listener_destroy(listener);
         return false;
     }
-    allow_files(listener->places + room);
+    allow_files(listener->places + options->expected + listener->door.room);
     *out = listener;
     return true;
 }
@@ -524,36 +835,64 @@ uint16_t listener_port(const struct listener *listener)
     return socket_port(listener->fd);
 }
 
-static void cut_all(struct listener *listener)
+/* All look around; cut: they are cut. Locked. */
+static void rouse_all(struct listener *listener, bool cut)
 {
-    for (int i = 0; i < listener->places; i++) {
-        if (session_at(listener, i)->life == SESSION_HERE) {
-            listener_cut(session_at(listener, i));
+    for (int i = 0; i < listener->used; i++) {
+        struct listener_session *session = session_at(listener, i);
+        if (session->life != SESSION_FREE && cut) {
+            listener_cut(session);
+        } else if (session->life != SESSION_FREE) {
+            listener_rouse(session);
         }
+    }
+}
+
+/* Locked. */
+static void end_threads(struct listener *listener)
+{
+    listener->over = true;
+    pthread_cond_broadcast(&listener->work);
+    while (listener->threads > 0) {
+        pthread_cond_wait(&listener->no_more, listener->options.lock);
+    }
+}
+
+/* Until all have ended, or that time. Who is ready finds a thread, though the listener's thread does nothing else. */
+static void await_all(struct listener *listener, double until_s)
+{
+    double now_s;
+    while (listener->here > 0 && (now_s = clock_monotonic_s()) < until_s) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(fmin(TIDY_S, until_s - now_s) * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        if (listener->ready.count > 0) {
+            call_thread(listener, true);
+        }
+        pthread_cond_timedwait(&listener->left, listener->options.lock, &until);
     }
 }
 
 void listener_end(struct listener *listener, double grace_s)
 {
     const double cut_s = clock_monotonic_s() + grace_s;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)((grace_s - (double)(long)grace_s) * 1e9);
-    until.tv_sec += (time_t)grace_s + until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
     if (listener->fd >= 0) {
         close(listener->fd);
         listener->fd = -1;
     }
     lock(listener);
-    while (listener->here > 0 && clock_monotonic_s() < cut_s) {
-        pthread_cond_timedwait(&listener->left, listener->options.lock, &until);
+    while (listener->lobby.count > 0) {
+        const struct pending pending = leave_lobby(listener);
+        close(pending.fd);
     }
+    rouse_all(listener, false);
+    await_all(listener, cut_s);
     listener->ending = true;
-    cut_all(listener);
-    while (listener->here > 0) {
-        pthread_cond_wait(&listener->left, listener->options.lock);
-    }
+    rouse_all(listener, true);
+    await_all(listener, INFINITY);
+    end_threads(listener);
     unlock(listener);
     tidy_up(listener);
     complain(listener, clock_monotonic_s(), true);
@@ -570,8 +909,11 @@ void listener_destroy(struct listener *listener)
     if (listener->fd >= 0) {
         close(listener->fd);
     }
+    pthread_cond_destroy(&listener->no_more);
+    pthread_cond_destroy(&listener->work);
     pthread_cond_destroy(&listener->left);
     door_destroy(&listener->door);
+    free(listener->lobby.waits);
     free(listener->sessions);
     free(listener);
 }

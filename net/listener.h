@@ -1,5 +1,12 @@
 /*
- * A listener that bears hostile peers: takes connections, gives each a thread, and lets in whom its owner admits.
+ * A listener that bears hostile peers: takes connections, lets in whom its owner admits, and serves each by a thread
+ * while it has something to do. A session that has nothing to do rests at the door: without a thread, and without the
+ * buffers of its connection.
+ *
+ * Threads: whoever comes gets one, a new one if none is free. For sessions that go on after a rest LISTENER_THREADS are
+ * started at once, so that many who speak at the same time take turns. Those that wait for others, and say so, do not
+ * count; nor may who is slow keep others waiting: where none of them is free for LISTENER_SLOW_S, one more is started.
+ * There are never more than places.
  *
  * Who has said nothing yet waits at the door, without a thread. Who shows a pass there (net/credentials.h), as members
  * do, is served at once. All others are strangers, and share little: few handshakes at a time, a small part of one
@@ -30,24 +37,39 @@ enum {
     LISTENER_DOOR = 256,       /* connections that have said nothing yet, beyond those expected at once */
     LISTENER_HANDSHAKE_S = 10, /* until a connection has to be through TLS and hello, whatever it sends */
     LISTENER_CROWDED_S = 2,    /* the same, once half of the spare places are taken */
+    LISTENER_SHAKING = 32,     /* members in their handshakes at a time: the others wait their turn in the lobby */
+    LISTENER_THREADS = 64,     /* that serve sessions after a rest, and do not wait for others */
 };
+
+#define LISTENER_SLOW_S 0.005
 
 struct listener;
 
-/* One connection, and the thread that serves it. The owner's own struct begins with it. */
+/* One connection. The owner's own struct begins with it. */
 struct listener_session {
     struct listener *listener;
     char peer[ENDPOINT_TEXT]; /* its address */
     uint64_t number;          /* of the connection: 1, 2, ... */
-    struct channel channel;   /* used by the session's thread alone */
+    /* Used by the thread that serves it alone. */
+    struct channel channel;
+    bool deaf; /* when it rests next, it goes on when its peer hangs up or when it is roused, and for nothing else */
     /* Guarded by the lock. */
     double heard_s; /* when it was admitted; the owner may set it again when something is asked for */
     bool admitted;
     bool cut;
 
     /* The listener's. */
-    pthread_t thread;
-    enum { SESSION_FREE, SESSION_HERE, SESSION_GONE } life; /* GONE: its thread is to be joined */
+    enum {
+        SESSION_FREE,
+        SESSION_READY,  /* waits for a thread */
+        SESSION_SERVED, /* by a thread */
+        SESSION_RESTS,
+    } life;
+    bool roused;                   /* while it was served: it is to look around before it rests */
+    bool waits;                    /* its thread waits for others */
+    bool fresh;                    /* nobody has served it yet */
+    double ready_s, rouse_s;       /* since when it is ready; when it is to be roused: INFINITY for never */
+    struct listener_session *next; /* ready, or free */
     int fd;
     double came_s, timeout_s;
     bool member; /* came with a pass, or in plain text */
@@ -61,18 +83,21 @@ struct listener_options {
     struct introduction self;
     pthread_mutex_t *lock; /* borrowed */
     size_t session_size;   /* of the owner's struct */
-    size_t stack_size;     /* of a session's thread */
+    size_t stack_size;     /* of a thread that serves */
     int members;           /* places for admitted sessions */
     int expected;          /* peers that may well come at the same time */
     void *context;
     /* A session's beginning, all zeros but for what is above: on the owner's thread. Locked. */
     void (*begin)(struct listener_session *session, void *context);
-    /* As in handshake_rules, on the session's thread. `admit` calls listener_admit where it welcomes a peer. */
+    /* As in handshake_rules, on a thread that serves. `admit` calls listener_admit where it welcomes a peer. */
     bool (*knows)(struct listener_session *session, const char *digest); /* may be NULL */
     uint16_t (*admit)(struct listener_session *session, const struct peer *peer, struct error *message);
-    /* Serves an admitted session until it ends, on its thread. */
-    void (*serve)(struct listener_session *session);
-    /* It ends, and was admitted: on its thread. Locked. */
+    /*
+     * Serves an admitted session until it ends (false), or has nothing to do (true, and channel_rest succeeded): then
+     * it is served again once something comes, or it is roused. The channel must be resumed before it is used.
+     */
+    bool (*serve)(struct listener_session *session);
+    /* It ends, and was admitted: on a thread that serves. Locked. */
     void (*leave)(struct listener_session *session);
 };
 
@@ -81,9 +106,9 @@ bool listener_create(struct listener **listener, const struct listener_options *
 uint16_t listener_port(const struct listener *listener);
 
 /*
- * Deals with who comes or speaks before the deadline, and returns as soon as anybody has; joins threads that ended, and
- * logs what was refused since. A failure to accept is logged and waited out for a moment. False once the wake (NULL:
- * none) is raised.
+ * Deals with who comes or speaks before the deadline, and returns as soon as anybody has; joins threads that ended,
+ * rouses whose time has come, and logs what was refused since. A failure to accept is logged and waited out for a
+ * moment. False once the wake (NULL: none) is raised.
  */
 bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s);
 
@@ -105,13 +130,22 @@ int listener_count(const struct listener *listener,
                    bool (*alike)(const struct listener_session *session, const void *context), const void *context,
                    struct listener_session **silent);
 
-/* Locked: ends its connection, from outside: its thread finds it closed. */
+/* Locked, by the thread that serves it: before it waits for others to do something, and afterwards. */
+void listener_waits(struct listener_session *session, bool waits);
+
+/* Locked: how long a session may keep its thread while nothing comes. 0: threads are scarce, so it may not. */
+double listener_linger_s(const struct listener *listener);
+
+/* Locked: a session that rests is served again; one that is served looks around before it rests. */
+void listener_rouse(struct listener_session *session);
+
+/* Locked: ends its connection, from outside: who serves it finds it closed. */
 void listener_cut(struct listener_session *session);
 
 /* Locked: bytes of all connections, those that ended among them. */
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out);
 
-/* Has the peer hung up, as far as its thread, which reads nothing at the moment, can tell? */
+/* Has the peer hung up, as far as can be told without reading? */
 bool listener_peer_hung_up(const struct listener_session *session);
 
 #endif

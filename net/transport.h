@@ -44,6 +44,8 @@ struct transport_table {
     size_t room;
     /* The user's bytes that wait in memory. */
     size_t (*pending)(const struct connection *connection);
+    /* The user's bytes that are not in a record yet; NULL: there are never any. */
+    size_t (*gathered)(const struct connection *connection);
     /* Puts a close_reason into the out buffer if there is room (in_order), and frees. */
     void (*close)(struct connection *connection, bool in_order);
 };
@@ -67,9 +69,9 @@ struct connection {
     double heard_s;
     struct member credential;
     struct tls *tls; /* NULL: plain */
-    uint8_t *in;     /* [CONNECTION_BUFFER]: received, in_start..in_end not yet used */
+    uint8_t *in;     /* [CONNECTION_BUFFER]: received, in_start..in_end not yet used; NULL: it rests */
     size_t in_start, in_end;
-    uint8_t *out; /* [CONNECTION_BUFFER]: to be sent */
+    uint8_t *out; /* [CONNECTION_BUFFER]: to be sent, behind the other */
     size_t out_start, out_end;
     atomic_uint_fast64_t bytes_in, bytes_out;
     char peer[ENDPOINT_TEXT];

@@ -20,7 +20,7 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 	clock_gettime nanosleep usleep getpid randombytes_buf randombytes_random randombytes_uniform \
 	socket setsockopt getsockopt getsockname bind listen getaddrinfo freeaddrinfo \
 	connect accept4 recvmsg recv sendmsg send shutdown \
-	poll ioctl eventfd eventfd_write eventfd_read close \
+	poll epoll_create1 epoll_ctl epoll_wait ioctl eventfd eventfd_write eventfd_read close \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
 	opendir readdir closedir dirfd fstatat unlinkat \
 	statvfs posix_spawn waitpid kill memory_for_this_process threads_give_way

@@ -54,7 +54,7 @@ build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
-build/san/tests/net/test_listener: link_with += $(locks_link)
+build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
 
 # What a chief saves and takes over is told to its test first.
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \

@@ -339,6 +339,11 @@ static size_t pending_tls(const struct connection *connection)
     return connection->tls->plain_end - connection->tls->plain_start;
 }
 
+static size_t gathered_tls(const struct connection *connection)
+{
+    return connection->tls->filled;
+}
+
 static void close_tls(struct connection *connection, bool in_order)
 {
     struct tls *tls = connection->tls;
@@ -367,4 +372,5 @@ const struct transport_table transport_tls = {.open = tls_open,
                                               .finish = finish_tls,
                                               .room = RECORD_ROOM,
                                               .pending = pending_tls,
+                                              .gathered = gathered_tls,
                                               .close = close_tls};

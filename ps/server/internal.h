@@ -30,11 +30,11 @@ enum { SERVER_TICK_MS = 250 /* idle connections look this often whether somethin
 /* A rollout may want this process to end, though the job is not over. */
 enum shutdown_mode { SHUTDOWN_NONE, SHUTDOWN_RESTART, SHUTDOWN_FINAL };
 
-/* One connection, and the thread that serves it. */
+/* One connection. */
 struct session {
     struct listener_session base; /* first: the listener's */
     struct server *server;
-    struct channel *channel; /* the base's; used by the thread alone */
+    struct channel *channel; /* the base's; used by the thread that serves it alone */
     bool ping_wanted;
     int worker;          /* -1: no worker, or nobody yet */
     int ps;              /* another ps; -1: none */
@@ -133,8 +133,8 @@ void server_hide(struct server *server);
 /* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
 void server_lead(struct server *server);
 
-/* Serves an open channel whose peer was welcomed, until it ends. */
-void serve(struct session *session);
+/* Serves an open channel whose peer was welcomed, until it ends (false) or has nothing to do, and rests (true). */
+bool serve(struct session *session);
 
 /* A follower's threads that talk to the coordinator. */
 struct follower;

@@ -76,13 +76,14 @@ static bool take_layers(struct learner *learner, struct channel *channel, struct
     return channel_send(channel, MESSAGE_layers, request, &(struct message_layers){.units = units}, deadline_s, error);
 }
 
-static void serve_session(struct listener_session *base)
+static bool serve_session(struct listener_session *base)
 {
     struct channel *channel = &base->channel;
     struct error error;
     while (channel_receive(channel, clock_monotonic_s() + SERVER_FRAME_S, &error) &&
            take_layers(learner_of(base), channel, &error)) {
     }
+    return false;
 }
 
 static void leave(struct listener_session *base)

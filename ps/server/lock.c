@@ -22,6 +22,7 @@ static void for_worker(struct server *server, const struct job_action *action)
             listener_cut(base);
         } else if (action->kind == JOB_PROBE && same) {
             session->ping_wanted = true;
+            listener_rouse(base);
         }
     }
 }

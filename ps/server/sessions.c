@@ -141,14 +141,14 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     return refusal;
 }
 
-static void serve_session(struct listener_session *base)
+static bool serve_session(struct listener_session *base)
 {
     struct session *session = session_of(base);
     if (session->server->config->cluster.issync) { /* all workers wait for the slowest of these threads */
         threads_run_soon();
     }
     profile_thread("for %.27s", connection_name(session->channel->connection));
-    serve(session);
+    return serve(session);
 }
 
 static void leave(struct listener_session *base)

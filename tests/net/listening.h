@@ -18,8 +18,12 @@ struct listening {
     struct wake wake;
     pthread_t thread;
     atomic_int admitted, left;
-    atomic_bool drops; /* who is admitted is dropped at once */
-    uint16_t refusal;  /* 0, or all are refused for it */
+    atomic_bool drops;     /* who is admitted is dropped at once */
+    int members, expected; /* 0: 8 and 4 */
+    double linger_s;       /* until a session rests to which nothing comes; 0: none rests */
+    atomic_bool deaf;      /* they hear nothing then */
+    atomic_int served, rested;
+    uint16_t refusal; /* 0, or all are refused for it */
     struct credentials *credentials;
 };
 
@@ -73,18 +77,29 @@ static inline uint16_t listening_admit(struct listener_session *base, const stru
     return 0;
 }
 
-static inline void listening_serve(struct listener_session *base)
+static inline bool listening_serve(struct listener_session *base)
 {
     struct listening *owner = ((struct listening_session *)(void *)base)->owner;
     struct channel *channel = &base->channel;
     struct error error;
-    bool ready, good = !atomic_load(&owner->drops);
-    while (good && connection_wait(channel->connection, INFINITY, &ready, &error) &&
-           channel_receive(channel, clock_monotonic_s() + 5, &error)) {
-        struct message_pong pong = {channel->message.ping.nonce};
-        good = channel->frame.type == MESSAGE_ping &&
-               channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, clock_monotonic_s() + 5, &error);
+    bool ready, good = !atomic_load(&owner->drops) && channel_resume(channel, &error);
+    atomic_fetch_add(&owner->served, 1);
+    while (good) {
+        const double until_s = owner->linger_s > 0 ? clock_monotonic_s() + owner->linger_s : INFINITY;
+        good = connection_wait(channel->connection, until_s, &ready, &error);
+        if (good && !ready && channel_rest(channel)) {
+            base->deaf = atomic_load(&owner->deaf);
+            atomic_fetch_add(&owner->rested, 1);
+            return true;
+        }
+        if (good && ready) {
+            good = channel_receive(channel, clock_monotonic_s() + 5, &error) && channel->frame.type == MESSAGE_ping;
+            struct message_pong pong = {channel->message.ping.nonce};
+            good = good &&
+                   channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, clock_monotonic_s() + 5, &error);
+        }
     }
+    return false;
 }
 
 static inline void listening_leave(struct listener_session *base)
@@ -111,8 +126,8 @@ static inline void listening_start(struct listening *owner, struct credentials *
         .lock = &owner->lock,
         .session_size = sizeof(struct listening_session),
         .stack_size = 1024 * 1024,
-        .members = 8,
-        .expected = 4,
+        .members = owner->members > 0 ? owner->members : 8,
+        .expected = owner->expected > 0 ? owner->expected : 4,
         .context = owner,
         .begin = listening_begin,
         .admit = listening_admit,
@@ -142,6 +157,27 @@ static inline struct hello_identity listening_worker(const void *context)
     hello.member = (struct member){MEMBER_WORKER, *(const int *)context};
     hello.incarnation = 22;
     return hello;
+}
+
+/* Comes as a worker; false: it was not let in. */
+static inline bool listening_come_in(struct channel *channel, const struct listening *owner, int worker,
+                                     struct error *error)
+{
+    static const struct member ps_0 = {MEMBER_PS, 0};
+    const double until_s = clock_monotonic_s() + 10;
+    const struct address address = {.host = "127.0.0.1", .port = listener_port(owner->listener)};
+    const struct hello_identity hello = listening_worker(&worker);
+    struct connection *connection;
+    struct peer peer;
+    if (!connection_connect(&connection, &address, &ps_0, owner->credentials, NULL, until_s, error)) {
+        return false;
+    }
+    channel_open(channel, connection);
+    if (!handshake_connect(channel, &hello, &ps_0, &peer, until_s, NULL, error)) {
+        channel_close(channel);
+        return false;
+    }
+    return true;
 }
 
 #endif

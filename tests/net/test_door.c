@@ -24,7 +24,7 @@ static int open_door(void **state)
     struct error error;
     (void)state;
     came = 0;
-    return !door_create(&door, fleet_key, ROOM, 10) || !socket_listen(&listener, "127.0.0.1", 0, &error);
+    return !door_create(&door, fleet_key, ROOM, 10, &error) || !socket_listen(&listener, "127.0.0.1", 0, &error);
 }
 
 static int close_door(void **state)

@@ -20,23 +20,9 @@ static double soon(void)
     return clock_monotonic_s() + 10;
 }
 
-/* Comes as a worker; false: it was not let in. */
 static bool come_in(struct channel *channel, const struct listening *owner, int worker, struct error *error)
 {
-    static const struct member ps_0 = {MEMBER_PS, 0};
-    const struct address address = {.host = "127.0.0.1", .port = listener_port(owner->listener)};
-    const struct hello_identity hello = listening_worker(&worker);
-    struct connection *connection;
-    struct peer peer;
-    if (!connection_connect(&connection, &address, &ps_0, owner->credentials, NULL, soon(), error)) {
-        return false;
-    }
-    channel_open(channel, connection);
-    if (!handshake_connect(channel, &hello, &ps_0, &peer, soon(), NULL, error)) {
-        channel_close(channel);
-        return false;
-    }
-    return true;
+    return listening_come_in(channel, owner, worker, error);
 }
 
 static bool ping(struct channel *channel)

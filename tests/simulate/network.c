@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -255,6 +256,41 @@ void network_close(struct file *file, bool silent)
     release(link);
 }
 
+/* --- Sets of epoll --- */
+
+struct watched {
+    int fd;
+    struct epoll_event event; /* of which `events` are 0 once it was told of, until it is asked for again */
+};
+
+static struct watched *find_watched(const struct file *set, int fd)
+{
+    for (int i = 0; i < set->set.count; i++) {
+        if (set->set.watched[i].fd == fd) {
+            return &set->set.watched[i];
+        }
+    }
+    return NULL;
+}
+
+bool network_watches(const struct machine *machine, int set, int fd)
+{
+    const struct file *file = set >= 3 ? machine->files[set - 3] : NULL;
+    return file && file->kind == FILE_SET && find_watched(file, fd);
+}
+
+/* What is closed is in no set any more. */
+static void leave_sets(const struct file *file)
+{
+    for (int i = 0; i < WORLD_MAX_FILES; i++) {
+        struct file *set = file->machine->files[i];
+        struct watched *watched = set && set->kind == FILE_SET ? find_watched(set, file->fd) : NULL;
+        if (watched) {
+            *watched = set->set.watched[--set->set.count];
+        }
+    }
+}
+
 void file_free(struct file *file)
 {
     if (file->kind == FILE_SOCKET) {
@@ -263,11 +299,14 @@ void file_free(struct file *file)
         for (int i = 0; i < file->listener.count; i++) {
             file_free(file->listener.pending[i]);
         }
+    } else if (file->kind == FILE_SET) {
+        free(file->set.watched);
     } else if (file->kind != FILE_EVENT) {
         disk_close(file);
     }
     if (file->fd >= 3) {
         file->machine->files[file->fd - 3] = NULL;
+        leave_sets(file);
     }
     free(file);
 }
@@ -597,6 +636,8 @@ WRAP(int, shutdown, int fd, int how)
     return 0;
 }
 
+static short look_at_set(const struct file *set);
+
 static short look(const struct pollfd *polled)
 {
     const struct file *file = file_of(polled->fd);
@@ -609,6 +650,9 @@ static short look(const struct pollfd *polled)
     }
     if (file->kind == FILE_EVENT) {
         return file->event > 0 ? polled->events & POLLIN : 0;
+    }
+    if (file->kind == FILE_SET) {
+        return look_at_set(file);
     }
     const struct link *link = file->socket.link;
     int side = file->socket.side;
@@ -626,6 +670,69 @@ static short look(const struct pollfd *polled)
         found |= POLLOUT;
     }
     return found & (short)(polled->events | POLLERR | POLLHUP);
+}
+
+static short look_at_set(const struct file *set)
+{
+    for (int i = 0; i < set->set.count; i++) {
+        const struct watched *watched = &set->set.watched[i];
+        const struct pollfd one = {.fd = watched->fd, .events = (short)watched->event.events};
+        if (watched->event.events != 0 && look(&one) != 0) {
+            return POLLIN;
+        }
+    }
+    return 0;
+}
+
+WRAP(int, epoll_create1, int flags)
+{
+    (void)flags;
+    return file_new(FILE_SET)->fd;
+}
+
+WRAP(int, epoll_ctl, int fd, int operation, int of, struct epoll_event *event)
+{
+    struct file *file = file_of(fd);
+    struct watched *watched = find_watched(file, of);
+    if (operation == EPOLL_CTL_ADD ? (bool)watched : !watched) {
+        return wrong(watched ? EEXIST : ENOENT);
+    }
+    if (operation == EPOLL_CTL_DEL) {
+        *watched = file->set.watched[--file->set.count];
+        return 0;
+    }
+    if (!watched && file->set.count == file->set.room) {
+        struct watched *more = world_alloc((size_t)(file->set.room + 64) * sizeof *more);
+        memcpy(more, file->set.watched, (size_t)file->set.count * sizeof *more);
+        free(file->set.watched);
+        file->set.watched = more;
+        file->set.room += 64;
+    }
+    watched = watched ? watched : &file->set.watched[file->set.count++];
+    *watched = (struct watched){of, *event};
+    thread_wake_poll(world.here, fd);
+    return 0;
+}
+
+/* The only wait of the program is poll's, so this one looks, and does not wait. */
+WRAP(int, epoll_wait, int fd, struct epoll_event *events, int most, int timeout_ms)
+{
+    const struct file *file = file_of(fd);
+    int count = 0;
+    if (timeout_ms != 0) {
+        fail("epoll_wait is to wait");
+    }
+    for (int i = 0; i < file->set.count && count < most; i++) {
+        struct watched *watched = &file->set.watched[i];
+        const uint32_t wanted = watched->event.events;
+        const struct pollfd one = {.fd = watched->fd, .events = (short)wanted};
+        const short found = wanted != 0 ? look(&one) : 0;
+        if (found != 0) {
+            events[count++] = (struct epoll_event){.events = (uint32_t)found, .data = watched->event.data};
+            watched->event.events = wanted & EPOLLONESHOT ? 0 : wanted;
+        }
+    }
+    return count;
 }
 
 WRAP(int, poll, struct pollfd *polled, nfds_t count, int timeout_ms)

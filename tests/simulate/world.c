@@ -340,7 +340,7 @@ void thread_wake_poll(struct machine *machine, int fd)
 {
     for (struct thread *thread = machine->threads; thread; thread = thread->next) {
         for (int i = 0; thread->waits_for == &poll_tag && i < thread->polled_count; i++) {
-            if (thread->polled[i].fd == fd) {
+            if (thread->polled[i].fd == fd || network_watches(machine, thread->polled[i].fd, fd)) {
                 thread->waits_for = NULL;
                 thread->woken = true;
                 make_ready(thread);

@@ -123,7 +123,7 @@ void *world_alloc(size_t size);
 void machine_exit(int status) __attribute__((noreturn));
 
 /* network.c */
-enum { FILE_LISTENER, FILE_SOCKET, FILE_EVENT, FILE_DATA, FILE_FOLDER };
+enum { FILE_LISTENER, FILE_SOCKET, FILE_EVENT, FILE_SET, FILE_DATA, FILE_FOLDER };
 struct file {
     int kind;
     int fd;
@@ -140,6 +140,10 @@ struct file {
         } socket;
         uint64_t event;
         struct {
+            struct watched *watched; /* [room]: of epoll */
+            int count, room;
+        } set;
+        struct {
             struct inode *inode;
             size_t at;
             bool append;
@@ -149,6 +153,7 @@ struct file {
 struct file *file_new(int kind);
 struct file *file_of(int fd);
 void file_free(struct file *file);
+bool network_watches(const struct machine *machine, int set, int fd); /* is it a set of epoll, with that file in it? */
 void network_begin(void);
 void network_end(void);
 void network_close(struct file *file, bool silent); /* silent: the machine is gone, nobody is told */

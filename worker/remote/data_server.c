@@ -271,7 +271,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     return 0;
 }
 
-static void serve(struct listener_session *base)
+static bool serve(struct listener_session *base)
 {
     struct data_session *session = session_of(base);
     struct data_server *server = session->server;
@@ -306,6 +306,7 @@ static void serve(struct listener_session *base)
     free(session->indexes);
     free(session->bytes);
     examples_free(&session->rows);
+    return false; /* it rests on its thread, of which there are few */
 }
 
 static void leave(struct listener_session *base)

@@ -36,12 +36,14 @@ bool serve_wait(struct session *session, bool (*ready)(struct session *session, 
     struct server *server = session->server;
     bool alive = true;
     double keepalive_sent_s = clock_monotonic_s();
+    listener_waits(&session->base, true);
     while (alive && !ready(session, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
         alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
                 job_is_current(&server->job, session->worker, session->incarnation) &&
                 send_keepalive(session, &keepalive_sent_s);
     }
+    listener_waits(&session->base, false);
     return alive;
 }
 

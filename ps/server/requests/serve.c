@@ -174,8 +174,8 @@ static bool answer(struct session *session, struct error *error)
     }
 }
 
-/* Between two requests: what the server wants of an idle connection. False if it is to end. */
-static bool look_around(struct session *session, struct error *error)
+/* Between two requests: what the server wants of an idle connection. False if it is to end. *linger_s: see await. */
+static bool look_around(struct session *session, double *linger_s, struct error *error)
 {
     struct server *server = session->server;
     server_lock(server);
@@ -183,6 +183,8 @@ static bool look_around(struct session *session, struct error *error)
     bool leaving = server->leaving;
     session->ping_wanted = false;
     struct message_ping question = {.nonce = ping ? job_probe_nonce(&server->job, session->worker) : 0};
+    listener_waits(&session->base, true);
+    *linger_s = listener_linger_s(server->listener);
     server_unlock(server);
     if (leaving) {
         struct message_leave leave = {.message = server->close_reason};
@@ -192,13 +194,20 @@ static bool look_around(struct session *session, struct error *error)
     return !ping || serve_send(session, MESSAGE_ping, 0, &question, error);
 }
 
-/* Waits until something has come. */
-static bool await_request(struct session *session, struct error *error)
+/* Waits until something has come; *rests: nothing has for a while, and nothing was begun. */
+static bool await_request(struct session *session, bool *rests, struct error *error)
 {
     struct channel *channel = session->channel;
     bool there = false;
-    while (!there) {
-        if (!look_around(session, error) ||
+    *rests = false;
+    while (!there && !*rests) {
+        double linger_s;
+        if (!look_around(session, &linger_s, error) ||
+            !connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
+            return false;
+        }
+        *rests = !there && channel_rest(channel);
+        if (!there && !*rests && linger_s == 0 && /* half a frame keeps its thread */
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
         }
@@ -212,6 +221,7 @@ bool serve_request(struct session *session, struct error *error)
         return false;
     }
     server_lock(session->server);
+    listener_waits(&session->base, false);
     session->base.heard_s = clock_monotonic_s();
     if (session->worker >= 0) {
         job_heard(&session->server->job, session->worker, session->incarnation, session->base.heard_s);
@@ -220,13 +230,25 @@ bool serve_request(struct session *session, struct error *error)
     return answer(session, error);
 }
 
-void serve(struct session *session)
+bool serve(struct session *session)
 {
     struct error error = {""};
-    while (await_request(session, &error) && serve_request(session, &error)) {
+    bool rests = false;
+    if (!channel_resume(session->channel, &error)) {
+        log_warning("dropped %s", error.text);
+        return false;
+    }
+    while (await_request(session, &rests, &error)) {
+        if (rests) {
+            return true;
+        }
+        if (!serve_request(session, &error)) {
+            break;
+        }
     }
     enum connection_state state = connection_state(session->channel->connection);
     if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {
         log_info("%s", error.text);
     }
+    return false;
 }

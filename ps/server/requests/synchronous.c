@@ -24,6 +24,14 @@ void server_wait_step(struct server *server)
     pthread_cond_timedwait(&server->stepped, &server->lock, &until);
 }
 
+/* That, for a request. */
+static void wait_step(struct session *session)
+{
+    listener_waits(&session->base, true);
+    server_wait_step(session->server);
+    listener_waits(&session->base, false);
+}
+
 void server_lead(struct server *server)
 {
     struct job_step step;
@@ -79,7 +87,7 @@ static enum wait_end await_step(struct session *session, const struct job_push *
         if (server_has_step(server)) {
             server_lead(server);
         } else if (!help(server, &helped)) {
-            server_wait_step(server);
+            wait_step(session);
             now_s = clock_monotonic_s();
             if (server->leaving ||
                 (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && listener_peer_hung_up(&session->base)) ||
@@ -179,7 +187,7 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     /* The shard may be past a step that the job has yet to hear of: then it is soon. */
     while (server->job.state == JOB_TRAINING && server->job.stepping && push.token > server->job.global_step &&
            !server->leaving) {
-        server_wait_step(server);
+        wait_step(session);
     }
     job_stage(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
     server_unlock(server);
@@ -285,7 +293,7 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     server_lock(server);
     while (alive && !find_set(server, generation, wanted.step, bytes, &count) && generation == server->job.generation &&
            clock_monotonic_s() < deadline_s) {
-        server_wait_step(server);
+        wait_step(session);
         double now_s = clock_monotonic_s();
         if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
             alive = !listener_peer_hung_up(&session->base);

@@ -142,6 +142,22 @@ struct listener_session *listener_next(const struct listener *listener, const st
     return NULL;
 }
 
+void listener_waits(struct listener_session *session, bool waits)
+{
+    session->waits = waits;
+}
+
+void listener_rouse(struct listener_session *session)
+{
+    session->roused = true;
+}
+
+double listener_linger_s(const struct listener *listener)
+{
+    (void)listener;
+    return 0;
+}
+
 void listener_cut(struct listener_session *session)
 {
     session->cut = true;

@@ -1,0 +1,320 @@
+/* Sessions that have nothing to do rest: no thread, no buffers; and go on when something comes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/transport.h"
+#include "tests/net/fleet_key.h"
+#include "tests/locks.h"
+#include "tests/net/listening.h"
+
+enum { MEMBERS = 6 };
+
+static struct listening owner;
+static struct channel channels[MEMBERS];
+
+static void await(atomic_int *count, int least)
+{
+    const double until_s = clock_monotonic_s() + 20;
+    while (atomic_load(count) < least && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    assert_true(atomic_load(count) >= least);
+}
+
+static bool ping(struct channel *channel)
+{
+    struct error error;
+    struct message_ping message = {.nonce = 5};
+    return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + 10, NULL, &error);
+}
+
+/* All are in, and rest. */
+static void begin(struct credentials *credentials, double linger_s)
+{
+    struct error error;
+    owner = (struct listening){.linger_s = linger_s};
+    listening_start(&owner, credentials, 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_true(listening_come_in(&channels[i], &owner, i, &error));
+    }
+    await(&owner.rested, MEMBERS);
+}
+
+static int enter(void **state)
+{
+    (void)state;
+    begin(fleet_key, 0.01);
+    return 0;
+}
+
+static int enter_plain(void **state)
+{
+    (void)state;
+    begin(NULL, 0.01);
+    return 0;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MEMBERS; i++) {
+        channel_close(&channels[i]);
+    }
+    listening_stop(&owner);
+    assert_int_equal(atomic_load(&owner.left), MEMBERS);
+    return 0;
+}
+
+static struct listener_session *session_of(int worker)
+{
+    struct listener_session *session = listener_next(owner.listener, NULL);
+    while (session && ((struct listening_session *)(void *)session)->worker != worker) {
+        session = listener_next(owner.listener, session);
+    }
+    assert_non_null(session);
+    return session;
+}
+
+/* Does it rest, without buffers? */
+static bool rests(int worker)
+{
+    pthread_mutex_lock(&owner.lock);
+    const struct listener_session *session = session_of(worker);
+    const bool resting = session->life == SESSION_RESTS;
+    const bool empty =
+        resting && !session->connection->in && !session->channel.received.bytes && !session->channel.sent.bytes;
+    pthread_mutex_unlock(&owner.lock);
+    assert_int_equal(resting, empty);
+    return resting;
+}
+
+static void await_rest(int worker)
+{
+    const double until_s = clock_monotonic_s() + 20;
+    while (!rests(worker) && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    assert_true(rests(worker));
+}
+
+/* As often as anybody likes. */
+static void it_goes_on(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3 * MEMBERS; i++) {
+        await_rest(i % MEMBERS);
+        assert_true(ping(&channels[i % MEMBERS]));
+        assert_true(ping(&channels[i % MEMBERS]));
+    }
+    for (int i = 0; i < MEMBERS; i++) { /* all at once */
+        struct error error;
+        struct message_ping message = {.nonce = 7};
+        assert_true(channel_send(&channels[i], MESSAGE_ping, 100, &message, clock_monotonic_s() + 10, &error));
+    }
+    for (int i = 0; i < MEMBERS; i++) {
+        struct error error;
+        assert_true(channel_receive(&channels[i], clock_monotonic_s() + 10, &error));
+        assert_int_equal(channels[i].frame.type, MESSAGE_pong);
+    }
+}
+
+static void who_hangs_up_is_gone(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MEMBERS; i++) {
+        await_rest(i);
+    }
+    channel_close(&channels[0]); /* in order */
+    await(&owner.left, 1);
+    close(channels[1].connection->fd); /* without a word */
+    channels[1].connection->fd = dup(0);
+    await(&owner.left, 2);
+    pthread_mutex_lock(&owner.lock);
+    listener_cut(session_of(2)); /* by this side */
+    pthread_mutex_unlock(&owner.lock);
+    await(&owner.left, 3);
+    assert_false(ping(&channels[2]));
+    assert_true(ping(&channels[3]));
+}
+
+/* The listener ends while all rest: at once, and long before the grace is over. */
+static void the_end_comes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MEMBERS; i++) {
+        await_rest(i);
+    }
+    const double begun_s = clock_monotonic_s();
+    wake_raise(&owner.wake);
+    pthread_join(owner.thread, NULL);
+    listener_end(owner.listener, 0.1);
+    assert_true(clock_monotonic_s() < begun_s + 10);
+    assert_int_equal(atomic_load(&owner.left), MEMBERS);
+    bool over = pthread_create(&owner.thread, NULL, listening_run, &owner) == 0; /* for listening_stop */
+    assert_true(over);
+}
+
+/* Whoever wants something of one that rests rouses it, now or at a time. */
+static void it_is_roused(void **state)
+{
+    (void)state;
+    await_rest(4);
+    int served = atomic_load(&owner.served);
+    pthread_mutex_lock(&owner.lock);
+    listener_rouse(session_of(4));
+    pthread_mutex_unlock(&owner.lock);
+    await(&owner.served, served + 1);
+    await_rest(4);
+    served = atomic_load(&owner.served);
+    usleep(50 * 1000);
+    assert_int_equal(atomic_load(&owner.served), served); /* nothing else does */
+}
+
+/* One that is deaf hears a hang-up, and leaves what it is sent where it is until it is roused. */
+static void who_is_deaf(void **state)
+{
+    (void)state;
+    struct message_ping message = {.nonce = 9};
+    struct error error;
+    bool ready = false;
+    await_rest(1);
+    await_rest(2);
+    atomic_store(&owner.deaf, true);
+    assert_true(ping(&channels[1]) && ping(&channels[2]));
+    await_rest(1);
+    await_rest(2);
+    atomic_store(&owner.deaf, false);
+    assert_true(channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + 10, &error));
+    assert_true(connection_wait(channels[1].connection, clock_monotonic_s() + 0.2, &ready, &error));
+    assert_false(ready);
+    assert_true(rests(1));
+    pthread_mutex_lock(&owner.lock);
+    listener_rouse(session_of(1));
+    pthread_mutex_unlock(&owner.lock);
+    assert_true(channel_receive(&channels[1], clock_monotonic_s() + 10, &error));
+    assert_int_equal(channels[1].frame.request, 200);
+    shutdown(connection_fd(channels[2].connection), SHUT_RDWR);
+    await(&owner.left, 1);
+}
+
+/* Sends some of the bytes of a ping; the rest are left to be sent. */
+static size_t send_some(struct connection *connection, size_t first, size_t count)
+{
+    const size_t size = connection->out_end - connection->out_start - first;
+    const size_t sent = count < size ? count : size;
+    assert_int_equal(send(connection->fd, connection->out + connection->out_start + first, sent, MSG_NOSIGNAL), sent);
+    return size - sent;
+}
+
+/* Part of a request lies in the buffer: there is no rest before it is all there. */
+static void half_a_request_is_no_rest(void **state)
+{
+    (void)state;
+    struct connection *connection = channels[3].connection;
+    const struct message_ping message = {.nonce = 11};
+    const struct outgoing ping = {.type = MESSAGE_ping, .request = 300, .message = &message, .more = true};
+    struct error error;
+    await_rest(3);
+    assert_true(channel_send_frame(&channels[3], &ping, clock_monotonic_s() + 10, &error));
+    assert_true(!connection->transport->finish || connection->transport->finish(connection, &error));
+    const int served = atomic_load(&owner.served), rested = atomic_load(&owner.rested);
+    assert_true(send_some(connection, 0, 9) > 0);
+    await(&owner.served, served + 1);
+    usleep(100 * 1000); /* ten times as long as it takes to rest */
+    assert_int_equal(atomic_load(&owner.rested), rested);
+    assert_false(rests(3));
+    assert_int_equal(send_some(connection, 9, SIZE_MAX), 0);
+    connection->out_start = connection->out_end = 0;
+    assert_true(channel_receive(&channels[3], clock_monotonic_s() + 10, &error));
+    assert_int_equal(channels[3].frame.request, 300);
+    await_rest(3);
+}
+
+/* What came with the last request, whole and decrypted perhaps, is answered before there is rest. */
+static void requests_that_come_together(void **state)
+{
+    (void)state;
+    struct message_ping message = {.nonce = 13};
+    struct error error;
+    await_rest(5);
+    for (uint64_t i = 0; i < 50; i++) {
+        const struct outgoing ping = {.type = MESSAGE_ping, .request = 400 + i, .message = &message, .more = i < 49};
+        assert_true(channel_send_frame(&channels[5], &ping, clock_monotonic_s() + 10, &error));
+    }
+    for (uint64_t i = 0; i < 50; i++) {
+        assert_true(channel_receive(&channels[5], clock_monotonic_s() + 10, &error));
+        assert_int_equal(channels[5].frame.request, 400 + i);
+    }
+    await_rest(5);
+}
+
+/* More come than may be in their handshakes at a time: they take turns, and all are let in. */
+enum { CROWD = LISTENER_SHAKING + LISTENER_SPARE / 2 + 40 };
+
+static void *come_and_ping(void *context)
+{
+    struct channel *channel = context;
+    static atomic_int number;
+    struct error error;
+    bool *good = calloc(1, sizeof *good);
+    assert(good);
+    *good = listening_come_in(channel, &owner, atomic_fetch_add(&number, 1), &error) && ping(channel);
+    if (!*good) {
+        print_error("%s\n", error.text);
+    }
+    return good;
+}
+
+static void a_stampede(void **state)
+{
+    (void)state;
+    static struct channel crowd[CROWD];
+    pthread_t threads[CROWD];
+    owner = (struct listening){.linger_s = 0.001, .members = CROWD, .expected = CROWD};
+    listening_start(&owner, fleet_key, 0);
+    pthread_mutex_lock(&owner.lock); /* none gets through its handshake before all are there */
+    for (int i = 0; i < CROWD; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, come_and_ping, &crowd[i]), 0);
+    }
+    usleep(100 * 1000);
+    pthread_mutex_unlock(&owner.lock);
+    int welcome = 0;
+    for (int i = 0; i < CROWD; i++) {
+        void *good;
+        pthread_join(threads[i], &good);
+        welcome += *(bool *)good;
+        free(good);
+    }
+    assert_int_equal(welcome, CROWD);
+    assert_true(ping(&crowd[0]) && ping(&crowd[CROWD - 1]));
+    for (int i = 0; i < CROWD; i++) {
+        channel_close(&crowd[i]);
+    }
+    listening_stop(&owner);
+    assert_int_equal(atomic_load(&owner.left), CROWD);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_goes_on, enter, leave),
+        cmocka_unit_test_setup_teardown(it_goes_on, enter_plain, leave),
+        cmocka_unit_test_setup_teardown(who_hangs_up_is_gone, enter, leave),
+        cmocka_unit_test_setup_teardown(the_end_comes, enter, leave),
+        cmocka_unit_test_setup_teardown(it_is_roused, enter, leave),
+        cmocka_unit_test_setup_teardown(who_is_deaf, enter, leave),
+        cmocka_unit_test_setup_teardown(half_a_request_is_no_rest, enter, leave),
+        cmocka_unit_test_setup_teardown(half_a_request_is_no_rest, enter_plain, leave),
+        cmocka_unit_test_setup_teardown(requests_that_come_together, enter, leave),
+        cmocka_unit_test(a_stampede),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}
