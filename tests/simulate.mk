@@ -12,8 +12,8 @@ $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 simulator_sources := $(wildcard tests/simulate/*.c)
 simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
 simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% base/kernels/% worker/engine_choose.c \
-	worker/load.c base/process/signals.c base/process/restart.c,$(sources)))
-replaced := malloc calloc realloc free strdup aligned_alloc \
+	base/process/signals.c base/process/restart.c,$(sources)))
+replaced := malloc calloc realloc free strdup strndup aligned_alloc \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait \
 	pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \
@@ -27,7 +27,8 @@ replaced := malloc calloc realloc free strdup aligned_alloc \
 watched := job_create job_ask job_consider job_destroy job_push job_end_restore job_schedule job_take_step \
 	job_end shard_create shard_apply shard_aggregate channel_send_frame push_pull_join \
 	checkpoint_folder_save checkpoint_folder_newest checkpoint_load shard_schedule schedule_prepare rollout_create \
-	rollout_begin versions_add versions_switch manifest_encode handshake_new_incarnation
+	rollout_begin versions_add versions_switch manifest_encode handshake_new_incarnation \
+	load_data preprocessing_agree
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 
 $(simulation)/%.o: %.c $(simulation)/flags $(musl_libs)

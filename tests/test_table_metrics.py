@@ -132,7 +132,7 @@ def test_a_target_metric_ends_training(trainer, tmp_path):
 def test_tensorboard_gets_the_curve_and_the_confusions(trainer, tmp_path):
     values, labels = shuffled(datasets.load_breast_cancer(), 1)
     write(tmp_path, [*(f"x{i}" for i in range(30)), "y"],
-          [[*map(float, row), f"c{label}"] for row, label in zip(values, labels)])
+          [[*map(float, row), ["mild", "so_so|*bad*"][label]] for row, label in zip(values, labels)])
     train(trainer, *QUICK, "--target=y", "--validate_steps=150", "--train_dir=run", cwd=tmp_path)
     file = next((tmp_path / "run").rglob("*tfevents*"))
     found = {value.tag: value for event in EventFileLoader(str(file)).Load() for value in event.summary.value}
@@ -141,6 +141,11 @@ def test_tensorboard_gets_the_curve_and_the_confusions(trainer, tmp_path):
     rows = numpy.frombuffer(curve.tensor.tensor_content, "<f4").reshape(6, 101)
     assert (rows[:4].sum(axis=0) == 100).all() and rows[5, 0] == 1
     assert numpy.allclose(rows[4], rows[0] / numpy.maximum(rows[0] + rows[1], 1e-9), atol=1e-6) or rows[0, -1] == 0
+    head, _, *lines = found["validation/confusions"].tensor.string_val[0].decode().splitlines()
+    assert head == r"| of a row, taken for a column | **mild** | **so\_so\|\*bad\*** |"
+    assert [line.split(" | ")[1] for line in lines] == ["**mild**", r"**so\_so\|\*bad\***"]
+    cells = [[int(cell.strip(" |")) for cell in line.split(" | ")[2:]] for line in lines]
+    assert sum(map(sum, cells)) == rows[:4, 0].sum() and min(cells[0][0], cells[1][1]) > 0
     assert {"validation/confusion", "validation/roc_auc", "validation/f1", "test/mcc"} <= set(found)
 
 

@@ -184,6 +184,40 @@ def test_bad_tables_are_refused_with_the_place(trainer, tmp_path, lines, flags, 
     assert said in result.stderr, result.stderr
 
 
+def test_files_as_other_programs_write_them(trainer, tmp_path):
+    """R names rows without a name for their column; a spreadsheet in Europe writes 1,5; archives hold this and that."""
+    rows = [f'"{i}"\t{i / 2}\t"{"ab"[i % 2]}"\n' for i in range(300)]
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/train.tsv").write_text('"x"\t"y"\n' + "".join(rows))
+    said = run(trainer, "data", "info", "--data_dir=r", cwd=tmp_path, status=1).stderr
+    assert "train.tsv:2:10: has 3 fields where the first row has 2" in said
+    (tmp_path / "r/train.tsv").write_text('"row"\t"x"\t"y"\n' + "".join(rows))
+    assert run(trainer, "data", "info", "--data_dir=r", "--log_format=json", cwd=tmp_path).events[0]["rows"] == 300
+
+    write(tmp_path / "e/train.csv", ["x", "code", "y"], [[f"-{i},5", f"{i},{i}x", i % 2] for i in range(300)], ";")
+    said = run(trainer, "train", "--data_dir=e", "--target=y", *QUICK, "--epochs=1", cwd=tmp_path).stderr
+    assert "column x seems to hold numbers with a decimal comma" in said and "column code seems" not in said
+
+    (tmp_path / "z").mkdir()
+    arrays = {"X": numpy.arange(600.).reshape(300, 2), "y": numpy.arange(300) % 2, "when": numpy.array("today"),
+              "names": numpy.array(["left", "right"]), "pictures": numpy.zeros((300, 2, 2))}
+    numpy.savez(tmp_path / "z/train.npz", **arrays)
+    result = train(trainer, "--data_dir=z", "--target=y", *QUICK, "--epochs=1", cwd=tmp_path)
+    assert "rows, 2 inputs of 2 columns, 2 classes" in result.named("start")[0]["data"]
+    assert "it is left out" in json.dumps(result.events)
+    arrays = {"X": arrays["X"], "y": numpy.array(["no", "yes"] * 150)}
+    numpy.savez(tmp_path / "z/train.npz", **arrays)
+    said = run(trainer, "train", "--data_dir=z", "--target=y", cwd=tmp_path, status=1).stderr
+    assert "z/train.npz: y: its elements are not numbers" in said and "has no column y among its 2" in said
+    numpy.savez(tmp_path / "z/train.npz", y=arrays["y"])
+    assert "y: its elements are not numbers" in run(trainer, "data", "info", "--data_dir=z", cwd=tmp_path,
+                                                    status=1).stderr
+    structured = numpy.zeros(9, [("a", "f4"), ("b", "i2")])
+    numpy.save(tmp_path / "z/train.npy", structured)
+    (tmp_path / "z/train.npz").unlink()
+    assert "structured_to_unstructured" in run(trainer, "data", "info", "--data_dir=z", cwd=tmp_path, status=1).stderr
+
+
 def test_bad_rows_are_counted_and_skipped(trainer, tmp_path):
     lines = ["a,y", *[f"{i / 4},{i % 2}" for i in range(200)]]
     lines.insert(50, "oops,1")
@@ -236,8 +270,13 @@ def test_groups_stay_together(trainer, tmp_path):
     again = run(trainer, "train", "--data_dir=d", "--target=y", "--group=group", "--test_share=0.2", *QUICK,
                 "--epochs=1", "--train_dir=run", cwd=tmp_path)
     assert again.status == 0
-    told = run(trainer, "eval", "run", "--data_dir=d", "--group=group", "--test_share=0.2", "--json", cwd=tmp_path)
+    # The model knows which rows it has not learnt from, unless a flag holds others out.
+    told = run(trainer, "eval", "run", "--data_dir=d", "--json", cwd=tmp_path)
     assert told.events[-1]["test_rows"] == 600 - training - validation
+    other = run(trainer, "eval", "run", "--data_dir=d", "--test_share=0.5", "--json", cwd=tmp_path).events[-1]
+    assert other["test_rows"] > told.events[-1]["test_rows"] and other["test_rows"] % 10 == 0
+    other = run(trainer, "eval", "run", "--data_dir=d", "--group=", "--json", cwd=tmp_path).events[-1]
+    assert other["test_rows"] % 10 != 0
 
 
 @pytest.mark.parametrize("kind", ["numbers", "dates"])
@@ -257,7 +296,7 @@ def test_the_latest_rows_are_held_out(trainer, tmp_path, kind):
     assert "700 training, 100 validation rows, 1 inputs" in result.named("start")[0]["data"]
     assert result.done["test_rows"] == 200 and result.done["test_accuracy"] < 0.1
     assert result.done["best_accuracy"] > 0.9
-    told = run(trainer, "eval", "run", *flags[:1], *flags[2:4], "--json", cwd=tmp_path).events[-1]
+    told = run(trainer, "eval", "run", "--data_dir=d", "--json", cwd=tmp_path).events[-1]
     assert told["test_rows"] == 200 and told["test_accuracy"] == result.done["test_accuracy"]
     write(tmp_path / "d/train.csv", ["when", "x", "y"], [*rows, ["soon", 1, 1]])
     wrong = run(trainer, "train", *flags, cwd=tmp_path, status=1)

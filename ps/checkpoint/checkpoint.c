@@ -148,6 +148,24 @@ static void put_loss(struct safetensors_writer *writer, const struct checkpoint_
     }
 }
 
+/* Of a table alone. The names of columns may need escapes, and are short. */
+static void put_held_out(struct safetensors_writer *writer, const struct checkpoint_info *info)
+{
+    const struct {
+        const char *key, *name;
+    } columns[] = {{"group", info->group}, {"time", info->time}};
+    if (info->test_share >= 0) {
+        put(writer, "test_share", "%.17g", info->test_share);
+    }
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        char *escaped = columns[i].name && columns[i].name[0] != '\0' ? safetensors_escape(columns[i].name) : NULL;
+        if (escaped && strlen(escaped) < METADATA_VALUE) {
+            safetensors_write_metadata(writer, columns[i].key, escaped);
+        }
+        free(escaped);
+    }
+}
+
 /* Returns the header's size and where its digest stands. preprocessing: escaped; NULL: none. */
 static size_t build_header(char *buffer, size_t capacity, const struct checkpoint_state *state,
                            const struct checkpoint_info *info, const char *preprocessing, size_t *digest_offset)
@@ -174,6 +192,7 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put_loss(&writer, info);
     if (preprocessing) {
         safetensors_write_metadata(&writer, "preprocessing", preprocessing);
+        put_held_out(&writer, info);
     }
     *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {

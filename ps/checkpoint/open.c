@@ -257,20 +257,35 @@ static bool get_model(struct checkpoint_file *file, struct error *error)
     return error_set(error, "%s: its activation is \"%s\", which this program does not know", file->path, text);
 }
 
-/* Its escapes are JSON's, which is what undoes them. */
-static bool get_preprocessing(struct checkpoint_file *file, struct error *error)
+/* A copy of a text that was escaped, if it is there. Its escapes are JSON's, which is what undoes them. */
+static bool get_escaped(const struct checkpoint_file *file, const char *key, char **copy, struct error *error)
 {
-    const struct safetensors_text *value = safetensors_metadata(&file->tensors, "preprocessing");
+    const struct safetensors_text *value = safetensors_metadata(&file->tensors, key);
     if (!value) {
         return true;
     }
     cJSON *string = cJSON_ParseWithLength(value->bytes - 1, value->size + 2); /* with the quotes around it */
     if (cJSON_IsString(string)) {
-        file->preprocessing = strdup(string->valuestring);
+        *copy = strdup(string->valuestring);
     }
     cJSON_Delete(string);
-    file->info.preprocessing = file->preprocessing;
-    return file->preprocessing || error_set(error, "%s: \"preprocessing\" in its metadata cannot be read", file->path);
+    return *copy || error_set(error, "%s: \"%s\" in its metadata cannot be read", file->path, key);
+}
+
+/* How rows become inputs, and which of them were held out; older files do not say the latter. */
+static bool get_table(struct checkpoint_file *file, struct error *error)
+{
+    struct checkpoint_info *info = &file->info;
+    info->test_share = -1;
+    if (!get_escaped(file, "preprocessing", &file->preprocessing, error) ||
+        !get_escaped(file, "group", &file->group, error) || !get_escaped(file, "time", &file->time, error)) {
+        return false;
+    }
+    info->preprocessing = file->preprocessing;
+    info->group = file->group;
+    info->time = file->time;
+    return !safetensors_metadata(&file->tensors, "test_share") ||
+           get_double(file, "test_share", &info->test_share, error);
 }
 
 static bool read_metadata(struct checkpoint_file *file, struct error *error)
@@ -296,7 +311,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
         return false;
     }
     info->bad_validations = (int)bad_validations;
-    return get_preprocessing(file, error) && get_model(file, error);
+    return get_table(file, error) && get_model(file, error);
 }
 
 /* --- open files --- */
@@ -342,6 +357,8 @@ void checkpoint_close(struct checkpoint_file *file)
         close(file->fd);
     }
     free(file->preprocessing);
+    free(file->group);
+    free(file->time);
     free(file->header);
     free(file);
 }

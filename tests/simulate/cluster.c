@@ -20,7 +20,8 @@
 #include "tests/simulate/world.h"
 #include "worker/remote/worker.h"
 
-enum { MOST_SETTINGS = 32, FIRST_PORT = 2000, MOST_FAULTS = 12, MOST_UNLISTED = 2, MOST_VISITS = 3 };
+enum { TABLE_COLOURS = 12 }; /* categories */
+enum { MOST_SETTINGS = 40, FIRST_PORT = 2000, MOST_FAULTS = 12, MOST_UNLISTED = 2, MOST_VISITS = 3 };
 
 static const double TIMEOUT_S = 400; /* for training to end once faults have stopped */
 static const double LOOKUP_S = 10;   /* of a thread that may lag at each of its locks */
@@ -260,6 +261,48 @@ static void draw_wire(void)
     oracle.bfloat16 = chance(4) == 0;
     oracle.int8 = oracle.bfloat16 && oracle.seed % 2 == 0;
     set("wire_dtype", "%s", oracle.int8 ? "int8" : oracle.bfloat16 ? "bfloat16" : "float32");
+}
+
+/*
+ * Rows with what preprocessing is made of: a scale, missing values, categories. All machines have the same, or, where
+ * rows stay where they are, the same columns and categories with other numbers: what is made of them together tells
+ * whose were there.
+ */
+static void write_rows(struct disk *disk, const char *path, int worker, int count)
+{
+    char text[4096];
+    size_t used = (size_t)snprintf(text, sizeof text, "size,load,colour,kind\n");
+    for (int i = 0; i < count; i++) {
+        char load[16] = "";
+        if (i % 7 != 3) {
+            snprintf(load, sizeof load, "%d", i * i % 11 + worker);
+        }
+        used += (size_t)snprintf(text + used, sizeof text - used, "%g,%s,c%d,%c\n", 0.5 * i + 3 * worker, load,
+                                 (i + worker) % TABLE_COLOURS, 'a' + i % ORACLE_COLUMNS);
+    }
+    disk_put(disk, path, text, used);
+}
+
+/*
+ * Of some clusters. Numbers, indicator, categories and the place for rare ones are as many inputs as the model has.
+ */
+static void draw_table(void)
+{
+    enum { TEST_ROWS = 8 };
+    _Static_assert(2 + 1 + TABLE_COLOURS + 1 == ORACLE_ROWS, "the inputs of write_rows");
+    oracle.has_table = oracle.seed % (oracle.local_steps > 1 ? 2 : 4) == 0;
+    if (!oracle.has_table) {
+        return;
+    }
+    set("data_dir", "/data");
+    set("target", "kind");
+    set("category_min", "1");
+    for (int i = 0; i < oracle.workers; i++) {
+        struct disk *disk = world.machines[oracle.ps + i].disk;
+        disk_put(disk, "/data", NULL, 0);
+        write_rows(disk, "/data/train.csv", oracle.local_steps > 1 ? i : 0, oracle_examples(i));
+        write_rows(disk, "/data/test.csv", 0, TEST_ROWS);
+    }
 }
 
 static void draw_cluster(bool rolls)
@@ -819,6 +862,7 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
     world_begin(seed);
     oracle_begin();
     draw_cluster(trouble == TROUBLE_ROLLOUTS);
+    draw_table();
     fleet_forget();
     network_latency_s = 0.002;
     run.calm_s = world.now_s;

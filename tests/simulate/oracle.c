@@ -13,6 +13,8 @@
  *    not a step earlier or later, a synchronous step takes as many gradients as a rollout says;
  *  - a checkpoint that was reported written is there after any crash, unless the disk broke its word; what a chief
  *    restores is what was saved, bit for bit;
+ *  - all gradients of a generation are made of rows that become inputs in one way, its checkpoints say which, and who
+ *    restores one goes on in that way;
  *  - a round of some asks as many as it is to, of those who are there, in the order that seed and round say; it is made
  *    of differences of those who were told so, and once its time is over it waits for nobody;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
@@ -29,6 +31,8 @@
 #include "ps/shard/internal.h"
 #include "tests/simulate/fleet.h"
 #include "tests/simulate/world.h"
+#include "worker/data/table/schema.h"
+#include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/exchange/push_pull.h"
 #include "base/random/sampler.h"
 
@@ -78,6 +82,7 @@ struct lineage {
     int64_t first_step, end_step;
     double base;                   /* what rows add up to at the first step */
     double rate[ORACLE_MAX_STEPS]; /* of the steps from first_step on to end_step */
+    uint64_t preprocessing;        /* a hash of it; 0: pictures */
     bool mixed;                    /* two shards made a step at different ones: fine if it is undone and never saved */
 };
 
@@ -95,6 +100,8 @@ static struct sent sent[WORKERS_MAX_SIMULATED][8];
 static float saved[ORACLE_MAX_STEPS][FLOATS];
 static double saved_sum[ORACLE_MAX_STEPS]; /* what rows add up to */
 static bool is_saved[ORACLE_MAX_STEPS];
+/* How rows become inputs, as a hash of its text: that each worker goes by, and that of what was saved. 0: none. */
+static uint64_t goes_by[WORKERS_MAX_SIMULATED], saved_with[ORACLE_MAX_STEPS];
 static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
 static int64_t found_step;   /* the newest one that a chief found when it began; -1: none */
 static int64_t lost_step;    /* the newest one that the disk lost since then; -1: none */
@@ -130,6 +137,8 @@ void oracle_begin(void)
     reference.first_step = reference.step = lineage.first_step = lineage.end_step = 0;
     lineage.mixed = false;
     lineage.base = 0;
+    lineage.preprocessing = 0;
+    memset(goes_by, 0, sizeof goes_by);
     memset(sent, 0, sizeof sent);
     written_step = found_step = lost_step = -1;
 }
@@ -196,6 +205,29 @@ void oracle_check(const struct machine *machine)
     type __wrap_##name(__VA_ARGS__);                                                                                   \
     type __wrap_##name(__VA_ARGS__)
 
+/* --- Preprocessing --- */
+
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    for (; text && *text != '\0'; text++) {
+        hash = (hash ^ (uint8_t)*text) * 0x100000001b3;
+    }
+    return text ? hash : 0;
+}
+
+WRAP(enum push_pull_end, preprocessing_agree, struct push_pull *exchange, const struct schema *schema, bool is_chief,
+     struct error *error)
+{
+    const enum push_pull_end end = __real_preprocessing_agree(exchange, schema, is_chief, error);
+    if (end == PUSH_PULL_DONE) {
+        goes_by[world.here->number - oracle.ps] = schema ? hash_of(schema->text) : 0;
+    } else {
+        say("no agreement on preprocessing: %s", error->text);
+    }
+    return end;
+}
+
 static void settle_replicas(struct replicas *replicas, int64_t step)
 {
     if (replicas->has_next && step >= replicas->step) {
@@ -249,6 +281,10 @@ WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const st
         fail("a push of generation %u is accepted in generation %u", push->generation, record->generation);
     }
     fleet_check_push(worker, incarnation);
+    if (push->generation == lineage.generation && goes_by[worker] != lineage.preprocessing) {
+        fail("a push of worker %d is accepted, whose rows become other inputs than those of generation %u", worker,
+             push->generation);
+    }
     if (find_push(record, worker, incarnation, push->sequence)) {
         fail("push %llu of worker %d is accepted twice", (unsigned long long)push->sequence, worker);
     }
@@ -300,6 +336,10 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
         lineage.first_step = lineage.end_step = global_step;
         lineage.base = global_step > 0 ? saved_sum[global_step] : 0;
         lineage.mixed = false;
+        lineage.preprocessing = goes_by[worker];
+        if (global_step > 0 && saved_with[global_step] != lineage.preprocessing) {
+            fail("step %lld goes on with other preprocessing than it was saved with", (long long)global_step);
+        }
         reference.generation = generation;
         reference.first_step = reference.step = global_step;
         if (global_step > 0) {
@@ -710,6 +750,10 @@ WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets
         memcpy(saved[step], parameters, sizeof saved[0]);
         saved_sum[step] = sum_at(step);
         is_saved[step] = true;
+        saved_with[step] = hash_of(info->preprocessing);
+    }
+    if (hash_of(info->preprocessing) != lineage.preprocessing) {
+        fail("the checkpoint of step %lld says other preprocessing than its steps were made with", (long long)step);
     }
     bool done = __real_checkpoint_folder_save(folder, targets, state, info, error);
     say("checkpoint of step %lld: %s", (long long)step, done ? "written" : error->text);
@@ -751,6 +795,9 @@ WRAP(bool, checkpoint_load, struct checkpoint_file *file, struct checkpoint_stat
     if (step < 0 || step >= ORACLE_MAX_STEPS || !is_saved[step]) {
         fail("a checkpoint of step %lld is restored, which was never saved", (long long)step);
         return true;
+    }
+    if (hash_of(checkpoint_file_info(file)->preprocessing) != saved_with[step]) {
+        fail("step %lld is restored with other preprocessing than it was saved with", (long long)step);
     }
     for (int i = 0; i < FLOATS; i++) { /* rows are padded in memory, and not in the file */
         const float *read = &state->vectors[STORE_PARAMETERS][i], *written = &saved[step][i];

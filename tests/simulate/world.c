@@ -825,6 +825,17 @@ WRAP(char *, strdup, const char *text)
     return !copy ? NULL : memcpy(copy, text, size);
 }
 
+WRAP(char *, strndup, const char *text, size_t most)
+{
+    const size_t size = strnlen(text, most);
+    char *copy = __wrap_malloc(size + 1);
+    if (copy) {
+        memcpy(copy, text, size);
+        copy[size] = '\0';
+    }
+    return copy;
+}
+
 /* All memory is that aligned. */
 WRAP(void *, aligned_alloc, size_t alignment, size_t size)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/config/keys.h"
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/encode.h"
@@ -108,6 +109,30 @@ static void take_loss(struct trained *trained)
     }
 }
 
+static bool is_chosen(const struct config *config, const char *name)
+{
+    return config->origins && config_origin_of(config, config_key_by_path("data", name))->source == SOURCE_FLAG;
+}
+
+/* The rows that it has not learnt from, unless a flag holds others out. */
+static void take_held_out(struct trained *trained)
+{
+    const struct checkpoint_info *info = checkpoint_file_info(trained->file);
+    struct config_data *data = &trained->config.data;
+    static char none[] = "";
+    const bool is_chosen_here = is_chosen(&trained->config, "group") || is_chosen(&trained->config, "time");
+    if (!trained->schema || info->test_share < 0) {
+        return;
+    }
+    if (!is_chosen(&trained->config, "test_share")) {
+        data->test_share = info->test_share;
+    }
+    if (!is_chosen_here) {
+        data->group = info->group ? info->group : none;
+        data->time = info->time ? info->time : none;
+    }
+}
+
 bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
                   enum checkpoint_weights which, struct error *error)
 {
@@ -121,6 +146,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
         return false;
     }
     take_loss(trained);
+    take_held_out(trained);
     trained->config.train.optimizer = OPTIMIZER_SGD; /* only parameters are needed, no slots */
     trained->config.train.ema_decay = 0;
     model_layout(&trained->model, &trained->config.model);

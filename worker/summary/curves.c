@@ -1,14 +1,18 @@
 /*
  * Confusions are an image, a square per pair of classes: the darker, the more of a row's class were taken for the
- * column's. The curve is what TensorBoard's PR curves plugin reads: six rows of a tensor, a column per threshold.
+ * column's; beside it, for few classes, a table of their names and numbers. The curve is what TensorBoard's PR curves
+ * plugin reads: six rows of a tensor, a column per threshold.
  */
 #include "worker/summary/curves.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "worker/data/image/image.h"
 
-enum { THRESHOLDS = 101, SIDE = 256, PR_ROWS = 6 };
+enum { THRESHOLDS = 101, SIDE = 256, PR_ROWS = 6, MOST_NAMED = 32, MOST_NAME = 64 };
 
 static void put_confusions(struct event *event, const struct evaluation *evaluation)
 {
@@ -27,6 +31,57 @@ static void put_confusions(struct event *event, const struct evaluation *evaluat
         free(png);
     }
     free(pixels);
+}
+
+static void put_text(struct proto *text, const char *part)
+{
+    proto_raw(text, part, strlen(part));
+}
+
+/* A class of the data's own name, as Markdown takes it in a table; bold. */
+static void put_name(struct proto *text, const struct evaluation *evaluation, int class)
+{
+    char number[EVALUATION_NAME];
+    const char *name = evaluation_name(evaluation, class, number);
+    put_text(text, " | **");
+    for (int i = 0; name[i] != '\0' && i < MOST_NAME; i++) {
+        const bool is_plain = (unsigned char)name[i] >= ' ';
+        if (is_plain && strchr("\\`*_{}[]<>()#+!|", name[i])) {
+            proto_raw(text, "\\", 1);
+        }
+        proto_raw(text, is_plain ? &name[i] : " ", 1);
+    }
+    put_text(text, "**");
+}
+
+static void put_table(struct event *event, const struct evaluation *evaluation)
+{
+    const int classes = evaluation->classes;
+    struct proto text = {0};
+    char number[32];
+    put_text(&text, "| of a row, taken for a column");
+    for (int i = 0; i < classes; i++) {
+        put_name(&text, evaluation, i);
+    }
+    put_text(&text, " |\n|");
+    for (int i = 0; i <= classes; i++) {
+        put_text(&text, i == 0 ? " --- |" : " ---: |");
+    }
+    put_text(&text, "\n");
+    for (int label = 0; label < classes; label++) {
+        put_name(&text, evaluation, label);
+        for (int i = 0; i < classes; i++) {
+            snprintf(number, sizeof number, " | %" PRId64,
+                     evaluation->confusions[(size_t)label * (size_t)classes + (size_t)i]);
+            put_text(&text, number);
+        }
+        put_text(&text, " |\n");
+    }
+    proto_raw(&text, "", 1); /* NUL-terminates it */
+    if (!text.failed) {
+        event_text(event, "validation/confusions", (const char *)text.bytes);
+    }
+    proto_free(&text);
 }
 
 static void put_pr_curve(struct event *event, const struct evaluation *evaluation)
@@ -49,6 +104,9 @@ void curves_put(struct event *event, const struct evaluation *evaluation)
 {
     if (evaluation->classes > 0 && evaluation->confusions) {
         put_confusions(event, evaluation);
+        if (evaluation->classes <= MOST_NAMED) {
+            put_table(event, evaluation);
+        }
     }
     if (evaluation->ranked && evaluation_is_binary(evaluation)) {
         put_pr_curve(event, evaluation);

@@ -4,7 +4,7 @@
  *     loss, cross_entropy, l2_loss, learning_rate                  of the steps since the last summary
  *     train/accuracy, validation/accuracy, validation/loss, test/accuracy
  *     validation/roc_auc ..., test/roc_auc ...: of tables, every metric that is known
- *     validation/confusion: an image of the table of confusions
+ *     validation/confusion: an image of the table of confusions; validation/confusions: as text, with classes' names
  *     validation/pr_curve: precision and recall of a binary model
  *     global_step/sec, examples/sec, sec/batch
  *     cluster/staleness, cluster/dropped_gradients, cluster/bytes_sent, cluster/bytes_received   on a cluster

@@ -32,6 +32,8 @@ static struct config_train train_config(enum optimizer_kind kind, double ema_dec
         .optimizer = kind, .ema_decay = ema_decay, .learning_rate = 0.1, .lr_decay = 1, .adagrad_init = 0.1};
 }
 
+static char some_group[] = "the \"group\"", some_time[] = "time\\of day";
+
 static const struct checkpoint_info some_info = {
     .global_step = 1234567890123,
     .seed = -5,
@@ -46,6 +48,10 @@ static const struct checkpoint_info some_info = {
     .huber_delta = 1.0 / 7,
     .quantile = 0.9,
     .fleet_version = 42,
+    .preprocessing = "{\"columns\": \"\\u00e9 \\\\ more\"}",
+    .test_share = 1.0 / 9,
+    .group = some_group,
+    .time = some_time,
 };
 
 /* A state whose every number is random, padding apart. */
@@ -417,6 +423,25 @@ static void a_named_pipe_is_not_waited_for(void **unused)
     remove(fifo);
 }
 
+static void what_a_table_held_out_is_known(void **unused)
+{
+    (void)unused;
+    struct test_random random = test_random_begin("what_a_table_held_out_is_known");
+    struct fixture written;
+    struct checkpoint_file *file;
+    struct error error = {""};
+    begin(&written, 3, OPTIMIZER_SGD, 0);
+    write_some(&written, &random);
+    assert_int_equal(checkpoint_open(&file, path, &error), CHECKPOINT_OPENED);
+    const struct checkpoint_info *info = checkpoint_file_info(file);
+    assert_string_equal(info->preprocessing, some_info.preprocessing);
+    assert_true(info->test_share == some_info.test_share);
+    assert_string_equal(info->group, some_group);
+    assert_string_equal(info->time, some_time);
+    checkpoint_close(file);
+    checkpoint_state_destroy(&written.state);
+}
+
 static void the_largest_header_fits(void **unused)
 {
     (void)unused;
@@ -514,6 +539,7 @@ int main(void)
         cmocka_unit_test(evaluation_takes_the_averages_whatever_the_optimizer),
         cmocka_unit_test(failures_name_the_file),
         cmocka_unit_test(a_named_pipe_is_not_waited_for),
+        cmocka_unit_test(what_a_table_held_out_is_known),
         cmocka_unit_test(the_largest_header_fits),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -416,12 +416,12 @@ void csv_unread(struct csv_reader *reader)
 /* --- opening --- */
 
 /*
- * How many fields the lines have if this were the delimiter: those of the first line, provided that nearly all others
- * have as many; 1 otherwise.
+ * How many fields the first line has if this were the delimiter, provided that nearly all others have as many, or all
+ * have one more, as where R names rows and not their column; 1 otherwise.
  */
 static int fields_by(const struct csv_reader *reader, char delimiter)
 {
-    int first = 0, count = 1, lines = 0, alike = 0;
+    int first = 0, usual = 0, count = 1, lines = 0, alike = 0;
     bool quoted = false;
     const char *end = reader->buffer + (reader->end < LOOKED_AT ? reader->end : LOOKED_AT);
     for (const char *at = reader->buffer + reader->begin; at < end; at++) {
@@ -432,7 +432,8 @@ static int fields_by(const struct csv_reader *reader, char delimiter)
         count += *at == delimiter;
         if (*at == '\n') {
             first = lines == 0 ? count : first;
-            alike += count == first;
+            usual = lines == 0 || (lines == 1 && count == first + 1) ? count : usual;
+            alike += lines == 0 || count == usual;
             lines++;
             count = 1;
         }

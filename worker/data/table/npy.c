@@ -33,6 +33,7 @@ struct array {
     uint64_t rows;
     int columns;
     bool is_vector;
+    bool is_no_table;        /* but texts, a single value, pictures ... */
     const uint8_t *elements; /* NULL: in the stream */
     uint8_t *memory;         /* that they are in, if it is the array's own */
 };
@@ -42,6 +43,7 @@ struct npy_reader {
     uint8_t *file; /* all of an archive */
     struct array arrays[MOST_ARRAYS];
     int count, columns;
+    struct error left_out; /* why the last of an archive's arrays that are no table's is left out; empty: none is */
     uint64_t rows, next;
     double *numbers; /* [columns] */
     char (*names)[MOST_NAME + 16];
@@ -122,7 +124,10 @@ static bool parse_header(struct array *array, const char *header, const char *na
 {
     if (!parse_type(array, find_value(header, "descr"))) {
         return error_set(
-            error, "%s: its elements are not numbers that a table can take: bool, int, uint, float16 to float64", name);
+            error,
+            "%s: its elements are not numbers that a table can take: bool, int, uint, float16 to float64 (of a "
+            "structured array: numpy.lib.recfunctions.structured_to_unstructured)",
+            name);
     }
     const char *order = find_value(header, "fortran_order");
     if (!order || (strncmp(order, "True", 4) != 0 && strncmp(order, "False", 5) != 0) ||
@@ -189,9 +194,9 @@ static bool read_array(struct array *array, struct stream *stream, bool whole, s
     if (!header) {
         return false;
     }
-    const bool is_good = parse_header(array, header, name, error);
+    array->is_no_table = !parse_header(array, header, name, error);
     free(header);
-    if (!is_good) {
+    if (array->is_no_table) {
         return false;
     }
     const uint64_t most = stream_most_bytes(stream);
@@ -294,6 +299,13 @@ static bool add_member(struct npy_reader *reader, size_t size, const uint8_t *en
     struct array read = {.columns = 0};
     const bool done = read_array(&read, stream, true, error) || error_wrap(error, "%s", file);
     stream_close(stream);
+    if (read.is_no_table) {
+        reader->left_out = *error;
+        reader->count--;
+        free(array->memory);
+        *array = (struct array){.columns = 0};
+        return true;
+    }
     free(array->memory);
     memcpy(read.name, array->name, sizeof read.name);
     *array = read;
@@ -323,7 +335,7 @@ static bool open_archive(struct npy_reader *reader, size_t size, struct error *e
         }
         at += ZIP_ENTRY + little(entry + 28, 2) + little(entry + 30, 2) + little(entry + 32, 2);
     }
-    return true;
+    return reader->count > 0 || error_set(error, "%s", reader->left_out.text);
 }
 
 /* The rest of the stream behind the head. */
@@ -557,6 +569,11 @@ int npy_columns(const struct npy_reader *reader)
 const char *npy_column_name(const struct npy_reader *reader, int column)
 {
     return reader->names[column];
+}
+
+const char *npy_left_out(const struct npy_reader *reader)
+{
+    return reader->left_out.text;
 }
 
 const char *npy_name(const struct npy_reader *reader)

@@ -29,6 +29,9 @@ void npy_close(struct npy_reader *reader); /* safe on NULL */
 
 int npy_columns(const struct npy_reader *reader);
 const char *npy_column_name(const struct npy_reader *reader, int column);
+
+/* Arrays of an archive that are no columns are left out: about the last of them, why; "" if there is none. */
+const char *npy_left_out(const struct npy_reader *reader);
 const char *npy_name(const struct npy_reader *reader);
 
 /* The next row into numbers [columns], which is valid until the next call; *there: there was one. */

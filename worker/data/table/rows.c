@@ -245,6 +245,11 @@ const char *rows_name(const struct rows *rows)
     return rows->csv ? csv_name(rows->csv) : rows->npy ? npy_name(rows->npy) : records_name(rows->records);
 }
 
+const char *rows_left_out(const struct rows *rows)
+{
+    return rows->npy ? npy_left_out(rows->npy) : "";
+}
+
 int rows_find_column(const struct rows *rows, const char *name)
 {
     for (int i = 0; i < rows->columns; i++) {

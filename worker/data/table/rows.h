@@ -48,6 +48,7 @@ const char *rows_column_name(const struct rows *rows, int column);
 bool rows_has_header(const struct rows *rows);
 char rows_delimiter(const struct rows *rows); /* of a text file; "," of others */
 const char *rows_name(const struct rows *rows);
+const char *rows_left_out(const struct rows *rows); /* of an archive (worker/data/table/npy.h); else "" */
 
 /* The column with this name, or of this number ("-1": the last one); -1 if there is none. */
 int rows_find_column(const struct rows *rows, const char *name);

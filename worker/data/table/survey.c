@@ -4,6 +4,7 @@
  */
 #include "worker/data/table/survey.h"
 
+#include <ctype.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -132,6 +133,9 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
 {
     const int count = rows_columns(rows);
     *survey = (struct survey){.counts_all = counts_all, .loss = config->train.loss};
+    if (rows_left_out(rows)[0] != '\0') {
+        log_warning("%s; it is left out", rows_left_out(rows));
+    }
     if (!check_config(rows, &config->data, error)) {
         return false;
     }
@@ -232,11 +236,25 @@ static bool count_value(struct survey *survey, struct survey_column *column, con
     return done;
 }
 
+static bool is_with_decimal_comma(const char *text, size_t size)
+{
+    size_t at = size > 0 && (*text == '-' || *text == '+'), digits = 0, commas = 0;
+    for (; at < size && (isdigit((unsigned char)text[at]) || (text[at] == ',' && digits > 0 && commas == 0)); at++) {
+        commas += text[at] == ',';
+        digits += text[at] != ',';
+    }
+    return at == size && commas == 1 && text[size - 1] != ',';
+}
+
 static void note_fault(struct survey_column *column, const struct rows *rows, const struct row *row, int index,
                        enum number_kind kind)
 {
     struct error error;
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, index, buffer, &size);
     column->texts += kind == NUMBER_TEXT;
+    column->commas += kind == NUMBER_TEXT && is_with_decimal_comma(text, size);
     column->infinite += kind != NUMBER_TEXT;
     if (column->first_text[0] == '\0') {
         say_text(rows, row, index, kind, &error);
@@ -453,9 +471,21 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
     }
 }
 
+/* As categories they would be the more useless the more there are. */
+static void warn_of_commas(const struct survey_column *column, const char *name)
+{
+    if (column->commas > 0 && 2 * column->commas > column->texts) {
+        log_warning(
+            "%s: column %.64s seems to hold numbers with a decimal comma, which are texts here; write them with "
+            "a point (pandas.read_csv(..., decimal=\",\").to_csv())",
+            name, column->name);
+    }
+}
+
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
+    warn_of_commas(column, name);
     if (column->missing == survey->rows) {
         log_warning("%s: column %.64s is empty; it is left out", name, column->name);
         return true;
@@ -483,9 +513,10 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
     return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
 }
 
-static bool add_target(struct schema *schema, struct survey_column *column)
+static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
 {
     const bool is_class = schema->task == TASK_CLASS;
+    warn_of_commas(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, is_class ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
     if (!added) {
@@ -595,7 +626,7 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
         bool done = true;
         if (column->use == use) {
             done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
-                   : use == USE_TARGET ? add_target(schema, column)
+                   : use == USE_TARGET ? add_target(schema, column, name)
                                        : !!schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER);
         }
         if (!done) {

@@ -29,6 +29,7 @@ struct survey_column {
     size_t bytes;      /* of its values, about */
     uint64_t same;     /* of a feature: which of the first 64 columns are targets that have been equal in every row */
     int64_t missing, texts, infinite;
+    int64_t commas;  /* texts that are numbers in countries which write 1,5 for one and a half */
     bool is_integer; /* no number is anything else */
     double minimum, maximum;
     struct moments numbers;
