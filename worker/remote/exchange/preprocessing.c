@@ -48,18 +48,17 @@ static enum push_pull_end say_difference(const char *text, const struct schema *
 }
 
 /*
- * Sends what there is to say, and reads the answer's message. text: NULL: the digest alone. False: the connection
- * broke; else *end is PUSH_PULL_DONE if the answer is a description.
+ * Sends a message, with a text unless that is NULL, and reads the answer's message. False: the connection broke; else
+ * *end is PUSH_PULL_DONE if the answer is of type `wanted`.
  */
-static bool describe(struct shard_part *part, const char *digest, char *text, enum push_pull_end *end,
-                     struct error *error)
+static bool call(struct shard_part *part, enum message_type type, const void *message, char *text,
+                 enum message_type wanted, enum push_pull_end *end, struct error *error)
 {
     struct channel *channel = &part->link.channel;
-    const struct message_describe describe = {.digest = (char *)(uintptr_t)digest};
     struct iovec bulk = {text, text ? strlen(text) : 0};
-    const struct outgoing frame = {.type = MESSAGE_describe,
+    const struct outgoing frame = {.type = type,
                                    .request = ++channel->next_request,
-                                   .message = &describe,
+                                   .message = message,
                                    .bulk = &bulk,
                                    .bulk_parts = text ? 1 : 0};
     if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
@@ -71,10 +70,8 @@ static bool describe(struct shard_part *part, const char *digest, char *text, en
         *end = PUSH_PULL_REFUSED;
         return true;
     }
-    if (channel->frame.type != MESSAGE_description) {
-        return error_set(error, "%s: answered describe by %s", part->link.name, message_name(channel->frame.type));
-    }
-    return true;
+    return channel->frame.type == wanted || error_set(error, "%s: answered %s by %s", part->link.name,
+                                                      message_name(type), message_name(channel->frame.type));
 }
 
 /* Asks once. False if the connection broke; else *end is how it ended. */
@@ -82,7 +79,9 @@ static bool compare(struct shard_part *part, const struct schema *schema, const 
                     enum push_pull_end *end, struct error *error)
 {
     struct channel *channel = &part->link.channel;
-    if (!describe(part, digest, is_chief ? schema->text : NULL, end, error) || *end != PUSH_PULL_DONE) {
+    const struct message_describe describe = {.digest = (char *)(uintptr_t)digest};
+    char *own = is_chief ? schema->text : NULL;
+    if (!call(part, MESSAGE_describe, &describe, own, MESSAGE_description, end, error) || *end != PUSH_PULL_DONE) {
         return *end == PUSH_PULL_REFUSED;
     }
     const char *known = channel->message.description.digest;
@@ -132,7 +131,8 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
 static bool ask(struct shard_part *part, char **text, enum push_pull_end *end, struct error *error)
 {
     struct channel *channel = &part->link.channel;
-    if (!describe(part, "", NULL, end, error)) {
+    const struct message_describe nothing = {.digest = ""};
+    if (!call(part, MESSAGE_describe, &nothing, NULL, MESSAGE_description, end, error)) {
         return false;
     }
     if (*end == PUSH_PULL_DONE && channel->message.description.digest[0] != '\0') {
@@ -162,23 +162,8 @@ static bool exchange_figures(struct shard_part *part, int worker, char *own, cha
 {
     struct channel *channel = &part->link.channel;
     const struct message_figures message = {.worker = worker};
-    struct iovec bulk = {own, own ? strlen(own) : 0};
-    const struct outgoing frame = {.type = MESSAGE_figures,
-                                   .request = ++channel->next_request,
-                                   .message = &message,
-                                   .bulk = &bulk,
-                                   .bulk_parts = own ? 1 : 0};
-    if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
-        return false;
-    }
-    *end = PUSH_PULL_DONE;
-    if (channel->frame.type == MESSAGE_error) {
-        error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-        *end = PUSH_PULL_REFUSED;
-        return true;
-    }
-    if (channel->frame.type != MESSAGE_figures) {
-        return error_set(error, "%s: answered figures by %s", part->link.name, message_name(channel->frame.type));
+    if (!call(part, MESSAGE_figures, &message, own, MESSAGE_figures, end, error) || *end != PUSH_PULL_DONE) {
+        return *end == PUSH_PULL_REFUSED;
     }
     *text = channel->bulk_left > 0 ? read_text(channel, error) : NULL;
     return *text || channel->bulk_left == 0;
