@@ -1,4 +1,4 @@
-"""Clusters of processes built with ThreadSanitizer (make test-threads): whatever befalls them, no thread races with
+"""Clusters of processes built with ThreadSanitizer (make test-threads): whatever happens to them, no thread races with
 another. Each leaves what it found beside its output, for those that are killed tell nobody else."""
 
 import os

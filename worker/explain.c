@@ -1,5 +1,5 @@
 /*
- * trainer explain: which columns a model of a table goes by. A column's values are dealt out anew among the rows; how
+ * trainer explain: which columns a model of a table goes by. A column's values are shuffled among the rows; how
  * much worse the metric gets is the column's importance (Breiman, "Random forests", 2001). A column of categories moves
  * as a whole, and a missing value takes its indicator along.
  */

@@ -53,7 +53,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "addresses of the workers"},
     {"cluster", "ps_count", KEY_COUNT, AT(cluster.ps_count), .minimum = 1, .maximum = CONFIG_MAX_HOSTS,
      .initial = "1", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "with cluster=slurm: the first so many tasks are the ps, the others the workers"},
+     .description = "with cluster=slurm: number of ps; they are the first tasks, the others are the workers"},
     {"cluster", "base_port", KEY_COUNT, AT(cluster.base_port), .minimum = 1, .maximum = 65535, .initial = "2222",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "with cluster=slurm: port of the first task on each node; the next ones follow"},
@@ -85,8 +85,8 @@ const struct config_key config_keys[] = {
                     "quarter of a gradient's"},
     {"cluster", "wire_top", KEY_NUMBER, AT(cluster.wire_top), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "share of a gradient's floats that a worker sends, the largest ones; what it leaves behind is "
-                    "added to the next one; 1 = all"},
+     .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the next "
+                    "gradient; 1 = all"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "pushes that may be in flight while a worker computes its next step"},
@@ -106,8 +106,8 @@ const struct config_key config_keys[] = {
      .description = "keep the ps running for the next job after this one ends"},
     {"cluster", "leave_secs", KEY_NUMBER, AT(cluster.leave_secs), .maximum = 3600, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "a ps that a signal asks to leave waits so long for worker 0 to save and leave before it; 0 = it "
-                    "leaves at once"},
+     .description = "how long a ps that is told to stop waits for worker 0 to save and leave first; 0 = it stops at "
+                    "once"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
      .initial = "784,500,10", .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -154,8 +154,8 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "use Nesterov momentum, with optimizer momentum"},
     {"train", "lazy_updates", KEY_SWITCH, AT(train.lazy_updates), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "parameters whose gradient is zero rest: neither they nor the optimizer's memory of them move, so "
-                    "that categories which a batch lacks cost nothing"},
+     .description = "leave parameters with a zero gradient and their optimizer state untouched, so that categories "
+                    "absent from a batch cost nothing"},
     {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
      .initial = "0.1", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "initial value of the accumulators of optimizers adagrad and ftrl"},
@@ -192,7 +192,7 @@ const struct config_key config_keys[] = {
                     "rows' errors"},
     {"train", "class_weights", KEY_TEXT, AT(train.class_weights), .initial = "",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "weights of a table's classes in the loss: balanced, or name:weight,...; empty = all alike"},
+     .description = "weights of a table's classes in the loss: balanced, or name:weight,...; empty = equal"},
     {"train", "label_smoothing", KEY_NUMBER, AT(train.label_smoothing), .maximum = 1, .below_maximum = true,
      .initial = "0", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of the target probability that is spread evenly over all classes"},
@@ -241,11 +241,11 @@ const struct config_key config_keys[] = {
      .description = "coefficient of outer_optimizer momentum and nesterov, and adam's first decay rate"},
     {"train", "round_weights", KEY_WORD, AT(train.round_weights), .words = round_weights, .initial = "examples",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "what a worker counts in a round's mean: as many as it has training examples, or all alike"},
+     .description = "weight of each worker in a round's mean: its number of training examples, or the same for all"},
     {"train", "aggregate", KEY_WORD, AT(train.aggregate), .words = aggregates, .initial = "mean",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "what of a round's differences counts, float by float: their mean, or, against broken or poisoned "
-                    "workers, trimmed_mean or median, for which all workers count alike"},
+     .description = "how a round's differences are combined, float by float: their mean, or, against broken or "
+                    "poisoned workers, trimmed_mean or median, which weight all workers equally"},
     {"train", "trim", KEY_NUMBER, AT(train.trim), .maximum = 0.5, .below_maximum = true, .initial = "0.1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of the values that trimmed_mean leaves out at each end"},
@@ -254,16 +254,15 @@ const struct config_key config_keys[] = {
      .description = "scale a worker's difference down to this norm before it counts; 0 = off"},
     {"train", "participation", KEY_NUMBER, AT(train.participation), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "share of the workers (or --clients) that are there which each round asks, chosen by seed and "
-                    "round"},
+     .description = "share of the workers (or --clients) present that each round asks, chosen by seed and round"},
     {"train", "over_selection", KEY_NUMBER, AT(train.over_selection), .minimum = 1, .maximum = 100, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "with participation below 1: ask so many times as many as a round takes, such as 1.2; the first "
-                    "to come make it"},
+     .description = "with participation below 1: ask this many times as many workers as a round needs, such as 1.2; "
+                    "the first to answer make it"},
     {"train", "round_deadline_secs", KEY_NUMBER, AT(train.round_deadline_secs), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "a round that has lasted so long is made of what has come, if that is at least min_replicas; 0 = "
-                    "it waits for all who are there"},
+     .description = "how long a round waits; then it is made of what has arrived, if that is at least min_replicas; 0 "
+                    "= it waits for all workers present"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "last global step; 0 = no limit"},
     {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",
@@ -292,8 +291,7 @@ const struct config_key config_keys[] = {
      .description = "compute threads; 0 = one per CPU that this process may use"},
     {"train", "max_steps_per_s", KEY_NUMBER, AT(train.max_steps_per_s), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "steps that this process takes a second at most, to leave processor and network to others; 0 = no "
-                    "limit"},
+     .description = "most steps per second that this process takes, to leave CPU and network to others; 0 = no limit"},
     {"train", "device", KEY_DEVICE, AT(train.device), AT(train.device_index), .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "where to compute; auto = a GPU if there is one"},
     {"train", "towers", KEY_DEVICES, AT(train.towers), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
@@ -378,9 +376,9 @@ const struct config_key config_keys[] = {
     {"data", "categorical", KEY_NAMES, AT(data.categorical), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "columns of a table that are categories although they hold numbers"},
     {"data", "weight", KEY_TEXT, AT(data.weight), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "column of a table that says how much each row counts; empty = all alike"},
+     .description = "column of a table with the weight of each row; empty = equal weights"},
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "column of a table whose rows of one value stay together when rows are held out"},
+     .description = "column of a table: rows with the same value stay together when rows are held out"},
     {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates as "
                     "in ISO 8601"},
@@ -443,21 +441,21 @@ const struct config_key config_keys[] = {
      .description = "no encryption and no authentication: plain TCP between members"},
 
     {"observe", "http", KEY_TEXT, AT(observe.http), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "address, host:port, at which this process shows itself while it trains: a page, metrics for "
-                    "Prometheus, JSON; empty = nowhere"},
+     .description = "address, host:port, on which this process serves a page, Prometheus metrics and JSON about its "
+                    "training; empty = none"},
     {"observe", "http_cert", KEY_TEXT, AT(observe.http_cert), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "PEM file with the certificate of that address, and those that vouch for it; empty = this member's "
-                    "own key, and plain text on loopback"},
+     .description = "PEM file with the certificate chain for that address; empty = this member's own key, and plain "
+                    "text on loopback"},
     {"observe", "http_key", KEY_TEXT, AT(observe.http_key), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "PEM file with the private key of http_cert; empty = it is in http_cert"},
     {"observe", "http_token_file", KEY_TEXT, AT(observe.http_token_file), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "file with the word that clients must bring as Authorization: Bearer; needed beyond loopback"},
+     .description = "file with the token that clients must send as Authorization: Bearer; required beyond loopback"},
     {"observe", "http_insecure", KEY_SWITCH, AT(observe.http_insecure), .initial = "false",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "serve http beyond loopback in plain text, and to everybody if there is no token"},
+     .description = "serve http beyond loopback in plain text, and to anyone if there is no token"},
 
     {"fleet", "name", KEY_TEXT, AT(fleet.name), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .no_flag = true, .description = "name of the fleet that this file is for"},

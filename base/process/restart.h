@@ -10,7 +10,7 @@
  * - Probation: a version that a process has just restarted in may kill it, in the parsing of the config or at any
  *   later point. So the process counts its own starts on disk before it reads the config; one that finds that it has
  *   died in this version twice goes back to the fallback by itself. What starts it again need not know. A start that
- *   finds the version's files damaged tells nothing about the version: the process goes back and takes it anew.
+ *   finds the version's files damaged tells nothing about the version: the process goes back and takes it again.
  *
  * A rollout may bring a program, too (base/process/program.h). Then a restart executes that one instead. It may hang
  * before anybody can ask it how it is, so an alarm goes with it, which the kernel delivers whatever the program does:

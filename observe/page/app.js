@@ -1305,7 +1305,7 @@ function listen() {
 let stop = new AbortController(); // ends the stream that is open
 const MOST_EVENTS = 1024;
 
-class Again extends Error {} // not a fault: everything is to be asked anew
+class Again extends Error {} // not a fault: everything is to be asked again
 
 function setLink(link, text) {
     page.link = link;

@@ -1,5 +1,5 @@
 /*
- * What a terminal shows, as a grid of characters that is drawn anew each time; only what changed is sent. Plain ANSI,
+ * What a terminal shows, as a grid of characters that is redrawn each time; only what changed is sent. Plain ANSI,
  * which every terminal of today takes, so that no database of terminals need be there.
  *
  * Texts of others may be put here as they are: what is not printable is shown instead of sent.

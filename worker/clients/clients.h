@@ -4,8 +4,8 @@
  * another on the engine inside, and the outer optimizer applies the mean of what they did.
  *
  * The bits are those of a cluster of that many workers with the same data, of which as many take part: clients draw
- * what workers of their numbers draw, and are added up in that order. So the choice of local steps and optimizers can
- * be made at a desk.
+ * what workers of their numbers draw, and are added up in that order. So local steps and optimizers can be chosen
+ * on one machine.
  *
  * Memory, beside the engine inside: 4 bytes x floats x (4 + the slots of both optimizers + averages), and 4 bytes for
  * each example; nothing for a client, unless differences are clipped or not averaged: then 4 bytes x floats for each

@@ -265,7 +265,7 @@ static void what_is_tried(void **state)
     assert_int_equal(model_step(train_dir), STEP);
 }
 
-/* Whatever befalls the process befalls it alone, and is told. */
+/* Whatever happens to the process happens to it alone, and is told. */
 static void how_it_ends(void **state)
 {
     (void)state;
