@@ -20,7 +20,7 @@ struct service {
     double interval_s;
     double begun_s; /* by the wall clock */
     struct budget budget;
-    const char *reference; /* borrowed; NULL: none */
+    char *references; /* the models' point into it; NULL: none */
     struct request_log_options log_options;
     struct access_log access;
     int listener; /* that systemd passed; 0: none */

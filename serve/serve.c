@@ -68,7 +68,6 @@ static bool read_options(const struct command_call *call, struct service *servic
                                      .most_wait_s = wait_us / 1e6,
                                      .most_body = (size_t)(megabytes * 1024 * 1024)};
     service->budget.most = (size_t)(models_megabytes * 0x1p20);
-    service->reference = command_value(call, "reference");
     service->log_options = (struct request_log_options){
         .folder = command_value(call, "request_log"), .share = share, .most_bytes = (size_t)(log_megabytes * 0x1p20)};
     const char *which = command_value(call, "checkpoint");
@@ -98,7 +97,6 @@ static bool add_model(struct service *service, const struct config *config, char
     served->config = config;
     served->workers = service->options.workers;
     served->takes_best = service->takes_best;
-    served->reference = service->reference;
     served->budget = &service->budget;
     return !service->log_options.folder || request_log_open(&served->log, &service->log_options, served->name, error);
 }
@@ -120,6 +118,53 @@ static bool add_models(const struct command_call *call, struct service *service,
         }
     }
     return call->operand_count > 0 || add_model(service, call->config, call->config->output.train_dir, error);
+}
+
+/* --- what the models learnt from --- */
+
+/* Whose reference begins here: "NAME=" of a model. NULL: nobody's, so it is part of a path. */
+static struct served *named_at(struct service *service, const char *text)
+{
+    for (int i = 0; i < service->count; i++) {
+        const size_t length = strlen(service->models[i].name);
+        if (strncmp(text, service->models[i].name, length) == 0 && text[length] == '=') {
+            return &service->models[i];
+        }
+    }
+    return NULL;
+}
+
+/* "DATA" is for all models, "NAME=DATA,NAME=DATA" for those that are named. */
+static bool share_references(struct service *service, const char *text, struct error *error)
+{
+    service->references = text ? strdup(text) : NULL;
+    if (!service->references) {
+        return !text || error_set(error, "out of memory");
+    }
+    for (int i = 0; i < service->count && !named_at(service, text); i++) {
+        service->models[i].reference = service->references;
+    }
+    char *at = service->references, *comma = NULL;
+    while (at) { /* a comma that no model's name follows is part of a path */
+        struct served *served = named_at(service, at);
+        if (served && served->reference) {
+            return error_set(error, "--reference: names %s twice", served->name);
+        }
+        if (served) {
+            served->reference = at + strlen(served->name) + 1;
+        }
+        if (served && comma) {
+            *comma = '\0';
+        }
+        comma = strchr(at, ',');
+        at = comma ? comma + 1 : NULL;
+    }
+    for (int i = 0; i < service->count; i++) {
+        if (service->models[i].reference && service->models[i].reference[0] == '\0') {
+            return error_set(error, "--reference: has no data for %s", service->models[i].name);
+        }
+    }
+    return true;
 }
 
 /* --- following the checkpoints --- */
@@ -225,12 +270,13 @@ static int run(const struct command_call *call)
         return COMMAND_MISUSED;
     }
     bool done = read_options(call, &service, &error) && add_models(call, &service, &error) &&
-                load_all(&service, &error) && listen_and_serve(call, &service, &error);
+                share_references(&service, command_value(call, "reference"), &error) && load_all(&service, &error) && listen_and_serve(call, &service, &error);
     for (int i = 0; i < service.count; i++) {
         request_log_close(service.models[i].log);
         served_destroy(&service.models[i]);
     }
     free(service.models);
+    free(service.references);
     if (!done) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
@@ -246,7 +292,7 @@ static const struct command_flag flags[] = {
     {"max_queue", "N", "requests that may wait; beyond that clients get 503 and Retry-After (1024)"},
     {"max_body_mb", "N", "largest body of a request, unpacked (16)"},
     {"max_models_mb", "N", "memory of all models; a checkpoint that needs more is refused (no limit)"},
-    {"reference", "DATA", "a table such as training's, or a data_dir of pictures: how far what comes differs from it"},
+    {"reference", "[NAME=]DATA,...", "training's table, or data_dir of pictures: how far what comes differs from it"},
     {"request_log", "FOLDER", "keeps requests and what the model said, as data to train on"},
     {"request_log_share", "X", "of the requests, 0 to 1 (1)"},
     {"request_log_mb", "N", "space of each model's; the oldest go (64)"},

@@ -462,6 +462,36 @@ def test_a_reference_of_other_pictures_is_said(trainer, digits):
         assert message in error and len(error.splitlines()) == 1
 
 
+def test_each_model_has_a_reference_of_its_own(trainer, plants, digits):
+    """By the model's name, also in paths with commas and equals signs; who is not named has none."""
+    folder, names, _ = plants
+    with open(folder / "data/train.csv") as file:
+        lines = file.readlines()
+    table = folder / "a=b, c"
+    table.mkdir(exist_ok=True)
+    low = [line for line in lines[1:] if float(line.split(",")[0]) < 6]
+    (table / "low,high.csv").write_text("".join([lines[0], *low]))
+    pictures = digits[0] / "data"
+    models = ("kinds=kinds", "lengths=lengths", "bare=kinds", f"digits={digits[0]}/run")
+    reference = f"--reference=kinds=a=b, c/low,high.csv,digits={pictures},lengths=data/train.csv"
+    with Served(trainer, *models, reference, cwd=folder) as server:
+        found = {name: drifted(server, name)["has_reference"] for name in ("kinds", "lengths", "bare", "digits")}
+        assert found == {"kinds": True, "lengths": True, "bare": False, "digits": True}
+        row = {"instances": [dict(zip(names, [7.5, 3, 4, 1, "clay"]))]}
+        for name in ("kinds", "lengths", "bare"):
+            server.post(f"/v1/models/{name}:predict", row)
+        outside = {name: {column["name"]: column["out_of_range"] for column in drifted(server, name)["columns"]}
+                   for name in ("kinds", "bare")}
+        assert outside["kinds"]["length"] == 1 and outside["bare"]["length"] == 0
+    for reference, message in (("kinds=data/train.csv,kinds=data/test.csv", "names kinds twice"),
+                               ("roses=data/train.csv", "roses=data/train.csv"),
+                               ("kinds=,lengths=data/train.csv", "has no data for kinds"),
+                               ("", "has no data for kinds")):
+        where = f"--http=127.0.0.1:{free_ports(1)[0]}"
+        error = run(trainer, "serve", *models[:2], f"--reference={reference}", where, cwd=folder, status=1).stderr
+        assert message in error and len(error.splitlines()) == 1, error
+
+
 def test_without_a_reference_unknown_categories_are_counted(tables):
     before = {column["name"]: column["unknown"] for column in drifted(tables)["columns"]}
     tables.post("/v1/models/kinds:predict", {"instances": [[5, 3, 1, 1, "moss"]]})

@@ -3,6 +3,7 @@ configuration that docs/serving.md shows."""
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -70,6 +71,9 @@ def documented(root):
     return re.search(r"(?m)^    backend models\n((?:        .*\n)+)", text)[0]
 
 
+HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
 class Proxy:
     def __init__(self, folder, backend, ports):
         (self.port,) = free_ports(1)
@@ -79,7 +83,7 @@ class Proxy:
         (folder / "haproxy.cfg").write_text(
             "defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n"
             f"frontend all\n    bind 127.0.0.1:{self.port}\n    default_backend models\n{backend}")
-        self.process = subprocess.Popen(["haproxy", "-db", "-f", folder / "haproxy.cfg"], cwd=folder,
+        self.process = subprocess.Popen([HAPROXY, "-db", "-f", folder / "haproxy.cfg"], cwd=folder,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def ask(self, connection=None):
@@ -108,7 +112,7 @@ def is_up(port):
 
 def test_a_rolling_update_behind_a_proxy(trainer, model, documented):
     """Two servers are replaced, one after the other, while four clients ask: no request fails."""
-    if not shutil.which("haproxy"):
+    if not HAPROXY:
         pytest.skip("there is no HAProxy (apt install haproxy)")
     servers = [Served(trainer, "run", cwd=model) for _ in range(2)]
     over, failures, asked = threading.Event(), [], [0] * 4
