@@ -171,7 +171,17 @@ bool json_numbers(struct json_value array, float *values, size_t most, size_t *c
 
 /* --- rows --- */
 
-/* Numbers written as integers are bytes, others are 0 to 1; one way for all pictures of a request. */
+/* The only input may be named, as TensorFlow Serving has it: {"images": [...]}. */
+static bool unwrap_picture(struct json_value *value, int64_t row, struct error *error)
+{
+    struct json_walk members = json_walk(*value);
+    struct json_value name, other;
+    return value->kind != JSON_OBJECT ||
+           (json_next_member(&members, &name, value) && !json_next_member(&members, &name, &other)) ||
+           error_set(error, "row %lld: a picture is an array of numbers, or {\"images\": [...]}", (long long)row);
+}
+
+/* Numbers written as integers are bytes, others are 0 to 1. */
 static bool add_picture(struct intake *intake, struct json_value value, int64_t row, float *values, struct error *error)
 {
     const size_t inputs = (size_t)version_inputs(intake->version);
@@ -241,7 +251,7 @@ static bool add_row(struct json_body *body, struct intake *intake, struct json_v
 {
     void *room = intake->row;
     if (version_is_of_pictures(intake->version)) {
-        return add_picture(intake, value, row, room, error);
+        return unwrap_picture(&value, row, error) && add_picture(intake, value, row, room, error);
     }
     if (value.kind == JSON_OBJECT) {
         return add_object(body, intake, value, row, room, error);

@@ -270,7 +270,8 @@ static int run(const struct command_call *call)
         return COMMAND_MISUSED;
     }
     bool done = read_options(call, &service, &error) && add_models(call, &service, &error) &&
-                share_references(&service, command_value(call, "reference"), &error) && load_all(&service, &error) && listen_and_serve(call, &service, &error);
+                share_references(&service, command_value(call, "reference"), &error) && load_all(&service, &error) &&
+                listen_and_serve(call, &service, &error);
     for (int i = 0; i < service.count; i++) {
         request_log_close(service.models[i].log);
         served_destroy(&service.models[i]);

@@ -123,7 +123,7 @@ static const char *write_classes(struct call *call, const struct answers *answer
         return NULL;
     }
     json_open(body, NULL, '{');
-    json_open(body, "result", '[');
+    json_open(body, "results", '['); /* as TensorFlow Serving names it, whatever its document says */
     for (int row = 0; row < answers->count; row++) {
         outcome_find(trained, answers->outputs, answers->wanted, row, &outcome);
         json_open(body, NULL, '[');

@@ -350,7 +350,7 @@ static void answer(struct worker *worker, struct call *call)
             examples->target_values ? examples->target_values + (size_t)call->first * (size_t)examples->targets : NULL,
         .count = call->count,
     };
-    char headers[512] = "", more[640];
+    char headers[512] = "", more[768];
     const char *type = call->protocol->write(call, &answers, &call->text, headers);
     count_latency(worker->work, call);
     if (call->text.failed) {
@@ -363,7 +363,8 @@ static void answer(struct worker *worker, struct call *call)
         keep(&worker->intake, call, &answers);
     }
     atomic_fetch_add(&worker->work->counts.answered, 1);
-    snprintf(more, sizeof more, "Model-Version: %lld\r\n%s", (long long)version->number, headers);
+    snprintf(more, sizeof more, "Model-Name: %s\r\nModel-Version: %lld\r\n%s", call->served->name,
+             (long long)version->number, headers);
     call_end(call);
     http_answer(call->request, &(struct http_answer){.status = 200,
                                                      .type = type,

@@ -119,7 +119,11 @@ def test_tensorflow_servings_interface(served, digits):
     answer = served.post("/v1/models/digits/versions/200:predict", {"inputs": pictures.tolist()})
     numpy.testing.assert_allclose(answer["outputs"], probabilities, atol=1e-6)
     answer = served.post("/v1/models/digits:classify", {"examples": pictures[:2].tolist()})
-    assert answer["result"][1][3] == ["3", pytest.approx(probabilities[1][3], abs=1e-6)]
+    assert answer["results"][1][3] == ["3", pytest.approx(probabilities[1][3], abs=1e-6)]
+    named = [{"images": picture.tolist()} for picture in pictures]
+    for verb, rows, key in (("predict", "instances", "predictions"), ("classify", "examples", "results")):
+        assert served.post(f"/v1/models/digits:{verb}", {rows: named}) == served.post(
+            f"/v1/models/digits:{verb}", {rows: pictures.tolist()}), key
     status = json.loads(served.get("/v1/models/digits")[1])["model_version_status"]
     assert status == [{"version": "200", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}]
     assert json.loads(served.get("/v1/models/digits/metadata")[1])["model_spec"]["name"] == "digits"
@@ -130,7 +134,7 @@ def test_a_picture_as_it_is(trainer, served, digits):
     Image.fromarray(255 - pictures[5]).resize((57, 57)).save(folder / "five.png")
     said = json.loads(run(trainer, "predict", "--json", "run", "five.png", cwd=folder).stdout)
     answer = served.post("/predict", (folder / "five.png").read_bytes(), content_type="image/png")
-    assert answer["class"] == said["class"] and answer["version"] == 200
+    assert answer["class"] == said["class"] and (answer["model"], answer["version"]) == ("digits", 200)
     best = answer["probabilities"][said["class"]]
     assert numpy.float32(best) == numpy.float32(said["top"][0]["probability"])
 
@@ -236,6 +240,9 @@ def test_faulty_lengths_of_the_binary_extension(served, length, message):
 @pytest.mark.parametrize("body, message", [
     ({"instances": [[0] * 784, [0] * 3]}, "row 1: has 3 values, the model's pictures have 784"),
     ({"instances": 5}, "the rows are"),
+    ({"instances": [[0] * 784, {}]}, 'row 1: a picture is an array of numbers, or {"images": [...]}'),
+    ({"instances": [{"images": [0] * 784, "more": 1}]}, "row 0: a picture is an array"),
+    ({"instances": [{"images": {"images": [0] * 784}}]}, "row 0: value 0 is an object"),
     ({"instances": [], "inputs": []}, 'wants "instances"'),
     ({"signature_name": "nope", "instances": []}, "there is serving_default alone"),
 ])
@@ -298,7 +305,7 @@ def predicted(trainer, model, folder):
 def test_rows_as_csv_are_answered_as_predict_answers(trainer, tables, plants, model):
     status, content, headers = tables.ask("POST", f"/predict/{model}", (plants[0] / "new.csv").read_bytes(),
                                           {"Content-Type": "text/csv"})
-    assert status == 200 and headers["Content-Type"].startswith("text/csv")
+    assert status == 200 and headers["Content-Type"].startswith("text/csv") and headers["Model-Name"] == model
     assert content.decode() == predicted(trainer, model, plants[0])
 
 
@@ -558,6 +565,22 @@ def test_a_damaged_checkpoint_is_named_and_the_old_one_stays(trainer, tmp_path):
         shutil.copy(newest(tmp_path / "run"), tmp_path / "new")
         (tmp_path / "new").rename(one)
         wait_for(lambda: server.metric("trainer_serve_model_version") == 40, "the mended one")
+
+
+def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path):
+    """However new others are; a better one comes into service."""
+    kept, best = [], tmp_path / "run/best.safetensors"
+    for steps in (20, 40, 60):
+        train(trainer, *SMALL, "--train_dir=run", f"--train_steps={steps}", cwd=tmp_path)
+        kept.append(newest(tmp_path / "run").read_bytes())
+    best.write_bytes(kept[0])
+    with Served(trainer, "run", "--checkpoint=best", "--interval_secs=0.05", cwd=tmp_path) as server:
+        assert server.metric("trainer_serve_model_version") == 20
+        (tmp_path / "new").write_bytes(kept[1])
+        (tmp_path / "new").rename(best)
+        wait_for(lambda: server.metric("trainer_serve_model_version") == 40, "the better one")
+    with Served(trainer, "run", cwd=tmp_path) as server:
+        assert server.metric("trainer_serve_model_version") == 60
 
 
 def test_a_folder_may_be_empty_at_first(trainer, tmp_path):

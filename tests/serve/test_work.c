@@ -114,6 +114,7 @@ static int set_up(void **state)
     struct scene *scene = calloc(1, sizeof *scene);
     make_version(&scene->version, &scene->engines[0], &scene->engine, 1);
     make_version(&scene->other, &scene->engines[1], &scene->other_engine, 1);
+    strcpy(scene->served.name, "sums");
     for (int i = 0; i < REQUESTS; i++) {
         sem_init(&scene->requests[i].answered, 0, 0);
     }
@@ -195,7 +196,7 @@ static void test_what_waits_is_computed_together(void **state)
     assert_int_equal(batches[0], 1);
     assert_int_equal(batches[1], 5); /* of four requests */
     assert_int_equal(batches[2], 2);
-    assert_non_null(strstr(scene->requests[6].headers, "Model-Version: 7\r\n"));
+    assert_string_equal(scene->requests[6].headers, "Model-Name: sums\r\nModel-Version: 7\r\n");
     assert_int_equal(atomic_load(&work_counts(scene->work)->answered), 7);
     assert_int_equal(atomic_load(&work_counts(scene->work)->rows), 8);
 }
