@@ -18,6 +18,7 @@
 #include "tests/worker/remote/story.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/data_server.h"
+#include "worker/remote/exchange/preprocessing.h"
 
 enum { PIXELS = 6, CLASSES = 3, IMAGES = 30, BATCH = 4 };
 
@@ -71,10 +72,12 @@ static void begin(const char *index, int port)
     }
 }
 
-static void create_feed(void)
+/* like: of rows; NULL: pictures. */
+static void create_feed_of(const struct examples *like)
 {
     struct error error;
     const struct batch_fetcher_options options = {.config = &bench.config,
+                                                  .like = like,
                                                   .identity = &bench.identity,
                                                   .traffic = &bench.traffic,
                                                   .given_up = given_up,
@@ -84,12 +87,16 @@ static void create_feed(void)
     }
 }
 
+static void create_feed(void)
+{
+    create_feed_of(NULL);
+}
+
 static void end(void)
 {
     batch_fetcher_destroy(bench.feed);
     data_server_destroy(bench.server);
-    free(bench.dataset.train.images);
-    free(bench.dataset.train.labels);
+    examples_free(&bench.dataset.train);
     identity_destroy(&bench.identity);
     identity_destroy(&bench.chief_identity);
     config_free(&bench.config);
@@ -260,6 +267,164 @@ static void requests_that_make_no_sense(void **state)
     end();
 }
 
+/* How rows become inputs, and how wide data make the layers. */
+static void what_it_says_of_its_data(void **state)
+{
+    static char text[] = "how rows become inputs";
+    struct schema schema = {.text = text};
+    char digest[PREPROCESSING_DIGEST], units[MODEL_UNITS_TEXT], got[sizeof text] = "";
+    const struct message_describe describe = {.digest = ""};
+    const struct message_layers layers = {.units = ""};
+    struct link link;
+    struct error error;
+    (void)state;
+    begin_served("2");
+    assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+    struct channel *channel = &link.channel;
+    assert_true(channel_call(channel, MESSAGE_describe, &describe, MESSAGE_description, INFINITY, NULL, &error));
+    assert_string_equal(channel->message.description.digest, "");
+    assert_int_equal(channel->bulk_left, 0);
+    model_units_text(&bench.config.model, units);
+    assert_true(channel_call(channel, MESSAGE_layers, &layers, MESSAGE_layers, INFINITY, NULL, &error));
+    assert_string_equal(channel->message.layers.units, units);
+    link_destroy(&link);
+    data_server_destroy(bench.server);
+    bench.dataset.schema = &schema;
+    if (!data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench,
+                            &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+    preprocessing_digest(&schema, digest);
+    assert_true(channel_call(channel, MESSAGE_describe, &describe, MESSAGE_description, INFINITY, NULL, &error));
+    assert_string_equal(channel->message.description.digest, digest);
+    assert_int_equal(channel->bulk_left, sizeof text - 1);
+    assert_true(channel_read_bulk(channel, got, sizeof text - 1, INFINITY, &error));
+    assert_string_equal(got, text);
+    link_destroy(&link);
+    end();
+}
+
+/* A batch that no message holds is found out at once. */
+static void batches_too_large(void **state)
+{
+    struct error error;
+    (void)state;
+    begin("2", free_port());
+    bench.dataset.train = (struct examples){.count = 10, .height = 5000, .width = 5000, .classes = CLASSES};
+    assert_false(data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench,
+                                    &error));
+    assert_non_null(strstr(error.text, "a batch of 4 rows is 95 MiB, and a message holds "));
+    assert_non_null(strstr(error.text, "lower train.batch_size"));
+    end();
+}
+
+/* --- Rows --- */
+
+static const struct examples a_row = {.inputs = 5, .numbers = 2, .codes = 2, .classes = CLASSES, .is_weighted = true};
+
+/* place: of the first code of each row; of the second there is none. */
+static void begin_rows(int place)
+{
+    struct examples *train = &bench.dataset.train;
+    struct error error;
+    begin("2", free_port());
+    assert_true(examples_create(train, &a_row, IMAGES));
+    train->count = IMAGES;
+    for (int i = 0; i < IMAGES; i++) {
+        train->labels[i] = i % CLASSES;
+        train->weights[i] = 0.5f * (float)i;
+        train->values[2 * i] = (float)i;
+        train->values[2 * i + 1] = (float)-i;
+        train->places[2 * i] = place;
+    }
+    if (!data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench,
+                            &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static void rows(void **state)
+{
+    const struct sampler sampler = {.task = 2, .examples = IMAGES, .batch_size = BATCH};
+    struct batch_fetcher_facts facts;
+    struct error error;
+    (void)state;
+    begin_rows(4);
+    create_feed_of(&a_row);
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    for (int64_t number = 0; number < 12; number++) {
+        struct sampler here = sampler;
+        int32_t wanted[BATCH];
+        struct batch batch;
+        here.seed = (uint64_t)bench.config.train.seed;
+        assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+        assert_int_equal(batch.count, sampler_draw(&here, number, wanted));
+        for (int i = 0; i < batch.count; i++) {
+            assert_int_equal(batch.examples->labels[i], wanted[i] % CLASSES);
+            assert_true(batch.examples->weights[i] == 0.5f * (float)wanted[i]);
+            assert_true(batch.examples->values[2 * i] == (float)wanted[i]);
+            assert_true(batch.examples->values[2 * i + 1] == (float)-wanted[i]);
+            assert_int_equal(batch.examples->places[2 * i], 4);
+            assert_int_equal(batch.examples->places[2 * i + 1], -1);
+        }
+    }
+    assert_int_equal(atomic_load(&bench.traffic.retries), 0);
+    end();
+}
+
+static void *give_up_once_told(void *words)
+{
+    for (int i = 0; i < 10000 && !strstr(heard_so_far(), words); i++) {
+        usleep(1000);
+    }
+    atomic_store(&bench.given_up, true);
+    return NULL;
+}
+
+/* Waits for a batch until these words are in the log. */
+static void take_none(char *words)
+{
+    struct batch batch;
+    struct error error;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, give_up_once_told, words), 0);
+    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), PUSH_PULL_STOPPED);
+    pthread_join(thread, NULL);
+    assert_non_null(strstr(heard_so_far(), words));
+}
+
+/* Rows that the model has no place for, or that look otherwise, are not trained on. */
+static void rows_that_do_not_fit(void **state)
+{
+    static char label[] = "sent label 2, and the model has 2 classes", above[] = "sent a row with input 4, and there are 4",
+                below[] = "sent a row with input 1, and there are 5", other[] = " bytes, and here they take ";
+    struct batch_fetcher_facts facts;
+    struct examples like;
+    struct error error;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        begin_rows(i == 2 ? 1 : 4);
+        bench.config.model.layers[1] = i == 0 ? 2 : 3;
+        like = a_row;
+        like.inputs = i == 1 ? 4 : 5;
+        create_feed_of(&like);
+        assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+        take_none(i == 0 ? label : i == 1 ? above : below);
+        end();
+    }
+    begin_rows(4);
+    like = a_row;
+    like.codes = 3;
+    create_feed_of(&like);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, give_up_once_told, other), 0);
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_STOPPED);
+    pthread_join(thread, NULL);
+    assert_non_null(strstr(heard_so_far(), "has rows of "));
+    end();
+}
+
 /* --- A server of the test's own --- */
 
 struct manner {
@@ -346,9 +511,9 @@ static void start_fake(void)
 
 static void end_faked(void)
 {
+    fake_member_stop(&fake.member); /* first: nobody waits for an answer any more */
     batch_fetcher_destroy(bench.feed);
     bench.feed = NULL;
-    fake_member_stop(&fake.member);
     end();
 }
 
@@ -463,15 +628,47 @@ static void no_batches(void **state)
     end_faked();
 }
 
+static void *jump(void *context)
+{
+    (void)context;
+    for (int i = 0; i < 10000 && !was_told("asks 3 from 0\n"); i++) {
+        usleep(1000);
+    }
+    atomic_store(&jumped_s, 12);
+    return NULL;
+}
+
+/* Who waits for long says so, once in ten seconds. */
+static void long_waits_are_told(void **state)
+{
+    static char words[] = " to send batch 0, 1";
+    pthread_t thread;
+    (void)state;
+    begin_faked();
+    start_fake();
+    ask();
+    fake.silent = true;
+    assert_int_equal(pthread_create(&thread, NULL, jump, NULL), 0);
+    take_none(words);
+    pthread_join(thread, NULL);
+    assert_int_equal(times(heard_so_far(), "waiting for worker 0 (127.0.0.1:"), 1);
+    end_faked();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_as_if_drawn_here),
         cmocka_unit_test(who_gets_batches),
         cmocka_unit_test(requests_that_make_no_sense),
+        cmocka_unit_test(what_it_says_of_its_data),
+        cmocka_unit_test(batches_too_large),
+        cmocka_unit_test(rows),
+        cmocka_unit_test(rows_that_do_not_fit),
         cmocka_unit_test(how_far_ahead),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(no_batches),
+        cmocka_unit_test(long_waits_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
