@@ -17,14 +17,16 @@
 static const char secret_head[] = "trainer operator secret key 1\n";
 static const char public_head[] = "trainer operator public key 1\n";
 
-enum { MAX_FILE = 256, MAX_HEX = 2 * OPERATOR_SECRET_KEY + 1 };
+enum { MAX_FILE = 256 };
 
 static bool write_new(const char *path, mode_t mode, const char *head, const uint8_t *key, size_t size,
                       struct error *error)
 {
-    char hex[MAX_HEX], text[MAX_FILE];
-    sodium_bin2hex(hex, sizeof hex, key, size);
-    int length = snprintf(text, sizeof text, "%s%s\n", head, hex);
+    char text[MAX_FILE];
+    int length = snprintf(text, sizeof text, "%s", head);
+    sodium_bin2hex(text + length, sizeof text - (size_t)length, key, size);
+    length += 2 * (int)size;
+    text[length++] = '\n'; /* where the hex digits had their zero byte */
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     bool done = fd >= 0;
     if (!done) {
@@ -41,7 +43,6 @@ static bool write_new(const char *path, mode_t mode, const char *head, const uin
             unlink(path);
         }
     }
-    sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
     return done;
 }

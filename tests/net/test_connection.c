@@ -457,6 +457,51 @@ static void late_is_not_lost(void **state)
     loopback_end(&loopback);
 }
 
+/* Once; what comes after that look comes too late, however much of it is there. */
+static void late_is_looked_at_once(void **state)
+{
+    (void)state;
+    struct connection *connection;
+    struct error error;
+    char got[4];
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_true(connection_serve(&connection, ends[0], "a peer", NULL, NULL, soon(), &error));
+    const double passed_s = clock_monotonic_s() - 1;
+    assert_int_equal(send(ends[1], "once", 4, 0), 4);
+    assert_true(connection_read(connection, got, 4, passed_s, &error));
+    assert_memory_equal(got, "once", 4);
+    assert_int_equal(send(ends[1], "more", 4, 0), 4);
+    assert_false(connection_read(connection, got, 4, passed_s, &error));
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    assert_string_equal(error.text, "a peer was still sending when its time was over");
+    connection_close(connection);
+    close(ends[1]);
+}
+
+/* What a peer sends that is refused is read for a moment: closed over it, the socket would send a reset. */
+static void who_is_refused_is_heard_out(void **state)
+{
+    (void)state;
+    struct connection *connection;
+    struct error error;
+    char bytes[4096] = "what is no TLS, and long", answer[64];
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(send(ends[1], bytes, sizeof bytes, 0), sizeof bytes);
+    const double begun_s = clock_monotonic_s();
+    assert_false(connection_serve(&connection, ends[0], "a peer", fleet_key, NULL, soon(), &error));
+    assert_true(clock_monotonic_s() - begun_s > 0.45); /* more may be on its way */
+    assert_int_equal(connection_state(connection), CONNECTION_BROKEN);
+    assert_true(recv(ends[1], answer, sizeof answer, 0) == 7 && answer[0] == 0x15); /* an alert, and then the end */
+    assert_int_equal(recv(ends[1], answer, sizeof answer, 0), 0);
+    assert_int_equal(recv(ends[0], answer, sizeof answer, MSG_DONTWAIT), -1); /* nothing of it is left */
+    connection_close(connection);
+    close(ends[1]);
+}
+
 static void *raise_later(void *wake)
 {
     usleep(50000);
@@ -597,6 +642,8 @@ int main(void)
         cmocka_unit_test(nobody_listens),
         cmocka_unit_test(streams_end_at_the_deadline),
         cmocka_unit_test(late_is_not_lost),
+        cmocka_unit_test(late_is_looked_at_once),
+        cmocka_unit_test(who_is_refused_is_heard_out),
         cmocka_unit_test(handshake_without_end),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);

@@ -148,6 +148,31 @@ static void several_speak_at_once(void **state)
     assert_int_equal(door.count, 2);
 }
 
+/* One look after the other is at what each has said, also behind those that have gone in. */
+static void looks_stay_with_their_owners(void **state)
+{
+    (void)state;
+    struct pending pending;
+    uint8_t bytes[ENOUGH];
+    bool comes;
+    a_first_flight(bytes, fleet_key);
+    for (int i = 0; i < 4; i++) {
+        put(i, 100);
+    }
+    says(0, bytes, ENOUGH);
+    close(peers[2]); /* gone; 1 and 3 say nothing */
+    peers[2] = dup(listener);
+    door_wait(&door, listener, NULL, clock_monotonic_s() + 10, &comes);
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
+    assert_int_equal(pending.source.bytes[0], 0);
+    close(pending.fd);
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_GONE); /* without another wait */
+    assert_int_equal(pending.source.bytes[0], 2);
+    close(pending.fd);
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_NOTHING);
+    assert_int_equal(door.count, 2);
+}
+
 /* Without room the oldest leaves; where one address has half of the room, its own oldest does. */
 static void whose_time_it_is(void **state)
 {
@@ -190,6 +215,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(silence_has_an_end, open_door, close_door),
         cmocka_unit_test_setup_teardown(what_is_said_tells, open_door, close_door),
         cmocka_unit_test_setup_teardown(several_speak_at_once, open_door, close_door),
+        cmocka_unit_test_setup_teardown(looks_stay_with_their_owners, open_door, close_door),
         cmocka_unit_test_setup_teardown(whose_time_it_is, open_door, close_door),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);

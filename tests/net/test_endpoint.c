@@ -248,6 +248,42 @@ static void listening(void **state)
     assert_non_null(strstr(error.text, "can't listen on 192.0.2.1"));
 }
 
+/* The lowest number is as good as any, where a program has closed its input. */
+static void a_socket_of_number_0(void **state)
+{
+    (void)state;
+    struct error error;
+    const int input = dup(0);
+    int fd;
+    close(0);
+    const bool listens = socket_listen(&fd, "127.0.0.1", 0, &error);
+    const int got = fd;
+    if (input >= 0) {
+        dup2(input, 0);
+        close(input);
+    }
+    assert_true(listens);
+    assert_int_equal(got, 0);
+}
+
+/* Nobody there is no failure of the listener; a listener that is none is. */
+static void taking(void **state)
+{
+    (void)state;
+    struct error error;
+    struct endpoint from;
+    int listener, fd, ends[2];
+    assert_true(socket_listen(&listener, "127.0.0.1", 0, &error));
+    assert_int_equal(socket_take(listener, &fd, &from, &error), SOCKET_NONE);
+    assert_int_equal(fd, -1);
+    close(listener);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(socket_take(ends[0], &fd, &from, &error), SOCKET_FAILED);
+    assert_non_null(strstr(error.text, "can't accept connections: "));
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +296,8 @@ int main(void)
         cmocka_unit_test(a_port_that_gets_free_in_time),
         cmocka_unit_test(sockets_are_prepared),
         cmocka_unit_test(no_more_files),
+        cmocka_unit_test(a_socket_of_number_0),
+        cmocka_unit_test(taking),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

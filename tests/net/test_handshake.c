@@ -327,6 +327,74 @@ static void calls(void **state)
     loopback_end(&loopback);
 }
 
+/* A welcome of a test's own. */
+struct greeting {
+    uint16_t version, frame_version; /* that it wants, and speaks */
+    bool hangs_up;                   /* instead */
+};
+
+static void greet(struct connection **connection, void *context)
+{
+    const struct greeting *greeting = context;
+    const struct message_welcome welcome = {
+        .version = greeting->version, .program = "trainer", .role = MEMBER_PS, .index = 0, .digest = ""};
+    const uint16_t coded = greeting->frame_version == PROTOCOL_VERSION_MIN ? PROTOCOL_VERSION_MIN : PROTOCOL_VERSION_MAX;
+    struct channel channel;
+    struct error error;
+    uint8_t bytes[FRAME_HEADER + 300];
+    channel_open(&channel, *connection);
+    *connection = NULL;
+    if (!greeting->hangs_up && channel_receive(&channel, soon(), &error)) {
+        const size_t size = message_size(coded, MESSAGE_welcome, &welcome);
+        frame_encode(&(struct frame){.version = greeting->frame_version,
+                                     .type = MESSAGE_welcome,
+                                     .request = channel.frame.request,
+                                     .flags = FRAME_LAST,
+                                     .message_bytes = (uint32_t)size},
+                     bytes);
+        message_encode(coded, MESSAGE_welcome, &welcome, bytes + FRAME_HEADER, size);
+        struct iovec part = {bytes, FRAME_HEADER + size};
+        write_now(channel.connection, &part, 1, soon(), &error);
+    }
+    channel_close(&channel);
+}
+
+/* Only what was offered can be agreed on, and the frame that says so speaks it. */
+static void versions_that_were_not_offered(void **state)
+{
+    static const struct {
+        struct greeting greeting;
+        bool good;
+    } cases[] = {{{PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MIN, false}, true},
+                 {{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX, false}, true},
+                 {{PROTOCOL_VERSION_MIN - 1, PROTOCOL_VERSION_MIN - 1, false}, false},
+                 {{PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX + 1, false}, false},
+                 {{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN, false}, false},
+                 {{PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX, false}, false},
+                 {{0, 0, true}, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loopback loopback = {.listener = -1};
+        struct greeting greeting = cases[i].greeting;
+        struct connection *connection;
+        struct channel channel;
+        struct peer peer;
+        struct error error;
+        uint16_t reason = 77; /* of an earlier try */
+        loopback_start(&loopback, NULL, greet, &greeting);
+        assert_true(connection_connect(&connection, &loopback.address, &ps_0, NULL, NULL, soon(), &error));
+        channel_open(&channel, connection);
+        assert_int_equal(handshake_connect(&channel, &worker1, &ps_0, &peer, soon(), &reason, &error), cases[i].good);
+        assert_int_equal(reason, 0); /* nobody refused us */
+        assert_int_equal(channel.version, cases[i].good ? greeting.version : PROTOCOL_VERSION_MIN);
+        if (!cases[i].good && !greeting.hangs_up) {
+            assert_non_null(strstr(error.text, ", which was not offered"));
+        }
+        channel_close(&channel);
+        loopback_end(&loopback);
+    }
+}
+
 /* Peers lie about lengths: the server waits for what was announced, up to its deadline, and has allocated no more. */
 static void bulk_that_does_not_come(void **state)
 {
@@ -387,6 +455,7 @@ int main(void)
         cmocka_unit_test(a_certificate_of_another_is_no_welcome),
         cmocka_unit_test(a_certificate_of_another_is_refused),
         cmocka_unit_test(calls),
+        cmocka_unit_test(versions_that_were_not_offered),
         cmocka_unit_test(bulk_that_does_not_come),
         cmocka_unit_test(differences_are_named),
     };
