@@ -281,6 +281,7 @@ static void note_incarnation(struct heartbeat *heartbeat, const struct link *lin
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
+/* A link that is not open is visited for a beat. */
 static void visit(struct heartbeat *heartbeat, struct link *link, bool beat)
 {
     struct error error;
@@ -293,7 +294,6 @@ static void visit(struct heartbeat *heartbeat, struct link *link, bool beat)
         if (tried != LINK_OPEN) {
             return;
         }
-        beat = true;
         note_incarnation(heartbeat, link);
         if (!send_layers(heartbeat, link, &error)) {
             link_lost(link, error.text);

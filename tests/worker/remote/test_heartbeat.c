@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "ps/store/model.h"
 #include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
@@ -38,6 +39,9 @@ static struct server {
     struct message_lease lease;
     uint32_t generation;
     bool pings, mute;
+    int layers;             /* messages of that kind */
+    char units[64];         /* of the last of them */
+    const char *says_units; /* beside each lease; NULL: nothing */
 } servers[SERVERS];
 
 static struct bench {
@@ -68,8 +72,14 @@ static bool answer(struct fake_member *member, struct channel *channel)
             server->pings = false;
             good = fake_member_say(channel, MESSAGE_ping, &ping);
         }
+        const struct message_layers layers = {.units = (char *)(uintptr_t)server->says_units};
+        good = good && (!server->says_units || fake_member_say(channel, MESSAGE_layers, &layers));
         good = good && (server->mute || fake_member_say(channel, MESSAGE_lease, &server->lease));
         server->answers += !server->mute;
+    } else if (channel->frame.type == MESSAGE_layers) {
+        assert_int_equal(server->layers + 1, atomic_load(&member->connections)); /* before all else, each time */
+        server->layers++;
+        snprintf(server->units, sizeof server->units, "%s", channel->message.layers.units);
     } else if (channel->frame.type == MESSAGE_pong) {
         server->pongs += channel->message.pong.nonce == 77;
     } else if (channel->frame.type == MESSAGE_leave) {
@@ -257,6 +267,28 @@ static void how_often(void **state)
     end();
 }
 
+/* From a beat, with a second until the next one, to two more in a hurry. */
+static double hurries_s(void)
+{
+    begin_all(1, "60");
+    AWAIT(look(0).beats >= 1);
+    const double begun_s = story_s();
+    heartbeat_wake(bench.heartbeat);
+    AWAIT(look(0).beats >= 3);
+    const double took_s = story_s() - begun_s;
+    end();
+    return took_s;
+}
+
+/* A hurry does not wait for the beat that would have been next; on a busy machine that shows now and then. */
+static void a_hurry_begins_at_once(void **state)
+{
+    (void)state;
+    for (int tries = 0; hurries_s() > 0.6; tries++) {
+        assert_in_range(tries, 0, 30);
+    }
+}
+
 /* A worker that computes for long answers pings all the same. */
 static void pings(void **state)
 {
@@ -315,6 +347,44 @@ static void refused(void **state)
     const int before = look(0).beats;
     AWAIT(look(0).beats > before + 4);
     assert_int_equal(atomic_load(&servers[1].member.connections), 1);
+    end();
+}
+
+/* Layers that follow from data are told to every ps on each connection, and compared with worker 0's. */
+static void layers(void **state)
+{
+    struct job_news news;
+    char units[MODEL_UNITS_TEXT];
+    (void)state;
+    begin_hurried(1, "0.5");
+    AWAIT(look(0).beats >= 3);
+    assert_int_equal(look(0).layers, 0); /* they are in the config */
+    end();
+    begin(2, "0.5");
+    bench.config.model.hidden_count = 0;
+    model_units_text(&bench.config.model, units);
+    servers[1].says_units = units;
+    start(0);
+    start(1);
+    create();
+    heartbeat_wake(bench.heartbeat);
+    for (int i = 0; i < 2; i++) {
+        AWAIT(look(i).beats >= 3);
+        assert_int_equal(look(i).layers, 1);
+        assert_string_equal(look(i).units, units);
+    }
+    atomic_store(&servers[0].member.cut, true);
+    AWAIT(look(0).layers == 2);
+    assert_false(heartbeat_is_over(bench.heartbeat));
+    pthread_mutex_lock(&servers[1].lock);
+    servers[1].says_units = "7,3";
+    pthread_mutex_unlock(&servers[1].lock);
+    AWAIT(heartbeat_is_fenced(bench.heartbeat));
+    heartbeat_news(bench.heartbeat, &news);
+    assert_true(news.refused);
+    assert_non_null(strstr(news.message, "ps 1 (127.0.0.1:"));
+    assert_non_null(strstr(news.message, "has layers 7,3 by worker 0's data, and the data here make them "));
+    assert_non_null(strstr(news.message, units));
     end();
 }
 
@@ -463,6 +533,7 @@ int main(void)
         cmocka_unit_test(how_often),          cmocka_unit_test(pings),
         cmocka_unit_test(the_end_of_the_job), cmocka_unit_test(refused),
         cmocka_unit_test(when_to_join_again), cmocka_unit_test(unanswered),
+        cmocka_unit_test(layers),             cmocka_unit_test(a_hurry_begins_at_once),
         cmocka_unit_test(a_silent_ps),        cmocka_unit_test(a_ps_that_is_not_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

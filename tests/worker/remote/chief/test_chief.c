@@ -952,6 +952,43 @@ static void ends_the_job(void **state)
     end(&bench, "");
 }
 
+/* How rows become inputs stands in the newest checkpoint; where there is none nothing is known. */
+static void preprocessing_of_a_checkpoint(void **state)
+{
+    static char made[] = "{\"made\":\"of rows\"}";
+    struct bench bench;
+    struct checkpoint_state values;
+    const struct checkpoint_info info = {.global_step = 5, .preprocessing = made};
+    struct error error;
+    char *text, path[128];
+    (void)state;
+    begin(&bench, "0");
+    assert_true(chief_preprocessing(&text, &bench.config, &error)); /* an empty folder */
+    assert_null(text);
+    chief_destroy(bench.chief);
+    snprintf(path, sizeof path, "%s/none", bench.folder);
+    free(bench.config.output.train_dir);
+    bench.config.output.train_dir = path; /* is not there yet */
+    assert_true(chief_preprocessing(&text, &bench.config, &error));
+    assert_null(text);
+    assert_int_not_equal(access(path, F_OK), 0);
+    bench.config.output.train_dir = strcpy(path, "");
+    assert_true(chief_preprocessing(&text, &bench.config, &error));
+    assert_null(text);
+    bench.config.output.train_dir = strdup(bench.folder);
+    assert_true(checkpoint_state_create(&values, &bench.model, &bench.config.train, &error));
+    snprintf(path, sizeof path, "%s/model-0000000005.safetensors", bench.folder);
+    if (!checkpoint_write(path, &values, &info, &error)) {
+        fail_msg("%s", error.text);
+    }
+    assert_true(chief_preprocessing(&text, &bench.config, &error));
+    assert_string_equal(text, made);
+    free(text);
+    checkpoint_state_destroy(&values);
+    create(&bench);
+    end(&bench, "model-0000000005.safetensors ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -976,6 +1013,7 @@ int main(void)
         cmocka_unit_test(fresh_version_saves_nothing),
         cmocka_unit_test(retimed),
         cmocka_unit_test(ends_the_job),
+        cmocka_unit_test(preprocessing_of_a_checkpoint),
     };
     log_setup(LOG_TEXT, LOG_WARNING);
     return cmocka_run_group_tests(tests, NULL, NULL);
