@@ -1,0 +1,169 @@
+/* What packed gradients leave behind: when it is kept, and what a process that joins takes up again. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+
+#include "base/file.h"
+#include "tests/worker/remote/story.h"
+#include "worker/remote/worker/internal.h"
+
+enum { COUNT = 20, MOST_FILES = 16 };
+
+static struct remote_worker worker;
+static float now[COUNT], next[COUNT];
+static struct outbox_rest rest;
+static char folder[64];
+
+static int begin(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_rest-XXXXXX");
+    memset(&worker, 0, sizeof worker);
+    rest = (struct outbox_rest){now, next};
+    worker.outbox.rest = &rest;
+    worker.model.float_count = COUNT;
+    worker.left_over = (struct left_over){.folder = folder, .worker = 1, .count = COUNT, .every = 10};
+    worker.exchange.generation = 3;
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static int end(void **state)
+{
+    struct error error;
+    (void)state;
+    return file_remove_folder(folder, &error) ? 0 : 1;
+}
+
+static void fill(float value)
+{
+    for (int i = 0; i < COUNT; i++) {
+        now[i] = value + (float)i;
+        next[i] = -1;
+    }
+}
+
+static void assert_filled(float value)
+{
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(now[i] == value + (float)i && next[i] == -1);
+    }
+}
+
+static int files(void)
+{
+    struct dirent **entries;
+    const int found = scandir(folder, &entries, NULL, NULL);
+    int count = 0;
+    for (int i = 0; i < found; i++) {
+        count += entries[i]->d_name[0] != '.';
+        free(entries[i]);
+    }
+    free(entries);
+    return count;
+}
+
+static void recall(int64_t step)
+{
+    struct error error;
+    worker.training.global_step = step;
+    assert_true(worker_recall_rest(&worker, &error));
+}
+
+/* A process has it still within a generation; at the beginning of another it is that of the step, or nothing. */
+static void recalled(void **state)
+{
+    (void)state;
+    fill(100);
+    worker_keep_rest(&worker, 10);
+    fill(200);
+    recall(12); /* as after a restart */
+    assert_filled(100);
+    fill(300);
+    recall(12); /* a lost connection, say */
+    assert_filled(300);
+    worker.exchange.generation = 4;
+    listen_in();
+    recall(15);
+    assert_non_null(strstr(heard(), "goes on at step 15 with what pushes had left behind at step 10\n"));
+    assert_filled(100);
+    worker.exchange.generation = 5;
+    recall(5); /* before all that was kept */
+    for (int i = 0; i < COUNT; i++) {
+        assert_true(now[i] == 0 && next[i] == -1);
+    }
+    assert_int_equal(files(), 0); /* of a future that will not be */
+}
+
+/* Who keeps none, or has no folder, begins with nothing. */
+static void not_kept(void **state)
+{
+    struct error error;
+    (void)state;
+    worker.left_over.folder = "";
+    fill(100);
+    worker_keep_rest(&worker, 10);
+    assert_int_equal(files(), 0);
+    recall(10);
+    assert_true(now[0] == 0 && now[COUNT - 1] == 0);
+    worker.left_over.folder = folder;
+    worker.outbox.rest = NULL;
+    worker.exchange.generation = 4;
+    worker_keep_rest(&worker, 10);
+    assert_int_equal(files(), 0);
+    assert_true(worker_recall_rest(&worker, &error));
+    assert_int_equal(worker.left_over_of, 3); /* it was none of that generation */
+}
+
+/* What can't be written is a warning. */
+static void warned(void **state)
+{
+    (void)state;
+    worker.left_over.folder = "/dev/null/none";
+    listen_in();
+    worker_keep_rest(&worker, 10);
+    assert_non_null(strstr(heard(), "what pushes left behind is not kept: "));
+    worker.left_over.folder = folder;
+}
+
+/* At the steps of checkpoints, whichever of them is passed; after each round. */
+static void when_it_is_due(void **state)
+{
+    static const struct {
+        int64_t every, before, step;
+        bool local, due;
+    } cases[] = {{10, 9, 10, false, true},  {10, 10, 11, false, false}, {10, 5, 9, false, false},
+                 {10, 8, 31, false, true},  {10, 1, 21, false, true},   {0, 9, 10, false, false},
+                 {0, 9, 10, true, true},    {1, 5, 6, false, true},     {10, 11, 12, true, true},
+                 {10, 25, 19, false, true}, {1, 5, 5, false, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(begin(NULL), 0);
+        worker.config.output.save_steps = cases[i].every;
+        worker.local = cases[i].local ? (struct local_steps *)(void *)&worker : NULL;
+        fill(7);
+        worker_keep_rest_if_due(&worker, cases[i].before, cases[i].step);
+        assert_int_equal(files(), cases[i].due);
+        if (cases[i].due) {
+            fill(0);
+            recall(cases[i].step);
+            assert_filled(7);
+        }
+        assert_int_equal(end(NULL), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(recalled, begin, end),
+        cmocka_unit_test_setup_teardown(not_kept, begin, end),
+        cmocka_unit_test_setup_teardown(warned, begin, end),
+        cmocka_unit_test(when_it_is_due),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
