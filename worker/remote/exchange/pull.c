@@ -224,9 +224,11 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
         return false;
     }
     const struct message_values values = channel->message.values;
-    if (channel->bulk_left != sizeof unused ||
-        !channel_read_bulk(channel, &unused, sizeof unused, clock_monotonic_s() + LINK_ANSWER_S, error)) {
-        return channel->bulk_left == 0 || error_set(error, "%s: answered by another range", part->link.name);
+    if (channel->bulk_left != sizeof unused) {
+        return error_set(error, "%s: answered by another range", part->link.name);
+    }
+    if (!channel_read_bulk(channel, &unused, sizeof unused, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+        return false;
     }
     push_pull_note_step(exchange, values.global_step);
     exchange->token = values.token;

@@ -16,7 +16,7 @@
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
-enum { MOST_SERVERS = 3, TYPES = 45, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3, BEYOND = -4, SILENCE = -5 };
+enum { MOST_SERVERS = 3, TYPES = 45, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3, BEYOND = -4, SILENCE = -5, HALF = -6, NONE = -7 };
 
 static _Atomic(double) jumped_s;
 
@@ -152,6 +152,26 @@ static bool answer_pull(struct server *server, struct channel *channel, int how)
                                    .bulk_parts = how == BEYOND ? 2 : 1};
     if (how == BEYOND) {
         range_put(bytes, 0, (struct range){range.first, 2});
+    }
+    if (how == NONE) {
+        values.ranges.count = 0;
+        return fake_member_say(channel, MESSAGE_values, &values);
+    }
+    if (how == HALF) { /* all but the last byte, and then the end */
+        const size_t size = message_size(channel->version, MESSAGE_values, &values);
+        uint8_t sent[FRAME_HEADER + 256];
+        const struct frame header = {.version = channel->version,
+                                     .type = MESSAGE_values,
+                                     .request = channel->frame.request,
+                                     .generation = channel->generation,
+                                     .flags = FRAME_LAST,
+                                     .message_bytes = (uint32_t)size,
+                                     .bulk_bytes = sizeof value};
+        frame_encode(&header, sent);
+        message_encode(channel->version, MESSAGE_values, &values, sent + FRAME_HEADER, size);
+        struct iovec part[] = {{sent, FRAME_HEADER + size}, {&value, sizeof value - 1}};
+        return connection_write_more(channel->connection, part, 2, fake_member_soon(), &error) &&
+               connection_flush(channel->connection, fake_member_soon(), &error) && false;
     }
     return channel_send_frame(channel, &frame, fake_member_soon(), &error);
 }
@@ -818,8 +838,8 @@ static void rounds_fail(void **state)
     assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_AGAIN);
     servers[0].fails[MESSAGE_pull] = ERROR_NOT_ALLOWED;
     assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_REFUSED);
-    const int ways[] = {NO_ANSWER, OTHER_ANSWER, BEYOND};
-    for (int i = 0; i < 3; i++) {
+    const int ways[] = {NO_ANSWER, OTHER_ANSWER, BEYOND, NONE, HALF};
+    for (int i = 0; i < 5; i++) {
         assert_true(link_is_open(&exchange->parts[0].link));
         servers[0].fails[MESSAGE_pull] = ways[i];
         servers[0].token = 10;

@@ -1,0 +1,297 @@
+/*
+ * Beginnings of a worker's parts in which one allocation after another fails, and then the start of a thread: each says
+ * so and leaves nothing behind, or does without. Leaks, and memory used that was not there, are the sanitizers' to
+ * find.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "net/socket.h"
+#include "tests/worker/remote/story.h"
+#include "worker/remote/batch_fetcher.h"
+#include "worker/remote/chief.h"
+#include "worker/remote/data_server.h"
+#include "worker/remote/exchange/pipeline.h"
+#include "worker/remote/heartbeat.h"
+
+enum { NEVER = 1 << 30, MOST_CALLS = 5000 };
+
+static atomic_int calls, fails_at = NEVER, threads, thread_fails_at = NEVER;
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+
+static bool fails(void)
+{
+    return atomic_fetch_add(&calls, 1) + 1 == atomic_load(&fails_at);
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return fails() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+    return fails() ? NULL : __real_realloc(old, size);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+{
+    return atomic_fetch_add(&threads, 1) + 1 == atomic_load(&thread_fails_at)
+               ? EAGAIN
+               : __real_pthread_create(thread, attributes, run, context);
+}
+
+/* --- What begins --- */
+
+static struct bench {
+    struct config config;
+    struct model model;
+    struct identity identity;
+    struct traffic traffic;
+    struct dataset dataset;
+    struct plan plan;
+    struct engine engine;
+} bench;
+
+static float *parameters;
+
+static float *engine_parameters(struct engine *engine)
+{
+    (void)engine;
+    return parameters;
+}
+
+static bool engine_write(struct engine *engine, enum store_vector vector, size_t first, size_t count,
+                         const float *values, struct error *error)
+{
+    (void)engine, (void)vector, (void)first, (void)count, (void)values, (void)error;
+    return true;
+}
+
+static bool engine_read(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
+                        struct error *error)
+{
+    (void)engine, (void)vector, (void)error;
+    memcpy(values, parameters + first, count * sizeof *values);
+    return true;
+}
+
+static const struct engine_table table = {
+    .name = "fake", .parameters = engine_parameters, .write = engine_write, .read = engine_read};
+
+static bool begin_push_pull(struct push_pull *exchange, struct error *error)
+{
+    const struct push_pull_options options = {.config = &bench.config,
+                                              .model = &bench.model,
+                                              .engine = &bench.engine,
+                                              .identity = &bench.identity,
+                                              .traffic = &bench.traffic};
+    return push_pull_create(exchange, &options, error);
+}
+
+/* Each begins and ends again; false: it did not begin. */
+static bool try_push_pull(struct error *error)
+{
+    struct push_pull exchange;
+    const bool done = begin_push_pull(&exchange, error);
+    push_pull_destroy(&exchange);
+    return done;
+}
+
+static bool try_outbox(struct error *error)
+{
+    struct outbox outbox;
+    if (!outbox_create(&outbox, &bench.model, outbox_form(&bench.config), NULL, error)) {
+        return false;
+    }
+    outbox_destroy(&outbox);
+    return true;
+}
+
+static bool try_pipeline(struct error *error)
+{
+    struct push_pull exchange;
+    struct pipeline *pipeline = NULL;
+    const bool done = begin_push_pull(&exchange, error) &&
+                      pipeline_create(&pipeline, &exchange, &bench.engine, 2, error);
+    pipeline_destroy(pipeline);
+    push_pull_destroy(&exchange);
+    return done;
+}
+
+static bool try_heartbeat(struct error *error)
+{
+    struct heartbeat *heartbeat = NULL;
+    const bool done = heartbeat_create(&heartbeat, &bench.config, &bench.identity, &bench.traffic, "a device", error);
+    heartbeat_destroy(done ? heartbeat : NULL, "");
+    return done;
+}
+
+static bool given_up(void *context)
+{
+    (void)context;
+    return true;
+}
+
+static bool try_batch_fetcher(struct error *error)
+{
+    static const struct examples like = {.inputs = 5, .numbers = 2, .codes = 2, .classes = 3};
+    bool done = true;
+    for (int i = 0; i < 2 && done; i++) {
+        const struct batch_fetcher_options options = {.config = &bench.config,
+                                                      .like = i == 0 ? NULL : &like,
+                                                      .identity = &bench.identity,
+                                                      .traffic = &bench.traffic,
+                                                      .given_up = given_up};
+        struct batch_fetcher *feed;
+        done = batch_fetcher_create(&feed, &options, error);
+        batch_fetcher_destroy(feed);
+    }
+    return done;
+}
+
+static bool knows(void *context, const char *digest)
+{
+    (void)context, (void)digest;
+    return false;
+}
+
+static bool try_data_server(struct error *error)
+{
+    struct data_server *server;
+    const bool done = data_server_create(&server, &bench.config, &bench.identity, &bench.dataset, knows, NULL, error);
+    data_server_destroy(server);
+    return done;
+}
+
+static bool try_chief(struct error *error)
+{
+    const struct chief_options options = {.config = &bench.config,
+                                          .model = &bench.model,
+                                          .identity = &bench.identity,
+                                          .engine = &bench.engine,
+                                          .dataset = &bench.dataset,
+                                          .plan = &bench.plan,
+                                          .traffic = &bench.traffic};
+    struct chief *chief = NULL;
+    const bool done = chief_create(&chief, &options, error);
+    chief_destroy(done ? chief : NULL);
+    return done;
+}
+
+static const struct {
+    const char *name;
+    bool (*begin)(struct error *error);
+    bool has_thread; /* that it can't do without */
+} parts[] = {{"push and pull", try_push_pull, false},       {"outbox", try_outbox, false},
+             {"pipeline", try_pipeline, true},              {"heartbeat", try_heartbeat, true},
+             {"batch fetcher", try_batch_fetcher, false},   {"data server", try_data_server, true},
+             {"chief", try_chief, false}};
+
+/* --- Each of them --- */
+
+static void try_part(size_t which)
+{
+    struct error error;
+    int failures = 0;
+    for (int at = 1; at < MOST_CALLS; at++) {
+        error.text[0] = '\0';
+        atomic_store(&calls, 0);
+        atomic_store(&fails_at, at);
+        const bool done = parts[which].begin(&error);
+        atomic_store(&fails_at, NEVER);
+        if (atomic_load(&calls) < at) { /* none failed */
+            assert_true(done);
+            break;
+        }
+        failures += !done;
+        if (!done && !strstr(error.text, "out of memory")) {
+            fail_msg("%s, allocation %d: %s", parts[which].name, at, error.text);
+        }
+    }
+    assert_true(failures > 0);
+    for (int at = 1; at < 3 && parts[which].has_thread; at++) {
+        atomic_store(&threads, 0);
+        atomic_store(&thread_fails_at, at);
+        const bool done = parts[which].begin(&error);
+        atomic_store(&thread_fails_at, NEVER);
+        if (atomic_load(&threads) < at) {
+            break;
+        }
+        assert_false(done);
+        assert_non_null(strstr(error.text, "thread"));
+    }
+}
+
+static void begin(const char *dtype)
+{
+    struct config_setting settings[] = {{"insecure", "true"},
+                                              {"layers", "6,20,3"},
+                                              {"ps_hosts", "127.0.0.1:1,127.0.0.1:2"},
+                                              {"worker_hosts", NULL},
+                                              {"job_name", "worker"},
+                                              {"bind", "127.0.0.1"},
+                                              {"batch_size", "4"},
+                                              {"wire_dtype", dtype}};
+    struct error error;
+    char hosts[80];
+    int fd;
+    assert_true(socket_listen(&fd, "127.0.0.1", 0, &error)); /* a port for the data server */
+    snprintf(hosts, sizeof hosts, "127.0.0.1:%d,127.0.0.1:4", socket_port(fd));
+    close(fd);
+    memset(&bench, 0, sizeof bench);
+    settings[3].text = hosts;
+    listen_in();
+    if (!config_load(&bench.config, NULL, settings, 8, &error) ||
+        !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, 0}, &error)) {
+        fail_msg("%s", error.text);
+    }
+    model_layout(&bench.model, &bench.config.model);
+    bench.engine.table = &table;
+    bench.dataset.train = (struct examples){.count = 10, .height = 2, .width = 3, .classes = 3};
+    bench.plan.last_step = 10;
+    parameters = calloc(bench.model.float_count, sizeof *parameters);
+}
+
+static void no_memory(void **state)
+{
+    const char *const dtypes[] = {"float32", "bfloat16", "int8"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        begin(dtypes[i]);
+        for (size_t which = 0; which < sizeof parts / sizeof *parts; which++) {
+            try_part(which);
+        }
+        free(parameters);
+        identity_destroy(&bench.identity);
+        config_free(&bench.config);
+        heard();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
