@@ -68,7 +68,7 @@ build/san/tests/worker/remote/operator/test_rollout: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc pthread_create)
+	link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc pthread_create)
 build/san/tests/worker/remote/test_own_rows: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)

@@ -338,7 +338,8 @@ static void greet(struct connection **connection, void *context)
     const struct greeting *greeting = context;
     const struct message_welcome welcome = {
         .version = greeting->version, .program = "trainer", .role = MEMBER_PS, .index = 0, .digest = ""};
-    const uint16_t coded = greeting->frame_version == PROTOCOL_VERSION_MIN ? PROTOCOL_VERSION_MIN : PROTOCOL_VERSION_MAX;
+    const uint16_t coded =
+        greeting->frame_version == PROTOCOL_VERSION_MIN ? PROTOCOL_VERSION_MIN : PROTOCOL_VERSION_MAX;
     struct channel channel;
     struct error error;
     uint8_t bytes[FRAME_HEADER + 300];

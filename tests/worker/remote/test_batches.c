@@ -312,8 +312,8 @@ static void batches_too_large(void **state)
     (void)state;
     begin("2", free_port());
     bench.dataset.train = (struct examples){.count = 10, .height = 5000, .width = 5000, .classes = CLASSES};
-    assert_false(data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench,
-                                    &error));
+    assert_false(
+        data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench, &error));
     assert_non_null(strstr(error.text, "a batch of 4 rows is 95 MiB, and a message holds "));
     assert_non_null(strstr(error.text, "lower train.batch_size"));
     end();
@@ -397,7 +397,8 @@ static void take_none(char *words)
 /* Rows that the model has no place for, or that look otherwise, are not trained on. */
 static void rows_that_do_not_fit(void **state)
 {
-    static char label[] = "sent label 2, and the model has 2 classes", above[] = "sent a row with input 4, and there are 4",
+    static char label[] = "sent label 2, and the model has 2 classes",
+                above[] = "sent a row with input 4, and there are 4",
                 below[] = "sent a row with input 1, and there are 5", other[] = " bytes, and here they take ";
     struct batch_fetcher_facts facts;
     struct examples like;

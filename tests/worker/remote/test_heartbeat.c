@@ -529,12 +529,18 @@ static void a_ps_that_is_not_needed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_beat_says),   cmocka_unit_test(before_joining),
-        cmocka_unit_test(how_often),          cmocka_unit_test(pings),
-        cmocka_unit_test(the_end_of_the_job), cmocka_unit_test(refused),
-        cmocka_unit_test(when_to_join_again), cmocka_unit_test(unanswered),
-        cmocka_unit_test(layers),             cmocka_unit_test(a_hurry_begins_at_once),
-        cmocka_unit_test(a_silent_ps),        cmocka_unit_test(a_ps_that_is_not_needed),
+        cmocka_unit_test(what_a_beat_says),
+        cmocka_unit_test(before_joining),
+        cmocka_unit_test(how_often),
+        cmocka_unit_test(pings),
+        cmocka_unit_test(the_end_of_the_job),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(when_to_join_again),
+        cmocka_unit_test(unanswered),
+        cmocka_unit_test(layers),
+        cmocka_unit_test(a_hurry_begins_at_once),
+        cmocka_unit_test(a_silent_ps),
+        cmocka_unit_test(a_ps_that_is_not_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

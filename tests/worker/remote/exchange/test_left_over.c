@@ -126,6 +126,24 @@ static void what_is_damaged_is_passed_over(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
+/* More files than are ever kept, from another program say, are read from the newest on, and removed but for a few. */
+static void more_than_are_kept(void **state)
+{
+    char path[128];
+    (void)state;
+    save(0);
+    assert_int_equal(load(5), 0);
+    for (int64_t step = 1; step <= 20; step++) {
+        snprintf(path, sizeof path, "%s/left-over-worker3-%lld", folder, (long long)step);
+        close(open(path, O_CREAT | O_WRONLY, 0600));
+    }
+    assert_int_equal(count(), 21);
+    assert_int_equal(load(30), -1); /* nothing is in the newest of them */
+    save(21);
+    assert_int_equal(load(30), 21);
+    assert_true(count() < 21);
+}
+
 static void a_folder_that_is_not_there(void **state)
 {
     char path[96];
@@ -149,6 +167,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_newest_that_is_not_later, begin, end),
         cmocka_unit_test_setup_teardown(other_workers_have_their_own, begin, end),
         cmocka_unit_test_setup_teardown(what_is_damaged_is_passed_over, begin, end),
+        cmocka_unit_test_setup_teardown(more_than_are_kept, begin, end),
         cmocka_unit_test_setup_teardown(a_folder_that_is_not_there, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

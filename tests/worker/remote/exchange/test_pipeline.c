@@ -190,6 +190,34 @@ static void broken_connections(void **state)
     end(&bench);
 }
 
+/* What some push came to is in the sum of answers, however many came together. */
+static void a_push_that_is_not_finite(void **state)
+{
+    struct bench bench;
+    struct push_answer answer;
+    struct error error;
+    bool not_finite = false;
+    int answers, all = 0;
+    (void)state;
+    begin(&bench, &fake_engine_near, 4, NULL);
+    bench.ps.wrong_at = 1;
+    bench.ps.outcome = PUSH_NOT_FINITE;
+    for (int i = 0; i < 4; i++) {
+        const struct push_note note = {.base_step = 0, .local_step = i, .examples = 1};
+        fill(pipeline_outbox(bench.pipeline), &bench.ps.model);
+        assert_int_equal(pipeline_push(bench.pipeline, &note, &answer, &answers, &error), PUSH_PULL_DONE);
+        not_finite = not_finite || (answers > 0 && answer.not_finite);
+        all += answers;
+    }
+    assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), PUSH_PULL_DONE);
+    assert_true(not_finite || answer.not_finite);
+    assert_int_equal(all + answers, 4);
+    assert_int_equal(answer.global_step, 3);
+    assert_int_equal(pushes_held(&bench), 3);
+    fake_ps_stop(&bench.ps);
+    end(&bench);
+}
+
 /* The model was restored: pushes under way are forgotten, none is sent behind the one that failed, and all goes on. */
 static void restored_model(void **state)
 {
@@ -222,9 +250,8 @@ static void restored_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_and_age),
-        cmocka_unit_test(steps_overlap),
-        cmocka_unit_test(broken_connections),
+        cmocka_unit_test(order_and_age),      cmocka_unit_test(steps_overlap),
+        cmocka_unit_test(broken_connections), cmocka_unit_test(a_push_that_is_not_finite),
         cmocka_unit_test(restored_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

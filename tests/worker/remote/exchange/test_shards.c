@@ -16,7 +16,17 @@
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
-enum { MOST_SERVERS = 3, TYPES = 45, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3, BEYOND = -4, SILENCE = -5, HALF = -6, NONE = -7 };
+enum {
+    MOST_SERVERS = 3,
+    TYPES = 45,
+    NO_ANSWER = -1,
+    OTHER_ANSWER = -2,
+    OTHER_REQUEST = -3,
+    BEYOND = -4,
+    SILENCE = -5,
+    HALF = -6,
+    NONE = -7
+};
 
 static _Atomic(double) jumped_s;
 
