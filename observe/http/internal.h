@@ -116,6 +116,7 @@ struct http_server {
     size_t held;                /* bytes of requests and answers */
     struct http_request *spare; /* for the next ones, with their memory, by next_answered: */
     int spare_count;
+    size_t spare_bytes;
     uint8_t *scratch;              /* [READ_BYTES] */
     pthread_mutex_t mutex;         /* guards what follows: */
     struct http_request *answered; /* by other threads, newest first */

@@ -17,8 +17,8 @@ enum {
     FIRST_HEAD = 512,
     FIRST_BODY = 4096,
     HASH_BYTES = 32,
-    MOST_SPARE = 64,              /* requests that are kept for the next ones... */
-    MOST_SPARE_BYTES = 16 * 1024, /* ...each with at most so much memory */
+    MOST_SPARE = 64,                /* requests that are kept for the next ones... */
+    MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most so much memory of all together */
 };
 
 /* --- Refusals --- */
@@ -92,6 +92,7 @@ static struct http_request *take_spare(struct http_server *server)
     struct http_request *request = server->spare;
     server->spare = request->next_answered;
     server->spare_count--;
+    server->spare_bytes -= request->head_room + request->body_room;
     *request = (struct http_request){
         .head = request->head, .head_room = request->head_room, .body = request->body, .body_room = request->body_room};
     return request;
@@ -517,11 +518,13 @@ void request_free(struct http_request *request)
         return;
     }
     struct http_server *server = request->connection->server;
-    server_let_go(server, sizeof *request + request->head_room + request->body_room);
-    if (server->spare_count < MOST_SPARE && request->head_room + request->body_room <= MOST_SPARE_BYTES) {
+    const size_t size = request->head_room + request->body_room;
+    server_let_go(server, sizeof *request + size);
+    if (server->spare_count < MOST_SPARE && size <= MOST_SPARE_BYTES - server->spare_bytes) {
         request->next_answered = server->spare;
         server->spare = request;
         server->spare_count++;
+        server->spare_bytes += size;
     } else {
         give_back(request);
     }
