@@ -6,13 +6,14 @@ simulation := build/simulate
 SEEDS ?= 10000
 SHORTAGES ?= 3440
 ROLLOUTS ?= 400
+PROGRAMS ?= 100
 simulated := -std=gnu11 -DTRAINER_SIMULATED -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 
 simulator_sources := $(wildcard tests/simulate/*.c)
 simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
 simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% base/kernels/% worker/engine_choose.c \
-	base/process/signals.c base/process/restart.c,$(sources)))
+	base/process/signals.c base/process/restart.c base/process/self.c,$(sources)))
 replaced := malloc calloc realloc free strdup strndup aligned_alloc \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait \
@@ -22,7 +23,7 @@ replaced := malloc calloc realloc free strdup strndup aligned_alloc \
 	connect accept4 recvmsg recv sendmsg send shutdown \
 	poll epoll_create1 epoll_ctl epoll_wait ioctl eventfd eventfd_write eventfd_read close \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
-	opendir readdir closedir dirfd fstatat unlinkat \
+	opendir readdir closedir dirfd fstatat unlinkat chmod fchmod rmdir \
 	statvfs posix_spawn waitpid kill memory_for_this_process threads_give_way
 watched := job_create job_ask job_consider job_destroy job_push job_end_restore job_schedule job_take_step \
 	job_end shard_create shard_apply shard_aggregate channel_send_frame push_pull_join \
@@ -44,7 +45,7 @@ $(simulation)/simulate: $(simulator_objects) $(simulation)/rooms.a $(native_libs
 	@$(CC) $(simulated) -o $@ $(simulator_objects) $(simulation)/rooms.a $(simulator_link)
 
 simulate: $(simulation)/simulate
-	@tests/simulate/run $< $(SEEDS) $(ROLLOUTS) $(SHORTAGES)
+	@tests/simulate/run $< $(SEEDS) $(ROLLOUTS) $(PROGRAMS) $(SHORTAGES)
 
 # Does it notice? Bugs planted one at a time (tests/simulate/mutants/*.patch), in copies under build/.
 simulate-mutants: $(simulation)/simulate
@@ -60,6 +61,7 @@ simulate-coverage: $(native_libs)
 	@find build/simulate-coverage -name '*.gcda' -delete
 	@build/simulate-coverage/simulate --seeds=$(SEEDS)
 	@build/simulate-coverage/simulate --rollout --seeds=$(ROLLOUTS)
+	@build/simulate-coverage/simulate --programs --seeds=$(PROGRAMS)
 	@build/simulate-coverage/simulate --shortage --seeds=$(SHORTAGES)
 	@tests/simulate/coverage build/simulate-coverage ps ps/store ps/checkpoint ps/job ps/shard ps/rollout ps/server net
 

@@ -9,7 +9,6 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +22,6 @@
 
 enum { PIECE = 64 << 10, SPARE_DISK = 4 << 20 /* bytes that others on that disk may need */ };
 
-static const char own_file[] = "/proc/self/exe";
-
 /* --- One program --- */
 
 static const struct {
@@ -33,17 +30,6 @@ static const struct {
 } architectures[] = {{"x86_64", EM_X86_64}, {"aarch64", EM_AARCH64}};
 
 enum { ARCHITECTURES = sizeof architectures / sizeof *architectures };
-
-const char *program_own_architecture(void)
-{
-#if defined __x86_64__
-    return architectures[0].name;
-#elif defined __aarch64__
-    return architectures[1].name;
-#else
-    return "unknown";
-#endif
-}
 
 static void hash_begin(crypto_generichash_state *hash)
 {
@@ -67,7 +53,7 @@ void program_digest(const uint8_t *bytes, size_t size, char digest[PROGRAM_DIGES
     hash_end(&hash, digest);
 }
 
-static bool digest_file(const char *path, char digest[PROGRAM_DIGEST_HEX + 1], struct error *error)
+bool program_digest_file(const char *path, char digest[PROGRAM_DIGEST_HEX + 1], struct error *error)
 {
     crypto_generichash_state hash;
     uint8_t piece[PIECE];
@@ -84,23 +70,6 @@ static bool digest_file(const char *path, char digest[PROGRAM_DIGEST_HEX + 1], s
     close(fd);
     hash_end(&hash, digest);
     return got == 0 || file_error(error, path, "cannot be read", reason);
-}
-
-static char own_digest[PROGRAM_DIGEST_HEX + 1];
-
-static void find_own_digest(void)
-{
-    struct error ignored;
-    if (!digest_file(own_file, own_digest, &ignored)) {
-        own_digest[0] = '\0';
-    }
-}
-
-const char *program_own_digest(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_own_digest);
-    return own_digest;
 }
 
 /* Do `count` entries of `each` bytes from `offset` on lie within the file? */
@@ -188,7 +157,7 @@ bool programs_have_whole(const struct programs *programs, const char *digest)
 {
     char path[VERSIONS_PATH], there[PROGRAM_DIGEST_HEX + 1];
     struct error ignored;
-    if (!programs_path(programs, digest, path, &ignored) || !digest_file(path, there, &ignored)) {
+    if (!programs_path(programs, digest, path, &ignored) || !program_digest_file(path, there, &ignored)) {
         return false;
     }
     const bool whole = strcmp(there, digest) == 0;
@@ -221,7 +190,7 @@ bool programs_keep_own(const struct programs *programs, struct error *error)
     }
     bool done = true;
     if (!programs_have_whole(programs, digest)) {
-        done = file_make_folder(folder, error) && file_read(own_file, PROGRAM_MAX_BYTES, &bytes, &part.size, error);
+        done = file_make_folder(folder, error) && program_own_bytes(&bytes, &part.size, error);
         part.bytes = bytes;
         done = done && has_room(programs, part.size, error) && file_write_atomic(path, &part, 1, error);
         free(bytes);

@@ -23,6 +23,7 @@
 
 #include "base/config/versions.h"
 #include "base/error.h"
+#include "base/simulation.h"
 
 enum {
     PROGRAM_HASH = 32,       /* bytes */
@@ -30,7 +31,7 @@ enum {
     PROGRAM_ID_HEX = 16,     /* of the digest, to tell builds apart */
     PROGRAM_ARCHITECTURE = 16,
     PROGRAM_MAX_BYTES = 256 << 20,
-    PROGRAM_CHUNK = 128 << 10, /* bytes that travel at once */
+    PROGRAM_CHUNK = SMALLER(128 << 10, 1000), /* bytes that travel at once */
 };
 
 /* --- One program --- */
@@ -41,6 +42,10 @@ const char *program_own_architecture(void);
 /* Of the program that runs; "" if it can't be read. Computed once; any thread. */
 const char *program_own_digest(void);
 
+/* The program that runs; the caller frees *bytes. */
+bool program_own_bytes(uint8_t **bytes, size_t *size, struct error *error);
+
+bool program_digest_file(const char *path, char digest[PROGRAM_DIGEST_HEX + 1], struct error *error);
 void program_digest(const uint8_t *bytes, size_t size, char digest[PROGRAM_DIGEST_HEX + 1]);
 
 /*

@@ -575,14 +575,49 @@ static bool may_follow(struct rollout_participant *participant, uint64_t version
     return now_s - participant->failed_s >= FAILED_S;
 }
 
+/*
+ * Whoever is on the way back gets there, or the fleet would wait for ever: without the former program in this one,
+ * until a supervisor starts the one that is installed.
+ */
+static void prepare_back(const struct rollout_participant *participant, uint64_t version)
+{
+    struct error error;
+    if (!program_prepare(participant->config->path, version, false, &error)) {
+        log_warning("%s; version %llu of the config goes on in the present program", error.text,
+                    (unsigned long long)version);
+    }
+}
+
 /* The next process is in that version; one that it kills goes back to this one. */
 static bool prepare_next(const struct rollout_participant *participant, uint64_t version, bool is_back,
                          struct error *error)
 {
     const char *path = participant->config->path;
-    return (is_back ||
-            (keep_own_version(participant, error) && probation_begin(path, version, participant->version, error))) &&
-           program_prepare(path, version, !is_back, error);
+    if (is_back) {
+        prepare_back(participant, version);
+        return true;
+    }
+    return keep_own_version(participant, error) && probation_begin(path, version, participant->version, error) &&
+           program_prepare(path, version, true, error);
+}
+
+/* The version that is gone back to has its program here, or this manifest does not bring it. */
+static bool find_former_program(struct rollout_participant *participant, const struct manifest *manifest,
+                                struct error *error)
+{
+    const uint64_t version = manifest->fallback.version;
+    const struct manifest_program *program = manifest_program_for(&manifest->programs, program_own_architecture());
+    if (!program || program->fallback[0] == '\0' || participant->version > version) {
+        return true;
+    }
+    if (!programs_name(&participant->fetch.programs, participant->config->path, error)) {
+        return false;
+    }
+    return strcmp(program->fallback, program_own_digest()) == 0 ||
+                   programs_have_whole(&participant->fetch.programs, program->fallback)
+               ? program_set_version(participant->config->path, version, program->fallback, error)
+               : error_set(error, "the program of version %llu (%.16s) is not on this machine",
+                           (unsigned long long)version, program->fallback);
 }
 
 /* Verifies it for a member that was away, keeps the version that is in force, and switches to it. */
@@ -607,7 +642,8 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
     return (is_back || may_follow(participant, now->version, error)) &&
            parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
-           (is_back || take_program(participant, &manifest, error)) &&
+           (is_back ? find_former_program(participant, &manifest, error)
+                    : take_program(participant, &manifest, error)) &&
            (!participant->fetch.is_due || error_set(error, "its program is not here yet")) &&
            prepare_next(participant, now->version, is_back, error) &&
            versions_switch(&participant->versions, now->version, error);
@@ -738,8 +774,11 @@ static void restart(struct rollout_participant *participant, int which)
         note_version(participant, which);
         return;
     }
-    if ((which == 0 && !probation_begin(path, number, participant->fallback, &error)) ||
-        !program_prepare(path, number, which == 0, &error) ||
+    if (which == 1) {
+        prepare_back(participant, number);
+    }
+    if ((which == 0 && (!probation_begin(path, number, participant->fallback, &error) ||
+                        !program_prepare(path, number, true, &error))) ||
         !versions_switch(&participant->versions, number, &error)) {
         fail(participant, error.text);
         return;

@@ -9,6 +9,13 @@
 #include "ps/rollout/manifest.h"
 #include "ps/server/internal.h"
 
+/* By which the version came that a rollout goes back to: for members that are behind it. */
+struct former_manifest {
+    uint8_t *bytes; /* NULL: it came otherwise */
+    size_t size;
+    struct manifest_programs programs;
+};
+
 struct rollout_coordinator {
     struct server *server;
     struct agent *agent;
@@ -19,6 +26,7 @@ struct rollout_coordinator {
     struct rollout rollout;
     uint8_t *manifest; /* of the current rollout or the last one; NULL: none */
     size_t manifest_size;
+    struct former_manifest former;
     uint8_t hash[MANIFEST_HASH]; /* of the manifest */
     char author[MANIFEST_MAX_NAME + 1];
     struct audit_meter meter;               /* of what is refused */
@@ -57,11 +65,19 @@ struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coord
  */
 bool coordinator_store_manifest(const struct rollout_coordinator *coordinator, uint64_t target, const uint8_t *bytes,
                                 size_t size, struct error *error);
-/* Owns the bytes from now on. Locked. */
+/* Before a manifest with this fallback is taken; from disk, so unlocked. */
+void coordinator_find_former(const struct rollout_coordinator *coordinator, uint64_t fallback,
+                             struct former_manifest *former);
+/* Owns the bytes of both from now on. Locked. */
 void coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
-                               size_t size);
+                               size_t size, const struct former_manifest *former);
 /* *bytes: NULL if there is none, or no memory; the caller frees it. Locked. */
 void coordinator_copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size);
+/* The same, for a member in this version that is told to catch up: the one by which it comes to where it is to be. */
+void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator, enum rollout_order order,
+                                   uint64_t version, uint8_t **bytes, size_t *size);
+/* A program that may be handed on; NULL: none is known by that digest. Locked. */
+const struct manifest_program *coordinator_program(const struct rollout_coordinator *coordinator, const char *digest);
 
 /* What a member in this version is told now; it counts as told. Locked. */
 enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version);

@@ -101,9 +101,11 @@ bool coordinator_store_manifest(const struct rollout_coordinator *coordinator, u
 }
 
 void coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
-                               size_t size)
+                               size_t size, const struct former_manifest *former)
 {
     free(coordinator->manifest);
+    free(coordinator->former.bytes);
+    coordinator->former = *former;
     coordinator->manifest = bytes;
     coordinator->manifest_size = size;
     manifest_hash(bytes, size, coordinator->hash);
@@ -142,6 +144,19 @@ static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_
            (*bytes || read_manifest(coordinator, 0, target, manifest, bytes, size, error));
 }
 
+void coordinator_find_former(const struct rollout_coordinator *coordinator, uint64_t fallback,
+                             struct former_manifest *former)
+{
+    struct manifest manifest;
+    struct error error;
+    *former = (struct former_manifest){.bytes = NULL};
+    if (!read_manifest(coordinator, fallback, fallback, &manifest, &former->bytes, &former->size, &error)) {
+        log_warning("%s", error.text); /* who is that far behind waits until it is repaired */
+    } else if (former->bytes) {
+        former->programs = manifest.programs;
+    }
+}
+
 /* A rollout that an earlier process of this ps led, or leads, if it has just restarted for it. */
 static bool resume(struct rollout_coordinator *coordinator, struct error *error)
 {
@@ -170,7 +185,9 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     if (!bytes) {
         return true;
     }
-    coordinator_take_manifest(coordinator, &manifest, bytes, size);
+    struct former_manifest former;
+    coordinator_find_former(coordinator, manifest.fallback.version, &former);
+    coordinator_take_manifest(coordinator, &manifest, bytes, size, &former);
     coordinator->stored_state = record.state;
     record.plan.brings_program = manifest_brings_programs(&manifest);
     record.plan.waves = manifest.programs.waves;
@@ -429,6 +446,31 @@ void coordinator_copy_manifest(const struct rollout_coordinator *coordinator, ui
     }
 }
 
+void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator, enum rollout_order order,
+                                   uint64_t version, uint8_t **bytes, size_t *size)
+{
+    const struct former_manifest *former = &coordinator->former;
+    uint64_t in_force;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    agent_version(coordinator->agent, &in_force, digest);
+    const bool is_behind = version < in_force && in_force == coordinator->rollout.fallback;
+    if (order != ORDER_CATCH_UP || !is_behind || !former->bytes) {
+        coordinator_copy_manifest(coordinator, bytes, size);
+        return;
+    }
+    *bytes = malloc(former->size);
+    *size = *bytes ? former->size : 0;
+    if (*bytes) {
+        memcpy(*bytes, former->bytes, *size);
+    }
+}
+
+const struct manifest_program *coordinator_program(const struct rollout_coordinator *coordinator, const char *digest)
+{
+    const struct manifest_program *carried = manifest_program_by_digest(&coordinator->carried, digest);
+    return carried ? carried : manifest_program_by_digest(&coordinator->former.programs, digest);
+}
+
 /* agent_options.ask on ps 0: the agent there reports to itself. */
 static bool ask_self(void *context, const struct message_report *report, struct agent_answer *answer,
                      struct error *error)
@@ -494,6 +536,7 @@ void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
         rollout_destroy(&coordinator->rollout);
         pthread_mutex_destroy(&coordinator->taking_in);
         free(coordinator->manifest);
+        free(coordinator->former.bytes);
         free(coordinator->losses);
         free(coordinator);
     }

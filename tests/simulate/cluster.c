@@ -17,6 +17,7 @@
 #include "ps/server.h"
 #include "tests/simulate/fleet.h"
 #include "tests/simulate/oracle.h"
+#include "tests/simulate/programs.h"
 #include "tests/simulate/world.h"
 #include "worker/remote/worker.h"
 
@@ -87,6 +88,10 @@ static int run_role(struct machine *machine)
     settings[run.setting_count] = (struct config_setting){"job_name", is_ps(machine) ? "ps" : "worker"};
     settings[run.setting_count + 1] = (struct config_setting){"task_index", index};
     const struct config_setting *own = &settings[run.setting_count];
+    const int died = programs_live(machine);
+    if (died != 0) {
+        return died;
+    }
     bool loaded = fleet_rolls() ? fleet_load(machine, &config, own, 2, &error)
                                 : config_parse(&config, "simulation", NULL, 0, settings, run.setting_count + 2, &error);
     if (!loaded) {
@@ -173,6 +178,7 @@ static void look_after(struct machine *machine)
     }
     if (machine->status == RESTART_STATUS) {
         oracle_forget(machine);
+        programs_started(machine, true);
         machine_start(machine);
         return;
     }
@@ -185,6 +191,7 @@ static void look_after(struct machine *machine)
         *when_s = world.now_s + 0.1 + 2 * chance_real();
     } else if (world.now_s >= *when_s) {
         *when_s = 0;
+        programs_started(machine, false);
         machine_start(machine);
         world.here = machine;
         say("starts");
@@ -485,6 +492,13 @@ static bool is_version(const char *path)
     return is_of_rollout(path) && strlen(path) == strlen(some) && strcmp(path + strlen(some) - 5, ".json") == 0;
 }
 
+/* Of ps 0 none does: the others have theirs from there, and it has nobody to ask. */
+static bool is_program(const char *path)
+{
+    const size_t length = strlen(path);
+    return strncmp(path, "/etc/trainer.d/", 15) == 0 && strcmp(path + length - 8, "/trainer") == 0;
+}
+
 /* Of what a member keeps of rollouts one file rots, and its next process meets it. */
 static void rot_history(void *context, uint64_t argument)
 {
@@ -492,9 +506,11 @@ static void rot_history(void *context, uint64_t argument)
     struct machine *machine = &world.machines[chance((uint64_t)oracle.ps + (uint64_t)oracle.workers)];
     (void)context;
     (void)argument;
-    if (!run.leaving && world.now_s < run.calm_s &&
-        disk_rot(machine->disk, which[chance(sizeof which / sizeof *which)])) {
+    const uint64_t kind = chance(sizeof which / sizeof *which);
+    const bool of_program = programs_roll() && machine->number > 0 && chance(3) == 0;
+    if (!run.leaving && world.now_s < run.calm_s && disk_rot(machine->disk, of_program ? is_program : which[kind])) {
         run.faults++;
+        programs_excuse(machine);
         machine_kill(machine);
         world_at(world.now_s + 10 * chance_real(), repair, machine->disk, 0);
     }
@@ -762,11 +778,19 @@ static void draw_shortage(uint64_t seed)
         shortage_name(shortage.kind), (unsigned long long)shortage.count, (unsigned long long)shortage.first);
 }
 
+static bool rolls(enum trouble trouble)
+{
+    return trouble == TROUBLE_ROLLOUTS || trouble == TROUBLE_PROGRAMS;
+}
+
 static void draw_faults(enum trouble trouble)
 {
     double trouble_s = 6 * chance_real();
     world.lag = chance(2) == 0 ? 1000 + chance(4000) : 0;
-    if (trouble == TROUBLE_ROLLOUTS) { /* they come as it goes on */
+    if (rolls(trouble)) { /* they come as it goes on */
+        if (trouble == TROUBLE_PROGRAMS) {
+            programs_begin();
+        }
         fleet_begin(run.settings, run.setting_count);
         return;
     }
@@ -861,9 +885,10 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
     world.shows = shows;
     world_begin(seed);
     oracle_begin();
-    draw_cluster(trouble == TROUBLE_ROLLOUTS);
+    draw_cluster(rolls(trouble));
     draw_table();
     fleet_forget();
+    programs_forget();
     network_latency_s = 0.002;
     run.calm_s = world.now_s;
     if (trouble == TROUBLE_SHORTAGE) {
@@ -879,7 +904,7 @@ void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome
     for (int i = 0; i < run.setting_count; i++) {
         say("%s = %s", run.settings[i].flag, run.settings[i].text);
     }
-    if (trouble == TROUBLE_ROLLOUTS) {
+    if (rolls(trouble)) {
         roll_out();
         finish(outcome);
         return;

@@ -19,6 +19,7 @@ enum trouble {
     TROUBLE_FAULTS,   /* processes, machines, links, clocks and disks, as the seed has it */
     TROUBLE_ROLLOUTS, /* the same while new configs are rolled out (fleet.h), most of it when a rollout has come to a
                          new phase */
+    TROUBLE_PROGRAMS, /* the same, and most of what is rolled out are programs (programs.h) */
     /* calls of the system that fail: of one kind on one machine, all numbers in turn over the seeds */
     TROUBLE_SHORTAGE,
 };

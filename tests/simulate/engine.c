@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "ps/store/bfloat16.h"
 #include "tests/simulate/oracle.h"
+#include "tests/simulate/programs.h"
 #include "tests/simulate/world.h"
 #include "worker/engine.h"
 #include "worker/engine_choose.h"
@@ -149,7 +150,7 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
     engine->model = options->model;
     engine->worker = options->config->cluster.task_index;
     engine->parameters = parameters;
-    engine->slowness_s = oracle.slowness_s[engine->worker];
+    engine->slowness_s = oracle.slowness_s[engine->worker] * programs_slowness(world.here);
     *out = &engine->base;
     return true;
 }

@@ -12,6 +12,7 @@
 #include "base/cli/commands.h"
 #include "base/config/keys.h"
 #include "base/config/versions.h"
+#include "base/process/program.h"
 #include "base/process/restart.h"
 #include "net/handshake.h"
 #include "net/operator_key.h"
@@ -19,6 +20,7 @@
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
 #include "tests/simulate/oracle.h"
+#include "tests/simulate/programs.h"
 #include "tests/simulate/world.h"
 #include "worker/remote/operator/rollout_client.h"
 
@@ -35,7 +37,7 @@ static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400;
 static const double OFF_S = ROLLOUT_IDLE_TIMEOUT_S + 2; /* then a worker counts as off */
 
 /* What is to happen when a version comes into force. */
-enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL };
+enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL, FATE_BAD_PROGRAM };
 
 /* A version by its number: 1 is what all begin with. */
 struct content {
@@ -46,7 +48,9 @@ struct content {
     bool off[WORLD_MAX_MACHINES]; /* workers that had not been heard of for long then: they hold nobody up */
     char digest[CONFIG_DIGEST_HEX + 1];
     uint64_t fallback;
-    uint64_t job; /* the version that its job began with: live and local changes keep it */
+    uint64_t job;  /* the version that its job began with: live and local changes keep it */
+    bool proven;   /* a worker has made a step in its program */
+    int gone_over; /* workers that went over to its program before one had */
 };
 
 /* What a member is on, and what is on its disk. */
@@ -69,8 +73,10 @@ static struct fleet {
     struct content versions[MOST_VERSIONS];
     struct fleet_member members[WORLD_MAX_MACHINES];
     int member_count;
-    struct machine *operator, * intruder;
-    bool aborts; /* what the operator's machine does */
+    struct machine *operator, * intruder, *colleague; /* the last one: for a rollout that is paused */
+    const char *binary;                               /* programs that come with the candidate; NULL: none do */
+    double paused_s;                                  /* since when it is; 0: it is not */
+    bool aborts;                                      /* what the operator's machine does */
     uint64_t next_version, highest_kept;
     int candidates, intrusions; /* that are still to come */
     double next_s, intrusion_s, abort_s, operator_until_s;
@@ -119,6 +125,7 @@ static bool is_for_all(const struct config_key *key, const void *context)
 
 static int run_operator(struct machine *machine);
 static int run_intruder(struct machine *machine);
+static int run_colleague(struct machine *machine);
 
 static struct machine *add_guest(const char *name, int (*run)(struct machine *machine))
 {
@@ -172,6 +179,7 @@ void fleet_begin(const struct config_setting *settings, int count)
     make_keys();
     fleet.operator= add_guest("operator", run_operator);
     fleet.intruder = add_guest("intruder", run_intruder);
+    fleet.colleague = programs_roll() ? add_guest("colleague", run_colleague) : NULL;
     char *text = config_keys_text(&fleet.base, is_for_all, NULL);
     for (int i = 0; i < world.machine_count; i++) {
         struct machine *machine = &world.machines[i];
@@ -182,6 +190,9 @@ void fleet_begin(const struct config_setting *settings, int count)
     }
     free(text);
     put_key(fleet.operator, "/etc/operator.key", "secret", fleet.secret_key, sizeof fleet.secret_key);
+    if (fleet.colleague) {
+        put_key(fleet.colleague, "/etc/operator.key", "secret", fleet.secret_key, sizeof fleet.secret_key);
+    }
 }
 
 /* --- Members --- */
@@ -207,6 +218,7 @@ bool fleet_load(struct machine *machine, struct config *config, const struct con
 {
     struct fleet_member *member = &fleet.members[machine->number];
     probation_check(CONFIG);
+    program_launch(CONFIG);
     if (!config_load(config, CONFIG, settings, count, error)) {
         if (disk_is_rotten(machine->disk)) {
             return false;
@@ -217,6 +229,9 @@ bool fleet_load(struct machine *machine, struct config *config, const struct con
     check_obeyed(machine, config);
     member->version = member->started_in = (uint64_t)config->fleet.version;
     say("is in version %llu", (unsigned long long)member->version);
+    if (programs_roll() && !programs_is_in(machine, member->version)) {
+        fail("%s is in version %llu, and in another program", machine->name, (unsigned long long)member->version);
+    }
     return true;
 }
 
@@ -309,6 +324,20 @@ static uint64_t version_on_disk(const struct machine *machine)
     return disk_get(machine->disk, CONFIG ".d/current", text, sizeof text) ? strtoull(text, NULL, 10) : 1;
 }
 
+/* No more workers than one of each architecture try a program that nobody has made a step in. */
+static void check_canaries(uint64_t from, uint64_t version)
+{
+    struct content *content = content_of(version);
+    const bool is_worker = world.here->number >= oracle.ps;
+    if (content->proven || content->waited || !programs_differ(version, from)) {
+        return;
+    }
+    if (!is_worker || ++content->gone_over > programs_architectures()) {
+        fail("%s goes over to the program of version %llu before a canary has made a step in it", world.here->name,
+             (unsigned long long)version);
+    }
+}
+
 WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, struct error *error)
 {
     const uint64_t from = version_on_disk(world.here);
@@ -323,12 +352,19 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
     }
     for (int i = 0; number > from && i < fleet.member_count; i++) {
         const bool may_miss = comes_and_goes(i) || (content->waited && i > oracle.ps) || content->off[i];
+        if (programs_roll() && !may_miss && !programs_has(&world.machines[i], number)) {
+            fail("%s takes version %llu, and %s does not have its program yet", world.here->name,
+                 (unsigned long long)number, world.machines[i].name);
+        }
         if (!fleet.members[i].has[number] && !may_miss) {
             fail("%s takes version %llu, and %s does not have it yet", world.here->name, (unsigned long long)number,
                  world.machines[i].name);
         }
     }
     member->switching = number;
+    if (number > from && programs_roll()) {
+        check_canaries(from, number);
+    }
     if (number > from) {
         member->came_from[number] = from;
     }
@@ -384,6 +420,7 @@ WRAP(bool, manifest_encode, struct manifest *manifest, const uint8_t secret_key[
     bool job = new->train.optimizer != old->train.optimizer ||
                new->cluster.lease_secs != old->cluster.lease_secs; /* NOLINT: as written */
     content->is_signed = true;
+    programs_signed(to->version, from->version, &manifest->programs);
     content->fallback = from->version;
     content->job = job || (live && local) ? to->version : before->job;
     snprintf(content->digest, sizeof content->digest, "%s", to->digest);
@@ -411,6 +448,37 @@ static int run_operator(struct machine *machine)
                                 .operands = operands,
                                 .operand_count = 1,
                                 .values = {NULL, "true", NULL, NULL, chance(2) == 0 ? "1" : "3"}};
+    if (fleet.binary && !fleet.aborts) {
+        static const char *const rates[] = {NULL, "0.02", "0.002"}, *const waves[] = {NULL, "1,100%", "1,50%,100%"};
+        static const char *const budgets[] = {NULL, NULL, "1", "50%"}, *const speeds[] = {NULL, "0%", "80%"};
+        call.values[5] = fleet.binary;
+        call.values[6] = rates[chance(3)];
+        call.values[7] = waves[chance(3)];
+        call.values[8] = budgets[chance(4)];
+        call.values[9] = speeds[chance(3)];
+    }
+    int status = command_rollout.run(&call);
+    config_free(&config);
+    return status;
+}
+
+/* Sees that a rollout is paused, and decides. */
+static int run_colleague(struct machine *machine)
+{
+    struct config config;
+    struct error error;
+    char resume[] = "resume", abort[] = "abort";
+    char *operands[] = {chance(3) == 0 ? abort : resume};
+    (void)machine;
+    if (!config_load(&config, CONFIG, NULL, 0, &error)) {
+        return 2;
+    }
+    struct command_call call = {.command = &command_rollout,
+                                .config = &config,
+                                .operands = operands,
+                                .operand_count = 1,
+                                .values = {NULL, "true"}};
+    say("wants to %s", operands[0]);
     int status = command_rollout.run(&call);
     config_free(&config);
     return status;
@@ -429,6 +497,27 @@ static void draw_cluster_keys(struct config_cluster *cluster)
     if (cluster->replicas_to_aggregate == before) {
         cluster->replicas_to_aggregate = 0;
     }
+}
+
+static void put_new(const struct config *config)
+{
+    char *text = config_keys_text(config, is_for_all, NULL);
+    disk_put(fleet.operator->disk, "/etc/new.json", text, strlen(text));
+    free(text);
+}
+
+/* A new program for what ps 0 is on, perhaps with a key of machines. */
+static void draw_program(void)
+{
+    const uint64_t version = fleet.next_version++;
+    struct content *content = &fleet.versions[version];
+    bool good;
+    *content = (struct content){.config = fleet.versions[fleet.members[0].version].config};
+    content->config.fleet.version = (int64_t)version;
+    content->config.cluster.recovery_wait_secs += chance(3) == 0 ? 0.25 : 0;
+    fleet.binary = programs_draw(fleet.operator->disk, &good);
+    content->fate = good ? FATE_GOOD : FATE_BAD_PROGRAM;
+    put_new(&content->config);
 }
 
 /* A new version of what ps 0 is on, with one thing changed or two. */
@@ -472,9 +561,7 @@ static void draw_candidate(void)
     if (content->fate == FATE_FAILS_ITS_TRIAL && what == 4) {
         content->fate = FATE_KILLS; /* local keys have no trial */
     }
-    char *text = config_keys_text(config, is_for_all, NULL);
-    disk_put(fleet.operator->disk, "/etc/new.json", text, strlen(text));
-    free(text);
+    put_new(config);
 }
 
 static void start_operator(bool aborts)
@@ -527,6 +614,9 @@ static bool forge(const struct message_rollout *told, enum intrusion how, uint8_
                      .local_size = strlen(told->local)}};
     manifest.target.local = how == INTRUSION_MACHINE ? profile : told->local;
     manifest.target.local_size = strlen(manifest.target.local);
+    if (programs_roll() && how != INTRUSION_MACHINE) {
+        programs_forge(&manifest.programs);
+    }
     snprintf(manifest.fleet, sizeof manifest.fleet, "%s", how == INTRUSION_FLEET ? "south" : fleet.base.fleet.name);
     const uint8_t *key = how == INTRUSION_KEY ? fleet.other_key : fleet.secret_key;
     bool done = target && __real_manifest_encode(&manifest, key, bytes, size, error);
@@ -566,6 +656,21 @@ static void intrude_by_abort(struct rollout_client *link)
     say("is answered: %s", error.text);
 }
 
+/* Nobody's disk is filled by what no operator signed. */
+static void intrude_by_program(struct rollout_client *link, const uint8_t *bytes, size_t size, enum intrusion how)
+{
+    struct manifest_programs forged;
+    struct error error;
+    uint64_t there;
+    if (!programs_roll() || how == INTRUSION_AGAIN || how == INTRUSION_MACHINE) {
+        return;
+    }
+    programs_forge(&forged);
+    if (rollout_client_offer(link, forged.items[0].digest, bytes, size, &there, &error)) {
+        fail("ps 0 takes in a program that the operator did not sign for this fleet: %d", (int)how);
+    }
+}
+
 static void intrude_by_manifest(struct rollout_client *link, enum intrusion how)
 {
     struct error error;
@@ -583,6 +688,7 @@ static void intrude_by_manifest(struct rollout_client *link, enum intrusion how)
     }
     if (made) {
         say("proposes manifest %d of %zu bytes", (int)how, size);
+        intrude_by_program(link, bytes, size, how);
         if (rollout_client_propose(link, bytes, size, 1, &error) == PROPOSAL_TAKEN && how != INTRUSION_AGAIN) {
             fail("ps 0 begins what the operator did not sign for this fleet, or could not: %d", (int)how);
         }
@@ -659,6 +765,10 @@ static void check_members(const struct rollout *rollout)
         if (may_miss || !world.machines[i].runs || now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             continue;
         }
+        if (programs_roll() && member->version == version && !programs_is_in(&world.machines[i], version)) {
+            fail("the rollout of version %llu is over, and %s is in another program",
+                 (unsigned long long)rollout->target, world.machines[i].name);
+        }
         if (member->heard_s < 0 || member->version != version || !(member->ready || rollout->waits)) {
             fail("the rollout of version %llu is over, and %s is not ready in version %llu: it was %s in version %llu",
                  (unsigned long long)rollout->target, world.machines[i].name, (unsigned long long)version,
@@ -716,11 +826,42 @@ static void begin_next(void)
     fleet.candidates--;
     fleet.drawn = false;
     fleet.small = NULL;
-    draw_candidate();
+    fleet.binary = NULL;
+    if (programs_roll() && chance(4) != 0) {
+        draw_program();
+    } else {
+        draw_candidate();
+    }
     start_operator(false);
     fleet.operator_until_s = world.now_s + OPERATOR_S;
     fleet.next_s = world.now_s + 1;
     fleet.abort_s = chance(8) == 0 ? world.now_s + 12 * chance_real() : INFINITY;
+}
+
+/* Somebody decides what is to become of a rollout that waits for that. */
+static void look_at_pause(void)
+{
+    const struct rollout *rollout = leader();
+    const bool is_paused = rollout && rollout->state == ROLLOUT_SWITCHING && rollout->is_paused;
+    if (!is_paused) {
+        fleet.paused_s = 0;
+    } else if (fleet.paused_s == 0) {
+        fleet.paused_s = world.now_s + 40 * chance_real();
+    } else if (world.now_s >= fleet.paused_s && !fleet.colleague->runs) {
+        fleet.paused_s = 0;
+        machine_start(fleet.colleague);
+    }
+}
+
+static void note_proof(void)
+{
+    const struct rollout *rollout = leader();
+    for (int i = 0; rollout && rollout->state != ROLLOUT_IDLE && rollout->brings_program && i < rollout->count; i++) {
+        const struct rollout_member *member = &rollout->members[i];
+        if (member->who.role == MEMBER_WORKER && member->runs_target && member->steps > 0) {
+            content_of(rollout->target)->proven = true;
+        }
+    }
 }
 
 void fleet_step(void)
@@ -743,6 +884,8 @@ void fleet_step(void)
         fleet.intrusion_s = world.now_s + 15 * chance_real();
         machine_start(fleet.intruder);
     }
+    look_at_pause();
+    note_proof();
     if (fleet.operator->runs && world.now_s >= fleet.operator_until_s) {
         fail("the operator still waits after %.0f s", OPERATOR_S);
     }
@@ -768,6 +911,7 @@ static bool is_settled(int i, bool on_disk)
         return true;
     }
     return world.machines[i].runs && member->version == first->version &&
+           (!programs_roll() || programs_is_in(&world.machines[i], member->version)) &&
            (!on_disk || version_on_disk(&world.machines[i]) == first->version);
 }
 

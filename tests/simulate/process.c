@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/process/restart.h"
 #include "tests/simulate/fleet.h"
+#include "tests/simulate/programs.h"
 #include "tests/simulate/world.h"
 
 #define WRAP(type, name, ...)                                                                                          \
@@ -53,23 +54,22 @@ void restart_now(void)
 
 bool restart_in(const char *path, bool on_probation, struct error *error)
 {
-    (void)path;
-    (void)on_probation;
-    return error_set(error, "no program is rolled out here");
+    return programs_next(path, on_probation, error);
 }
 
 bool restart_at_once(const char *path, bool on_probation, struct error *error)
 {
-    return restart_in(path, on_probation, error);
+    return programs_execute(path, on_probation, error);
 }
 
 bool restart_was_executed(void)
 {
-    return false;
+    return programs_was_executed();
 }
 
 void restart_arrived(void)
 {
+    programs_arrived();
 }
 
 bool supervise_is_child(void)

@@ -1,11 +1,11 @@
 /*
  * Runs the simulator over many seeds, in as many processes as there are processors, or one seed again.
  *
- *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--marks=FILE] [--shortage | --rollout]
- *   simulate --seed=4711 [--events] [--shortage | --rollout]
+ *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--marks=FILE] [--shortage | --rollout | --programs]
+ *   simulate --seed=4711 [--events] [--shortage | --rollout | --programs]
  *   simulate --marks
  *
- * --rollout: configs are rolled out meanwhile.
+ * --rollout: configs are rolled out meanwhile. --programs: programs are.
  * --marks: prints the marks in the program's code (base/simulation.h); with a file, adds those that were come by.
  * --shortage: instead of other faults, calls of the system fail (see cluster.h).
  */
@@ -130,6 +130,7 @@ static int run_many(const char *program)
                tally->why, program, (unsigned long long)tally->failed_seed,
                trouble == TROUBLE_SHORTAGE   ? " --shortage"
                : trouble == TROUBLE_ROLLOUTS ? " --rollout"
+               : trouble == TROUBLE_PROGRAMS ? " --programs"
                                              : "");
         return 1;
     }
@@ -162,6 +163,8 @@ static bool take_option(const char *option, uint64_t *seed, bool *shows)
         trouble = TROUBLE_SHORTAGE;
     } else if (strcmp(option, "--rollout") == 0) {
         trouble = TROUBLE_ROLLOUTS;
+    } else if (strcmp(option, "--programs") == 0) {
+        trouble = TROUBLE_PROGRAMS;
     } else {
         return false;
     }
@@ -180,7 +183,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!take_option(argv[i], &seed, &shows)) {
             fprintf(stderr,
-                    "usage: %s [--shortage|--rollout] --seed=N [--events] | [--seeds=N] [--first=N] [--seconds=S] "
+                    "usage: %s [--shortage|--rollout|--programs] --seed=N [--events] | [--seeds=N] [--first=N] "
+                    "[--seconds=S] "
                     "[--jobs=N] [--marks=FILE] | --marks\n",
                     argv[0]);
             return 2;

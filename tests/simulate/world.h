@@ -14,6 +14,7 @@
  *  engine.c   what workers compute: gradients that tell who made them
  *  oracle.c   what must hold, checked after every event
  *  fleet.c    rollouts: who asks for what, and what must hold
+ *  programs.c programs that are rolled out, and processes that come into them
  *  cluster.c  which machines there are, and what happens to them
  *  simulate.c seeds, processes, options
  */
@@ -202,6 +203,7 @@ void disk_close(struct file *file);
 /* From outside: a file that was there before the run began; a file as it is now (false: it is not there). */
 void disk_put(struct disk *disk, const char *path, const void *bytes, size_t size); /* bytes NULL: a folder */
 bool disk_get(const struct disk *disk, const char *path, char *text, size_t size);
+const uint8_t *disk_bytes(const struct disk *disk, const char *path, size_t *size); /* NULL: it is not there */
 /*
  * Rot: a bit of a file flips, or a part of it was never written, or what belongs to another lies there instead. It
  * happens to one of those that `may` holds for; false: there is none. What the disk lost without a word (disk_lie)

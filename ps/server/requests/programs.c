@@ -151,7 +151,7 @@ bool serve_get_program(struct session *session, struct error *error)
     size_t size = 0;
     snprintf(digest, sizeof digest, "%s", wish->digest);
     server_lock(session->server);
-    const struct manifest_program *program = manifest_program_by_digest(&coordinator->carried, digest);
+    const struct manifest_program *program = coordinator_program(coordinator, digest);
     const bool known = program && answer.offset < program->size;
     const bool may = known && may_hand_on(coordinator, PROGRAM_CHUNK, &answer.wait_ms);
     if (may) {

@@ -79,15 +79,20 @@ static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_
                   const struct rollout_plan *plan, struct error *error)
 {
     char message[256];
+    struct former_manifest former;
+    coordinator_find_former(coordinator, manifest->fallback.version, &former);
     server_lock(coordinator->server);
     const struct rollout_vitals vitals = coordinator_vitals(coordinator);
     bool begun = rollout_begin(&coordinator->rollout, plan, &vitals, clock_monotonic_s(), message);
     if (begun) {
         job_keep_waiting(&coordinator->server->job, rollout_keeps_waiting(&coordinator->rollout));
         coordinator->highest = manifest->target.version;
-        coordinator_take_manifest(coordinator, manifest, bytes, size);
+        coordinator_take_manifest(coordinator, manifest, bytes, size, &former);
     }
     server_unlock(coordinator->server);
+    if (!begun) {
+        free(former.bytes);
+    }
     return begun || error_set(error, "%s", message);
 }
 
@@ -418,7 +423,8 @@ bool serve_report(struct session *session, struct error *error)
         list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
     }
     if (!is_operator && coordinator_needs_manifest(coordinator, (enum rollout_order)told.order, report.target)) {
-        coordinator_copy_manifest(coordinator, &texts.manifest, &texts.manifest_size);
+        coordinator_copy_manifest_for(coordinator, (enum rollout_order)told.order, report.version, &texts.manifest,
+                                      &texts.manifest_size);
     }
     channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
     told.highest = coordinator->highest > told.version ? coordinator->highest : told.version;

@@ -152,7 +152,8 @@ static int tear_down(void **state)
     return system(command);
 }
 
-static const char *local[2] = {"", ""}; /* the keys of machines that come with the target, and with the fallback */
+static struct manifest_programs programs; /* that come with it */
+static const char *local[2] = {"", ""};   /* the keys of machines that come with the target, and with the fallback */
 
 /* A manifest from one version to another; other key: by somebody else. */
 static struct participant_order order_of(enum rollout_order what, uint64_t from, double from_rate, uint64_t to,
@@ -171,6 +172,7 @@ static struct participant_order order_of(enum rollout_order what, uint64_t from,
     char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
     struct manifest manifest = {.fleet = "north",
                                 .author = "me@desk",
+                                .programs = programs,
                                 .target = {.version = to,
                                            .text = after_text,
                                            .text_size = strlen(after_text),
@@ -372,6 +374,48 @@ static void goes_back_to_what_it_ran_before(void **state)
     assert_int_equal(current(), 1);
     start();
     says(PHASE_NONE, 1, "");
+}
+
+/* A manifest that goes back to a version need not bring that version's program; without it nobody comes into that. */
+static void a_program_that_is_not_here_is_not_done_without(void **state)
+{
+    (void)state;
+    programs = (struct manifest_programs){.count = 1, .protocol = 1};
+    struct manifest_program *program = &programs.items[0];
+    program->size = 1000;
+    snprintf(program->architecture, sizeof program->architecture, "%s", program_own_architecture());
+    memset(program->digest, 'b', PROGRAM_DIGEST_HEX);
+    memset(program->fallback, 'b', PROGRAM_DIGEST_HEX);
+    struct participant_order order = order_of(ORDER_CATCH_UP, 2, 0.25, 3, 0.125, "", secret_key);
+    programs.count = 0;
+    order.in_force = 2;
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "the program of version 2 (bbbbbbbbbbbbbbbb) is not on this machine");
+    assert_int_equal(host.left, 0);
+    assert_int_equal(current(), 1);
+}
+
+/* Else the fleet would wait for ever. */
+static void goes_back_even_if_its_program_is_gone(void **state)
+{
+    (void)state;
+    struct error error;
+    char digest[PROGRAM_DIGEST_HEX + 1] = "";
+    local[0] = "{\"train\":{\"num_threads\":2}}";
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+    local[0] = "";
+    participant_act(&participant, &order);
+    order.order = ORDER_RESTART;
+    participant_act(&participant, &order);
+    assert_int_equal(current(), 2);
+    memset(digest, 'c', PROGRAM_DIGEST_HEX);
+    assert_true(program_set_version(config_path, 1, digest, &error));
+    start();
+    order.order = ORDER_RETURN;
+    participant_act(&participant, &order);
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 1);
 }
 
 /* What the disk has done to a version's file is made good by taking it again. */
@@ -706,6 +750,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
         cmocka_unit_test_setup_teardown(holds_until_it_is_settled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_program_that_is_not_here_is_not_done_without, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(goes_back_even_if_its_program_is_gone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_damaged_version_is_caught_up_with_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_is_no_end, set_up, tear_down),
