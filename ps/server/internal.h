@@ -106,13 +106,16 @@ struct timespec server_next_tick(void);
  */
 bool server_learn_layers(struct server *server, struct error *error);
 
+/* Creates a listener at this ps's address, by its name and under its lock; `what` says who is served, and how. */
+bool server_open(struct server *server, struct listener **listener, const struct listener_options *what,
+                 struct error *error);
+
 /* Listens on this ps's address. Connections are taken by listener_accept, on the main thread. */
 bool server_listen(struct server *server, struct error *error);
 
 /*
  * Waits for a step to begin or to end, or for something that ends the wait, at most one tick. Nothing that happens
- * under
- * the lock is missed.
+ * under the lock is missed.
  */
 void server_wait_step(struct server *server);
 

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/process/notify.h"
 #include "base/process/signals.h"
-#include "base/text/address.h"
 #include "ps/server/internal.h"
 
 enum {
@@ -93,20 +92,9 @@ static void leave(struct listener_session *base)
 
 static bool open_listener(struct learner *learner, struct error *error)
 {
-    struct server *server = learner->server;
-    const struct config_cluster *cluster = &server->config->cluster;
-    const char *text = cluster->ps_hosts.items[server->index];
-    struct address address;
-    if (!address_parse(text, &address, error)) {
-        return error_wrap(error, "cluster.ps_hosts: %s", text);
-    }
+    const struct config_cluster *cluster = &learner->server->config->cluster;
     const struct listener_options options = {
-        .host = cluster->bind,
-        .port = (uint16_t)address.port,
-        .self = identity_introduction(&server->identity),
-        .lock = &server->lock,
         .session_size = sizeof(struct learner_session),
-        .stack_size = SERVER_STACK,
         .members = LEARN_PLACES,
         .expected = cluster->worker_hosts.count + cluster->ps_hosts.count,
         .context = learner,
@@ -115,7 +103,7 @@ static bool open_listener(struct learner *learner, struct error *error)
         .serve = serve_session,
         .leave = leave,
     };
-    return listener_create(&learner->listener, &options, error);
+    return server_open(learner->server, &learner->listener, &options, error);
 }
 
 static bool has_learnt(struct learner *learner)

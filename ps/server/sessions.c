@@ -159,22 +159,29 @@ static void leave(struct listener_session *base)
     }
 }
 
-bool server_listen(struct server *server, struct error *error)
+bool server_open(struct server *server, struct listener **listener, const struct listener_options *what,
+                 struct error *error)
 {
     const struct config_cluster *cluster = &server->config->cluster;
     const char *text = cluster->ps_hosts.items[server->index];
-    const int workers = server->job.worker_count, ps = cluster->ps_hosts.count;
+    struct listener_options options = *what;
     struct address address;
     if (!address_parse(text, &address, error)) {
         return error_wrap(error, "cluster.ps_hosts: %s", text);
     }
+    options.host = cluster->bind;
+    options.port = (uint16_t)address.port;
+    options.self = identity_introduction(&server->identity);
+    options.lock = &server->lock;
+    options.stack_size = SERVER_STACK;
+    return listener_create(listener, &options, error);
+}
+
+bool server_listen(struct server *server, struct error *error)
+{
+    const int workers = server->job.worker_count, ps = server->config->cluster.ps_hosts.count;
     const struct listener_options options = {
-        .host = cluster->bind,
-        .port = (uint16_t)address.port,
-        .self = identity_introduction(&server->identity),
-        .lock = &server->lock,
         .session_size = sizeof(struct session),
-        .stack_size = SERVER_STACK,
         .members = workers * SERVER_CONNECTIONS_PER_WORKER + ps * SERVER_CONNECTIONS_PER_PS +
                    members(server) * SERVER_CONNECTIONS_OF_GUEST + SERVER_OPERATORS,
         .expected = workers, /* all may come at once */
@@ -185,5 +192,5 @@ bool server_listen(struct server *server, struct error *error)
         .serve = serve_session,
         .leave = leave,
     };
-    return listener_create(&server->listener, &options, error);
+    return server_open(server, &server->listener, &options, error);
 }
