@@ -40,8 +40,7 @@ static bool is_loopback(const struct endpoint *endpoint)
 
 /*
  * None of these is worth failing for: a kernel that lacks one still moves bytes. Between processes of one machine there
- * is
- * no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has
+ * is no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has
  * Reno.
  */
 void socket_prepare(int fd, const struct endpoint *peer)

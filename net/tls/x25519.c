@@ -3,8 +3,7 @@
  * half of a handshake, of which a restarting fleet makes several for each member at once.
  *
  * mbedTLS has a hook for the shared secret, but none for the public key before it: so the linker puts this in the place
- * of
- * what both are made by (--wrap in the Makefile). Other curves go to mbedTLS, as before.
+ * of what both are made by (--wrap in the Makefile). Other curves go to mbedTLS, as before.
  */
 #include <assert.h>
 

@@ -121,8 +121,7 @@ void server_wait_step(struct server *server);
 
 /*
  * Must the present step not be left yet, since it is to be kept and the chief has still to read two before it? For a
- * lease
- * at most, and while that chief is there; then the step is given up. Locked.
+ * lease at most, and while that chief is there; then the step is given up. Locked.
  */
 bool server_keeps_step(struct server *server);
 

@@ -1,7 +1,7 @@
 /*
  * Whom a ps lets in, and for how many connections each: what its listener (net/listener.h) asks it. A member whose
- * links
- * died without a word comes back on new ones, so each has room for a few, and the one that was silent for longest goes.
+ * links died without a word comes back on new ones, so each has room for a few, and the one that was silent for longest
+ * goes.
  */
 #include <string.h>
 

@@ -1,9 +1,8 @@
 /*
  * The chief's half of data_sharding chief (the in-graph way): batches for workers that have no data on disk. It listens
  * on the chief's own address of worker_hosts and sends each worker, when it asks, the batches that the worker would
- * have
- * drawn itself: a pure function of seed, worker and number, so nothing is remembered about anybody, and either side may
- * be started again.
+ * have drawn itself: a pure function of seed, worker and number, so nothing is remembered about anybody, and either
+ * side may be started again.
  *
  * Back-pressure is the connection's: a worker asks for as many batches as it has room for, and a thread of its own here
  * waits until they are taken. Memory: one batch for each worker that is connected.

@@ -54,8 +54,7 @@ void heartbeat_wake(struct heartbeat *heartbeat);
 
 /*
  * Does some ps say that it has nothing to train on in this generation, or has it a later one, or is it another process
- * than
- * at since_s? Of what it said before then nothing counts. why: in words.
+ * than at since_s? Of what it said before then nothing counts. why: in words.
  */
 bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256]);
 

@@ -35,8 +35,7 @@ void push_pull_note_token(struct push_pull *exchange, const struct shard_part *p
 
 /*
  * Synchronous: shards answer at steps of their own when others are faster; what is behind is pulled until all are at
- * one
- * step.
+ * one step.
  */
 enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *error);
 

@@ -4,8 +4,7 @@
  * Rows of a variable that no block names, or that are zero all through, are absent: they are not sent, and count as
  * zero. As bfloat16, what rounding takes away from a gradient is kept and added to the next one (error feedback: Seide
  * et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014), so that nothing is lost in the long run; an absent
- * row
- * keeps its remainder until its next gradient.
+ * row keeps its remainder until its next gradient.
  *
  * What is packed (int8, or the largest) stands as float32 until outbox_pack makes bytes of it, which keeps all that
  * they lack for the next gradient in the same way.

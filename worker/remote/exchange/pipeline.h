@@ -3,9 +3,8 @@
  * the shards, one after another and in order, while the engine works on the next one.
  *
  * A step computes on parameters that hold every push but the last `depth`. What shards answer gathers in a mirror of
- * the
- * parameters, and gets into the engine between steps only. A push counts as it does without a pipeline: exactly once,
- * in order, and it is answered when max_staleness allows it, before the next one leaves.
+ * the parameters, and gets into the engine between steps only. A push counts as it does without a pipeline: exactly
+ * once, in order, and it is answered when max_staleness allows it, before the next one leaves.
  *
  * Memory: 4 bytes x floats x (2 + gradients), of which there are depth + 1 (ps: bfloat16's take 6 bytes each).
  * All functions are the training thread's; while a push is under way (between pipeline_push and pipeline_drain) it must

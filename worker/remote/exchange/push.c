@@ -130,8 +130,7 @@ static void tell_awaited(struct push_pull *exchange)
 
 /*
  * A ps that holds an answer back sends a ping now and then, and what is under way to it moves: where neither is seen
- * for
- * the link's idle timeout, the connection is dead. All that are go at once. True if there were any.
+ * for the link's idle timeout, the connection is dead. All that are go at once. True if there were any.
  */
 static bool give_up_silent(struct push_pull *exchange)
 {
