@@ -17,7 +17,7 @@ from conftest import ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("net/*.md"), *ROOT.glob("tests/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 MAP = "docs/ARCHITECTURE.md"
-TOP = ("base", "net", "ps", "worker", "cuda", "deploy", "docs", "tests")
+TOP = ("base", "net", "observe", "ps", "serve", "worker", "cuda", "deploy", "docs", "tests")
 PROGRAM = re.compile(r"(\./|build/|build/aarch64/build/)?trainer")
 SURPLUS = "surplus"
 FILES = {"json", "key", "npz", "onnx", "safetensors"}  # endings of names that are no keys: fleet.key
@@ -269,7 +269,7 @@ def test_paths_exist(name):
 
 def test_the_map_names_every_folder_of_code():
     named = paths(text_of(MAP))
-    folders = {path.parent.relative_to(ROOT) for room in ("base", "net", "ps", "worker", "cuda")
+    folders = {path.parent.relative_to(ROOT) for room in ("base", "net", "observe", "ps", "worker", "serve", "cuda")
                for path in (ROOT / room).rglob("*.[ch]*")}
     assert len(folders) > 30 and not {str(folder) for folder in folders} - named
 
