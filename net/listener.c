@@ -34,7 +34,7 @@ static const double FAILED_S = 0.1;  /* without a look, after accept failed: no 
 static const double BUSY_S = 0.005;  /* without a look, after some were turned away: they come many at a time, then */
 static const double LINGER_S = 0.25; /* that a thread stays with a session to which nothing comes */
 static const double IDLE_S = 10;     /* until a thread without a session ends */
-static const double ROUSE_S = 1;     /* between two looks for sessions whose time has come */
+static const double ROUSE_S = 0.5;   /* between two looks for sessions whose time has come */
 
 /* One that serves. */
 struct attendant {
@@ -202,6 +202,11 @@ void listener_rouse(struct listener_session *session)
     } else {
         session->roused = true;
     }
+}
+
+void listener_rouse_at(struct listener_session *session, double when_s)
+{
+    session->rouse_s = when_s;
 }
 
 void listener_waits(struct listener_session *session, bool waits)

@@ -139,6 +139,9 @@ double listener_linger_s(const struct listener *listener);
 /* Locked: a session that rests is served again; one that is served looks around before it rests. */
 void listener_rouse(struct listener_session *session);
 
+/* Locked, by the thread that serves it: when it rests next it is roused at that time, to half a second. */
+void listener_rouse_at(struct listener_session *session, double when_s);
+
 /* Locked: ends its connection, from outside: who serves it finds it closed. */
 void listener_cut(struct listener_session *session);
 

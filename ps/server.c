@@ -108,10 +108,11 @@ static bool create_lists(struct server *server, struct error *error)
     int workers = config_worker_room(&server->config->cluster);
     server->held_step = -1;
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
+    server->sessions_of = calloc((size_t)workers, sizeof *server->sessions_of);
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
     server->figures = calloc((size_t)workers, sizeof *server->figures);
-    return (server->figures && server->stage_users && server->finite && server->not_finite) ||
+    return (server->figures && server->sessions_of && server->stage_users && server->finite && server->not_finite) ||
            error_set(error, "out of memory");
 }
 
@@ -145,6 +146,7 @@ static void destroy(struct server *server)
     free(server->not_finite);
     free(server->finite);
     free(server->stage_users);
+    free(server->sessions_of);
 }
 
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)

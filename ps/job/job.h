@@ -144,6 +144,7 @@ struct job {
     double gathering_s;          /* since when the present step is being gathered */
     unsigned char *asked;        /* [worker_count]: for the present round, at the coordinator, if it asks some */
     bool has_asked;              /* for the present round */
+    uint64_t asks;               /* counts how often somebody was asked */
     double asked_s;              /* when somebody was asked last for the present round */
     uint64_t changes;            /* counts what a follower has to tell the coordinator */
     bool told_absent;            /* said once that some workers never came */

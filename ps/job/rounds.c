@@ -32,6 +32,7 @@ static bool ask(struct job *job, int count)
             count--;
         }
     }
+    job->asks += any;
     return any;
 }
 

@@ -36,11 +36,23 @@ struct session {
     struct server *server;
     struct channel *channel; /* the base's; used by the thread that serves it alone */
     bool ping_wanted;
+    bool may_rest;       /* it is served by a thread that goes when it rests */
     int worker;          /* -1: no worker, or nobody yet */
     int ps;              /* another ps; -1: none */
     struct member guest; /* a member that came without a digest, to report; of no role: none */
     uint64_t incarnation;
-    char program[65]; /* the peer's, with its build */
+    char program[65];               /* the peer's, with its build */
+    struct session *next_of_worker; /* another of the same worker, whatever its incarnation */
+    /* A pull of who waits to be asked for a round: while it is held the session rests. */
+    struct held_pull {
+        bool holds;
+        struct message_pull pull;
+        uint8_t range[RANGE_BYTES];
+        uint64_t request;
+        uint32_t generation;
+        double deadline_s, keepalive_sent_s;
+        struct session *next, *before; /* held */
+    } held;
 };
 
 struct server {
@@ -55,10 +67,18 @@ struct server {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* something happened that a waiting thread may wait for */
     struct job job;
-    struct listener *listener; /* of sessions, by the same lock */
-    int waiting;               /* threads that wait for `changed` */
-    pthread_cond_t stepped;    /* synchronous: a step is being applied, is applied, or somebody was cut off */
-    bool stepping;             /* synchronous: a step is being applied, and help is welcome */
+    struct listener *listener;    /* of sessions, by the same lock */
+    struct session **sessions_of; /* [workers]: of each */
+    struct session *held;         /* those that rest with a pull that is held */
+    struct held_for {             /* what was last looked at for them */
+        enum job_state state;
+        uint32_t generation;
+        int64_t global_step;
+        uint64_t asks;
+    } held_for;
+    int waiting;            /* threads that wait for `changed` */
+    pthread_cond_t stepped; /* synchronous: a step is being applied, is applied, or somebody was cut off */
+    bool stepping;          /* synchronous: a step is being applied, and help is welcome */
     uint64_t steps_begun;
     bool following;               /* synchronous: another ps decides, and is told what is staged here */
     bool *finite, *not_finite;    /* [workers]: synchronous, of the report at hand */
@@ -134,6 +154,11 @@ void server_hide(struct server *server);
 
 /* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
 void server_lead(struct server *server);
+
+/* Rouses those whose pulls are held, and have come to what they wait for. Locked. */
+void server_rouse_held(struct server *server);
+/* Its pull, if one is held, is so no longer. Locked. */
+void server_release_held(struct session *session);
 
 /* Serves an open channel whose peer was welcomed, until it ends (false) or has nothing to do, and rests (true). */
 bool serve(struct session *session);

@@ -42,6 +42,7 @@ static int take_actions(struct server *server, struct job_action lines[JOB_MAX_L
     if (server->waiting > 0) {
         pthread_cond_broadcast(&server->changed);
     }
+    server_rouse_held(server);
     return count;
 }
 

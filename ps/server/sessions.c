@@ -39,13 +39,25 @@ static bool is_of(const struct listener_session *base, const void *context)
         return is_guest(peer) && guest->role == peer->member.role && guest->index == peer->member.index;
     }
     switch (peer->member.role) {
-    case MEMBER_WORKER:
-        return session->worker == peer->member.index && session->incarnation == peer->incarnation;
     case MEMBER_PS:
         return session->ps == peer->member.index;
     default:
         return session->worker < 0 && session->ps < 0;
     }
+}
+
+/* The same for workers, of whom there may be many. */
+static int count_of_worker(const struct server *server, const struct peer *peer, struct listener_session **silent)
+{
+    int count = 0;
+    *silent = NULL;
+    for (struct session *one = server->sessions_of[peer->member.index]; one; one = one->next_of_worker) {
+        if (!one->base.cut && one->incarnation == peer->incarnation) {
+            count++;
+            *silent = !*silent || one->base.heard_s < (*silent)->heard_s ? &one->base : *silent;
+        }
+    }
+    return count;
 }
 
 static bool is_a_guest(const struct listener_session *base, const void *context)
@@ -66,7 +78,9 @@ static int members(const struct server *server)
 static bool make_room(struct server *server, const struct peer *peer)
 {
     struct listener_session *silent;
-    const int count = listener_count(server->listener, is_of, peer, &silent);
+    const bool one_of_many = peer->member.role == MEMBER_WORKER && !is_guest(peer);
+    const int count =
+        one_of_many ? count_of_worker(server, peer, &silent) : listener_count(server->listener, is_of, peer, &silent);
     if (is_operator(peer)) {
         return count < SERVER_OPERATORS;
     }
@@ -135,6 +149,10 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         session->incarnation = peer->incarnation;
         memcpy(session->program, peer->program, sizeof session->program);
         session->channel->generation = server->job.generation;
+        if (session->worker >= 0) {
+            session->next_of_worker = server->sessions_of[session->worker];
+            server->sessions_of[session->worker] = session;
+        }
         listener_admit(base);
     }
     server_unlock(server);
@@ -155,6 +173,12 @@ static void leave(struct listener_session *base)
 {
     struct session *session = session_of(base);
     if (session->worker >= 0) {
+        struct session **at = &session->server->sessions_of[session->worker];
+        while (*at != session) {
+            at = &(*at)->next_of_worker;
+        }
+        *at = session->next_of_worker;
+        server_release_held(session);
         job_disconnected(&session->server->job, session->worker, session->incarnation, clock_monotonic_s());
     }
 }

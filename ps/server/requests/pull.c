@@ -1,4 +1,6 @@
 /* What the shard holds, for those who ask: what changed since a version, single ranges, snapshots. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "ps/server/requests/requests.h"
 
@@ -117,6 +119,97 @@ static bool send_pulled(struct session *session, const struct message_pull *pull
     return done;
 }
 
+/* --- Who waits to be asked rests meanwhile --- */
+
+static void hold(struct session *session, const struct message_pull *pull, double deadline_s)
+{
+    struct server *server = session->server;
+    struct held_pull *held = &session->held;
+    *held = (struct held_pull){.holds = true,
+                               .pull = *pull,
+                               .request = session->channel->frame.request,
+                               .generation = session->channel->frame.generation,
+                               .deadline_s = deadline_s,
+                               .keepalive_sent_s = clock_monotonic_s(),
+                               .next = server->held};
+    memcpy(held->range, pull->ranges.bytes, sizeof held->range);
+    held->pull.ranges.bytes = held->range;
+    if (held->next) {
+        held->next->held.before = session;
+    }
+    server->held = session;
+    job_hold(&server->job, session->worker, session->incarnation, 1, clock_monotonic_s());
+}
+
+void server_release_held(struct session *session)
+{
+    struct server *server = session->server;
+    struct held_pull *held = &session->held;
+    if (!held->holds) {
+        return;
+    }
+    held->holds = false;
+    *(held->before ? &held->before->held.next : &server->held) = held->next;
+    if (held->next) {
+        held->next->held.before = held->before;
+    }
+    job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
+}
+
+void server_rouse_held(struct server *server)
+{
+    const struct job *job = &server->job;
+    const struct held_for now = {job->state, job->generation, job->global_step, job->asks};
+    struct held_for *last = &server->held_for;
+    if (!server->held || (now.state == last->state && now.generation == last->generation &&
+                          now.global_step == last->global_step && now.asks == last->asks)) {
+        return;
+    }
+    *last = now;
+    for (struct session *session = server->held; session; session = session->held.next) {
+        if (is_asked_or_past(session, session->held.pull.after_step)) {
+            listener_rouse(&session->base);
+        }
+    }
+}
+
+static bool finish_pull(struct session *session, const struct message_pull *pull, uint64_t request, uint32_t generation,
+                        bool alive, const struct verdict *verdict, struct error *error)
+{
+    if (!alive) {
+        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+    }
+    return verdict->code != 0 ? serve_send_error(session, request, verdict->code, verdict->message, error)
+                              : send_pulled(session, pull, request, generation, error);
+}
+
+bool serve_held_pull(struct session *session, bool *rests, struct error *error)
+{
+    struct server *server = session->server;
+    struct held_pull *held = &session->held;
+    const double now_s = clock_monotonic_s();
+    static const struct verdict go_on;
+    server_lock(server);
+    bool alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
+                 job_is_current(&server->job, session->worker, session->incarnation) &&
+                 send_keepalive(session, &held->keepalive_sent_s);
+    bool waits = alive && !is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
+    if (waits && channel_rest(session->channel)) {
+        const double keepalive_s = held->keepalive_sent_s + identity_idle_timeout_s(&server->identity) / 4;
+        session->base.deaf = *rests = true;
+        listener_rouse_at(&session->base, keepalive_s < held->deadline_s ? keepalive_s : held->deadline_s);
+        server_unlock(server);
+        return true;
+    }
+    if (waits) { /* something lies in its buffers, for later */
+        alive = serve_wait(session, is_asked_or_past, held->pull.after_step, held->deadline_s);
+    }
+    server_release_held(session);
+    serve_tell_generation(session);
+    server_unlock(server);
+    return finish_pull(session, &held->pull, held->request, held->generation, alive, &go_on, error);
+}
+
 bool serve_pull(struct session *session, struct error *error)
 {
     struct server *server = session->server;
@@ -129,16 +222,17 @@ bool serve_pull(struct session *session, struct error *error)
     bool alive = serve_hold(session, serve_is_ready, 0, deadline_s);
     job_pull(&server->job, session->worker, session->incarnation, generation, clock_monotonic_s(), &verdict);
     if (alive && verdict.code == 0 && pull.after_step >= 0) {
+        if (session->may_rest && pull.ranges.count == 1 && !is_asked_or_past(session, pull.after_step)) {
+            hold(session, &pull, deadline_s);
+            server_unlock(server);
+            return true;
+        }
         alive =
             serve_hold(session, pull.ranges.count > 0 ? is_asked_or_past : is_past_step, pull.after_step, deadline_s);
     }
     serve_tell_generation(session);
     server_unlock(server);
-    if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
-    }
-    return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
-                             : send_pulled(session, &pull, request, generation, error);
+    return finish_pull(session, &pull, request, generation, alive, &verdict, error);
 }
 
 bool serve_read(struct session *session, struct error *error)

@@ -100,6 +100,9 @@ bool serve_push(struct session *session, struct error *error);
 bool serve_pull(struct session *session, struct error *error);
 bool serve_read(struct session *session, struct error *error);
 
+/* A pull that is held: goes on with it, or rests (*rests) to wait on. */
+bool serve_held_pull(struct session *session, bool *rests, struct error *error);
+
 /* Synchronous training: a push, and what followers ask of the coordinator. */
 bool serve_synchronous_push(struct session *session, struct error *error);
 bool serve_staged(struct session *session, struct error *error);

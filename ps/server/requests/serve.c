@@ -238,13 +238,14 @@ bool serve(struct session *session)
         log_warning("dropped %s", error.text);
         return false;
     }
-    while (await_request(session, &rests, &error)) {
-        if (rests) {
-            return true;
-        }
-        if (!serve_request(session, &error)) {
-            break;
-        }
+    session->may_rest = true;
+    for (bool good = true; good && !rests;) {
+        good = session->held.holds
+                   ? serve_held_pull(session, &rests, &error)
+                   : await_request(session, &rests, &error) && (rests || serve_request(session, &error));
+    }
+    if (rests) {
+        return true;
     }
     enum connection_state state = connection_state(session->channel->connection);
     if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {

@@ -152,6 +152,11 @@ void listener_rouse(struct listener_session *session)
     session->roused = true;
 }
 
+void listener_rouse_at(struct listener_session *session, double when_s)
+{
+    session->rouse_s = when_s;
+}
+
 double listener_linger_s(const struct listener *listener)
 {
     (void)listener;
