@@ -42,7 +42,8 @@ struct load {
     float *delays; /* [count], in milliseconds */
     float *lags;   /* [sent] */
     int count, sent, failures;
-    bool waits; /* all connections are in use: what is sent next is late by the server's fault */
+    double
+        freed_s; /* when an answer came while all connections were in use: what was due before is the server's fault */
     uint64_t random;
 };
 
@@ -99,9 +100,8 @@ static void send_request(struct load *load, double due_s)
 {
     struct connection *connection = load->idle[--load->idle_count];
     if (load->sent < MOST_DELAYS) {
-        load->lags[load->sent++] = load->waits ? 0 : (float)((clock_monotonic_s() - due_s) * 1e3);
+        load->lags[load->sent++] = (float)((clock_monotonic_s() - fmax(due_s, load->freed_s)) * 1e3);
     }
-    load->waits = load->idle_count == 0;
     connection->due_s = due_s;
     connection->size = 0;
     if (write(connection->fd, load->request, load->size) != (ssize_t)load->size) {
@@ -131,6 +131,7 @@ static void read_answer(struct load *load, struct connection *connection)
             load->delays[load->count++] = (float)((clock_monotonic_s() - connection->due_s) * 1e3);
         }
         load->failures += strncmp(connection->answer, "HTTP/1.1 200 ", 13) != 0;
+        load->freed_s = load->idle_count == 0 ? clock_monotonic_s() : load->freed_s;
         load->idle[load->idle_count++] = connection;
     }
 }

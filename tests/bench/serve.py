@@ -7,9 +7,9 @@ tensors, a swap under load, start, memory.
 
 PART: rows, table, half, batches, swap, start, connections; all by default. One JSON line for each figure, with what it
 owes; the exit status is 1 if one is missed. Requests are counted by processor time of the server, which a busy machine
-disturbs less than the clock; servers take turns. Delays are those of a server on one processor, under a load from
-another one: clients are elsewhere, as a rule. They need a machine with nothing beside them, or --wrap (or BENCH_WRAP),
-under which both run. --rounds (or BENCH_ROUNDS), --seconds (or BENCH_SECONDS): runs of each, and of each load.
+disturbs less than the clock; servers take turns. A server has one processor, and its load another one, where there are
+two: clients are elsewhere, as a rule. Delays need a machine with nothing beside them, or --wrap (or BENCH_WRAP), under
+which both run. --rounds (or BENCH_ROUNDS), --seconds (or BENCH_SECONDS): runs of each, and of each load.
 """
 
 import collections
@@ -40,7 +40,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 LAYERS, BATCH, CONNECTIONS = "784,500,10", 256, 32
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
-SERVING, LOADING = 0, -1  # processors of their own, where delays are measured
 Delays = collections.namedtuple("Delays", "rate median p99 lag")  # requests per second; milliseconds
 
 
@@ -67,6 +66,9 @@ class Bench:
         self.folder = pathlib.Path(self.scratch.name)
         if not shutil.which("wrk"):
             raise SystemExit("wrk is not here; it is a package of that name")
+        processors = sorted(os.sched_getaffinity(0))
+        self.apart = ["taskset", "-c", processors[0]] if len(processors) > 1 else []
+        os.sched_setaffinity(0, processors[-1:])
         self.random = numpy.random.default_rng(1)
         self.run("train", "--data_source=synthetic", "--synthetic_train=3000", "--validate_steps=0",
                  f"--layers={LAYERS}", "--train_steps=200", "--train_dir=run", "--batch_size=50")
@@ -91,11 +93,8 @@ class Bench:
         (self.folder / f"{name}.lua").write_text("\n".join(
             ['wrk.method = "POST"', f'wrk.body = io.open("{self.folder}/{name}.body", "rb"):read("*a")', *lines]))
 
-    def wrapped(self, *command, place=None):
-        """place: which of the processors it has for itself, where there are two."""
-        processors = sorted(os.sched_getaffinity(0))
-        alone = ["taskset", "-c", processors[place]] if place is not None and len(processors) > 1 else []
-        return [*shlex.split(self.options.wrap), *map(str, [*alone, *command])]
+    def wrapped(self, *command):
+        return [*shlex.split(self.options.wrap), *map(str, command)]
 
     def command(self, kind, port, model):
         if kind == "trainer":
@@ -114,12 +113,12 @@ class Bench:
         return [pathlib.Path(sys.executable).with_name("mlserver"), "start", folder]
 
     @contextlib.contextmanager
-    def server(self, kind, model="run", place=None):
+    def server(self, kind, model="run"):
         port = free_port()
         ready = "/v2/models/model/ready" if kind == "mlserver" else "/readyz"
         began = time.monotonic()
         process = subprocess.Popen(
-            self.wrapped(*self.command(kind, port, model), place=place), cwd=self.folder, stdout=subprocess.DEVNULL,
+            self.wrapped(*self.apart, *self.command(kind, port, model)), cwd=self.folder, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "MODEL": str(self.folder / "model.onnx"), "PYTHONPATH": str(HERE / "peers")})
         try:
@@ -135,11 +134,11 @@ class Bench:
             process.send_signal(signal.SIGTERM)
             process.wait()
 
-    def wrk(self, port, path, script, connections=CONNECTIONS, place=None):
+    def wrk(self, port, path, script, connections=CONNECTIONS):
         """Requests, and milliseconds of the 99th percentile."""
         result = subprocess.run(
             self.wrapped("wrk", "-t1", f"-c{connections}", f"-d{self.options.seconds}s", "--latency", "-s",
-                         self.folder / f"{script}.lua", f"http://127.0.0.1:{port}{path}", place=place),
+                         self.folder / f"{script}.lua", f"http://127.0.0.1:{port}{path}"),
             capture_output=True, text=True, check=True)
         if re.search(r"Non-2xx|Socket errors", result.stdout):
             raise SystemExit(f"{path}: {result.stdout}")
@@ -188,18 +187,17 @@ class Bench:
         """Delays under half of what one core answers, or under this rate, and which rate that was."""
         path = "/v1/models/model:predict"
         if not rate:
-            rate = self.wrk(port, path, "rows", place=LOADING)[0] / self.options.seconds / 2
+            rate = self.wrk(port, path, "rows")[0] / self.options.seconds / 2
             time.sleep(1)  # under chrt Linux holds back for up to a second who took all of a processor
         said = subprocess.run(self.wrapped(ROOT / "build/bench/http_load", port, path, self.folder / "rows.body", rate,
-                                           self.options.seconds, place=LOADING),
-                              capture_output=True, text=True, check=True).stdout
+                                           self.options.seconds), capture_output=True, text=True, check=True).stdout
         count, failures, median, p99, lag = map(float, said.split())
         if failures:
             raise SystemExit(f"{failures:.0f} of {count:.0f} requests failed")
         return Delays(rate, median, p99, lag)
 
     def half(self):
-        with self.server("trainer", place=SERVING) as (port, _, _):
+        with self.server("trainer") as (port, _, _):
             found = [self.half_load(port) for _ in range(self.options.rounds)]
         rate, median, p99, lag = (statistics.median(each) for each in zip(*found))
         show("serve: 99th percentile at half load, one picture a request", round(p99, 2), unit="ms", most=1,
@@ -226,8 +224,8 @@ class Bench:
             ours.append(BATCH * self.load("trainer", "/v2/models/model/infer", "batches"))
             asked.append(self.ask_by_triton())
             said = subprocess.run(
-                self.wrapped(ROOT / "build/bench/engine_bench", "forward", f"layers={LAYERS}", f"batch={BATCH}",
-                             "threads=1", f"seconds={self.options.seconds}"),
+                self.wrapped(*self.apart, ROOT / "build/bench/engine_bench", "forward", f"layers={LAYERS}",
+                             f"batch={BATCH}", "threads=1", f"seconds={self.options.seconds}"),
                 capture_output=True, text=True, check=True)
             engine.append(float(said.stdout.split()[0]))
         alone = statistics.median(engine)
@@ -250,7 +248,7 @@ class Bench:
                 (self.folder / "next").rename(served)
 
         quiet, busy, others = [], [], itertools.cycle(reversed(models))
-        with self.server("trainer", f"{served}", place=SERVING) as (port, _, _):
+        with self.server("trainer", f"{served}") as (port, _, _):
             for _ in range(self.options.rounds):
                 quiet.append(self.half_load(port))
                 over.clear()
