@@ -1,11 +1,9 @@
 """A new program for a running fleet: handed on, tried by a canary, then by all; and back, where it does no good."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
-import platform
 import re
 import shutil
 import signal
@@ -15,16 +13,10 @@ import time
 
 import pytest
 
+import programs
 from fleets import OpenFleet, in_force, supervise, text_of
+from programs import CRASHES, HANGS, MARK, build_of, compile_program
 from runs import wait_for
-
-MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 2)
-
-
-def build_of(path):
-    """The first half of a program's digest, by which it is known."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()[:16]
-
 
 class Machines(OpenFleet):
     """A fleet whose members run on two machines, each with a folder of its own."""
@@ -43,18 +35,10 @@ class Machines(OpenFleet):
 
     def variant(self, name="new", tail=b"another build"):
         """A program that differs from this one in nothing but its bytes."""
-        path = self.folder / name
-        path.write_bytes(self.trainer_bytes() + tail)
-        return path
-
-    def trainer_bytes(self):
-        with open(self.trainer, "rb") as file:
-            return file.read()
+        return programs.variant(self.trainer, self.folder / name, tail)
 
     def builds(self):
-        told = {name: member["program"].rpartition(", build ")[2] for name, member in self.status()[1].items()}
-        assert {text.partition(" ")[2] for text in told.values() if text} == {platform.machine()}
-        return {name: text.partition(" ")[0] for name, text in told.items()}
+        return programs.builds(self)
 
     def bring(self, path, *flags, timeout=90):
         """Without a bound on its speed, which on a busy machine depends on what else runs."""
@@ -151,18 +135,6 @@ def test_a_machine_that_was_off_fetches_it_when_it_is_back(trainer, tmp_path):
 
 # --- Programs that do no good ---
 
-CRASHES = "int main(void) { __builtin_trap(); }"
-HANGS = "#include <unistd.h>\nint main(void) { for (;;) { pause(); } }"
-
-
-def compile_program(folder, name, source):
-    """A program of a few lines that looks like a trainer."""
-    path = folder / name
-    subprocess.run(["cc", "-O1", "-static", "-o", path, "-x", "c", "-"], input=source, text=True, check=True,
-                   capture_output=True, timeout=60)
-    path.write_bytes(path.read_bytes() + MARK)
-    return path
-
 
 @pytest.mark.parametrize("name, source", [("crashes", CRASHES), ("hangs", HANGS)], ids=["crashes", "hangs"])
 def test_a_bad_program_reaches_the_canary_only(machines, name, source):
@@ -187,10 +159,7 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
     good = fleet.variant()
     cut = fleet.folder / "cut"
     cut.write_bytes(good.read_bytes()[:1 << 20])
-    foreign = fleet.folder / "foreign"
-    data = bytearray(good.read_bytes())
-    data[18:20] = struct.pack("<H", 183)  # AArch64
-    foreign.write_bytes(data)
+    foreign = programs.foreign(trainer, fleet.folder / "foreign")
     late = fleet.folder / "late"
     late.write_bytes(good.read_bytes().replace(MARK, MARK[:-4] + struct.pack("<HH", 3, 3)))
     (fleet.folder / "text").write_text("no program")

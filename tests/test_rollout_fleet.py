@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+import programs
 import protocol
 from fleets import OpenFleet, make_digits, supervise, text_of
 from relay import Relay
@@ -247,3 +248,45 @@ def test_keys_of_machines(fleet, full):
     make_digits(fleet)
     done, output = settle(fleet, *fleet.begin("--healthy_secs=1", cluster={"recovery_wait_secs": 0.7}))
     assert done, output
+
+
+def bring(fleet, path, *flags, **sections):
+    """What became of a new program. Without a bound on its speed, which on a busy machine depends on what else runs."""
+    usual = {"--healthy_secs": "0.5", "--least_speed": "0%"} | dict(flag.split("=") for flag in flags)
+    return settle(fleet, *fleet.begin(f"--binary={path}", *map("=".join, usual.items()), **sections))
+
+
+def test_a_program_for_all(fleet, trainer):
+    done, output = bring(fleet, programs.foreign(trainer, fleet.folder / "foreign"))
+    assert not done and "no program for this machine" in output, output
+    new = programs.variant(trainer, fleet.folder / "new")
+    done, output = bring(fleet, new)
+    assert done, output
+    assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
+
+
+def test_programs_that_do_no_good(fleet, trainer, full):
+    """They reach the canary and no more, or nobody; and those that run go on."""
+    before = programs.builds(fleet)
+    canary = f"worker {len(fleet.worker_hosts) - 1}"
+    starts = {name: len(fleet.events(name, "start")) for name in fleet.names() if name != canary}
+    cut = programs.variant(trainer, fleet.folder / "cut")
+    cut.write_bytes(cut.read_bytes()[:1 << 20])
+    good = programs.variant(trainer, fleet.folder / "good", b"one more")
+    subprocess.run([trainer, "keygen", "--operator=nobody.key"], cwd=fleet.folder, check=True, timeout=20)
+    for path, flags, message in (
+        (cut, (), "is truncated"),
+        (good, ("--key=nobody.key",), "is not signed"),
+        (programs.compile_program(fleet.folder, "crashes", programs.CRASHES), (), f"{canary}: it failed 2 times"),
+    ):
+        done, output = bring(fleet, path, *flags)
+        assert not done and message in output, output
+    if full:
+        hangs = programs.compile_program(fleet.folder, "hangs", programs.HANGS)
+        done, output = bring(fleet, hangs)
+        assert not done and f"{canary}: it failed 2 times" in output, output
+        # The canary's pace is that of a config that comes along: it depends on nothing else.
+        done, output = bring(fleet, good, "--least_speed=50%", train={"max_steps_per_s": 1})
+        assert not done and "in the new program, and made" in output, output
+    assert programs.builds(fleet) == before
+    assert {name: len(fleet.events(name, "start")) for name in starts} == starts

@@ -48,9 +48,9 @@ struct content {
     bool off[WORLD_MAX_MACHINES]; /* workers that had not been heard of for long then: they hold nobody up */
     char digest[CONFIG_DIGEST_HEX + 1];
     uint64_t fallback;
-    uint64_t job;  /* the version that its job began with: live and local changes keep it */
-    bool proven;   /* a worker has made a step in its program */
-    int gone_over; /* workers that went over to its program before one had */
+    uint64_t job;       /* the version that its job began with: live and local changes keep it */
+    bool proven;        /* a worker has made a step in its program */
+    uint32_t gone_over; /* members that went over to its program before one had, a bit each */
 };
 
 /* What a member is on, and what is on its disk. */
@@ -332,7 +332,8 @@ static void check_canaries(uint64_t from, uint64_t version)
     if (content->proven || content->waited || !programs_differ(version, from)) {
         return;
     }
-    if (!is_worker || ++content->gone_over > programs_architectures()) {
+    content->gone_over |= UINT32_C(1) << world.here->number;
+    if (!is_worker || __builtin_popcount(content->gone_over) > programs_architectures()) {
         fail("%s goes over to the program of version %llu before a canary has made a step in it", world.here->name,
              (unsigned long long)version);
     }

@@ -1,0 +1,47 @@
+"""Programs to roll out: other builds of the trainer, and some that do no good."""
+
+import hashlib
+import platform
+import struct
+import subprocess
+
+MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 2)
+
+CRASHES = "int main(void) { __builtin_trap(); }"
+HANGS = "#include <unistd.h>\nint main(void) { for (;;) { pause(); } }"
+
+
+def build_of(path):
+    """The first half of a program's digest, by which it is known."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()[:16]
+
+
+def variant(trainer, path, tail=b"another build"):
+    """A program that differs from this one in nothing but its bytes."""
+    with open(trainer, "rb") as file:
+        path.write_bytes(file.read() + tail)
+    return path
+
+
+def foreign(trainer, path):
+    """The same for another kind of processor, as far as its header says."""
+    data = bytearray(variant(trainer, path).read_bytes())
+    data[18:20] = struct.pack("<H", 183)  # AArch64
+    path.write_bytes(data)
+    return path
+
+
+def compile_program(folder, name, source):
+    """A program of a few lines that looks like a trainer."""
+    path = folder / name
+    subprocess.run(["cc", "-O1", "-static", "-o", path, "-x", "c", "-"], input=source, text=True, check=True,
+                   capture_output=True, timeout=60)
+    path.write_bytes(path.read_bytes() + MARK)
+    return path
+
+
+def builds(fleet):
+    """What each member's process says it is."""
+    told = {name: member["program"].rpartition(", build ")[2] for name, member in fleet.status(timeout=60)[1].items()}
+    assert {text.partition(" ")[2] for text in told.values() if text} == {platform.machine()}
+    return {name: text.partition(" ")[0] for name, text in told.items()}
