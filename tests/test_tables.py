@@ -1,5 +1,6 @@
 """Tables: CSV files from scikit-learn's data sets and awkward ones, trained on, evaluated and predicted."""
 
+import contextlib
 import csv
 import datetime
 import gzip
@@ -7,9 +8,11 @@ import io
 import json
 import os
 import pathlib
+import platform
 import re
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
@@ -23,6 +26,7 @@ from sklearn.preprocessing import OneHotEncoder, RobustScaler, StandardScaler
 from conftest import ROOT
 from runs import newest, run, same_tensors, tensors, train
 
+SYS_WRITE = {"x86_64": 1, "aarch64": 64}.get(platform.machine())
 QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",
          "--validate_steps=1000000")
 
@@ -228,6 +232,48 @@ def test_bad_rows_are_counted_and_skipped(trainer, tmp_path):
     assert "has 3 fields" in run(trainer, "train", *flags, "--max_bad_records=1", cwd=tmp_path, status=1).stderr
     train(trainer, *flags, "--max_bad_records=2", cwd=tmp_path)
     assert preprocessing(tmp_path / "run")["columns"][0]["center"] == pytest.approx(25, abs=2)
+
+
+def wait_for_write(process, fd):
+    """Until it waits for somebody to read what it says there."""
+    while not pathlib.Path(f"/proc/{process.pid}/syscall").read_text().startswith(f"{SYS_WRITE} {hex(fd)} "):
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/syscall", os.R_OK), reason="no telling what others wait for")
+@pytest.mark.parametrize("ending", ["csv", "npy"])
+@pytest.mark.parametrize("change", ["grows", "is cut"])
+def test_a_file_that_changes_meanwhile(trainer, tmp_path, ending, change):
+    """Between the two times that it is read: the warning in between has to wait, since nobody reads it."""
+    (tmp_path / "d").mkdir()
+    file = tmp_path / f"d/train.{ending}"
+    rows = numpy.column_stack([numpy.arange(3000), numpy.full(3000, 5), numpy.arange(3000) % 2])
+    if ending == "csv":
+        numpy.savetxt(file, rows, "%d", ",")
+    else:
+        numpy.save(file, rows)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, b"." * 4096):
+            pass
+    os.set_blocking(writing, True)
+    with subprocess.Popen([trainer, "--data_dir=d", "--data_source=table", "--target=2", "--train_steps=10"],
+                          cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=writing) as process:
+        os.close(writing)
+        wait_for_write(process, 2)
+        if change == "grows":
+            with open(file, "ab") as more:
+                more.write(b"1,5,1\n" if ending == "csv" else bytes(24))
+        else:
+            os.truncate(file, file.read_bytes().rindex(b"\n", 0, 20000) + 1 if ending == "csv" else 20000)
+        with open(reading, encoding="utf-8") as said:
+            text = said.read().lstrip(".")
+    if (ending, change) == ("npy", "grows"):
+        assert process.returncode == 0, text  # its header says how many rows are whole
+    else:
+        assert process.returncode == 1 and re.search("changed while|was it cut", text), text
 
 
 def test_files_with_other_columns_are_refused(trainer, tmp_path):
