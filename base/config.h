@@ -43,6 +43,7 @@ enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF, SHARD
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
 enum outer_optimizer { OUTER_AVERAGE, OUTER_MOMENTUM, OUTER_NESTEROV, OUTER_ADAM };
 enum round_weights { WEIGHTS_BY_EXAMPLES, WEIGHTS_EQUAL };
+enum validate_by { VALIDATE_AUTO, VALIDATE_BY_CHIEF, VALIDATE_BY_WORKERS };
 enum aggregate_kind { AGGREGATE_MEAN, AGGREGATE_TRIMMED_MEAN, AGGREGATE_MEDIAN };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16, WIRE_INT8 };
 
@@ -165,9 +166,10 @@ struct config_train {
     double anomaly_quantile;       /* of the validation rows' reconstruction errors: larger ones are anomalies */
     char *class_weights;           /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
-    double target_accuracy; /* stop once validation reaches it; 0 = never */
-    double target_metric;   /* the same of best_metric; 0 = never */
-    int patience;           /* stop after this many validations without a new best; 0 = never */
+    enum validate_by validate_by; /* whose rows a validation is of, where each worker has its own */
+    double target_accuracy;       /* stop once validation reaches it; 0 = never */
+    double target_metric;         /* the same of best_metric; 0 = never */
+    int patience;                 /* stop after this many validations without a new best; 0 = never */
     int64_t seed;
     char *warm_start;       /* checkpoint to initialize a new run from; "" = none */
     int num_threads;        /* 0 = the CPUs this process may use */
@@ -314,6 +316,17 @@ bool config_in_version(struct config *config, const struct config *here, const s
  */
 bool config_parse(struct config *config, const char *name, const uint8_t *bytes, size_t size,
                   const struct config_setting *settings, int setting_count, struct error *error);
+
+/*
+ * Does every worker of the cluster validate the model on rows of its own (train.validate_by)? They have to agree on the
+ * steps at which they do: an epoch ends elsewhere for each.
+ */
+static inline bool config_validates_together(const struct config *config)
+{
+    return config->data.data_sharding == SHARDING_OWN && config->cluster.ps_hosts.count > 0 && config->cluster.issync &&
+           config->train.ema_decay == 0 && config->output.validate_steps > 0 &&
+           config->train.validate_by != VALIDATE_BY_CHIEF;
+}
 
 /* Safe on a zeroed config, and safe to call twice. */
 void config_free(struct config *config);

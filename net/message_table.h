@@ -82,7 +82,13 @@
     MESSAGE(41, program,       262144,       "answers offer_program, put_program and get_program")                     \
     MESSAGE(42, figures,       16777216,     "tells ps 0 what is in a worker's rows, or as the chief asks for "        \
                                              "another's; answered by figures")                                         \
-    MESSAGE(43, rounds,        0,            "follows a worker's status: how it fared in rounds")
+    MESSAGE(43, rounds,        0,            "follows a worker's status: how it fared in rounds")                      \
+    MESSAGE(44, validated,     1048576,      "from a worker: what a validation of its own rows found; answered by "    \
+                                             "done")                                                                   \
+    MESSAGE(45, validate,      0,            "from the chief: asks what the workers' validations of a step found; "    \
+                                             "answered by validation")                                                 \
+    MESSAGE(46, validation,    1048576,      "answers validate: one worker's; as many frames as needed, the last one " \
+                                             "flagged and of no worker")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -344,7 +350,33 @@
     FIELD(U64,    late,            0,       "differences that came when their round was made already")                 \
     FIELD(U64,    missed,          0,       "rounds that it was asked for and that were made without it")              \
     FIELD(F32,    cosine,          0,       "of its last difference that counted to the mean of all; NaN: not known")  \
-    FIELD(F32,    norm,            0,       "of that difference; NaN: not known")
+    FIELD(F32,    norm,            0,       "of that difference; NaN: not known")                                      \
+    FIELD(U64,    validated,       0,       "since version 3: examples of its own that it validated a model on last; " \
+                                            "0: none")                                                                 \
+    FIELD(I64,    validated_step,  0,       "since version 3: of that model")                                          \
+    FIELD(F32,    score,           0,       "since version 3: of that model, by train.best_metric; NaN: not known")    \
+    FIELD(U8,     is_worst,        1,       "since version 3: 1: it is of the tenth of the workers with the worst "    \
+                                            "scores")
+
+#define MESSAGE_FIELDS_validated(FIELD)                                                                                \
+    FIELD(I64,    step,            0,       "global step of the model")                                                \
+    FIELD(U64,    examples,        0,       "that it was validated on")                                                \
+    FIELD(F32,    score,           0,       "by train.best_metric; NaN: not defined")                                  \
+    FIELD(U8,     rises,           1,       "1: a larger score is a better one")
+
+#define MESSAGE_FIELDS_validate(FIELD)                                                                                 \
+    FIELD(I64,    step,            0,       "global step of the model")                                                \
+    FIELD(U32,    wait_ms,         600000,  "until all have told, else answer with who is missing alone; 0: with "     \
+                                            "what there is")                                                           \
+    FIELD(U64,    examples,        0,       "of the chief's own, as in validated")                                     \
+    FIELD(F32,    score,           0,       "likewise")                                                                \
+    FIELD(U8,     rises,           1,       "likewise")
+
+#define MESSAGE_FIELDS_validation(FIELD)                                                                               \
+    FIELD(I32,    worker,          0,       "whose it is; -1: of none, and the last frame")                            \
+    FIELD(U64,    examples,        0,       "that it was validated on")                                                \
+    FIELD(F32,    score,           0,       "by train.best_metric; NaN: not defined")                                  \
+    FIELD(U32,    missing,         0,       "of the last frame: workers that have the model and have not told")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \
@@ -380,7 +412,8 @@
  */
 #define MESSAGE_ADDITIONS(ADDITION)                                                                                    \
     ADDITION(heartbeat, memory_bytes, 2)                                                                               \
-    ADDITION(status,    memory_bytes, 2)
+    ADDITION(status,    memory_bytes, 2)                                                                               \
+    ADDITION(rounds,    validated,    3)
 /* clang-format on */
 
 #endif

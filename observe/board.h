@@ -92,6 +92,13 @@ struct board_rounds {
     double cosine, norm; /* of its last difference, to the mean; NaN: not known */
 };
 
+/* How a worker's own rows fare by the model that it validated last; examples 0: it told nothing. */
+struct board_own {
+    int64_t examples, step;
+    double score;  /* by train.best_metric; NaN: not defined */
+    bool is_worst; /* of the tenth of the workers with the worst scores */
+};
+
 struct board_member {
     char role[12];
     int task;
@@ -104,6 +111,7 @@ struct board_member {
     uint64_t dropped, retries, bytes_in, bytes_out;
     double memory_bytes, cpu_percent, gpu_percent; /* NaN: not known */
     struct board_rounds rounds;
+    struct board_own own;
 };
 
 /* A rollout under way. */

@@ -45,6 +45,14 @@ void member_write(struct text *text, const struct board_member *member)
         json_number(text, "norm", rounds->norm);
         json_close(text, '}');
     }
+    if (member->own.examples > 0) {
+        json_open(text, "validation", '{');
+        json_integer(text, "examples", member->own.examples);
+        json_integer(text, "step", member->own.step);
+        json_number(text, "score", member->own.score);
+        json_bool(text, "is_worst", member->own.is_worst);
+        json_close(text, '}');
+    }
     json_number(text, "memory_bytes", member->memory_bytes);
     json_number(text, "cpu_percent", member->cpu_percent);
     json_number(text, "gpu_percent", member->gpu_percent);

@@ -304,6 +304,30 @@ static void add_rounds(const struct writer *to, const struct board *board)
     }
 }
 
+/* Of workers that validate on rows of their own; none: no such families. */
+static void add_own(const struct writer *to, const struct board *board)
+{
+    static const struct {
+        const char *name, *help;
+    } families[] = {{"trainer_worker_validation_score", "Of a worker's own rows, by train.best_metric."},
+                    {"trainer_worker_validation_examples", "Rows of a worker's own that the model was validated on."},
+                    {"trainer_worker_validation_worst", "1: of the tenth of the workers with the worst scores."}};
+    bool any = false;
+    for (int i = 0; i < board->member_count; i++) {
+        any = any || board->members[i].own.examples > 0;
+    }
+    for (size_t k = 0; any && k < sizeof families / sizeof families[0]; k++) {
+        declare(to, GAUGE, families[k].name, "", families[k].help);
+        for (int i = 0; i < board->member_count; i++) {
+            const struct board_own *own = &board->members[i].own;
+            const double values[] = {own->score, (double)own->examples, own->is_worst};
+            if (own->examples > 0 && !isnan(values[k])) {
+                add_of_member(to, families[k].name, &board->members[i], values[k]);
+            }
+        }
+    }
+}
+
 static void add_rollout(const struct writer *to, const struct board_rollout *rollout)
 {
     one(to, GAUGE, "trainer_rollout_under_way", "", rollout->is_under_way, "1 while a config is rolled out.");
@@ -362,6 +386,7 @@ void metrics_write(struct text *text, struct board *board, const struct http_ser
     add_checkpoints(&to, &numbers);
     add_members(&to, board);
     add_rounds(&to, board);
+    add_own(&to, board);
     add_rollout(&to, &board->rollout);
     add_process(&to, board);
     if (server) {

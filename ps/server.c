@@ -112,7 +112,10 @@ static bool create_lists(struct server *server, struct error *error)
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
     server->figures = calloc((size_t)workers, sizeof *server->figures);
-    return (server->figures && server->sessions_of && server->stage_users && server->finite && server->not_finite) ||
+    server->validations = calloc((size_t)workers, sizeof *server->validations);
+    server->tells = calloc((size_t)workers, sizeof *server->tells);
+    return (server->figures && server->sessions_of && server->validations && server->tells && server->stage_users &&
+            server->finite && server->not_finite) ||
            error_set(error, "out of memory");
 }
 
@@ -136,6 +139,11 @@ static void destroy(struct server *server)
         free(server->figures[i].bytes);
     }
     free(server->figures);
+    for (int i = 0; server->validations && i < config_worker_room(&server->config->cluster); i++) {
+        free(server->validations[i].bytes);
+    }
+    free(server->validations);
+    free(server->tells);
     pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);

@@ -48,4 +48,10 @@ void status_show_rounds(struct board_member *member, const struct message_rounds
                                                .cosine = (double)rounds->cosine,
                                                .norm = (double)rounds->norm};
     }
+    if (rounds->validated > 0) {
+        member->own = (struct board_own){.examples = (int64_t)rounds->validated,
+                                         .step = rounds->validated_step,
+                                         .score = (double)rounds->score,
+                                         .is_worst = rounds->is_worst == 1};
+    }
 }

@@ -166,6 +166,9 @@ def test_a_played_fleet_resumes_where_it_was(trainer, tmp_path):
      "needs all of a difference in one place"),
     (("--local_steps=4", "--participation=0.5", "--issync=1", "--ps_hosts=a:1", "--worker_hosts=b:1",
       "--replicas_to_aggregate=1"), "use over_selection for backups"),
+    (("--validate_by=workers",), "set data_sharding=own, or use auto"),
+    (("--validate_by=workers", "--data_sharding=own", "--issync=1", "--ps_hosts=a:1", "--worker_hosts=b:1"),
+     "set validate_steps"),
     (("--clients=0", "--local_steps=2"), "must be an integer from 1"),
     (("--clients=3", "--local_steps=2", "--participation=0"), "above 0 and at most 1"),
 ])
@@ -250,6 +253,56 @@ def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer,
             assert done["steps"] == steps and done["test_accuracy"] > 0.8
         assert same_preprocessing(preprocessing_in(tmp_path / "kept"), preprocessing_in(tmp_path / "together"))
         write_table(tmp_path / "data0" / "train.csv", 333, 20, ["red", "green", "black"])
+
+
+def test_workers_validate_on_their_own_rows(trainer, tmp_path):
+    """All find the same where their rows are the same: so the sum is what the chief finds alone, but of more rows.
+    Worker 2's rows say the opposite: it is named as the worst."""
+    for index in range(3):
+        (tmp_path / f"data{index}").mkdir()
+        write_table(tmp_path / f"data{index}" / "train.csv", 300, 20, ["red", "green", "blue"])
+    text = (tmp_path / "data2" / "train.csv").read_text()
+    flags = (*ROUNDS, "--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2",
+             "--validation_size=60", "--data_sharding=own", "--local_steps=4", "--min_workers=3",
+             "--validate_steps=10", "--train_steps=30", "--num_threads=1", "--optimizer=adam", "--learning_rate=0.01")
+    found = {}
+    for name in ("chief", "workers", "odd"):
+        (tmp_path / name).mkdir()
+        if name == "odd":
+            opposite = {"yes": "no", "no": "yes"}
+            lines = [line.rsplit(",", 1) for line in text.splitlines()[1:]]
+            (tmp_path / "data2" / "train.csv").write_text(
+                "number,colour,class\n" + "".join(f"{rest},{opposite[label]}\n" for rest, label in lines))
+        by = "chief" if name == "chief" else "auto"
+        with Cluster(trainer, tmp_path / name, workers=3, flags=(*flags, f"--validate_by={by}")) as cluster:
+            port = free_ports(1)[0]
+            cluster.start("ps 0", f"--data_dir={tmp_path / 'data0'}", f"--http=127.0.0.1:{port}", "--serve_forever=1")
+            for i in range(3):
+                cluster.start(f"worker {i}", f"--data_dir={tmp_path / f'data{i}'}")
+            for i in range(3):
+                cluster.wait(f"worker {i}", timeout=90)
+            found[name] = cluster.events("worker 0", "validation")
+            status = cluster.status()[1]
+            if name != "chief":
+                wait_for(lambda port=port: b'trainer_worker_validation_score{role="worker",task="2"}'
+                         in get(port, "/metrics")[2], "scores among the metrics")
+            assert is_as_documented(json.loads(get(port, "/api/status")[2]))
+        own = [status[f"worker {i}"].get("validation") for i in range(3)]
+        if name == "chief":
+            assert own == [None] * 3
+            continue
+        assert [each["step"] for each in own] == [30] * 3
+        assert [each["is_worst"] for each in own] == ([False, False, True] if name == "odd" else [True, False, False])
+        assert all(event["validators"] == 3 and event["validators_missing"] == 0 for event in found[name])
+        assert found[name][-1]["validation_examples"] == sum(each["examples"] for each in own)
+        assert [each["worker"] for each in found[name][-1]["worst_tenth"]] == [2 if name == "odd" else 0]
+    assert [event["global_step"] for event in found["workers"]] == [10, 20, 30]
+    for one, other in zip(found["chief"], found["workers"], strict=True):
+        assert one["validation_accuracy"] == pytest.approx(other["validation_accuracy"], abs=1e-12)
+        assert one["validation_loss"] == pytest.approx(other["validation_loss"], abs=1e-9)
+        assert one["validation_roc_auc"] == pytest.approx(other["validation_roc_auc"], abs=0.02)
+    right = sum(each["score"] * each["examples"] for each in own) / sum(each["examples"] for each in own)
+    assert found["odd"][-1]["validation_accuracy"] == pytest.approx(right, abs=1e-6)
 
 
 def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):

@@ -73,6 +73,12 @@ static void *take(char **at, size_t bytes)
     return taken;
 }
 
+size_t evaluation_cells(const struct evaluation *evaluation)
+{
+    size_t n = (size_t)evaluation->classes, outputs = (size_t)evaluation->options.outputs;
+    return evaluation->loss_kind == LOSS_SIGMOID ? outputs * 4 : n <= EVALUATION_MAX_CONFUSED ? n * n : 0;
+}
+
 /* Lays everything out from `memory` on and returns how many bytes it takes. */
 static size_t layout(struct evaluation *evaluation, char *memory)
 {
@@ -80,11 +86,13 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     char *at = memory;
     size_t n = (size_t)evaluation->classes, outputs = (size_t)options->outputs, rows = (size_t)options->rows;
     bool regression = !is_of_classes(evaluation->loss_kind);
-    size_t cells = evaluation->loss_kind == LOSS_SIGMOID ? outputs * 4 : n <= EVALUATION_MAX_CONFUSED ? n * n : 0;
+    size_t cells = evaluation_cells(evaluation);
+    size_t bins = options->bins && !regression ? (size_t)evaluation->units * METRICS_BINS * 2 : 0;
     size_t scores = !regression ? rows * (size_t)evaluation->units : evaluation_is_of_inputs(evaluation) ? rows : 0;
     evaluation->class_images = take(&at, n * sizeof(int64_t));
     evaluation->class_correct = take(&at, n * sizeof(int64_t));
     evaluation->confusions = cells > 0 ? take(&at, cells * sizeof(int64_t)) : NULL;
+    evaluation->bins = bins > 0 ? take(&at, bins * sizeof(int64_t)) : NULL;
     evaluation->logits = take(&at, (size_t)chunk_images(options->outputs) * outputs * sizeof(float));
     evaluation->regression = regression ? take(&at, outputs * sizeof(struct regression)) : NULL;
     if (scores > 0 && scores <= EVALUATION_MAX_SCORES) {
@@ -121,17 +129,21 @@ void evaluation_destroy(struct evaluation *evaluation)
     *evaluation = (struct evaluation){0};
 }
 
-static void clear(struct evaluation *evaluation)
+void evaluation_clear(struct evaluation *evaluation)
 {
     size_t n = (size_t)evaluation->classes, outputs = (size_t)evaluation->options.outputs;
     evaluation->images = evaluation->correct = evaluation->flagged = 0;
     evaluation->worst_count = 0;
-    evaluation->loss = 0;
+    evaluation->is_merged = false;
+    evaluation->loss = evaluation->loss_sum = 0;
     evaluation->threshold = NAN;
     memset(evaluation->class_images, 0, n * sizeof *evaluation->class_images);
     memset(evaluation->class_correct, 0, n * sizeof *evaluation->class_correct);
     if (evaluation->confusions) {
-        memset(evaluation->confusions, 0, (n > 0 ? n * n : outputs * 4) * sizeof *evaluation->confusions);
+        memset(evaluation->confusions, 0, evaluation_cells(evaluation) * sizeof *evaluation->confusions);
+    }
+    if (evaluation->bins) {
+        memset(evaluation->bins, 0, (size_t)evaluation->units * METRICS_BINS * 2 * sizeof *evaluation->bins);
     }
     if (evaluation->regression) {
         memset(evaluation->regression, 0, outputs * sizeof *evaluation->regression);
@@ -147,13 +159,22 @@ static double probability(const float *logits, int class, int best, double sum)
     return exp((double)logits[class] - (double)logits[best]) / sum;
 }
 
-/* Probabilities of an example of a table, to be ranked: those that it is of each class, or of the second of two. */
-static void keep_scores(struct evaluation *evaluation, const float *logits, int best, double sum)
+static void keep_score(struct evaluation *evaluation, int unit, double score, bool positive)
 {
-    double *scores = evaluation->scores + evaluation->images * evaluation->units;
+    if (evaluation->scores) {
+        evaluation->scores[evaluation->images * evaluation->units + unit] = score;
+    }
+    if (evaluation->bins) {
+        evaluation->bins[(unit * METRICS_BINS + metrics_bin(score)) * 2 + positive]++;
+    }
+}
+
+/* Probabilities of an example of a table, to be ranked: those that it is of each class, or of the second of two. */
+static void keep_scores(struct evaluation *evaluation, const float *logits, int label, int best, double sum)
+{
     int from = evaluation->classes - evaluation->units;
     for (int i = 0; i < evaluation->units; i++) {
-        scores[i] = probability(logits, from + i, best, sum);
+        keep_score(evaluation, i, probability(logits, from + i, best, sum), label == from + i);
     }
 }
 
@@ -185,9 +206,9 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     for (int c = 0; c < classes; c++) {
         sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
     }
-    evaluation->loss += log(sum) + (double)logits[best] - (double)logits[label];
-    if (evaluation->scores) {
-        keep_scores(evaluation, logits, best, sum);
+    evaluation->loss_sum += log(sum) + (double)logits[best] - (double)logits[label];
+    if (evaluation->scores || evaluation->bins) {
+        keep_scores(evaluation, logits, label, best, sum);
     }
     const int likeliest = best;
     if (classes == 2 && !isnan(evaluation->decision)) {
@@ -215,12 +236,10 @@ static void count_yes_and_no(struct evaluation *evaluation, const float *logits,
         double score = (z < 0 ? small : 1) / (1 + small);
         bool yes = wanted[i] > 0.5f;
         bool predicted = outputs == 1 && !isnan(evaluation->decision) ? score >= evaluation->decision : z > 0;
-        evaluation->loss += ((z > 0 ? z : 0) - z * (double)wanted[i] + log1p(small)) / outputs;
+        evaluation->loss_sum += ((z > 0 ? z : 0) - z * (double)wanted[i] + log1p(small)) / outputs;
         evaluation->confusions[4 * i + 2 * yes + predicted]++;
         right = right && yes == predicted;
-        if (evaluation->scores) {
-            evaluation->scores[evaluation->images * outputs + i] = score;
-        }
+        keep_score(evaluation, i, score, yes);
     }
     evaluation->correct += right;
 }
@@ -254,7 +273,7 @@ static void count_numbers(struct evaluation *evaluation, const float *outputs, c
     for (int i = 0; i < targets; i++) {
         double mean = examples->target_means ? examples->target_means[i] : 0;
         double scale = examples->target_scales ? examples->target_scales[i] : 1;
-        evaluation->loss += number_loss(evaluation, (double)outputs[i] - (double)wanted[i]) / targets;
+        evaluation->loss_sum += number_loss(evaluation, (double)outputs[i] - (double)wanted[i]) / targets;
         regression_add(&evaluation->regression[i], mean + scale * (double)wanted[i], mean + scale * (double)outputs[i],
                        evaluation->options.train->quantile);
     }
@@ -332,7 +351,7 @@ static void measure_yes_and_no(struct evaluation *evaluation)
     evaluation->metrics[METRIC_MCC] = mcc;
 }
 
-static void measure_classes(struct evaluation *evaluation, const struct examples *examples)
+static void measure_classes(struct evaluation *evaluation)
 {
     double *metrics = evaluation->metrics;
     metrics[METRIC_LOG_LOSS] = evaluation->loss;
@@ -343,8 +362,21 @@ static void measure_classes(struct evaluation *evaluation, const struct examples
         metrics[METRIC_F1] = metrics_f1(evaluation->confusions, evaluation->classes);
         metrics[METRIC_MCC] = metrics_mcc(evaluation->confusions, evaluation->classes);
     }
-    if (evaluation->scores && isfinite(evaluation->loss)) {
-        measure_ranks(evaluation, examples);
+}
+
+/* What ranks say, where the scores themselves are elsewhere: as measure_ranks. */
+static void measure_bins(struct evaluation *evaluation)
+{
+    double auc = 0, precision = 0;
+    for (int unit = 0; unit < evaluation->units; unit++) {
+        auc += metrics_bins_roc_auc(evaluation->bins + (ptrdiff_t)unit * METRICS_BINS * 2);
+        precision += metrics_bins_average_precision(evaluation->bins + (ptrdiff_t)unit * METRICS_BINS * 2);
+    }
+    evaluation->metrics[METRIC_ROC_AUC] = auc / evaluation->units;
+    evaluation->metrics[METRIC_AVERAGE_PRECISION] = precision / evaluation->units;
+    if (evaluation_is_binary(evaluation) && !is_decided_by_weights(evaluation->options.train)) {
+        evaluation->threshold = metrics_bins_best_threshold(
+            evaluation->bins, evaluation_best_metric(evaluation->options.train, evaluation->options.targets));
     }
 }
 
@@ -362,7 +394,29 @@ static void measure_numbers(struct evaluation *evaluation)
     evaluation->metrics[METRIC_RMSE] = rmse;
     evaluation->metrics[METRIC_R2] = r2;
     evaluation->metrics[METRIC_PINBALL] = pinball;
-    if (evaluation_finds_threshold(evaluation)) {
+}
+
+void evaluation_measure(struct evaluation *evaluation)
+{
+    evaluation->loss = evaluation->images > 0 ? evaluation->loss_sum / (double)evaluation->images : 0;
+    if (!is_of_classes(evaluation->loss_kind)) {
+        measure_numbers(evaluation);
+    } else if (evaluation->images > 0) {
+        measure_classes(evaluation);
+        if (evaluation->bins && isfinite(evaluation->loss)) {
+            measure_bins(evaluation);
+        }
+    }
+}
+
+/* What takes the scores themselves. */
+static void measure_scores(struct evaluation *evaluation, const struct examples *examples)
+{
+    if (is_of_classes(evaluation->loss_kind)) {
+        if (evaluation->images > 0 && isfinite(evaluation->loss)) {
+            measure_ranks(evaluation, examples);
+        }
+    } else if (evaluation_finds_threshold(evaluation)) {
         evaluation->threshold =
             metrics_quantile(evaluation->scores, (int)evaluation->images, evaluation->options.train->anomaly_quantile);
     }
@@ -373,7 +427,7 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
 {
     int outputs = evaluation->options.outputs, chunk = chunk_images(outputs);
     assert(!evaluation->scores || examples->count <= evaluation->options.rows);
-    clear(evaluation);
+    evaluation_clear(evaluation);
     for (int first = 0; first < examples->count; first += chunk) {
         int count = examples->count - first < chunk ? examples->count - first : chunk;
         if (!engine->table->forward(engine, averaged, examples, first, count, evaluation->logits, error)) {
@@ -383,13 +437,9 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
             count_example(evaluation, examples, first + i, evaluation->logits + (size_t)i * (size_t)outputs);
         }
     }
-    if (evaluation->images > 0) {
-        evaluation->loss /= (double)evaluation->images;
-    }
-    if (!is_of_classes(evaluation->loss_kind)) {
-        measure_numbers(evaluation);
-    } else if (evaluation->images > 0) {
-        measure_classes(evaluation, examples);
+    evaluation_measure(evaluation);
+    if (evaluation->scores) {
+        measure_scores(evaluation, examples);
     }
     return true;
 }

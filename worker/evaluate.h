@@ -28,6 +28,7 @@ struct evaluation_options {
     int rows;                         /* most examples of a table that will be evaluated at once; 0: pictures */
     int targets;                      /* target values of a row; 0: labels */
     const struct schema *schema;      /* of a table, borrowed: what classes and targets are called; NULL: numbers */
+    bool bins; /* scores are counted in bins too, so that evaluations can be merged (worker/evaluation_part.h) */
 };
 
 /* An example in the wrong class, and how sure of that the model was. */
@@ -45,6 +46,7 @@ struct evaluation {
     int classes;              /* of softmax; else 0 */
     int64_t images, correct;  /* examples; those all of whose labels are right */
     double loss;              /* mean, without weights; not finite if the model is broken */
+    double loss_sum;          /* over the examples */
     int64_t *class_images;    /* [classes] */
     int64_t *class_correct;   /* [classes] */
     int64_t *confusions;      /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
@@ -54,6 +56,7 @@ struct evaluation {
     double metrics[METRICS]; /* NaN: not defined, or not known */
     int units;               /* outputs whose scores are ranked: 1 if there are two classes */
     struct scored *ranked;   /* [images]: scores of a binary model, sorted; NULL: it is none, or too large */
+    bool is_merged;          /* others were added since (worker/evaluation_part.h): ranked and worst are of a part */
     /*
      * What `decision` should be, by these examples: of a binary model the best by best_metric (metrics.h), unless
      * weights of classes decide, of one that learns the inputs the quantile of the errors; NaN: not known.
@@ -62,6 +65,7 @@ struct evaluation {
     int64_t flagged;               /* rows that are anomalies by `decision` */
     double *scores;                /* [rows, units], or a row's reconstruction error each; NULL: too many */
     struct regression *regression; /* [targets], of numbers */
+    int64_t *bins;                 /* [units, METRICS_BINS, 2]: no and yes by score (metrics.h); NULL: not wanted */
     float *logits;                 /* scratch */
     void *memory;
 };
@@ -92,6 +96,15 @@ const char *evaluation_name(const struct evaluation *evaluation, int output, cha
 /* Runs all examples through the model; averaged: through its moving averages. Fails only if the engine does. */
 bool evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged, const struct examples *examples,
               struct error *error);
+
+/* The figures that follow from counts, sums and bins alone. images, loss_sum and all of these were changed. */
+void evaluation_measure(struct evaluation *evaluation);
+
+/* All that is counted, as before the first example. */
+void evaluation_clear(struct evaluation *evaluation);
+
+/* Cells of `confusions`; 0: there is no table. */
+size_t evaluation_cells(const struct evaluation *evaluation);
 
 /* correct / images; 0 without images. */
 double evaluation_accuracy(const struct evaluation *evaluation);

@@ -200,6 +200,71 @@ double metrics_best_threshold(const struct scored *sorted, int count, enum metri
     }
 }
 
+/* --- Scores in bins --- */
+
+enum { BINS_PER_LOGIT = 16 };
+
+int metrics_bin(double score)
+{
+    const double logit = log(score / (1 - score)); /* of 0 and 1: infinite */
+    const double bin = floor(logit * BINS_PER_LOGIT) + METRICS_BINS / 2;
+    return bin > 0 ? (bin < METRICS_BINS ? (int)bin : METRICS_BINS - 1) : 0;
+}
+
+static void bins_totals(const int64_t *bins, int64_t *none, int64_t *all)
+{
+    *none = *all = 0;
+    for (int i = 0; i < METRICS_BINS; i++) {
+        *none += bins[2 * i];
+        *all += bins[2 * i + 1];
+    }
+}
+
+double metrics_bins_roc_auc(const int64_t *bins)
+{
+    int64_t all, none, above = 0;
+    double area = 0;
+    bins_totals(bins, &none, &all);
+    for (int i = METRICS_BINS - 1; i >= 0; i--) {
+        area += (double)bins[2 * i] * ((double)above + (double)bins[2 * i + 1] / 2);
+        above += bins[2 * i + 1];
+    }
+    return all > 0 && none > 0 ? area / ((double)all * (double)none) : NAN;
+}
+
+double metrics_bins_average_precision(const int64_t *bins)
+{
+    int64_t all, none, taken = 0, found = 0;
+    double sum = 0;
+    bins_totals(bins, &none, &all);
+    for (int i = METRICS_BINS - 1; i >= 0; i--) {
+        taken += bins[2 * i] + bins[2 * i + 1];
+        found += bins[2 * i + 1];
+        sum += bins[2 * i + 1] > 0 ? (double)bins[2 * i + 1] * ((double)found / (double)taken) : 0;
+    }
+    return all > 0 ? sum / (double)all : NAN;
+}
+
+double metrics_bins_best_threshold(const int64_t *bins, enum metric metric)
+{
+    int64_t all, none, taken = 0, found = 0;
+    double chosen = 0.5, best = -INFINITY;
+    metric = metrics_of_threshold(metric);
+    bins_totals(bins, &none, &all);
+    for (int i = METRICS_BINS - 1; i >= 0; i--) {
+        taken += bins[2 * i] + bins[2 * i + 1];
+        found += bins[2 * i + 1];
+        const double logit = (double)(i - METRICS_BINS / 2) / BINS_PER_LOGIT;
+        const double threshold = i > 0 ? 1 / (1 + exp(-logit)) : 0;
+        const double worth = worth_of_cut(metric, taken, found, all + none, all);
+        if (worth > best || (worth == best && fabs(threshold - 0.5) < fabs(chosen - 0.5))) {
+            best = worth;
+            chosen = threshold;
+        }
+    }
+    return chosen;
+}
+
 void metrics_pr_point(const struct scored *sorted, int count, double threshold, struct pr_point *point)
 {
     int64_t all = positives(sorted, count);
@@ -255,6 +320,25 @@ void regression_add(struct regression *regression, double target, double predict
     regression->pinball += error >= 0 ? quantile * error : (quantile - 1) * error;
     regression->mean += from_mean / (double)regression->count; /* Welford: no cancellation far from zero */
     regression->spread += from_mean * (target - regression->mean);
+}
+
+void regression_merge(struct regression *regression, const struct regression *other)
+{
+    const double before = (double)regression->count, more = (double)other->count, all = before + more;
+    const double apart = other->mean - regression->mean;
+    if (other->count == 0) {
+        return;
+    }
+    if (regression->count == 0) {
+        *regression = *other;
+        return;
+    }
+    regression->count += other->count;
+    regression->absolute += other->absolute;
+    regression->squared += other->squared;
+    regression->pinball += other->pinball;
+    regression->mean += apart * more / all;
+    regression->spread += other->spread + apart * apart * before * more / all;
 }
 
 static double per_example(const struct regression *regression, double sum)

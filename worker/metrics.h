@@ -51,6 +51,22 @@ struct pr_point {
 };
 void metrics_pr_point(const struct scored *sorted, int count, double threshold, struct pr_point *point);
 
+/*
+ * --- Scores in bins, so that counts of several places can be added up ---
+ *
+ * Bins are equally wide by the logit of the score, log(score / (1 - score)), 16 to each unit of it from -16 to 16;
+ * scores beyond belong to the outermost. bins: [METRICS_BINS, 2]: how many no and yes have such a score, the lowest
+ * scores first. Those of one bin count as equal: ROC AUC is off by at most half the share of pairs of a yes and a no
+ * that are in one bin.
+ */
+enum { METRICS_BINS = 512 };
+int metrics_bin(double score); /* of a NaN: the first */
+double metrics_bins_roc_auc(const int64_t *bins);
+double metrics_bins_average_precision(const int64_t *bins);
+
+/* As metrics_best_threshold, of those between two bins. */
+double metrics_bins_best_threshold(const int64_t *bins, enum metric metric);
+
 /* --- Reconstructions --- */
 
 /* The mean squared difference between what a model makes of its inputs and the inputs. */
@@ -68,6 +84,7 @@ struct regression {
 };
 
 void regression_add(struct regression *regression, double target, double predicted, double quantile);
+void regression_merge(struct regression *regression, const struct regression *other); /* as if all had been added */
 double regression_mae(const struct regression *regression);
 double regression_rmse(const struct regression *regression);
 double regression_r2(const struct regression *regression);

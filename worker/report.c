@@ -207,6 +207,44 @@ static void format_metrics(char *text, size_t size, const struct report_validati
     }
 }
 
+static cJSON *json_of_workers(const struct validators *validators, int count)
+{
+    cJSON *array = cJSON_CreateArray();
+    for (int i = 0; i < count; i++) {
+        const struct worker_score *each = &validators->scores[i];
+        cJSON *object = cJSON_CreateObject();
+        cJSON_AddNumberToObject(object, "worker", each->worker);
+        cJSON_AddNumberToObject(object, "examples", (double)each->examples);
+        if (isnan(each->score)) {
+            cJSON_AddNullToObject(object, "score");
+        } else {
+            cJSON_AddNumberToObject(object, "score", each->score);
+        }
+        cJSON_AddItemToArray(array, object);
+    }
+    return array;
+}
+
+enum { NAMED_WORST = 8 /* of the worst tenth, in a line */ };
+
+/* ", of 20 workers' 1,234 rows (1 did not tell); worst tenth: worker 3 0.8123 of 60, ..." */
+static void format_validators(char *text, size_t size, const struct report_validation *validation)
+{
+    const struct validators *validators = validation->validators;
+    char rows[COUNT_TEXT];
+    size_t used = 0;
+    count_text(rows, validation->evaluation->images);
+    used += (size_t)snprintf(text, size, ",rows=%s of %d workers", rows, validators->count);
+    if (validators->missing > 0 && used < size) {
+        used += (size_t)snprintf(text + used, size - used, " (%d did not tell)", validators->missing);
+    }
+    for (int i = 0; i < validators->worst && i < NAMED_WORST && used < size; i++) {
+        const struct worker_score *each = &validators->scores[i];
+        used += (size_t)snprintf(text + used, size - used, "%s worker %d %.4f of %lld", i == 0 ? "; worst tenth:" : ",",
+                                 each->worker, report_number(each->score), (long long)each->examples);
+    }
+}
+
 void report_validation(const struct report_validation *validation)
 {
     const struct evaluation *evaluation = validation->evaluation;
@@ -226,18 +264,29 @@ void report_validation(const struct report_validation *validation)
         }
         cJSON_AddNumberToObject(fields, metric_key(key, "best", validation->metric), validation->best_score);
         cJSON_AddNumberToObject(fields, "best_step", (double)validation->best_step);
+        if (validation->validators->count > 0) {
+            cJSON_AddNumberToObject(fields, "validation_examples", (double)evaluation->images);
+            cJSON_AddNumberToObject(fields, "validators", validation->validators->count);
+            cJSON_AddNumberToObject(fields, "validators_missing", validation->validators->missing);
+            cJSON_AddItemToObject(fields, "worst_tenth",
+                                  json_of_workers(validation->validators, validation->validators->worst));
+        }
         log_event("validation", fields, NULL);
         return;
     }
     if (!validation->quiet) {
-        char best[80] = "", metrics[256];
+        char best[80] = "", metrics[256], validators[512] = "";
         if (validation->best_step != validation->global_step) {
             snprintf(best, sizeof best, " (best %.4f at step %lld)", validation->best_score,
                      (long long)validation->best_step);
         }
         format_metrics(metrics, sizeof metrics, validation);
-        log_info("worker=%d,epoch=%lld,global_step=%lld,%svalidation_loss=%.4f%s", validation->worker,
-                 (long long)validation->epoch, (long long)validation->global_step, metrics, evaluation->loss, best);
+        if (validation->validators->count > 0) {
+            format_validators(validators, sizeof validators, validation);
+        }
+        log_info("worker=%d,epoch=%lld,global_step=%lld,%svalidation_loss=%.4f%s%s", validation->worker,
+                 (long long)validation->epoch, (long long)validation->global_step, metrics, evaluation->loss, best,
+                 validators);
     }
 }
 

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "ps/store/model.h"
 #include "worker/evaluate.h"
+#include "worker/validators.h"
 
 /* For printing: a NaN without its sign, which depends on the kernels and means nothing. */
 double report_number(double value);
@@ -47,6 +48,7 @@ struct report_validation {
     enum metric metric; /* that decides which model is best */
     double best_score;  /* of it */
     int64_t best_step;
+    const struct validators *validators;
     bool quiet; /* no text: a progress line shows it */
 };
 void report_validation(const struct report_validation *validation);

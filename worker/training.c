@@ -91,6 +91,12 @@ static void look_for_end(struct training *training)
 
 /* --- The plan --- */
 
+/* Is there anything to validate on, here or with others? */
+static bool has_validation(const struct training *training)
+{
+    return training->dataset->validation.count > 0 || config_validates_together(training->config);
+}
+
 bool training_check_data(const struct training *training, struct error *error)
 {
     const struct config_train *train = &training->config->train;
@@ -108,7 +114,7 @@ bool training_check_data(const struct training *training, struct error *error)
     }
     /* A size of 0 would have been refused with the config. */
     return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
-           training->dataset->validation.count > 0 ||
+           has_validation(training) ||
            error_set(error,
                      "train.target_metric, target_accuracy and patience are measured on the validation examples, and a "
                      "tenth of %d examples (data.validation_size=auto) is none: set --validation_size to 1 or more",
@@ -290,7 +296,8 @@ static void note_threshold(struct checkpoint_info *record, const struct evaluati
 }
 
 /* Takes down what the evaluation found; true if it never was better. */
-static bool note_validation(struct training *training, const struct held_model *held)
+static bool note_validation(struct training *training, const struct held_model *held,
+                            const struct validators *validators)
 {
     const struct evaluation *evaluation = &training->evaluation;
     struct checkpoint_info *record = held->record;
@@ -311,7 +318,7 @@ static bool note_validation(struct training *training, const struct held_model *
     }
     record->bad_validations = is_best ? 0 : record->bad_validations + 1;
     training->shown_validation = shown_score(record);
-    summary_validation(training->summary, held->global_step, evaluation);
+    summary_validation(training->summary, held->global_step, evaluation, validators);
     report_validation(&(struct report_validation){
         .worker = training->config->cluster.task_index,
         .epoch = plan_epoch(&training->plan, held->global_step),
@@ -320,6 +327,7 @@ static bool note_validation(struct training *training, const struct held_model *
         .metric = training->metric,
         .best_score = record->best_score,
         .best_step = record->best_step,
+        .validators = validators,
         .quiet = training->progress.active,
     });
     observed_validation(evaluation, training->metric, held);
@@ -336,19 +344,30 @@ static bool evaluate_on(struct training *training, const struct examples *exampl
            training_fail(training);
 }
 
+/* On the validation examples, those of other workers too where they have some of their own. */
+static bool evaluate_held(struct training *training, const struct held_model *held, struct validators *validators)
+{
+    const struct updater_table *table = training->updater->table;
+    *validators = (struct validators){.count = 0};
+    return evaluate_on(training, &training->dataset->validation) &&
+           (!table->gather ||
+            table->gather(training->updater, held->global_step, training->metric, &training->evaluation, validators));
+}
+
 /* True if the model never was better. */
 static bool validate(struct training *training)
 {
     PROFILE("validate");
     const struct updater_table *table = training->updater->table;
     struct held_model held;
+    struct validators validators;
     if (!table->hold(training->updater, &held)) {
         return false; /* the next validation is not far */
     }
     observe_state(BOARD_VALIDATING);
-    const bool done = evaluate_on(training, &training->dataset->validation);
+    const bool done = evaluate_held(training, &held, &validators);
     const bool is_finite = done && isfinite(training->evaluation.loss);
-    const bool is_best = is_finite && note_validation(training, &held);
+    const bool is_best = is_finite && training->evaluation.images > 0 && note_validation(training, &held, &validators);
     table->release(training->updater, is_best);
     if (done && !is_finite) {
         training_fail_not_finite(training, "the validation loss", training->evaluation.loss, held.global_step);
@@ -364,8 +383,9 @@ static void find_last_threshold(struct training *training)
 {
     const struct updater_table *table = training->updater->table;
     struct held_model held;
+    struct validators validators;
     if (evaluation_finds_threshold(&training->evaluation) && table->hold(training->updater, &held)) {
-        if (evaluate_on(training, &training->dataset->validation)) {
+        if (evaluate_held(training, &held, &validators)) {
             note_threshold(held.record, &training->evaluation);
         }
         table->release(training->updater, false);
@@ -381,7 +401,7 @@ static bool do_what_is_due(struct training *training, int64_t before)
         report_progress(training);
     }
     summarise_if_due(training, before);
-    if (!training->test || training->dataset->validation.count == 0) {
+    if (!training->test || !has_validation(training)) {
         return false;
     }
     if (plan_validation_due(plan, before, step)) {
@@ -463,7 +483,9 @@ static bool create_evaluation(struct training *training)
                                                .outputs = model->widths[model->layer_count],
                                                .rows = examples_are_rows(&dataset->train) ? rows : 0,
                                                .targets = dataset->train.targets,
-                                               .schema = dataset->schema};
+                                               .schema = dataset->schema,
+                                               .bins = examples_are_rows(&dataset->train) &&
+                                                       config_validates_together(training->config)};
     return evaluation_create(&training->evaluation, &options, &training->error);
 }
 

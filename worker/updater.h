@@ -15,7 +15,9 @@
 #include <stdint.h>
 
 #include "ps/checkpoint/checkpoint.h"
+#include "worker/evaluate.h"
 #include "worker/summary/summary.h"
+#include "worker/validators.h"
 
 /* Where training begins. */
 struct updater_start {
@@ -66,6 +68,13 @@ struct updater_table {
      */
     bool (*hold)(struct updater *updater, struct held_model *held);
     void (*release)(struct updater *updater, bool is_best);
+
+    /*
+     * While a model is held and `evaluation` is of it: adds what other workers found on rows of their own. False: the
+     * training is stopped. NULL: nobody else validates.
+     */
+    bool (*gather)(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
+                   struct validators *validators);
 
     /* What a cluster adds to a summary, over the steps since the last one. NULL: nothing. */
     void (*summarise)(struct updater *updater, int64_t steps, struct summary_cluster *cluster);

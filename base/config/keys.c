@@ -27,6 +27,7 @@ static const char *const headers[] = {"auto", "yes", "no", NULL};
 static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", "own", NULL};
 static const char *const outer_optimizers[] = {"average", "momentum", "nesterov", "adam", NULL};
+static const char *const validators[] = {"auto", "chief", "workers", NULL};
 static const char *const aggregates[] = {"mean", "trimmed_mean", "median", NULL};
 static const char *const round_weights[] = {"examples", "equal", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
@@ -274,6 +275,10 @@ const struct config_key config_keys[] = {
     {"train", "best_metric", KEY_WORD, AT(train.best_metric), .words = metrics, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "validation metric that decides which model is best; auto = accuracy of classes, rmse of numbers"},
+    {"train", "validate_by", KEY_WORD, AT(train.validate_by), .words = validators, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "whose held-out rows a validation is of, with data_sharding=own: the chief's, or those of all "
+                    "workers; auto = all with issync and validate_steps, and no ema_decay"},
     {"train", "target_metric", KEY_NUMBER, AT(train.target_metric), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop once best_metric is this good on validation data; 0 = never"},

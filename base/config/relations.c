@@ -331,6 +331,27 @@ static bool check_own_data(const struct config *config, struct error *error)
     return true;
 }
 
+/* All that validate have to hold the same model. */
+static bool check_validate_by(const struct config *config, struct error *error)
+{
+    if (config->train.validate_by != VALIDATE_BY_WORKERS) {
+        return true;
+    }
+    if (config->data.data_sharding != SHARDING_OWN) {
+        error_set(error, "workers needs rows that each of them has for itself: set data_sharding=own, or use auto");
+    } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync) {
+        error_set(error, "workers needs a model that all hold at one step: set issync=1, or use auto");
+    } else if (config->output.validate_steps == 0) {
+        error_set(error, "workers needs steps at which all validate, and epochs end elsewhere for each: set "
+                         "validate_steps");
+    } else if (config->train.ema_decay > 0) {
+        error_set(error, "workers validates what workers hold, and averages (ema_decay) they do not; use auto");
+    } else {
+        return true;
+    }
+    return blame(config, "train", "validate_by", error);
+}
+
 /* A worker beyond worker_hosts has no shard of the data, and the chief's data server does not know it. */
 static bool check_elastic(const struct config *config, struct error *error)
 {
@@ -347,7 +368,7 @@ bool config_check_relations(const struct config *config, struct error *error)
     return check_hosts_disjoint(config, error) && check_steps(config, error) && check_devices(config, error) &&
            check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
            check_synchronous(config, error) && check_rounds(config, error) && check_own_data(config, error) &&
-           check_elastic(config, error);
+           check_validate_by(config, error) && check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

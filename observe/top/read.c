@@ -49,6 +49,16 @@ static void read_rounds(const cJSON *object, struct board_rounds *rounds)
     }
 }
 
+static void read_own(const cJSON *object, struct board_own *own)
+{
+    if (object) {
+        own->examples = integer(object, "examples", 0);
+        own->step = integer(object, "step", 0);
+        own->score = number(object, "score");
+        own->is_worst = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "is_worst"));
+    }
+}
+
 static void read_member(const cJSON *object, struct board_member *member)
 {
     COPY(member->role, object, "role");
@@ -77,6 +87,7 @@ static void read_member(const cJSON *object, struct board_member *member)
     member->cpu_percent = number(object, "cpu_percent");
     member->gpu_percent = number(object, "gpu_percent");
     read_rounds(cJSON_GetObjectItemCaseSensitive(object, "rounds"), &member->rounds);
+    read_own(cJSON_GetObjectItemCaseSensitive(object, "validation"), &member->own);
 }
 
 static void read_members(const cJSON *members, struct board *board)

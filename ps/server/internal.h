@@ -103,6 +103,18 @@ struct server {
     } * figures; /* [workers]: of each one's own rows */
     size_t figures_bytes;
 
+    struct validation {
+        uint32_t generation;
+        int64_t step;      /* of the model */
+        uint64_t examples; /* 0: it has told nothing */
+        float score;
+        bool rises, is_worst; /* a larger score is better; it is of the worst tenth of those who told of that step */
+        uint8_t *bytes;       /* [size], for the chief */
+        size_t size;
+    } * validations; /* [workers]: of each one's own rows, the last */
+    size_t validation_bytes;
+    bool *tells; /* [workers]: it is of a version that tells */
+
     uint64_t orders_of;  /* the incarnation of worker 0 that ordered snapshots last */
     int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they do not wait */
     double held_since_s; /* since then */

@@ -171,6 +171,12 @@ static void make_other_request(uint16_t type, union message *message, struct bor
     case MESSAGE_figures:
         message->figures.worker = take() % 8 - 1;
         break;
+    case MESSAGE_validated:
+        message->validated = (struct message_validated){take_step(), take() % 4, take_float(), take() % 2};
+        break;
+    case MESSAGE_validate:
+        message->validate = (struct message_validate){take_step(), take() % 2, take() % 4, take_float(), take() % 2};
+        break;
     default:
         break;
     }
@@ -208,12 +214,12 @@ static size_t pack_bulk(enum dtype dtype, const struct ranges *ranges, float val
 static void send_frame(struct serving_session *one)
 {
     static const uint16_t types[] = {
-        MESSAGE_push,          MESSAGE_push,        MESSAGE_pull,    MESSAGE_begin_restore, MESSAGE_write,
-        MESSAGE_end_restore,   MESSAGE_get_model,   MESSAGE_read,    MESSAGE_snapshot,      MESSAGE_release,
-        MESSAGE_heartbeat,     MESSAGE_end_job,     MESSAGE_leave,   MESSAGE_get_status,    MESSAGE_staged,
-        MESSAGE_get_aggregate, MESSAGE_ping,        MESSAGE_pong,    MESSAGE_report,        MESSAGE_propose,
-        MESSAGE_abort_rollout, MESSAGE_get_batches, MESSAGE_welcome, MESSAGE_done,          MESSAGE_describe,
-        MESSAGE_layers,        MESSAGE_figures,
+        MESSAGE_push,          MESSAGE_push,        MESSAGE_pull,      MESSAGE_begin_restore, MESSAGE_write,
+        MESSAGE_end_restore,   MESSAGE_get_model,   MESSAGE_read,      MESSAGE_snapshot,      MESSAGE_release,
+        MESSAGE_heartbeat,     MESSAGE_end_job,     MESSAGE_leave,     MESSAGE_get_status,    MESSAGE_staged,
+        MESSAGE_get_aggregate, MESSAGE_ping,        MESSAGE_pong,      MESSAGE_report,        MESSAGE_propose,
+        MESSAGE_abort_rollout, MESSAGE_get_batches, MESSAGE_welcome,   MESSAGE_done,          MESSAGE_describe,
+        MESSAGE_layers,        MESSAGE_figures,     MESSAGE_validated, MESSAGE_validate,
     };
     static struct borrowed borrowed;
     union message message;
@@ -251,7 +257,7 @@ static void send_frame(struct serving_session *one)
             borrowed.bulk[i] = value;
         }
     }
-    if (type == MESSAGE_figures) { /* some text, or a question */
+    if (type == MESSAGE_figures || type == MESSAGE_validated) { /* some text, or none */
         bulk.iov_len = (size_t)(take() % 4) << (take() % 12);
         memset(borrowed.bulk, '{', bulk.iov_len);
     }

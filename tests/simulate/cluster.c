@@ -251,6 +251,7 @@ static void draw_rounds(void)
     oracle.local_steps = 2 + oracle.seed % 4;
     set("local_steps", "%d", oracle.local_steps);
     set("data_sharding", "own");
+    set("validate_steps", "%d", oracle.seed % 4);
     if (chance(2) == 0) {
         oracle.participation = 0.1 + 0.8 * chance_real();
         oracle.over_selection = chance(2) == 0 ? 1 + 2 * chance_real() : 1;

@@ -69,11 +69,19 @@ static bool engine_forward(struct engine *base, bool averaged, const struct exam
                            float *logits, struct error *error)
 {
     const struct odd_engine *engine = (struct odd_engine *)base;
+    const size_t classes = (size_t)engine->model->variables[1].cols;
+    float local_steps = 0; /* that the model has seen: what is right depends on it */
     (void)averaged;
     (void)examples;
-    (void)first;
     (void)error;
-    memset(logits, 0, (size_t)count * (size_t)engine->model->variables[1].cols * sizeof *logits);
+    for (int col = 0; col < engine->model->variables[0].cols; col++) {
+        local_steps += engine->parameters[engine->model->variables[0].offset + (size_t)col];
+    }
+    const int64_t step = lroundf(local_steps / (float)oracle.local_steps);
+    memset(logits, 0, (size_t)count * classes * sizeof *logits);
+    for (int i = 0; i < count; i++) {
+        logits[(size_t)i * classes + !oracle_is_right(engine->worker, step, first + i)] = 1;
+    }
     return true;
 }
 
@@ -180,7 +188,7 @@ bool __wrap_load_data(struct dataset *dataset, struct examples *test, struct con
     bool done = make_examples(&dataset->train, count, pixels, error);
     if (done) {
         dataset->validation = dataset->train;
-        dataset->validation.count = 0;
+        dataset->validation.count = config->output.validate_steps > 0 ? oracle_held_out(config->cluster.task_index) : 0;
     } else {
         examples_free(&dataset->train);
     }

@@ -17,6 +17,7 @@
  *    restores one goes on in that way;
  *  - a round of some asks as many as it is to, of those who are there, in the order that seed and round say; it is made
  *    of differences of those who were told so, and once its time is over it waits for nobody;
+ *  - what workers found in validations of a step is added up once for each, and is of the model of that step;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
 #include "tests/simulate/oracle.h"
@@ -34,6 +35,7 @@
 #include "worker/data/table/schema.h"
 #include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/exchange/push_pull.h"
+#include "worker/report.h"
 #include "base/random/sampler.h"
 
 enum { MOST_PUSHES = 8192, FLOATS = (ORACLE_ROWS + 1) * 16, MOST_BYTES = 96 << 20 };
@@ -740,6 +742,47 @@ static void check_state(const float *parameters, int64_t step)
     }
 }
 
+/* By the rows that each worker holds out. */
+static int rights_of(int worker, int64_t step)
+{
+    int count = 0;
+    for (int i = 0; i < oracle_held_out(worker); i++) {
+        count += oracle_is_right(worker, step, i);
+    }
+    return count;
+}
+
+WRAP(void, report_validation, const struct report_validation *validation)
+{
+    const struct validators *validators = validation->validators;
+    const int64_t step = validation->global_step;
+    unsigned seen = 0;
+    int rows = 0, rights = 0;
+    for (int i = 0; i < validators->count; i++) {
+        const struct worker_score *each = &validators->scores[i];
+        const int held_out = oracle_held_out(each->worker);
+        if ((seen & 1U << each->worker) != 0) {
+            fail("worker %d counts twice in the validation of step %lld", each->worker, (long long)step);
+        }
+        if (each->examples != held_out ||
+            (held_out > 0 && fabs(each->score - (double)rights_of(each->worker, step) / held_out) > 1e-6)) {
+            fail("worker %d is said to be right about %g of %lld at step %lld", each->worker, each->score,
+                 (long long)each->examples, (long long)step);
+        }
+        seen |= 1U << each->worker;
+        rows += held_out;
+        rights += rights_of(each->worker, step);
+    }
+    if (validators->count > 0 &&
+        (validation->evaluation->images != rows || validation->evaluation->correct != rights)) {
+        fail("the validation of step %lld adds up to %lld of %lld, not %d of %d", (long long)step,
+             (long long)validation->evaluation->correct, (long long)validation->evaluation->images, rights, rows);
+    }
+    say("step %lld is validated by %d workers, %d are missing", (long long)step, validators->count,
+        validators->missing);
+    __real_report_validation(validation);
+}
+
 WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
      const struct checkpoint_info *info, struct error *error)
 {
@@ -757,7 +800,7 @@ WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets
     }
     bool done = __real_checkpoint_folder_save(folder, targets, state, info, error);
     say("checkpoint of step %lld: %s", (long long)step, done ? "written" : error->text);
-    if (done) {
+    if (done && (targets & ~CHECKPOINT_BEST) != 0) { /* the best one is not what a chief goes on from */
         written_step = step;
     }
     return done;

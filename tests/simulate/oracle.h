@@ -38,6 +38,17 @@ static inline int oracle_examples(int worker)
     return oracle.local_steps > 1 ? EXAMPLES - worker : EXAMPLES;
 }
 
+/* How many of them it holds out, and whether the model of a step is right about one of these. */
+static inline int oracle_held_out(int worker)
+{
+    return oracle.has_table ? 0 : (worker + 1) % 4;
+}
+
+static inline bool oracle_is_right(int worker, int64_t step, int example)
+{
+    return (worker + step + example) % 3 != 0;
+}
+
 /* The part of a gradient that depends on what it was computed from. */
 float engine_mix(float parameter, int worker, int draw, int col);
 

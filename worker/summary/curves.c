@@ -108,7 +108,7 @@ void curves_put(struct event *event, const struct evaluation *evaluation)
             put_table(event, evaluation);
         }
     }
-    if (evaluation->ranked && evaluation_is_binary(evaluation)) {
+    if (evaluation->ranked && !evaluation->is_merged && evaluation_is_binary(evaluation)) {
         put_pr_curve(event, evaluation);
     }
 }

@@ -330,12 +330,29 @@ static void put_metrics(struct summary *summary, const char *of, const struct ev
     }
 }
 
-void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation)
+/* Of workers that validate on rows of their own. */
+static void put_validators(struct summary *summary, const struct validators *validators)
+{
+    double worst = 0;
+    for (int i = 0; i < validators->worst; i++) {
+        worst += validators->scores[i].score / validators->worst;
+    }
+    event_scalar(&summary->event, "validation/workers", validators->count);
+    if (validators->worst > 0 && !isnan(worst)) {
+        event_scalar(&summary->event, "validation/worst_tenth", worst);
+    }
+}
+
+void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation,
+                        const struct validators *validators)
 {
     if (summary && !summary->broken) {
         event_begin(&summary->event, clock_wall_s(), global_step);
         put_metrics(summary, "validation", evaluation);
         event_scalar(&summary->event, "validation/loss", evaluation->loss);
+        if (validators->count > 0) {
+            put_validators(summary, validators);
+        }
         if (evaluation->options.rows > 0) {
             curves_put(&summary->event, evaluation);
         }

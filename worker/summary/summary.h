@@ -27,6 +27,7 @@
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/evaluate.h"
+#include "worker/validators.h"
 
 enum { SUMMARY_HISTOGRAMS = 5, SUMMARY_IMAGES = 3 };
 
@@ -70,7 +71,8 @@ struct summary_step {
 };
 
 void summary_write(struct summary *summary, const struct summary_step *step);
-void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
+void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation,
+                        const struct validators *validators);
 void summary_test(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
 
 /* succeeded: what the HParams page says of the run. */

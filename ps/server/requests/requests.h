@@ -127,6 +127,10 @@ bool serve_describe(struct session *session, struct error *error);
 bool serve_layers(struct session *session, struct error *error);
 bool serve_figures(struct session *session, struct error *error);
 
+/* Validations of workers' own rows: validations.c. */
+bool serve_validated(struct session *session, struct error *error);
+bool serve_validate(struct session *session, struct error *error);
+
 /* Programs that are rolled out: programs.c. */
 bool serve_offer_program(struct session *session, struct error *error);
 bool serve_put_program(struct session *session, struct error *error);

@@ -91,6 +91,7 @@ static bool may_ask(const struct session *session, uint16_t type)
     case MESSAGE_snapshot:
     case MESSAGE_release:
     case MESSAGE_end_job:
+    case MESSAGE_validate:
         return session->worker == 0;
     case MESSAGE_staged:
     case MESSAGE_get_aggregate:
@@ -98,6 +99,25 @@ static bool may_ask(const struct session *session, uint16_t type)
                session->server->job.coordinator == session->server->index;
     default:
         return session->worker >= 0;
+    }
+}
+
+/* Of rollouts, of configs and programs. */
+static bool answer_of_rollout(struct session *session, struct error *error)
+{
+    switch (session->channel->frame.type) {
+    case MESSAGE_report:
+        return serve_report(session, error);
+    case MESSAGE_propose:
+        return serve_propose(session, error);
+    case MESSAGE_abort_rollout:
+        return serve_abort_rollout(session, error);
+    case MESSAGE_offer_program:
+        return serve_offer_program(session, error);
+    case MESSAGE_put_program:
+        return serve_put_program(session, error);
+    default:
+        return serve_get_program(session, error);
     }
 }
 
@@ -152,18 +172,17 @@ static bool answer(struct session *session, struct error *error)
         return serve_layers(session, error);
     case MESSAGE_figures:
         return serve_figures(session, error);
+    case MESSAGE_validated:
+        return serve_validated(session, error);
+    case MESSAGE_validate:
+        return serve_validate(session, error);
     case MESSAGE_report:
-        return serve_report(session, error);
     case MESSAGE_propose:
-        return serve_propose(session, error);
     case MESSAGE_abort_rollout:
-        return serve_abort_rollout(session, error);
     case MESSAGE_offer_program:
-        return serve_offer_program(session, error);
     case MESSAGE_put_program:
-        return serve_put_program(session, error);
     case MESSAGE_get_program:
-        return serve_get_program(session, error);
+        return answer_of_rollout(session, error);
     case MESSAGE_ping:
         return serve_ping(session, error);
     case MESSAGE_pong:

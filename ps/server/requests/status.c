@@ -100,9 +100,11 @@ static void describe_worker(const struct job *job, int index, const struct job_w
     };
 }
 
-static void describe_rounds(const struct job *job, int index, struct message_rounds *rounds)
+static void describe_rounds(const struct server *server, int index, struct message_rounds *rounds)
 {
+    const struct job *job = &server->job;
     const struct job_worker *worker = &job->workers[index];
+    const struct validation *validation = &server->validations[index];
     *rounds = (struct message_rounds){
         .worker = index,
         .is_asked = config_asks_some(&job->config.train) && job_token(job, index, job->global_step) >= 0,
@@ -112,6 +114,10 @@ static void describe_rounds(const struct job *job, int index, struct message_rou
         .missed = (uint64_t)worker->missed,
         .cosine = worker->cosine,
         .norm = worker->norm,
+        .validated = validation->examples,
+        .validated_step = validation->step,
+        .score = validation->score,
+        .is_worst = validation->is_worst,
     };
 }
 
@@ -161,7 +167,7 @@ bool serve_get_status(struct session *session, struct error *error)
         server_lock(server);
         worker = server->job.workers[i];
         describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
-        describe_rounds(&server->job, i, &rounds);
+        describe_rounds(server, i, &rounds);
         server_unlock(server);
         next = next_shown(server, i + 1);
         if (!send_part(session, MESSAGE_status, &status, with_rounds || next < workers, error) ||
@@ -226,7 +232,7 @@ static void show(void *context, struct board *board)
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
             describe_worker(&server->job, i, &server->job.workers[i], now_s, &status);
-            describe_rounds(&server->job, i, &rounds);
+            describe_rounds(server, i, &rounds);
             status_show(&board->members[count], &status, config_worker_host(cluster, i));
             status_show_rounds(&board->members[count++], &rounds);
         }

@@ -291,7 +291,10 @@ static inline void serving_begin(int index)
     server->finite = calloc(workers, sizeof *server->finite);
     server->not_finite = calloc(workers, sizeof *server->not_finite);
     server->figures = calloc(workers, sizeof *server->figures);
-    const bool good = server->figures && server->stage_users && server->finite && server->not_finite &&
+    server->validations = calloc(workers, sizeof *server->validations);
+    server->tells = calloc(workers, sizeof *server->tells);
+    const bool good = server->figures && server->validations && server->tells && server->stage_users &&
+                      server->finite && server->not_finite &&
                       shard_create(&server->shard, &server->model, &serving.config, index, &error) &&
                       job_create(&server->job, &serving.config, index, serving.now_s, &error);
     server->following = good && job_is_follower(&server->job);
@@ -331,7 +334,10 @@ static inline void serving_end(void)
     free(server->description);
     for (int i = 0; i < config_worker_room(&serving.config.cluster); i++) {
         free(server->figures[i].bytes);
+        free(server->validations[i].bytes);
     }
+    free(server->tells);
+    free(server->validations);
     free(server->figures);
     free(server->not_finite);
     free(server->finite);

@@ -428,6 +428,77 @@ static void test_reports_name_workers_that_there_are(void **state)
     serving_end();
 }
 
+/* --- Validations of workers' own rows --- */
+
+static void tell(struct serving_session *worker, uint32_t generation, const struct message_validated *told, float bulk)
+{
+    worker->client.generation = generation;
+    worker->client.next_request++;
+    send_part(worker, MESSAGE_validated, told, FRAME_LAST, &bulk, bulk > 0);
+    assert_true(serving_serve(worker));
+    assert_int_equal(receive(worker), MESSAGE_done);
+}
+
+/* What the chief hears of a step, a digit for each worker, and who is missing. */
+static void hears(int64_t step, const char *workers, uint32_t missing)
+{
+    const struct message_validate question = {.step = step, .examples = 10, .score = 0.5f, .rises = 1};
+    char heard[16] = "";
+    chief->client.generation = serving.server.job.generation;
+    send_request(chief, MESSAGE_validate, &question);
+    assert_true(serving_serve(chief));
+    for (;;) {
+        struct error error;
+        float bulk = 0;
+        assert_int_equal(receive(chief), MESSAGE_validation);
+        const struct message_validation one = chief->client.message.validation;
+        if (chief->client.frame.flags & FRAME_LAST) {
+            assert_int_equal(one.worker, -1);
+            assert_int_equal(one.missing, missing);
+            break;
+        }
+        assert_int_equal(chief->client.bulk_left, sizeof bulk);
+        assert_true(channel_read_bulk(&chief->client, &bulk, sizeof bulk, INFINITY, &error));
+        assert_true(bulk == (float)one.worker && one.examples == 20 && one.score == 0.25f);
+        heard[strlen(heard)] = (char)('0' + one.worker);
+    }
+    assert_string_equal(heard, workers);
+}
+
+static void test_the_chief_hears_what_workers_found(void **state)
+{
+    (void)state;
+    begin_synchronous(1);
+    const struct message_heartbeat beat = {.state = STATE_TRAINING};
+    const struct message_validated told = {.step = 1, .examples = 20, .score = 0.25f, .rises = 1};
+    const struct message_validated other = {.step = 2, .examples = 20, .score = 0.25f, .rises = 1};
+    struct serving_session *workers[] = {chief, come(1), come(2), come(3)};
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(ask(workers[i], MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
+    }
+    assert_int_equal(push(workers[1], 1, 0), PUSH_APPLIED);
+    hears(1, "", 1); /* the others were not part of step 1 */
+    tell(workers[1], 7, &told, 1);
+    hears(1, "", 1); /* of another generation */
+    tell(workers[1], 1, &told, 1);
+    tell(workers[3], 1, &told, 3);
+    tell(workers[2], 1, &other, 2);
+    hears(1, "13", 0);
+    struct job_worker *job = serving.server.job.workers;
+    const struct validation *kept = serving.server.validations;
+    assert_true(kept[1].is_worst && !kept[0].is_worst && !kept[3].is_worst); /* of equals the first */
+    assert_int_equal(kept[0].examples, 10);
+    hears(2, "2", 0);
+    tell(workers[1], 1, &other, 1); /* takes the place of what it said before */
+    hears(2, "12", 0);
+    job[2].taken_step = 2;
+    hears(3, "", 1);
+    serving.server.tells[2] = false; /* of an earlier version */
+    hears(3, "", 0);
+    assert_int_equal(serving.server.validation_bytes, 3 * sizeof(float));
+    serving_end();
+}
+
 /* --- Who may ask for what --- */
 
 enum asker { THE_CHIEF, A_WORKER, A_PS, AN_OPERATOR, A_GUEST, ASKERS };
@@ -463,6 +534,7 @@ static void test_who_may_ask_for_what(void **state)
         {MESSAGE_end_job, "c"},         {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
         {MESSAGE_describe, "cw"},       {MESSAGE_offer_program, "o"}, {MESSAGE_put_program, "o"},
         {MESSAGE_get_program, "cwpog"}, {MESSAGE_layers, "cw"},       {MESSAGE_figures, "cw"},
+        {MESSAGE_validated, "cw"},      {MESSAGE_validate, "c"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
@@ -828,6 +900,7 @@ int main(void)
         cmocka_unit_test(test_a_push_cuts_off_the_one_before_it),
         cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
         cmocka_unit_test(test_reports_name_workers_that_there_are),
+        cmocka_unit_test(test_the_chief_hears_what_workers_found),
         cmocka_unit_test(test_who_may_ask_for_what),
         cmocka_unit_test(test_a_place_is_kept_by_who_lives),
         cmocka_unit_test(test_requests_of_a_job_that_is_over),

@@ -27,6 +27,9 @@ enum dtype push_pull_dtype(const struct push_pull *exchange);
 /* An error that a ps answered with: what it means for us. */
 enum push_pull_end push_pull_by_code(uint16_t code);
 
+/* The ps that decides on synchronous steps: the first that holds something. */
+struct shard_part *push_pull_decider(const struct push_pull *exchange);
+
 /* Some shard is at this step. */
 void push_pull_note_step(struct push_pull *exchange, int64_t step);
 

@@ -89,7 +89,7 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
     return PUSH_PULL_DONE;
 }
 
-static struct shard_part *decider(const struct push_pull *exchange)
+struct shard_part *push_pull_decider(const struct push_pull *exchange)
 {
     struct shard_part *part = exchange->parts;
     while (part->span_count == 0) { /* some shard holds something */
@@ -188,7 +188,7 @@ enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *err
 
 enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
 {
-    struct shard_part *part = decider(exchange);
+    struct shard_part *part = push_pull_decider(exchange);
     enum push_pull_end end = pull_part(exchange, part, part->version, step, error);
     push_pull_note_step(exchange, part->global_step);
     return end == PUSH_PULL_DONE ? push_pull_align(exchange, error) : end;
@@ -198,7 +198,7 @@ enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step
 
 void push_pull_note_token(struct push_pull *exchange, const struct shard_part *part, int64_t token)
 {
-    if (part == decider(exchange)) {
+    if (part == push_pull_decider(exchange)) {
         exchange->token = token;
     }
 }
@@ -238,7 +238,7 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
 enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
 {
     PROFILE("wait to be asked");
-    struct shard_part *part = decider(exchange);
+    struct shard_part *part = push_pull_decider(exchange);
     uint16_t code = 0;
     if (push_pull_must_rejoin(exchange, error)) { /* another ps has lost the model: those who are asked wait for it */
         return PUSH_PULL_AGAIN;

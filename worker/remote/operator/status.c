@@ -64,6 +64,17 @@ static void show_rounds(const struct board_rounds *rounds)
     printf("%s\n", rounds->is_asked ? "; asked now" : "");
 }
 
+static void show_own(const struct board_own *own)
+{
+    char step[COUNT_TEXT];
+    count_text(step, own->step);
+    printf("            own rows: ");
+    if (isfinite(own->score)) {
+        printf("score %.4f of ", own->score);
+    }
+    printf("%lld at step %s%s\n", (long long)own->examples, step, own->is_worst ? "; of the worst tenth" : "");
+}
+
 static void show_entry(const struct board_member *entry)
 {
     char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[COUNT_TEXT], out[COUNT_TEXT];
@@ -80,6 +91,9 @@ static void show_entry(const struct board_member *entry)
            printable(device, sizeof device, entry->device));
     if (entry->rounds.asked > 0) {
         show_rounds(&entry->rounds);
+    }
+    if (entry->own.examples > 0) {
+        show_own(&entry->own);
     }
     if (entry->message[0] != '\0') {
         printf("            %s\n", printable(message, sizeof message, entry->message));

@@ -40,9 +40,10 @@ struct remote_worker {
     struct engine_startup startup;
     struct traffic traffic;
     struct outbox outbox;
-    struct left_over left_over; /* what pushes left behind, in train_dir */
-    uint32_t left_over_of;      /* the generation that it is of; 0: none */
-    struct local_steps *local;  /* NULL: every step is shared */
+    struct own_rows_validation *validation; /* with data of their own; NULL: none yet */
+    struct left_over left_over;             /* what pushes left behind, in train_dir */
+    uint32_t left_over_of;                  /* the generation that it is of; 0: none */
+    struct local_steps *local;              /* NULL: every step is shared */
     struct push_pull exchange;
     struct pipeline *pipeline; /* NULL: each step waits for its push */
     struct heartbeat *heartbeat;
@@ -99,6 +100,19 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
 
 /* Tells the heartbeats how this worker is. */
 void worker_tell_vitals(struct remote_worker *worker, enum member_state state);
+
+/* --- validation.c: on rows that each worker has for itself --- */
+
+/*
+ * After a step that began at `before`, of all but the chief: validates what the engine holds if the chief does at that
+ * step, and tells. False: the training is stopped.
+ */
+bool worker_validate_if_due(struct remote_worker *worker, int64_t before);
+
+/* As in struct updater_table; of the chief. */
+bool worker_gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
+                   struct validators *validators);
+void worker_destroy_validation(struct remote_worker *worker);
 
 /* --- rest.c: what packed gradients leave behind outlives the process --- */
 

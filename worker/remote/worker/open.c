@@ -174,6 +174,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     chief_destroy(worker->chief);
     push_pull_destroy(&worker->exchange);
     heartbeat_destroy(worker->heartbeat, goodbye);
+    worker_destroy_validation(worker);
     outbox_destroy(&worker->outbox);
     local_steps_destroy(worker->local);
     engine_startup_end(&worker->startup);

@@ -199,6 +199,7 @@ bool worker_step(struct updater *updater)
     struct remote_worker *worker = (struct remote_worker *)updater;
     struct train_result done;
     const double begin_s = clock_monotonic_s();
+    const int64_t before = worker->training.global_step;
     if (!push_pull_is_asked(&worker->exchange)) {
         return await_round(worker);
     }
@@ -217,5 +218,5 @@ bool worker_step(struct updater *updater)
         return false;
     }
     account(worker, &done, begin_s);
-    return true;
+    return worker_validate_if_due(worker, before);
 }

@@ -251,6 +251,7 @@ const struct updater_table remote_updater_table = {
     .step = worker_step,
     .hold = hold,
     .release = release,
+    .gather = worker_gather,
     .summarise = summarise,
     .settle = settle,
     .finish = worker_finish,

@@ -1,0 +1,189 @@
+/*
+ * What workers found when they validated a model on rows of their own. To a ps it means nothing but who did worst: it
+ * keeps each worker's last word, for those who ask how the members are, and for the chief, which adds all up.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "ps/server/requests/requests.h"
+
+enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk of all workers */ };
+
+/* Locked. bytes: taken over, unless they are too many; NULL: none. */
+static void keep(struct server *server, int worker, const struct validation *told, uint8_t *bytes, size_t size)
+{
+    struct validation *kept = &server->validations[worker];
+    server->validation_bytes -= kept->size;
+    free(kept->bytes);
+    const bool fits = server->validation_bytes + size <= VALIDATIONS_MOST;
+    if (!fits) {
+        free(bytes);
+    }
+    *kept = *told;
+    kept->bytes = fits ? bytes : NULL;
+    kept->size = fits ? size : 0;
+    server->validation_bytes += kept->size;
+}
+
+bool serve_validated(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const struct message_validated message = session->channel->message.validated;
+    const uint64_t request = session->channel->frame.request;
+    const struct validation told = {.generation = session->channel->frame.generation,
+                                    .step = message.step,
+                                    .examples = message.examples,
+                                    .score = message.score,
+                                    .rises = message.rises == 1};
+    const size_t size = session->channel->bulk_left;
+    uint8_t *bytes = size > 0 ? malloc(size) : NULL;
+    if (size > 0 && !bytes) {
+        return error_set(error, "out of memory for a validation of %zu bytes", size);
+    }
+    if (size > 0 && !channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
+        free(bytes);
+        return false;
+    }
+    server_lock(server);
+    const bool counts = job_is_current(&server->job, session->worker, session->incarnation) &&
+                        told.generation == server->job.generation;
+    if (counts) {
+        keep(server, session->worker, &told, bytes, size);
+        pthread_cond_broadcast(&server->changed); /* the chief may wait for it */
+    } else {
+        free(bytes);
+    }
+    const int64_t global_step = server->job.global_step;
+    serve_tell_generation(session);
+    server_unlock(server);
+    return serve_send_done(session, request, global_step, error);
+}
+
+static bool is_of(const struct validation *validation, uint32_t generation, int64_t step)
+{
+    return validation->generation == generation && validation->step == step && validation->examples > 0;
+}
+
+/* Workers that have the model of this step, for they were part of it, and will tell but have not yet. */
+static int missing(const struct server *server, int64_t step)
+{
+    const struct job *job = &server->job;
+    int count = 0;
+    for (int i = 1; i < job->worker_count; i++) {
+        const struct validation *told = &server->validations[i];
+        count += job->workers[i].present && job->workers[i].taken_step == step - 1 && server->tells[i] &&
+                 !(told->generation == job->generation && told->step >= step);
+    }
+    return count;
+}
+
+static bool all_told(struct session *session, int64_t step)
+{
+    return session->server->job.state != JOB_TRAINING || missing(session->server, step) == 0;
+}
+
+struct ranked {
+    double score;
+    int worker;
+};
+
+/* The worst first; of equals the one of the lower number. What has no score is worst of all. */
+static int by_worst(const void *a, const void *b)
+{
+    const struct ranked *left = a, *right = b;
+    if (isnan(left->score) != isnan(right->score)) {
+        return isnan(left->score) ? -1 : 1;
+    }
+    return left->score < right->score ? -1 : left->score > right->score ? 1 : left->worker - right->worker;
+}
+
+/* Says of each who told of this step whether it is of the worst tenth. Locked. */
+static void mark_worst(struct server *server, int64_t step)
+{
+    const struct job *job = &server->job;
+    struct ranked *ranked = malloc((size_t)job->worker_count * sizeof *ranked);
+    int count = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        const struct validation *told = &server->validations[i];
+        server->validations[i].is_worst = false;
+        if (ranked && is_of(told, job->generation, step)) {
+            ranked[count++] = (struct ranked){told->rises ? (double)told->score : -(double)told->score, i};
+        }
+    }
+    if (ranked) {
+        qsort(ranked, (size_t)count, sizeof *ranked, by_worst);
+    }
+    for (int i = 0; i < (count + 9) / 10 && count > 1; i++) {
+        server->validations[ranked[i].worker].is_worst = true;
+    }
+    free(ranked);
+}
+
+static bool send_one(struct session *session, uint64_t request, const struct message_validation *message,
+                     struct iovec bulk, struct error *error)
+{
+    const struct outgoing frame = {.type = MESSAGE_validation,
+                                   .request = request,
+                                   .message = message,
+                                   .bulk = &bulk,
+                                   .bulk_parts = bulk.iov_len > 0 ? 1 : 0,
+                                   .more = message->worker >= 0};
+    return channel_send_frame(session->channel, &frame, serve_deadline(), error);
+}
+
+/* One worker's, if it has told of the step; true as well if it has not. */
+static bool send_of(struct session *session, uint64_t request, int worker, int64_t step, struct error *error)
+{
+    struct server *server = session->server;
+    struct message_validation message = {.worker = worker};
+    struct iovec bulk = {NULL, 0}; /* a copy, since sending must not hold up the others */
+    server_lock(server);
+    const struct validation *told = &server->validations[worker];
+    const bool is_there = is_of(told, server->job.generation, step);
+    if (is_there) {
+        message.examples = told->examples;
+        message.score = told->score;
+        bulk.iov_base = malloc(told->size + 1);
+        bulk.iov_len = bulk.iov_base ? told->size : 0;
+        if (bulk.iov_len > 0) {
+            memcpy(bulk.iov_base, told->bytes, bulk.iov_len);
+        }
+    }
+    server_unlock(server);
+    const bool sent = !is_there || send_one(session, request, &message, bulk, error);
+    free(bulk.iov_base);
+    return sent;
+}
+
+bool serve_validate(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const struct message_validate message = session->channel->message.validate;
+    const uint64_t request = session->channel->frame.request;
+    struct message_validation last = {.worker = -1};
+    const struct validation own = {.generation = session->channel->frame.generation,
+                                   .step = message.step,
+                                   .examples = message.examples,
+                                   .score = message.score,
+                                   .rises = message.rises == 1};
+    server_lock(server);
+    keep(server, session->worker, &own, NULL, 0);
+    const bool alive = serve_wait(session, all_told, message.step, serve_wait_deadline(message.wait_ms));
+    last.missing = (uint32_t)missing(server, message.step);
+    mark_worst(server, message.step);
+    serve_tell_generation(session);
+    server_unlock(server);
+    if (!alive) {
+        return error_set(error, "%s was given up while it waited for validations",
+                         connection_name(session->channel->connection));
+    }
+    const bool is_wanted = last.missing == 0 || message.wait_ms == 0;
+    for (int i = 1; i < server->job.worker_count && is_wanted; i++) {
+        if (!send_of(session, request, i, message.step, error)) {
+            return false;
+        }
+    }
+    return send_one(session, request, &last, (struct iovec){0}, error);
+}

@@ -1,0 +1,137 @@
+/* Requests to the ps that decides on steps. */
+#include "worker/remote/exchange/validations.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/profile.h"
+#include "worker/remote/exchange/internal.h"
+
+enum { ASK_MS = 500 /* a signal is looked for so often */ };
+
+/* The next frame of an answer, of `type`; false: the connection broke, or (*code) the ps refuses. */
+static bool receive(struct shard_part *part, enum message_type type, uint64_t request, uint16_t *code,
+                    struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    if (!link_receive(&part->link, error)) {
+        return false;
+    }
+    if (channel->frame.request != request) {
+        return error_set(error, "%s: answer to a request that was not made", part->link.name);
+    }
+    if (channel->frame.type == MESSAGE_error) {
+        *code = channel->message.error.code;
+        return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
+    }
+    return channel->frame.type == type ||
+           error_set(error, "%s: answered a validation by %s", part->link.name, message_name(channel->frame.type));
+}
+
+/* Opens the link; *is_old: the ps knows nothing of validations. */
+static enum push_pull_end open_link(struct push_pull *exchange, struct shard_part *part, bool *is_old,
+                                    struct error *error)
+{
+    const enum push_pull_end end = push_pull_open_link(exchange, part, error);
+    *is_old = end == PUSH_PULL_DONE && part->link.channel.version < PROTOCOL_VALIDATIONS;
+    part->link.channel.generation = exchange->generation;
+    return end;
+}
+
+enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                    size_t size, struct error *error)
+{
+    struct shard_part *part = push_pull_decider(exchange);
+    struct channel *channel = &part->link.channel;
+    const struct message_validated message = {
+        .step = own->step, .examples = (uint64_t)own->examples, .score = (float)own->score, .rises = own->rises};
+    struct iovec bulk = {bytes, size};
+    for (;;) {
+        bool is_old;
+        uint16_t code = 0;
+        const enum push_pull_end end = open_link(exchange, part, &is_old, error);
+        if (end != PUSH_PULL_DONE || is_old) {
+            return end;
+        }
+        const struct outgoing frame = {.type = MESSAGE_validated,
+                                       .request = ++channel->next_request,
+                                       .message = &message,
+                                       .bulk = &bulk,
+                                       .bulk_parts = size > 0 ? 1 : 0};
+        if (channel_send_frame(channel, &frame, clock_monotonic_s() + LINK_ANSWER_S, error) &&
+            receive(part, MESSAGE_done, frame.request, &code, error)) {
+            return PUSH_PULL_DONE;
+        }
+        if (code != 0) {
+            return push_pull_by_code(code);
+        }
+        link_lost(&part->link, error->text);
+    }
+}
+
+/* Asks once. False: the connection broke, or (*code) the ps refuses. */
+static bool ask(struct shard_part *part, const struct message_validate *message, const struct validations_taker *taker,
+                int *missing, uint16_t *code, struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    const uint64_t request = ++channel->next_request;
+    if (!channel_send(channel, MESSAGE_validate, request, message, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+        return false;
+    }
+    taker->begin(taker->context);
+    for (;;) {
+        if (!receive(part, MESSAGE_validation, request, code, error)) {
+            return false;
+        }
+        const struct message_validation one = channel->message.validation;
+        if (channel->frame.flags & FRAME_LAST) {
+            *missing = one.missing > INT32_MAX ? INT32_MAX : (int)one.missing;
+            return true;
+        }
+        const size_t size = channel->bulk_left;
+        uint8_t *bytes = malloc(size + 1);
+        if (!bytes || !channel_read_bulk(channel, bytes, size, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+            free(bytes);
+            return bytes ? false : error_set(error, "out of memory for a validation");
+        }
+        taker->take(taker->context, one.worker, (int64_t)one.examples, (double)one.score, bytes, size);
+        free(bytes);
+    }
+}
+
+enum push_pull_end validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                      const struct validations_taker *taker, int *missing, struct error *error)
+{
+    PROFILE("wait for validations");
+    struct shard_part *part = push_pull_decider(exchange);
+    const double until_s = clock_monotonic_s() + wait_s;
+    struct message_validate message = {.step = own->step,
+                                       .wait_ms = ASK_MS,
+                                       .examples = (uint64_t)own->examples,
+                                       .score = (float)own->score,
+                                       .rises = own->rises};
+    *missing = 0;
+    for (;;) {
+        bool is_old;
+        uint16_t code = 0;
+        const enum push_pull_end end = open_link(exchange, part, &is_old, error);
+        if (end != PUSH_PULL_DONE || is_old) {
+            return end;
+        }
+        const bool is_last = clock_monotonic_s() >= until_s;
+        message.wait_ms = is_last ? 0 : ASK_MS;
+        if (ask(part, &message, taker, missing, &code, error)) {
+            if (*missing == 0 || is_last) {
+                return PUSH_PULL_DONE;
+            }
+        } else if (code != 0) {
+            return push_pull_by_code(code);
+        } else {
+            link_lost(&part->link, error->text);
+        }
+        if (push_pull_must_stop(exchange)) {
+            return PUSH_PULL_STOPPED;
+        }
+    }
+}

@@ -1,0 +1,190 @@
+/*
+ * Validation on rows that each worker has for itself: all evaluate the model of one step, which they hold anyway, and
+ * the chief adds up what they found.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/profile.h"
+#include "worker/evaluation_part.h"
+#include "worker/metrics.h"
+#include "worker/remote/exchange/validations.h"
+#include "worker/remote/worker/internal.h"
+
+struct own_rows_validation {
+    uint8_t *bytes; /* [room]: what is told */
+    size_t room;
+    struct worker_score *scores; /* [room_for], of the chief */
+    int room_for, count;
+    struct evaluation *into; /* while others are added */
+    size_t own_size;         /* of what it held before, which is in bytes */
+    bool has_warned;
+};
+
+void worker_destroy_validation(struct remote_worker *worker)
+{
+    struct own_rows_validation *validation = worker->validation;
+    if (validation) {
+        free(validation->bytes);
+        free(validation->scores);
+        free(validation);
+        worker->validation = NULL;
+    }
+}
+
+/* Once there is an evaluation to know the size of. */
+static bool create(struct remote_worker *worker)
+{
+    const struct evaluation *evaluation = &worker->training.evaluation;
+    if (worker->validation) {
+        return true;
+    }
+    struct own_rows_validation *validation = calloc(1, sizeof *validation);
+    if (!validation) {
+        return error_set(&worker->training.error, "out of memory for validations");
+    }
+    worker->validation = validation;
+    validation->room = evaluation_part_room(evaluation);
+    validation->room_for = worker->chief ? config_worker_room(&worker->config.cluster) : 0;
+    validation->bytes = malloc(validation->room);
+    validation->scores = calloc((size_t)validation->room_for + 1, sizeof *validation->scores);
+    return (validation->bytes && validation->scores) ||
+           error_set(&worker->training.error, "out of memory for validations");
+}
+
+static struct own_validation what_was_found(const struct remote_worker *worker, const struct evaluation *evaluation,
+                                            int64_t step)
+{
+    const enum metric metric = worker->training.metric;
+    return (struct own_validation){.step = step,
+                                   .examples = evaluation->images,
+                                   .score = evaluation->images > 0 ? evaluation_metric(evaluation, metric) : NAN,
+                                   .rises = metric_rises(metric)};
+}
+
+/* Of one who tells: whatever becomes of it is no reason to end training. */
+static bool tell(struct remote_worker *worker)
+{
+    struct own_rows_validation *validation = worker->validation;
+    struct training *training = &worker->training;
+    const struct own_validation own = what_was_found(worker, &training->evaluation, training->global_step);
+    size_t size = evaluation_part_write(&training->evaluation, validation->bytes);
+    if (size > VALIDATIONS_BYTES && !validation->has_warned) {
+        validation->has_warned = true;
+        log_warning("a validation takes %zu bytes, and a message holds %d: worker 0 is told the score alone", size,
+                    VALIDATIONS_BYTES);
+    }
+    size = size > VALIDATIONS_BYTES ? 0 : size;
+    const enum push_pull_end end = validations_tell(&worker->exchange, &own, validation->bytes, size, &training->error);
+    if (end == PUSH_PULL_REFUSED) {
+        log_warning("a validation was not taken: %s", training->error.text);
+        return true;
+    }
+    return worker_take_end(worker, end);
+}
+
+bool worker_validate_if_due(struct remote_worker *worker, int64_t before)
+{
+    struct training *training = &worker->training;
+    const struct plan *plan = &training->plan;
+    const int64_t step = training->global_step;
+    const bool is_due = step > before && (plan_validation_due(plan, before, step) || step >= plan->last_step);
+    if (worker->chief || !is_due || !config_validates_together(&worker->config)) {
+        return true;
+    }
+    PROFILE("validate");
+    if (!create(worker) ||
+        !evaluate(&training->evaluation, training->engine, false, &worker->dataset.validation, &training->error)) {
+        return training_fail(training);
+    }
+    return tell(worker);
+}
+
+/* --- The chief --- */
+
+/* The counts as they were before others were added. */
+static void begin(void *context)
+{
+    struct own_rows_validation *validation = context;
+    struct evaluation *into = validation->into;
+    const struct evaluation own = *into;
+    struct error error;
+    evaluation_clear(into);
+    into->worst_count = own.worst_count; /* what stays the chief's own */
+    into->flagged = own.flagged;
+    into->threshold = own.threshold;
+    evaluation_part_add(into, validation->bytes, validation->own_size, &error);
+    validation->count = 1;
+}
+
+static void take(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size)
+{
+    struct own_rows_validation *validation = context;
+    struct error error = {"it told its score alone"};
+    if (validation->count == validation->room_for) {
+        return;
+    }
+    if (size == 0 || !evaluation_part_add(validation->into, bytes, size, &error)) {
+        if (!validation->has_warned) {
+            validation->has_warned = true;
+            log_warning("the validation of worker %d does not count: %s", worker, error.text);
+        }
+        return;
+    }
+    validation->scores[validation->count++] = (struct worker_score){worker, examples, score};
+}
+
+static int by_score(const void *a, const void *b)
+{
+    const struct worker_score *left = a, *right = b;
+    if (isnan(left->score) != isnan(right->score)) {
+        return isnan(left->score) ? -1 : 1;
+    }
+    return left->score < right->score ? -1 : left->score > right->score ? 1 : left->worker - right->worker;
+}
+
+static int by_loss(const void *a, const void *b)
+{
+    const struct worker_score *left = a, *right = b;
+    if (isnan(left->score) || isnan(right->score) || left->score == right->score) {
+        return by_score(a, b);
+    }
+    return left->score > right->score ? -1 : 1;
+}
+
+bool worker_gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
+                   struct validators *validators)
+{
+    struct remote_worker *worker = (struct remote_worker *)updater;
+    struct training *training = &worker->training;
+    const double deadline_s = worker->config.train.round_deadline_secs, lease_s = worker->config.cluster.lease_secs;
+    *validators = (struct validators){.count = 0};
+    if (!config_validates_together(&worker->config) || !isfinite(evaluation->loss)) {
+        return true;
+    }
+    if (!create(worker)) {
+        return training_fail(training);
+    }
+    struct own_rows_validation *validation = worker->validation;
+    const struct own_validation own = what_was_found(worker, evaluation, global_step);
+    validation->into = evaluation;
+    validation->own_size = evaluation_part_write(evaluation, validation->bytes);
+    validation->scores[0] = (struct worker_score){0, own.examples, (float)own.score}; /* as others travel */
+    validation->count = 1;
+    const struct validations_taker taker = {begin, take, validation};
+    const enum push_pull_end end =
+        validations_gather(&worker->exchange, &own, deadline_s > 0 ? fmin(deadline_s, lease_s) : lease_s, &taker,
+                           &validators->missing, &training->error);
+    evaluation_measure(evaluation);
+    qsort(validation->scores, (size_t)validation->count, sizeof *validation->scores,
+          metric_rises(metric) ? by_score : by_loss);
+    validators->scores = validation->scores;
+    validators->count = validation->count;
+    validators->worst = validation->count > 1 ? (validation->count + 9) / 10 : 0;
+    if (end == PUSH_PULL_REFUSED) {
+        log_warning("others' validations are not known: %s", training->error.text);
+        return true;
+    }
+    return worker_take_end(worker, end);
+}
