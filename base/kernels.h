@@ -27,7 +27,7 @@ enum {
     KERNEL_NARROW = 16, /* most outputs of a last layer that is computed as partial sums */
     KERNEL_STRIP = 128, /* most floats in a strip of columns */
     KERNEL_ENTRIES = 2, /* processed together */
-    KERNEL_SLACK = 64,  /* entries that `compress` may write beyond the last */
+    KERNEL_SLACK = 64,  /* entries that `compress`, `pack_parts` and `unpack` may write beyond the last */
     KERNEL_AMONG = 64,  /* images, itself included, among which `pair` searches for a similar one */
 };
 
@@ -221,10 +221,12 @@ struct kernels {
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /*
      * The same in parts, each filled up so: where both are not zero, where only the even one is not, where only the odd
-     * one is not. count: at most KERNEL_BLOCK. NULL: dividing pairs does not pay here.
+     * one is not. An entry is packed into position x 2^16 + odd byte x 2^8 + even byte. count: at most KERNEL_BLOCK.
+     * NULL: dividing pairs does not pay here.
      */
-    int (*compress_parts)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
-                          float *value, struct parts *parts);
+    int (*pack_parts)(int count, const uint8_t *even, const uint8_t *odd, uint32_t *packed, struct parts *parts);
+    /* Makes position x stride and both values / 255 of packed entries, and perhaps KERNEL_SLACK more. */
+    void (*unpack)(int count, int stride, const uint32_t *packed, uint32_t *offset, float *value);
     /*
      * Reorders images so that 2i and 2i + 1 are similar: each is paired with the one of the KERNEL_AMONG - 1 after it
      * whose signature differs in the fewest bits, the first of equals.

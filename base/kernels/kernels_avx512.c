@@ -5,7 +5,8 @@
 
 #define KERNELS_TABLE      kernels_avx512
 #define KERNELS_NAME       "avx512"
-#define KERNELS_PARTS      simd_compress_parts
+#define KERNELS_PARTS      simd_pack_parts
+#define KERNELS_UNPACK     simd_unpack
 #define KERNELS_STRIP      64
 #define KERNELS_DENSE_FROM 0.5f
 #define VEC_LANES          16
@@ -113,16 +114,12 @@ VEC float vec_largest(vec a)
 
 enum { PACKED = KERNEL_BLOCK + 16 + KERNEL_ENTRIES };
 
-/* Appends entries that are packed as position x 2^16 + odd byte x 2^8 + even byte, filled up; returns their number. */
-VEC int unpack(uint32_t *packed, int count, int stride, uint32_t *offset, float *value)
+static void simd_unpack(int count, int stride, const uint32_t *packed, uint32_t *offset, float *value)
 {
     const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     const __m512i strides = _mm512_set1_epi32(stride), byte = _mm512_set1_epi32(0xff);
     const __m512 scale = _mm512_set1_ps(1.0f / 255.0f);
-    for (; count % KERNEL_ENTRIES != 0; count++) {
-        packed[count] = packed[count - 1] & 0xffff0000u;
-    }
     for (int i = 0; i < count; i += 16) {
         __m512i entry = _mm512_loadu_si512(packed + i);
         __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_and_si512(entry, byte)), scale);
@@ -131,12 +128,10 @@ VEC int unpack(uint32_t *packed, int count, int stride, uint32_t *offset, float 
         _mm512_storeu_ps(value + 2 * i + 16, _mm512_permutex2var_ps(first, high, second));
         _mm512_storeu_si512(offset + i, _mm512_mullo_epi32(_mm512_srli_epi32(entry, 16), strides));
     }
-    return count;
 }
 
-/* Positions are unpacked where something is set, which is seldom: a quarter of the pixels of two digits. */
-VEC int compress_into(const int parts, int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
-                      float *value, int ends[3])
+/* Appends what is set in one of two rows, packed as for unpack, in one part or in three (struct parts). */
+VEC int pack_into(const int parts, int count, const uint8_t *even, const uint8_t *odd, uint32_t *to, int ends[3])
 {
     uint32_t packed[3][PACKED];
     const __m512i step = _mm512_set1_epi32(16 << 16);
@@ -150,13 +145,19 @@ VEC int compress_into(const int parts, int count, const uint8_t *even, const uin
         const __mmask16 in[3] = {parts == 1 ? in_a | in_b : in_a & in_b, in_a & (__mmask16)~in_b,
                                  in_b & (__mmask16)~in_a};
         for (int part = 0; part < parts; part++) {
-            _mm512_storeu_si512(packed[part] + counts[part],
+            /* The first part is complete where it belongs; what follows it waits until its end is known. */
+            _mm512_storeu_si512((part == 0 ? to : packed[part]) + counts[part],
                                 _mm512_maskz_compress_epi32(in[part], _mm512_or_si512(at, bytes)));
             counts[part] += __builtin_popcount(in[part]);
         }
     }
     for (int part = 0; part < parts; part++) {
-        entries += unpack(packed[part], counts[part], stride, offset + entries, value + 2 * entries);
+        for (int i = 0; part > 0 && i < counts[part]; i += 16) {
+            _mm512_storeu_si512(to + entries + i, _mm512_loadu_si512(packed[part] + i));
+        }
+        for (entries += counts[part]; entries % KERNEL_ENTRIES != 0; entries++) {
+            to[entries] = to[entries - 1] & 0xffff0000u;
+        }
         ends[part] = entries;
     }
     return entries;
@@ -164,14 +165,15 @@ VEC int compress_into(const int parts, int count, const uint8_t *even, const uin
 
 static int simd_compress(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value)
 {
-    int ends[3];
-    return compress_into(1, count, even, odd, stride, offset, value, ends);
+    uint32_t packed[PACKED];
+    int ends[3], entries = pack_into(1, count, even, odd, packed, ends);
+    simd_unpack(entries, stride, packed, offset, value);
+    return entries;
 }
 
-static int simd_compress_parts(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
-                               float *value, struct parts *parts)
+static int simd_pack_parts(int count, const uint8_t *even, const uint8_t *odd, uint32_t *packed, struct parts *parts)
 {
-    int ends[3], entries = compress_into(3, count, even, odd, stride, offset, value, ends);
+    int ends[3], entries = pack_into(3, count, even, odd, packed, ends);
     *parts = (struct parts){(uint8_t)ends[0], (uint8_t)ends[1]};
     return entries;
 }

@@ -235,25 +235,33 @@ static int reference_compress(int count, const uint8_t *even, const uint8_t *odd
     return pad_entries(entries, offset, value);
 }
 
-static int reference_compress_parts(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset,
-                                    float *value, struct parts *parts)
+static int reference_pack_parts(int count, const uint8_t *even, const uint8_t *odd, uint32_t *packed,
+                                struct parts *parts)
 {
     static const bool has_even[] = {true, true, false}, has_odd[] = {true, false, true};
     int entries = 0, ends[3];
     for (int part = 0; part < 3; part++) {
         for (int i = 0; i < count; i++) {
             if ((even[i] != 0) == has_even[part] && (odd[i] != 0) == has_odd[part]) {
-                offset[entries] = (uint32_t)(i * stride);
-                value[2 * entries] = (float)even[i] * (1.0f / 255.0f);
-                value[2 * entries + 1] = (float)odd[i] * (1.0f / 255.0f);
-                entries++;
+                packed[entries++] = (uint32_t)i << 16 | (uint32_t)odd[i] << 8 | even[i];
             }
         }
-        entries = pad_entries(entries, offset, value);
+        for (; entries % KERNEL_ENTRIES != 0; entries++) {
+            packed[entries] = packed[entries - 1] & 0xffff0000u;
+        }
         ends[part] = entries;
     }
     *parts = (struct parts){(uint8_t)ends[0], (uint8_t)ends[1]};
     return entries;
+}
+
+static void reference_unpack(int count, int stride, const uint32_t *packed, uint32_t *offset, float *value)
+{
+    for (int i = 0; i < count; i++) {
+        offset[i] = (packed[i] >> 16) * (uint32_t)stride;
+        value[2 * i] = (float)(packed[i] & 0xff) * (1.0f / 255.0f);
+        value[2 * i + 1] = (float)(packed[i] >> 8 & 0xff) * (1.0f / 255.0f);
+    }
 }
 
 static void reference_transpose_bytes(int rows, int cols, const uint8_t *from, uint8_t *to)
@@ -287,7 +295,8 @@ const struct kernels kernels_reference = {
     .gather = reference_gather,
     .transpose_bytes = reference_transpose_bytes,
     .compress = reference_compress,
-    .compress_parts = reference_compress_parts,
+    .pack_parts = reference_pack_parts,
+    .unpack = reference_unpack,
     .pair = loop_pair,
     .scale = loop_scale,
 };

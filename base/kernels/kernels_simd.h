@@ -3,7 +3,7 @@
  * its operations (vec_load, vec_fma, ...), VEC_COLUMNS (most vectors that a gemm tile is wide), VEC_TILE (accumulators
  * of a gemm tile; with operands they must fit the registers), VEC_UNROLL (rows of b that gemm takes between two jumps),
  * VEC_SETS (sets of 8 accumulators that `sparse` has registers for: 1 or 2) and KERNELS_TABLE, KERNELS_NAME,
- * KERNELS_STRIP, KERNELS_DENSE_FROM for the table, and KERNELS_PARTS if it has a compress_parts.
+ * KERNELS_STRIP, KERNELS_DENSE_FROM for the table, and KERNELS_PARTS and KERNELS_UNPACK if it has pack_parts.
  *
  * Accumulators are small arrays indexed only by constants, so that the compiler keeps them in registers: every function
  * with accumulators is inlined with constant sizes, and its loops over them are unrolled.
@@ -744,7 +744,8 @@ const struct kernels KERNELS_TABLE = {
     .transpose_bytes = simd_transpose_bytes,
     .compress = simd_compress,
 #ifdef KERNELS_PARTS
-    .compress_parts = KERNELS_PARTS,
+    .pack_parts = KERNELS_PARTS,
+    .unpack = KERNELS_UNPACK,
 #endif
     .pair = loop_pair,
     .scale = loop_scale,

@@ -223,12 +223,16 @@ static void check_pair(bool divided)
 {
     enum { COUNT = 64, N = 48 };
     static uint32_t offset[COUNT + 2 * KERNEL_ENTRIES + KERNEL_SLACK];
+    static uint32_t packed[COUNT + 2 * KERNEL_ENTRIES + KERNEL_SLACK];
     static float values[2 * (COUNT + 2 * KERNEL_ENTRIES + KERNEL_SLACK)];
     const uint8_t order[] = {0};
     struct parts parts;
     const int stride = N * (int)sizeof(float);
-    int entries = divided ? tested->compress_parts(COUNT, bytes, bytes + COUNT, stride, offset, values, &parts)
+    int entries = divided ? tested->pack_parts(COUNT, bytes, bytes + COUNT, packed, &parts)
                           : tested->compress(COUNT, bytes, bytes + COUNT, stride, offset, values);
+    if (divided) {
+        tested->unpack(entries, stride, packed, offset, values);
+    }
     uint32_t start[] = {0, (uint32_t)entries};
     struct sparse sparse = {.pairs = 1,
                             .n = N,
@@ -260,7 +264,7 @@ static void test_pairs_are_two_rows(void **state)
         fill(b);
         fill_bytes(density);
         check_pair(false);
-        if (tested->compress_parts) {
+        if (tested->pack_parts) {
             check_pair(true);
         }
     }
@@ -598,31 +602,54 @@ static void test_compress(void **state)
 }
 
 /* Like the reference's; and each part holds what its name says, in order. */
-static void test_compress_parts(void **state)
+static void test_pack_parts(void **state)
 {
     (void)state;
     enum { MOST = KERNEL_BLOCK + 3 * KERNEL_ENTRIES + KERNEL_SLACK };
-    static uint32_t offset_expected[MOST], offset_actual[MOST];
-    for (int round = 0; round < ROUNDS && tested->compress_parts; round++) {
-        int count = 16 * (1 + below(KERNEL_BLOCK / 16)), stride = 1 + below(3000);
+    static uint32_t wanted_packed[MOST], packed[MOST];
+    for (int round = 0; round < ROUNDS && tested->pack_parts; round++) {
+        int count = 16 * (1 + below(KERNEL_BLOCK / 16));
         struct parts wanted, parts;
         fill_bytes(round == 0 ? 0 : round == 1 ? 100 : below(101));
         const uint8_t *even = bytes, *odd = bytes + count;
-        int entries = kernels_reference.compress_parts(count, even, odd, stride, offset_expected, expected, &wanted);
-        assert_int_equal(tested->compress_parts(count, even, odd, stride, offset_actual, actual, &parts), entries);
+        int entries = kernels_reference.pack_parts(count, even, odd, wanted_packed, &wanted);
+        assert_int_equal(tested->pack_parts(count, even, odd, packed, &parts), entries);
         assert_int_equal(parts.both, wanted.both);
         assert_int_equal(parts.even, wanted.even);
-        assert_memory_equal(offset_expected, offset_actual, (size_t)entries * sizeof(uint32_t));
-        assert_memory_equal(expected, actual, 2 * (size_t)entries * sizeof(float));
+        assert_memory_equal(wanted_packed, packed, (size_t)entries * sizeof(uint32_t));
         assert_int_equal(parts.both % KERNEL_ENTRIES + parts.even % KERNEL_ENTRIES + entries % KERNEL_ENTRIES, 0);
         assert_true(parts.both <= parts.even && parts.even <= entries);
         for (int e = 0, seen = 0; e < entries; e++) {
-            int at = (int)offset_actual[e] / stride, part = e < parts.both ? 0 : e < parts.even ? 1 : 2;
-            bool is_padding = actual[2 * e] == 0.0f && actual[2 * e + 1] == 0.0f;
+            int at = (int)(packed[e] >> 16), part = e < parts.both ? 0 : e < parts.even ? 1 : 2;
+            bool is_padding = (packed[e] & 0xffff) == 0;
             seen = e == 0 || e == parts.both || e == parts.even ? -1 : seen;
             assert_true(is_padding || at > seen);
             assert_true(is_padding || ((even[at] != 0) == (part != 2) && (odd[at] != 0) == (part != 1)));
+            assert_true(is_padding || (packed[e] & 0xffff) == (uint32_t)(odd[at] << 8 | even[at]));
             seen = at;
+        }
+    }
+}
+
+static void test_unpack(void **state)
+{
+    (void)state;
+    enum { MOST = 500, ALL = MOST + KERNEL_SLACK };
+    static uint32_t packed[ALL], wanted_offset[ALL], offset[ALL];
+    static float wanted[2 * ALL], values[2 * ALL];
+    for (int round = 0; round < ROUNDS && tested->unpack; round++) {
+        int count = below(MOST + 1), stride = 1 + below(3000);
+        for (int i = 0; i < count; i++) {
+            packed[i] = (uint32_t)below(KERNEL_BLOCK) << 16 | (uint32_t)below(1 << 16);
+        }
+        kernels_reference.unpack(count, stride, packed, wanted_offset, wanted);
+        tested->unpack(count, stride, packed, offset, values);
+        assert_memory_equal(wanted_offset, offset, (size_t)count * sizeof *offset);
+        assert_memory_equal(wanted, values, 2 * (size_t)count * sizeof *values);
+        for (int i = 0; i < count; i++) {
+            assert_int_equal(offset[i], (packed[i] >> 16) * (uint32_t)stride);
+            assert_int_equal(lrintf(values[2 * i] * 255.0f), packed[i] & 0xff);
+            assert_int_equal(lrintf(values[2 * i + 1] * 255.0f), packed[i] >> 8 & 0xff);
         }
     }
 }
@@ -691,7 +718,8 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_gather),
         cmocka_unit_test(test_compress),
-        cmocka_unit_test(test_compress_parts),
+        cmocka_unit_test(test_pack_parts),
+        cmocka_unit_test(test_unpack),
         cmocka_unit_test(test_pair),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);

@@ -125,6 +125,9 @@ static void cpu_destroy(struct engine *base)
         index_scratch_destroy(&engine->members[i].index_scratch);
         workspace_destroy(&engine->members[i].evaluation);
         index_destroy(&engine->members[i].evaluation_index);
+        for (int k = 0; k < VIEWS; k++) {
+            index_destroy(&engine->members[i].views[k]);
+        }
     }
     for (int i = 0; i < INDEXES; i++) {
         index_destroy(&engine->indexes[i]);
@@ -200,8 +203,13 @@ static bool create_members(struct cpu_engine *engine, int capacity, struct error
         if (!scratch_create(&member->scratch, most, error) ||
             !index_scratch_create(&member->index_scratch, most, error) ||
             !workspace_create(&member->evaluation, &engine->network, KERNEL_CHUNK, false, error) ||
-            !network_index_create(&engine->network, &member->evaluation_index, KERNEL_CHUNK, error)) {
+            !network_index_create(&engine->network, &member->evaluation_index, KERNEL_CHUNK, false, error)) {
             return false;
+        }
+        for (int k = 0; k < VIEWS && engine->indexes[0].packed; k++) {
+            if (!index_view_create(&member->views[k], &engine->indexes[0], error)) {
+                return false;
+            }
         }
     }
     return true;
@@ -238,7 +246,7 @@ static bool create_parts(struct cpu_engine *engine, const struct examples *like,
     engine->threads = engine->threads > POOL_MAX_THREADS ? POOL_MAX_THREADS : engine->threads;
     int capacity = train->batch_size;
     for (int i = 0; i < INDEXES; i++) {
-        if (!network_index_create(&engine->network, &engine->indexes[i], capacity, error)) {
+        if (!network_index_create(&engine->network, &engine->indexes[i], capacity, engine->threads > 1, error)) {
             return false;
         }
     }

@@ -4,6 +4,7 @@
  */
 #include "worker/cpu/index.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,20 +40,42 @@ static size_t block_entries(const struct kernels *kernels, int pitch, int capaci
            KERNEL_SLACK;
 }
 
-/* Lays one block out from *memory (NULL: only counts) and advances it. divided: the pairs' entries come in parts. */
-static void block_layout(struct index_block *block, const struct kernels *kernels, bool divided, int capacity,
-                         size_t *bytes, char *memory)
+/* What the sparse entries of a block take in each form. */
+struct entry_bytes {
+    size_t offsets, values, packed;
+};
+
+static struct entry_bytes bytes_of(size_t entries, bool divided)
 {
-    size_t entries = block_entries(kernels, block->pitch, capacity);
+    return (struct entry_bytes){.offsets = align_up(entries * sizeof(uint32_t)),
+                                .values = align_up(2 * entries * sizeof(float)),
+                                .packed = divided ? align_up(entries * sizeof(uint32_t)) : 0};
+}
+
+/* Offsets and values of rows and columns, from `at` on. */
+static void lay_entries(struct index_block *block, const struct entry_bytes *bytes, char *at)
+{
+    block->row_value = (float *)(void *)at;
+    block->column_value = (float *)(void *)(at + bytes->values);
+    block->row_offset = (uint32_t *)(void *)(at + 2 * bytes->values);
+    block->column_offset = (uint32_t *)(void *)(at + 2 * bytes->values + bytes->offsets);
+}
+
+/*
+ * Lays one block out from *memory (NULL: only counts) and advances it. divided: the pairs' entries come in parts, and
+ * packed; packed: in no other form.
+ */
+static void block_layout(struct index_block *block, bool divided, bool packed, int capacity, size_t *bytes,
+                         char *memory)
+{
+    const struct entry_bytes each = bytes_of(block->capacity, divided);
     size_t chunks = (size_t)chunk_count(capacity);
     size_t starts[] = {align_up(chunks * (KERNEL_CHUNK / 2 + 1) * sizeof(uint32_t)),
                        align_up(chunks * (KERNEL_BLOCK / 2 + 1) * sizeof(uint32_t)),
                        align_up(chunks * (KERNEL_CHUNK / 2)), align_up(chunks * (KERNEL_BLOCK / 2))};
     size_t parts[] = {divided ? align_up(chunks * (KERNEL_CHUNK / 2) * sizeof(struct parts)) : 0,
                       divided ? align_up(chunks * (KERNEL_BLOCK / 2) * sizeof(struct parts)) : 0};
-    size_t offsets = align_up(entries * sizeof(uint32_t));
-    size_t values = align_up(2 * entries * sizeof(float));
-    size_t sparse = 2 * (offsets + values);
+    size_t sparse = packed ? 0 : 2 * (each.offsets + each.values);
     size_t dense = align_up((size_t)capacity * (size_t)block->pitch * sizeof(float));
     if (memory) {
         char *at = memory + *bytes;
@@ -65,24 +88,28 @@ static void block_layout(struct index_block *block, const struct kernels *kernel
         block->row_parts = divided ? (struct parts *)(void *)at : NULL;
         block->column_parts = divided ? (struct parts *)(void *)(at + parts[0]) : NULL;
         at += parts[0] + parts[1];
+        block->row_packed = divided ? (uint32_t *)(void *)at : NULL;
+        block->column_packed = divided ? (uint32_t *)(void *)(at + each.packed) : NULL;
+        at += 2 * each.packed;
         block->values = (float *)(void *)at;
-        block->row_value = (float *)(void *)at;
-        block->column_value = (float *)(void *)(at + values);
-        block->row_offset = (uint32_t *)(void *)(at + 2 * values);
-        block->column_offset = (uint32_t *)(void *)(at + 2 * values + offsets);
+        if (!packed) {
+            lay_entries(block, &each, at);
+        }
     }
-    *bytes += starts[0] + starts[1] + starts[2] + starts[3] + parts[0] + parts[1] + (sparse > dense ? sparse : dense);
+    *bytes += starts[0] + starts[1] + starts[2] + starts[3] + parts[0] + parts[1] + 2 * each.packed +
+              (sparse > dense ? sparse : dense);
 }
 
 bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
-                  int column_stride, struct error *error)
+                  int column_stride, bool shared, struct error *error)
 {
+    /* Where only pixels are indexed, for few outputs, dividing costs more than it saves. */
+    const bool divided = kernels->pack_parts && row_stride > 0;
     *index = (struct batch_index){.capacity = capacity,
                                   .row_stride = row_stride,
                                   .column_stride = column_stride,
+                                  .packed = divided && shared && capacity <= KERNEL_CHUNK,
                                   .block_count = index_block_count(pixels)};
-    /* Where only pixels are indexed, for few outputs, dividing costs more than it saves. */
-    const bool divided = kernels->compress_parts && row_stride > 0;
     index->blocks = calloc((size_t)index->block_count, sizeof *index->blocks);
     if (index->blocks) {
         size_t bytes = 0;
@@ -91,12 +118,13 @@ bool index_create(struct batch_index *index, const struct kernels *kernels, int 
             block->first = block_first(pixels, index->block_count, i);
             block->count = block_first(pixels, index->block_count, i + 1) - block->first;
             block->pitch = round_up(block->count, GROUP);
-            block_layout(block, kernels, divided, capacity, &bytes, NULL);
+            block->capacity = block_entries(kernels, block->pitch, capacity);
+            block_layout(block, divided, index->packed, capacity, &bytes, NULL);
         }
         index->memory = aligned_alloc(ALIGN, bytes);
         bytes = 0;
         for (int i = 0; i < index->block_count && index->memory; i++) {
-            block_layout(&index->blocks[i], kernels, divided, capacity, &bytes, index->memory);
+            block_layout(&index->blocks[i], divided, index->packed, capacity, &bytes, index->memory);
         }
     }
     if (!index->memory) {
@@ -106,6 +134,55 @@ bool index_create(struct batch_index *index, const struct kernels *kernels, int 
             capacity, pixels);
     }
     return true;
+}
+
+bool index_view_create(struct batch_index *view, const struct batch_index *index, struct error *error)
+{
+    assert(index->packed);
+    *view = *index;
+    size_t bytes = 0, blocks = (size_t)index->block_count;
+    for (int i = 0; i < index->block_count; i++) {
+        const struct entry_bytes each = bytes_of(index->blocks[i].capacity, true);
+        bytes += 2 * (each.offsets + each.values);
+    }
+    view->memory = aligned_alloc(ALIGN, bytes);
+    view->blocks = malloc(blocks * sizeof *view->blocks);
+    if (!view->memory || !view->blocks) {
+        index_destroy(view);
+        return error_set(error, "out of memory while indexing batches of %d images: choose a smaller --batch_size",
+                         index->capacity);
+    }
+    char *at = view->memory;
+    for (int i = 0; i < index->block_count; i++) {
+        const struct entry_bytes each = bytes_of(index->blocks[i].capacity, true);
+        view->blocks[i] = index->blocks[i];
+        lay_entries(&view->blocks[i], &each, at);
+        at += 2 * (each.offsets + each.values);
+    }
+    return true;
+}
+
+static void unpack(struct index_block *block, const struct batch_index *index, const struct kernels *kernels)
+{
+    kernels->unpack((int)block->row_entries, index->row_stride * (int)sizeof(float), block->row_packed,
+                    block->row_offset, block->row_value);
+    kernels->unpack((int)block->column_entries, index->column_stride * (int)sizeof(float), block->column_packed,
+                    block->column_offset, block->column_value);
+}
+
+void index_view_take(struct batch_index *view, const struct batch_index *index, const struct kernels *kernels)
+{
+    for (int i = 0; i < index->block_count; i++) {
+        struct index_block *block = &view->blocks[i], own = *block;
+        *block = index->blocks[i];
+        block->row_offset = own.row_offset;
+        block->row_value = own.row_value;
+        block->column_offset = own.column_offset;
+        block->column_value = own.column_value;
+        if (!block->dense) {
+            unpack(block, index, kernels);
+        }
+    }
 }
 
 void index_destroy(struct batch_index *index)
@@ -202,11 +279,20 @@ static void order_pairs(int count, const uint32_t *start, uint8_t *order)
 /* The partner of an odd one out. */
 static const uint8_t nothing[KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK];
 
-static uint32_t compress(const struct kernels *kernels, int count, const uint8_t *even, const uint8_t *odd, int stride,
-                         uint32_t *offset, float *value, struct parts *parts)
+/* Where the entries of a pair go. */
+struct entries {
+    uint32_t *offset;
+    float *value;
+    uint32_t *packed; /* NULL: straight to the other two */
+};
+
+/* Appends the entries of a pair behind the first `at`, and returns how many there are then. */
+static uint32_t compress(const struct kernels *kernels, int count, const uint8_t *const rows[2], int stride,
+                         const struct entries *entries, struct parts *parts, uint32_t at)
 {
-    return (uint32_t)(parts ? kernels->compress_parts(count, even, odd, stride, offset, value, parts)
-                            : kernels->compress(count, even, odd, stride, offset, value));
+    return at + (uint32_t)(entries->packed ? kernels->pack_parts(count, rows[0], rows[1], entries->packed + at, parts)
+                                           : kernels->compress(count, rows[0], rows[1], stride, entries->offset + at,
+                                                               entries->value + 2 * (size_t)at));
 }
 
 /* Indexes the pairs of samples of one chunk; their entries follow the first `entries`. Returns the new number. */
@@ -215,11 +301,12 @@ static uint32_t build_rows(struct index_block *block, const struct kernels *kern
 {
     uint32_t *start = block->row_start + (size_t)chunk * (KERNEL_CHUNK / 2 + 1);
     struct parts *parts = block->row_parts ? block->row_parts + (size_t)chunk * (KERNEL_CHUNK / 2) : NULL;
+    const struct entries to = {block->row_offset, block->row_value, block->row_packed};
     int pair = 0;
     for (int i = 0; i < samples; i += 2, pair++, bytes += 2 * block->pitch) {
+        const uint8_t *const rows[] = {bytes, i + 1 < samples ? bytes + block->pitch : nothing};
         start[pair] = entries;
-        entries += compress(kernels, block->pitch, bytes, i + 1 < samples ? bytes + block->pitch : nothing, stride,
-                            block->row_offset + entries, block->row_value + 2 * entries, parts ? parts + pair : NULL);
+        entries = compress(kernels, block->pitch, rows, stride, &to, parts ? parts + pair : NULL, entries);
     }
     start[pair] = entries;
     order_pairs(pair, start, block->row_order + (size_t)chunk * (KERNEL_CHUNK / 2));
@@ -232,13 +319,14 @@ static uint32_t build_columns(struct index_block *block, const struct kernels *k
 {
     uint32_t *start = block->column_start + (size_t)chunk * (KERNEL_BLOCK / 2 + 1);
     struct parts *parts = block->column_parts ? block->column_parts + (size_t)chunk * (KERNEL_BLOCK / 2) : NULL;
+    const struct entries to = {block->column_offset, block->column_value, block->column_packed};
     int pair = 0;
     for (int i = 0; i < block->present_count; i += 2, pair++) {
+        const uint8_t *const rows[] = {bytes + block->present[i] * samples,
+                                       i + 1 < block->present_count ? bytes + block->present[i + 1] * samples
+                                                                    : nothing};
         start[pair] = entries;
-        entries +=
-            compress(kernels, samples, bytes + block->present[i] * samples,
-                     i + 1 < block->present_count ? bytes + block->present[i + 1] * samples : nothing, stride,
-                     block->column_offset + entries, block->column_value + 2 * entries, parts ? parts + pair : NULL);
+        entries = compress(kernels, samples, rows, stride, &to, parts ? parts + pair : NULL, entries);
     }
     start[pair] = entries;
     order_pairs(pair, start, block->column_order + (size_t)chunk * (KERNEL_BLOCK / 2));
@@ -260,6 +348,11 @@ static void build_sparse(const struct batch_index *index, struct index_block *bl
         kernels->transpose_bytes(padded, block->pitch, bytes, scratch->transposed);
         columns = build_columns(block, kernels, scratch->transposed, chunk, padded,
                                 index->column_stride * (int)sizeof(float), columns);
+    }
+    block->row_entries = rows;
+    block->column_entries = columns;
+    if (block->row_packed && !index->packed) {
+        unpack(block, index, kernels);
     }
 }
 

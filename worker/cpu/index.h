@@ -19,6 +19,7 @@
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
     int pitch;        /* count, rounded up to 16 */
+    size_t capacity;  /* entries by sample, and as many by pixel */
     bool dense;
     float *values; /* dense: [samples, pitch], 0..1 */
 
@@ -31,12 +32,15 @@ struct index_block {
     uint32_t *row_start;     /* [chunks][KERNEL_CHUNK / 2 + 1]: the entries of each pair ... */
     uint32_t *row_offset;    /* ... pixels of the block that are set in one of the two, x row_stride in bytes ... */
     float *row_value;        /* ... and both values, 0..1 */
+    uint32_t *row_packed;    /* the same, as pack_parts writes it, if they are divided */
     /* Pairs of present pixels, chunk by chunk (a last one may be unpaired): */
     uint8_t *column_order;      /* [chunks][KERNEL_BLOCK / 2]: pairs by number of entries */
     struct parts *column_parts; /* [chunks][KERNEL_BLOCK / 2]: how they are divided; NULL: they are not */
     uint32_t *column_start;     /* [chunks][KERNEL_BLOCK / 2 + 1]: the entries of each pair ... */
     uint32_t *column_offset; /* ... samples of the chunk in which one of the two is set, x column_stride in bytes ... */
     float *column_value;     /* ... and both values */
+    uint32_t *column_packed; /* the same, packed */
+    uint32_t row_entries, column_entries; /* of all chunks */
 };
 
 /* The one-hot inputs of rows: which of them are 1. */
@@ -59,6 +63,7 @@ struct batch_index {
     int row_stride;    /* floats from one pixel's weights to the next; 0: only pixels are indexed, not samples */
     int column_stride; /* floats from one sample's deltas to the next */
     int block_count;
+    bool packed; /* offsets and values are in no place but threads' own views */
     struct index_block *blocks;
     struct place_index places; /* rows: the last block, if there are one-hot inputs; all others are dense */
     void *memory;
@@ -79,10 +84,22 @@ struct index_scratch {
 /* Number of blocks that images are cut into. */
 int index_block_count(int pixels);
 
-/* For batches of up to `capacity` images; the strides are those of struct batch_index. */
+/*
+ * For batches of up to `capacity` images; the strides are those of struct batch_index. shared: by several threads,
+ * which makes it a packed one where pairs are divided and all views fit the threads' caches.
+ */
 bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
-                  int column_stride, struct error *error);
+                  int column_stride, bool shared, struct error *error);
 void index_destroy(struct batch_index *index);
+
+/*
+ * A thread's own view of packed indexes that are laid out as this one. Where threads share no cache, a line that one
+ * writes and another reads costs far more than computing what it holds: so a third of the bytes travel, and each thread
+ * makes offsets and values of them for itself. index_destroy frees.
+ */
+bool index_view_create(struct batch_index *view, const struct batch_index *index, struct error *error);
+/* Looks at an index that has been built; valid until it is built again. */
+void index_view_take(struct batch_index *view, const struct batch_index *index, const struct kernels *kernels);
 
 bool index_scratch_create(struct index_scratch *scratch, int capacity, struct error *error);
 void index_scratch_destroy(struct index_scratch *scratch);

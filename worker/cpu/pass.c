@@ -77,14 +77,15 @@ static bool is_scattered(const struct network *network)
     return network->narrow && network->layers == 1;
 }
 
-bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error)
+bool network_index_create(const struct network *network, struct batch_index *index, int capacity, bool shared,
+                          struct error *error)
 {
     if (takes_rows(network)) {
         return index_rows_create(index, &network->like, capacity, error);
     }
     int row_stride = is_scattered(network) ? 0 : weights_of(network, 0)->stride;
     return index_create(index, network->kernels, network->model->widths[0], capacity, row_stride,
-                        network->first_delta_stride, error);
+                        network->first_delta_stride, shared, error);
 }
 
 void network_index_build(const struct network *network, struct batch_index *index, int block,

@@ -37,8 +37,9 @@ struct network {
 void network_plan(struct network *network, const struct model *model, const struct kernels *kernels,
                   struct dropout dropout, const struct examples *like);
 
-/* An index of batches of up to `capacity` examples for this network. */
-bool network_index_create(const struct network *network, struct batch_index *index, int capacity, struct error *error);
+/* An index of batches of up to `capacity` examples for this network. shared: by several threads (index_create). */
+bool network_index_create(const struct network *network, struct batch_index *index, int capacity, bool shared,
+                          struct error *error);
 
 /*
  * Builds one block of it from `count` examples of a set: those at `indexes` or, if that is NULL, the first. Different

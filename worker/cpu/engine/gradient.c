@@ -68,22 +68,32 @@ static void loss_rows(const struct cpu_engine *engine, const struct sampled_batc
     }
 }
 
-/* Batch `number` of the run; the backward pass adds scratch and sink. */
-static struct pass pass_of(struct cpu_engine *engine, int64_t number)
+/* A thread's own view of a packed index, before its first use. */
+static void take_view(struct cpu_engine *engine, int64_t number, int thread)
 {
+    const struct batch_index *index = &engine->indexes[number % INDEXES];
+    if (index->packed) {
+        index_view_take(&engine->members[thread].views[number % VIEWS], index, engine->network.kernels);
+    }
+}
+
+/* Batch `number` of the run; the backward pass adds scratch and sink. */
+static struct pass pass_of(struct cpu_engine *engine, int64_t number, int thread)
+{
+    struct batch_index *index = &engine->indexes[number % INDEXES];
     return (struct pass){.network = &engine->network,
                          .parameters = engine->store.vectors[STORE_PARAMETERS],
-                         .index = &engine->indexes[number % INDEXES],
+                         .index = index->packed ? &engine->members[thread].views[number % VIEWS] : index,
                          .count = engine->draws[number % DRAWS].count,
                          .workspace = &engine->workspace};
 }
 
 /* Strips [strip, strip + strips) of the first layer, and their parts of the logits if those come next. */
-static void forward_first(const struct engine_run *run, int64_t number, int strip, int strips)
+static void forward_first(const struct engine_run *run, int64_t number, int strip, int strips, int thread)
 {
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
-    struct pass pass = pass_of(engine, number);
+    struct pass pass = pass_of(engine, number, thread);
     struct matrix *out = network->layers > 1 ? &engine->workspace.activations[0] : &engine->workspace.logits;
     pass_first(&pass, out, strip, strips);
     for (int i = strip; i < strip + strips; i++) {
@@ -105,10 +115,10 @@ static int group_of(const struct cpu_engine *engine, int64_t number, int strip, 
 }
 
 /* The part of the logits of softmax regression that one pixel block adds. */
-static void forward_regression(const struct engine_run *run, int64_t number, int block)
+static void forward_regression(const struct engine_run *run, int64_t number, int block, int thread)
 {
     struct cpu_engine *engine = run->engine;
-    struct pass pass = pass_of(engine, number);
+    struct pass pass = pass_of(engine, number, thread);
     pass_first_partial(&pass, engine->workspace.partials[number % 2], block);
 }
 
@@ -119,14 +129,15 @@ void cpu_forward_begin(const struct engine_run *run, int64_t number, int thread)
     const struct network *network = &engine->network;
     if (is_regression(network)) {
         for (int block = thread; block < network->partials; block += engine->threads) {
-            forward_regression(run, number, block);
+            forward_regression(run, number, block, thread);
         }
         return;
     }
+    take_view(engine, number, thread);
     int end = share_first(engine, network->strips[0].count, thread + 1);
     for (int i = share_first(engine, network->strips[0].count, thread), group; i < end; i += group) {
         group = group_of(engine, number, i, end);
-        forward_first(run, number, i, group);
+        forward_first(run, number, i, group, thread);
     }
 }
 
@@ -136,7 +147,7 @@ static void forward_layers(const struct engine_run *run, int64_t number, int thr
     struct cpu_engine *engine = run->engine;
     const struct network *network = &engine->network;
     struct workspace *workspace = &engine->workspace;
-    struct pass pass = pass_of(engine, number);
+    struct pass pass = pass_of(engine, number, thread);
     for (int l = 1; l < network->layers - network->narrow; l++) {
         pool_barrier(engine->pool);
         bool last = l + 1 == network->layers;
@@ -179,7 +190,7 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
     if (network->narrow) {
         struct scratch *scratch = &engine->members[thread].scratch;
         *upper = (struct matrix){.values = scratch->logits, .capacity = workspace->capacity, .pitch = KERNEL_NARROW};
-        struct pass pass = pass_of(engine, number);
+        struct pass pass = pass_of(engine, number, thread);
         pass_sum(&pass, workspace->partials[number % 2], scratch->logits);
         const struct judged own = {scratch->losses, scratch->correct};
         loss_rows(engine, draw, upper, &own, 0, draw->count);
@@ -197,7 +208,7 @@ double cpu_forward_finish(const struct engine_run *run, int64_t number, int thre
 
 static struct pass backward_of(struct cpu_engine *engine, int64_t number, int thread, const struct gradient_sink *sink)
 {
-    struct pass pass = pass_of(engine, number);
+    struct pass pass = pass_of(engine, number, thread);
     pass.scratch = &engine->members[thread].scratch;
     pass.sink = sink;
     return pass;
@@ -235,7 +246,7 @@ static void backward_regression(const struct engine_run *run, int64_t number, co
         }
         cpu_fetch_images(run, number + 2, block, network->partials);
         if (next >= 0) {
-            forward_regression(run, next, block);
+            forward_regression(run, next, block, thread);
         }
     }
 }
@@ -273,6 +284,9 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
         backward_regression(run, number, &upper, thread, sink, next);
         return;
     }
+    if (next >= 0) {
+        take_view(engine, next, thread);
+    }
     struct pass pass = backward_of(engine, number, thread, sink);
     for (int l = network->layers - 1; l >= 0; l--) {
         const struct matrix *above = l + 1 == network->layers ? &upper : &workspace->deltas[l];
@@ -292,7 +306,7 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
             if (l <= 1) {
                 backward_first(run, number, l == 1 ? &workspace->deltas[0] : above, i, group, thread, sink);
                 if (next >= 0) {
-                    forward_first(run, next, i, group);
+                    forward_first(run, next, i, group, thread);
                 }
             }
         }

@@ -12,7 +12,8 @@
  *     step q:   draw batch q + 2 | index batch q + 1 | barrier | softmax, backward q, forward q + 1 | step q + 1 ...
  *
  * A fast thread may index q + 2 while a slow one still uses q, so there are three indexes; draws live from q - 2 to q +
- * 1, so there are four. Partial sums of q + 1 are written while those of q are read, so there are two.
+ * 1, so there are four. Partial sums of q + 1 are written while those of q are read, so there are two, and so are a
+ * thread's own views of packed indexes, since it goes on to q + 1 strip by strip.
  *
  * draws.c draws and indexes batches, gradient.c computes the loss and gradient of one, train.c loops over many, and in
  * evaluate.c each thread has its own images. `thread` counts within the team.
@@ -29,7 +30,7 @@
 #include "worker/engine.h"
 #include "base/random/sampler.h"
 
-enum { INDEXES = 3, DRAWS = 4 };
+enum { INDEXES = 3, DRAWS = 4, VIEWS = 2 };
 
 /* Which examples a batch holds. */
 struct sampled_batch {
@@ -50,7 +51,8 @@ struct sampled_batch {
 struct engine_thread {
     struct scratch scratch;
     struct index_scratch index_scratch;
-    struct workspace evaluation; /* for KERNEL_CHUNK images of forward() */
+    struct batch_index views[VIEWS]; /* of batches that are in work, if indexes are packed */
+    struct workspace evaluation;     /* for KERNEL_CHUNK images of forward() */
     struct batch_index evaluation_index;
     struct store store;         /* the engine's, with its own step: threads may be a step apart */
     struct collector collector; /* of the current micro-batch */
