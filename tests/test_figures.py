@@ -59,7 +59,7 @@ def test_what_is_too_short_for_the_processors_clock_has_no_ratio_by_it(figures, 
 def test_sets_count_alike(figures, capsys):
     one = figures.Cost(1.0, 1.0)
     sets = [([one] * 3, [figures.Cost(times, times)] * 3) for times in (2.0, 3.0, 10.0)]
-    figures.compare_sets("x", sets, 5)
+    figures.compare_sets("x", sets, 5, sets=len(sets))
     (figure,) = shown(capsys)
     assert (figure["value"], figure["by_processor_time"], figure["missed"]) == (3.0, 3.0, True)
 

@@ -203,7 +203,7 @@ def compare(name, ours, theirs, floor=None, most=None, digits=2, **more):
     show(name, value, floor, most, **found, **more)
 
 
-def compare_sets(name, sets, floor=None, digits=2, **more):
+def compare_sets(name, sets, floor=None, digits=2, /, **more):
     """Shows the same of several comparisons (ours, theirs), each of which counts alike."""
     found = {by: [ratios(*one, by) for one in sets] for by in Cost._fields}
     value, found = beside(*([statistics.median(one) for one in of if one] for of in found.values()), digits)
