@@ -206,7 +206,7 @@ static struct call *wait_for_calls(struct work *work, int *count)
 
 /* --- reading --- */
 
-/* A body that came packed by gzip, up to the same size as one that did not; *unpacked is the caller's to free. */
+/* A body that came packed, up to the same size as one that did not; *unpacked is the caller's to free. */
 static bool unpack(const struct work *work, struct call *call, uint8_t **unpacked, struct error *error)
 {
     const char *encoding = http_request_header(call->request, "content-encoding");
@@ -214,14 +214,15 @@ static bool unpack(const struct work *work, struct call *call, uint8_t **unpacke
     if (!encoding || strcmp(encoding, "identity") == 0) {
         return true;
     }
-    if (strcmp(encoding, "gzip") != 0) {
-        return error_set(error, "Content-Encoding %.32s is not known here; send gzip, or the bytes as they are",
-                         encoding);
+    const bool is_gzip = strcmp(encoding, "gzip") == 0;
+    if (!is_gzip && strcmp(encoding, "deflate") != 0) {
+        return error_set(
+            error, "Content-Encoding %.32s is not known here; send gzip, deflate, or the bytes as they are", encoding);
     }
     const size_t most = work->options.most_body;
     *unpacked = malloc(most + 1);
     z_stream stream = {.next_in = (Bytef *)(uintptr_t)call->body, .avail_in = (uInt)call->size};
-    if (!*unpacked || inflateInit2(&stream, 15 + 16) != Z_OK) {
+    if (!*unpacked || inflateInit2(&stream, is_gzip ? 15 + 16 : 15) != Z_OK) {
         return error_set(error, "out of memory to unpack the body");
     }
     stream.next_out = *unpacked;
@@ -233,7 +234,7 @@ static bool unpack(const struct work *work, struct call *call, uint8_t **unpacke
     if (status == Z_BUF_ERROR && stream.avail_out == 0) {
         return error_set(error, "the body is more than %zu bytes unpacked; send fewer rows at a time", most);
     }
-    return status == Z_STREAM_END || error_set(error, "the body is not whole gzip");
+    return status == Z_STREAM_END || error_set(error, "the body is not whole %s", encoding);
 }
 
 static bool read_call(const struct work *work, struct call *call, struct intake *intake, struct error *error)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import numpy
 import onnxruntime
@@ -87,6 +88,14 @@ def test_tritons_client_gets_what_predict_says(client, digits, type, shape, bina
     assert (answer.as_numpy("class") == probabilities.argmax(1)).all()
     labels = answer.as_numpy("label")
     assert [int(label) for label in labels] == probabilities.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate"])
+def test_tritons_client_packs_what_it_sends(client, digits, packed):
+    _, pictures, probabilities, _ = digits
+    answer = asked(client, pictures.reshape(-1, 784), "UINT8", True, request_compression_algorithm=packed,
+                   response_compression_algorithm=packed)
+    assert (answer.as_numpy("probabilities") == probabilities.astype(numpy.float32)).all()
 
 
 def test_pixels_between_the_levels_of_grey(client, digits):
@@ -192,9 +201,12 @@ def test_a_body_in_gzip(served, digits):
     body = gzip.compress(json.dumps({"instances": pictures.tolist()}).encode())
     answer = served.post("/v1/models/digits:predict", body, content_encoding="gzip")
     numpy.testing.assert_allclose(answer["predictions"], probabilities, atol=1e-6)
+    body = zlib.compress(gzip.decompress(body))
+    assert served.post("/v1/models/digits:predict", body, content_encoding="deflate") == answer
+    assert "not whole deflate" in served.error("/v1/models/digits:predict", body[:50], content_encoding="deflate")
     bomb = gzip.compress(b" " * (64 << 20))
     assert "unpacked; send fewer rows" in served.error("/v1/models/digits:predict", bomb, content_encoding="gzip")
-    assert "not whole gzip" in served.error("/v1/models/digits:predict", body[:50], content_encoding="gzip")
+    assert "not whole gzip" in served.error("/v1/models/digits:predict", bomb[:50], content_encoding="gzip")
     assert "br is not known" in served.error("/v1/models/digits:predict", body, content_encoding="br")
 
 

@@ -296,7 +296,7 @@ static void test_bodies_in_gzip(void **state)
     send_bytes(scene, 2, packed, pack(packed, sizeof packed, large, sizeof large));
     expect(scene, 2, 400, "the body is more than 128 bytes unpacked; send fewer rows at a time");
     send_bytes(scene, 3, packed, 4);
-    expect(scene, 3, 400, "Content-Encoding br is not known here; send gzip, or the bytes as they are");
+    expect(scene, 3, 400, "Content-Encoding br is not known here; send gzip, deflate, or the bytes as they are");
 }
 
 int main(void)
