@@ -411,6 +411,51 @@ static void bulk_that_does_not_come(void **state)
     channel_close(&channel);
 }
 
+enum { ALLOWED_S = 20, LATE_BYTES = ALLOWED_S * CHANNEL_LEAST_RATE };
+
+/* A frame whose bulk comes a while after its head. */
+static void send_late(struct connection **connection, void *context)
+{
+    static uint8_t bulk[LATE_BYTES];
+    uint8_t bytes[FRAME_HEADER + 256], range[RANGE_BYTES];
+    const struct message_values values = {.ranges = {range, 1}};
+    struct error error;
+    range_put(range, 0, (struct range){0, LATE_BYTES / sizeof(float)});
+    const size_t size = message_size(PROTOCOL_VERSION_MIN, MESSAGE_values, &values);
+    (void)context;
+    frame_encode(&(struct frame){.version = PROTOCOL_VERSION_MIN,
+                                 .type = MESSAGE_values,
+                                 .flags = FRAME_LAST,
+                                 .message_bytes = (uint32_t)size,
+                                 .bulk_bytes = sizeof bulk},
+                 bytes);
+    message_encode(PROTOCOL_VERSION_MIN, MESSAGE_values, &values, bytes + FRAME_HEADER, size);
+    struct iovec head = {bytes, FRAME_HEADER + size}, rest = {bulk, sizeof bulk};
+    write_now(*connection, &head, 1, soon(), &error);
+    usleep(100000);
+    write_now(*connection, &rest, 1, soon(), &error);
+}
+
+/* What is large may take longer: a second for what must come in one, at the least. */
+static void large_frames_get_more_time(void **state)
+{
+    struct loopback loopback = {.listener = -1};
+    struct connection *connection;
+    struct channel channel;
+    struct error error;
+    uint8_t *bulk = malloc(LATE_BYTES);
+    (void)state;
+    loopback_start(&loopback, NULL, send_late, NULL);
+    assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
+    channel_open(&channel, connection);
+    assert_true(channel_receive(&channel, soon(), &error));
+    assert_int_equal(channel.bulk_left, LATE_BYTES);
+    assert_true(channel_read_bulk(&channel, bulk, LATE_BYTES, clock_monotonic_s() - 0.3 * ALLOWED_S, &error));
+    channel_close(&channel);
+    loopback_end(&loopback);
+    free(bulk);
+}
+
 static void differs(const char *theirs, const char *ours, const char *wanted)
 {
     struct error message = {"left over"};
@@ -458,6 +503,7 @@ int main(void)
         cmocka_unit_test(calls),
         cmocka_unit_test(versions_that_were_not_offered),
         cmocka_unit_test(bulk_that_does_not_come),
+        cmocka_unit_test(large_frames_get_more_time),
         cmocka_unit_test(differences_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
