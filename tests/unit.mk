@@ -58,7 +58,7 @@ build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(
 
 # What a chief saves and takes over is told to its test first.
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
-	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts)
+	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
 
 build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending)
@@ -78,6 +78,7 @@ build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s signals_pending)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
 	link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
+build/san/tests/worker/remote/test_heartbeat: link_with += -Wl,--wrap=observe_traffic
 
 # A worker by a clock of its test's own, which sees what else it asks of the system.
 build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \

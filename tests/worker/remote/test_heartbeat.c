@@ -30,6 +30,18 @@ double __wrap_clock_monotonic_s(void)
     return __real_clock_monotonic_s() + atomic_load(&jumped_s);
 }
 
+/* What the page of this worker is told. */
+static atomic_ullong shown_in, shown_out, shown_retries;
+
+void __wrap_observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries);
+
+void __wrap_observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries)
+{
+    atomic_store(&shown_in, bytes_in);
+    atomic_store(&shown_out, bytes_out);
+    atomic_store(&shown_retries, retries);
+}
+
 static struct server {
     struct fake_member member;
     pthread_mutex_t lock;
@@ -214,6 +226,8 @@ static void what_a_beat_says(void **state)
         assert_true(last.memory_bytes > 1 << 20);    /* of this very process */
         assert_string_equal(look(i).message, "counts");
     }
+    assert_true(atomic_load(&shown_in) >= look(0).last.bytes_in && atomic_load(&shown_in) < atomic_load(&shown_out));
+    assert_int_equal(atomic_load(&shown_retries), 5);
     heartbeat_news(bench.heartbeat, &news);
     assert_true(news.known && !news.over && !news.refused);
     assert_false(heartbeat_is_over(bench.heartbeat));

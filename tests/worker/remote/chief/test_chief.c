@@ -5,6 +5,7 @@
 #include "worker/remote/chief.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -267,6 +268,16 @@ bool __wrap_lineage_adopts(const struct config *config, const char *digest, bool
     (void)config, (void)digest;
     *may_lose = adopts_with_loss;
     return adopts;
+}
+
+static bool has_no_thread;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+{
+    return has_no_thread ? EAGAIN : __real_pthread_create(thread, attributes, run, context);
 }
 
 /* --- One chief --- */
@@ -952,6 +963,31 @@ static void ends_the_job(void **state)
     end(&bench, "");
 }
 
+/* Without the thread that saves there is a checkpoint at the end; shards keep nothing that nobody would read. */
+static void no_thread(void **state)
+{
+    struct bench bench;
+    struct chief_start found;
+    struct error error;
+    int64_t step;
+    (void)state;
+    begin(&bench, "10");
+    listen_in();
+    has_no_thread = true;
+    const enum push_pull_end end_of_start = start(&bench, &found);
+    has_no_thread = false;
+    assert_int_equal(times(heard(), "the thread that saves checkpoints cannot start"), 1);
+    assert_int_equal(end_of_start, PUSH_PULL_DONE);
+    const char *text = told();
+    assert_int_equal(times(text, "order "), 3);
+    assert_int_equal(times(text, "release "), 3);
+    assert_int_equal(shards.order_count, 0);
+    shards.steps[0] = shards.steps[1] = 34;
+    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(step, 34);
+    end(&bench, "model-0000000034.safetensors ");
+}
+
 /* How rows become inputs stands in the newest checkpoint; where there is none nothing is known. */
 static void preprocessing_of_a_checkpoint(void **state)
 {
@@ -1013,6 +1049,7 @@ int main(void)
         cmocka_unit_test(fresh_version_saves_nothing),
         cmocka_unit_test(retimed),
         cmocka_unit_test(ends_the_job),
+        cmocka_unit_test(no_thread),
         cmocka_unit_test(preprocessing_of_a_checkpoint),
     };
     log_setup(LOG_TEXT, LOG_WARNING);
