@@ -108,7 +108,7 @@ static enum push_pull_end step(struct bench *bench, int i, int overlapped, int64
     compute(bench, overlapped);
     struct push_note note = {.base_step = *global_step, .local_step = i, .examples = 1};
     enum push_pull_end how = pipeline_push(bench->pipeline, &note, &answer, &answers, error);
-    if (answers > 0) {
+    if (answers > 0 && how == PUSH_PULL_DONE) { /* else they stay in the mirror */
         *global_step = answer.global_step;
         assert_int_equal(answer.global_step, pushes_held(bench));
         assert_true(answer.staleness <= (unsigned)bench->depth);
