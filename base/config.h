@@ -22,10 +22,12 @@
 enum {
     CONFIG_MAX_WIDTH = 65536,    /* units in a layer */
     CONFIG_MAX_INPUTS = 1 << 20, /* of the first one: tables have one for each category */
-    CONFIG_MAX_HOSTS = 1024,
-    CONFIG_ELASTIC_WORKERS = 64, /* that may join beyond worker_hosts, with `elastic` */
-    CONFIG_DIGEST_HEX = 64,      /* BLAKE2b-256 in hex */
-    CONFIG_AUTO = -1,            /* a count that depends on what is found */
+    CONFIG_MAX_HOSTS = 1024,     /* in a list */
+    CONFIG_MAX_WORKERS = 16384,  /* listed, or with `elastic` beyond the list */
+    CONFIG_ASKED_A_SECOND = 200,
+    CONFIG_WORKER_RANGES = CONFIG_MAX_WORKERS / 2, /* that any set of them takes, as first number and count */
+    CONFIG_DIGEST_HEX = 64,                        /* BLAKE2b-256 in hex */
+    CONFIG_AUTO = -1,                              /* a count that depends on what is found */
 };
 
 #define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, unless --config names another */
@@ -63,7 +65,8 @@ struct config_cluster {
     int replicas_to_aggregate;       /* gradients per synchronous step; 0 = one per worker */
     int min_replicas;                /* fewest gradients that make a synchronous step */
     enum placement_policy placement; /* which ps holds what */
-    bool elastic;                    /* workers beyond worker_hosts may join */
+    bool elastic;                    /* workers beyond worker_hosts may join: */
+    int elastic_workers;             /* so many */
     int min_workers;                 /* training starts once this many have joined */
     int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no limit */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */
@@ -77,11 +80,21 @@ struct config_cluster {
     double leave_secs; /* a ps that a signal asks to leave waits so long for worker 0 to leave before it */
 };
 
-/* The largest number of workers: those in worker_hosts, plus CONFIG_ELASTIC_WORKERS with `elastic`. */
+/* The largest number of workers: those in worker_hosts, plus elastic_workers with `elastic`. */
 static inline int config_worker_room(const struct config_cluster *cluster)
 {
-    int room = cluster->worker_hosts.count + (cluster->elastic ? CONFIG_ELASTIC_WORKERS : 0);
-    return room < CONFIG_MAX_HOSTS ? room : CONFIG_MAX_HOSTS;
+    int room = cluster->worker_hosts.count + (cluster->elastic ? cluster->elastic_workers : 0);
+    return room < CONFIG_MAX_WORKERS ? room : CONFIG_MAX_WORKERS;
+}
+
+/*
+ * How often a member asks a ps regularly: every so many seconds, or less often where there are so many workers that a
+ * ps would be asked more than CONFIG_ASKED_A_SECOND times a second.
+ */
+static inline double config_pace_s(const struct config_cluster *cluster, double often_s)
+{
+    const double pace_s = (double)config_worker_room(cluster) / CONFIG_ASKED_A_SECOND;
+    return pace_s > often_s ? pace_s : often_s;
 }
 
 /* A worker's address in worker_hosts; "not listed" beyond the list. */

@@ -284,8 +284,8 @@
 
 #define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
     FIELD(I64,    step,            0,       "global step that the gradients belong to")                                \
-    FIELD(RANGES, finite,          1024,    "workers whose gradients are complete, as first number and count")         \
-    FIELD(RANGES, not_finite,      1024,    "workers whose gradients are refused")
+    FIELD(RANGES, finite,          8192,    "workers whose gradients are complete, as first number and count")         \
+    FIELD(RANGES, not_finite,      8192,    "workers whose gradients are refused")
 
 #define MESSAGE_FIELDS_get_aggregate(FIELD)                                                                            \
     FIELD(I64,    step,            0,       "answer once this step is decided")                                        \
@@ -293,7 +293,7 @@
 
 #define MESSAGE_FIELDS_aggregate(FIELD)                                                                                \
     FIELD(I64,    step,            0,       "global step that it produces")                                            \
-    FIELD(RANGES, workers,         1024,    "workers whose gradients it averages, as first number and count")
+    FIELD(RANGES, workers,         8192,    "workers whose gradients it averages, as first number and count")
 
 #define MESSAGE_FIELDS_get_batches(FIELD)                                                                              \
     FIELD(I64,    first,           0,       "number of the first batch, counted over all epochs of the asking worker") \

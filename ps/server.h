@@ -1,11 +1,12 @@
 /*
  * The role of a ps: listens, and serves a shard (ps/shard.h) by what its job decides (ps/job/job.h).
  *
- * One thread per connection. A worker may have several connections of one incarnation at once: it is free to send
- * heartbeats on one while a push waits on another. Pushes of a worker come one at a time; a push that begins while
- * another connection of the same worker is in the middle of one cuts that connection off, for the worker must have
- * given it up. Answers on one connection come in the order of the requests, and the next request is read only when the
- * answer is on its way: a worker that sends a push while an answer is due must read at the same time.
+ * A thread per connection that has something to do. A worker may have several connections of one incarnation at once:
+ * it is free to send heartbeats on one while a push waits on another. Pushes of a worker come one at a time; a push
+ * that begins while another connection of the same worker is in the middle of one cuts that connection off, for the
+ * worker must have given it up. Answers on one connection come in the order of the requests, and the next request is
+ * read only when the answer is on its way: a worker that sends a push while an answer is due must read at the same
+ * time.
  *
  * What workers can rely on:
  *  - get_model answers once training can begin (state 2 and an empty message), or after wait_ms with a message that

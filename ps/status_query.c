@@ -45,7 +45,7 @@ static bool create(struct status_query *query, struct error *error)
     query->ps_count = config->cluster.ps_hosts.count;
     query->members = query->ps_count;
     if (query->own_ps < 0) { /* this machine's config may not say that the job is elastic */
-        query->members += config->cluster.worker_hosts.count + CONFIG_ELASTIC_WORKERS;
+        query->members += config->cluster.worker_hosts.count + config->cluster.elastic_workers;
     }
     query->asked = calloc((size_t)query->ps_count, sizeof *query->asked);
     query->answers = calloc((size_t)query->ps_count * (size_t)query->members, sizeof *query->answers);

@@ -32,4 +32,6 @@ def test_otherwise_they_are_refused(run):
     assert "must be from 0 to 1" in run(*hosts, "--task_index=2", status=2).stderr
     assert "must be from 0 to 65 (worker_hosts lists 2 and elastic lets more join), not 66" in run(
         *hosts, "--elastic=1", "--task_index=66", status=2).stderr
+    many = ("--elastic=1", "--elastic_workers=16000")
+    assert "must be from 0 to 16001 (" in run(*hosts, *many, "--task_index=16002", status=2).stderr
     assert "needs data_sharding shuffled" in run(*hosts, "--elastic=1", "--data_sharding=disjoint", status=2).stderr

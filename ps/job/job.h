@@ -236,7 +236,7 @@ struct job_step {
     uint32_t generation;
     int64_t step;
     int count;
-    int workers[CONFIG_MAX_HOSTS]; /* [count], ascending */
+    int workers[CONFIG_MAX_WORKERS]; /* [count], ascending */
 };
 
 /* True, once for every step: it is decided, and the caller applies it. */

@@ -20,6 +20,7 @@
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
+static const double LONGEST_IDLE_S = 20;         /* the same of one of very many */
 enum { MOST_LINES = 32 };                        /* of what a rollout changes, to show */
 static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
@@ -31,7 +32,7 @@ struct agent {
     struct link link;
     struct traffic traffic;
     struct wake wake;
-    double busy_s; /* between two reports during a rollout */
+    double idle_s, busy_s; /* between two reports; during a rollout */
     pthread_t thread;
     bool runs, arrived; /* arrived: it has reached ps 0 */
     atomic_bool end, rolling;
@@ -226,7 +227,7 @@ static double next_report_s(const struct agent *agent, bool reached, bool busy)
     if (!reached && !agent->options.ask) {
         return agent->link.next_try_s;
     }
-    return now_s + (busy ? agent->busy_s : IDLE_S);
+    return now_s + (busy ? agent->busy_s : agent->idle_s);
 }
 
 static void *run(void *context)
@@ -275,6 +276,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     agent->options = *options;
     *out = agent; /* its thread asks its owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
+    agent->idle_s = fmin(config_pace_s(&options->config->cluster, IDLE_S), LONGEST_IDLE_S);
     agent->busy_s = members <= OFTEN ? BUSY_S : fmin(IDLE_S / 2, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);

@@ -24,6 +24,7 @@ struct coordinator_channel {
     struct link link;
     bool (*talk)(struct coordinator_channel *channel, struct error *error);
     uint64_t told_changes;
+    uint8_t finite[CONFIG_WORKER_RANGES * RANGE_BYTES], not_finite[CONFIG_WORKER_RANGES * RANGE_BYTES];
     pthread_t thread;
     bool runs;
 };
@@ -57,9 +58,9 @@ static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
 }
 
 /* Waits for something to tell, at most a while; false: there is nothing. */
-static bool compose(struct coordinator_channel *coordinator, struct message_staged *staged, uint8_t *finite,
-                    uint8_t *not_finite)
+static bool compose(struct coordinator_channel *coordinator, struct message_staged *staged)
 {
+    uint8_t *finite = coordinator->finite, *not_finite = coordinator->not_finite;
     struct server *server = coordinator->follower->server;
     struct job *job = &server->job;
     server_lock(server);
@@ -97,10 +98,9 @@ static bool is_alive(struct coordinator_channel *coordinator, struct error *erro
 
 static bool report(struct coordinator_channel *coordinator, struct error *error)
 {
-    uint8_t finite[CONFIG_MAX_HOSTS * RANGE_BYTES], not_finite[CONFIG_MAX_HOSTS * RANGE_BYTES];
     struct message_staged staged;
     uint16_t code;
-    if (!compose(coordinator, &staged, finite, not_finite)) {
+    if (!compose(coordinator, &staged)) {
         return is_alive(coordinator, error);
     }
     return channel_call(&coordinator->link.channel, MESSAGE_staged, &staged, MESSAGE_done,

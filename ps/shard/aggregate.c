@@ -42,8 +42,8 @@ struct aggregate {
     /* Of the step under way; written by the leader before it is open. */
     const int *workers;
     int count;
-    float weights[CONFIG_MAX_HOSTS]; /* [count]: what each worker's gradient counts; of a middle: its scale */
-    int cut;                         /* of a middle: values left out at each end; -1: it is a mean */
+    float weights[CONFIG_MAX_WORKERS]; /* [count]: what each worker's gradient counts; of a middle: its scale */
+    int cut;                           /* of a middle: values left out at each end; -1: it is a mean */
     struct step step;
     struct block_walk walk;
     enum dtype dtype;

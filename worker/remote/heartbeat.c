@@ -60,7 +60,7 @@ static double interval_s(struct heartbeat *heartbeat)
     if (atomic_load(&heartbeat->hurry)) {
         return HURRIED_S;
     }
-    return third < LONGEST_S ? third : LONGEST_S;
+    return fmin(third, config_pace_s(&heartbeat->config->cluster, LONGEST_S));
 }
 
 /* A ps answers at once; a connection on which it does not is dead, whatever the system believes. */

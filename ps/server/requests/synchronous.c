@@ -284,7 +284,7 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     const struct message_get_aggregate wanted = session->channel->message.get_aggregate;
     const uint64_t request = session->channel->frame.request;
     const uint32_t generation = session->channel->frame.generation;
-    uint8_t bytes[CONFIG_MAX_HOSTS * RANGE_BYTES];
+    uint8_t bytes[CONFIG_WORKER_RANGES * RANGE_BYTES];
     struct message_aggregate aggregate = {.step = wanted.step};
     uint32_t count = 0;
     double looked_s = clock_monotonic_s();

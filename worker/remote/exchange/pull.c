@@ -1,12 +1,15 @@
 /* Joining, and pulls. */
+#include <math.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "worker/remote/exchange/internal.h"
 
 enum {
-    STEP_WAIT_MS = 1000, /* for a step that others make */
-    MODEL_WAIT_MS = 500, /* a signal is looked for so often */
+    STEP_WAIT_MS = 1000,          /* for a step that others make */
+    LONGEST_ROUND_WAIT_MS = 5000, /* for a round: a signal is looked for so often */
+    MODEL_WAIT_MS = 500,          /* a signal is looked for so often */
 };
 
 static const double AGAIN_S = 0.25; /* until shards that do not fit together are asked again */
@@ -208,6 +211,13 @@ bool push_pull_is_asked(const struct push_pull *exchange)
     return !config_asks_some(&exchange->config->train) || exchange->token == exchange->global_step;
 }
 
+/* How long a ps keeps the question of who waits to be asked: the more there are, the less often each asks. */
+static uint32_t round_wait_ms(const struct push_pull *exchange)
+{
+    const double wait_s = config_pace_s(&exchange->config->cluster, STEP_WAIT_MS / 1e3);
+    return (uint32_t)fmin(wait_s * 1e3, LONGEST_ROUND_WAIT_MS);
+}
+
 /* A single float of the model, which is not even kept: who is not asked has no use for more. */
 static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, int64_t after_step, uint16_t *code,
                           struct error *error)
@@ -216,11 +226,11 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
     uint8_t bytes[RANGE_BYTES];
     float unused;
     const struct message_pull pull = {
-        .after_step = after_step, .wait_ms = STEP_WAIT_MS, .ranges = {.bytes = bytes, .count = 1}};
+        .after_step = after_step, .wait_ms = round_wait_ms(exchange), .ranges = {.bytes = bytes, .count = 1}};
     range_put(bytes, 0, (struct range){part->spans[0].first, 1});
     channel->generation = exchange->generation;
     if (!channel_call(channel, MESSAGE_pull, &pull, MESSAGE_values,
-                      clock_monotonic_s() + STEP_WAIT_MS / 1e3 + LINK_ANSWER_S, code, error)) {
+                      clock_monotonic_s() + pull.wait_ms / 1e3 + LINK_ANSWER_S, code, error)) {
         return false;
     }
     const struct message_values values = channel->message.values;

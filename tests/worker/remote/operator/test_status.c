@@ -353,7 +353,7 @@ static void workers_that_are_not_listed(void **state)
     (void)state;
     begin_all();
     servers[0].says[3] = worker_status(5, 10);
-    servers[0].says[4] = worker_status(2 + CONFIG_ELASTIC_WORKERS, 10);
+    servers[0].says[4] = worker_status(2 + 64, 10);
     servers[0].says[5] = ps_status(2);
     servers[0].says[6] = worker_status(-1, 10);
     servers[0].says[7] = worker_status(3, 10);
