@@ -18,6 +18,7 @@ from fleets import OpenFleet, in_force, supervise, text_of
 from programs import CRASHES, HANGS, MARK, build_of, compile_program
 from runs import wait_for
 
+
 class Machines(OpenFleet):
     """A fleet whose members run on two machines, each with a folder of its own."""
 

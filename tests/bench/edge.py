@@ -3,11 +3,13 @@
 
     tests/bench/edge.py [--trainer=build/trainer] [--data=DIR] [--rounds=3] [PART ...]
 
-PART: iid, shards, link; all of them by default. One JSON line for each figure. iid and shards: the 2NN of McMahan et
-al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10), to 97% of the validation
-images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours. link: 8 workers, each
-behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push at every step
-against rounds.
+PART: iid, shards, link, loss, unlike; all of them by default. One JSON line for each figure. iid and shards: the 2NN
+of McMahan et al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10), to 97% of the
+validation images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours. link: 8
+workers, each behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push
+at every step against rounds. loss: the same fleet, as many local steps either way, and what test accuracy the rounds
+lose. unlike: 8 clients of two classes each, by each outer optimizer. EDGE_EPOCHS says how long the last two train; 2
+shows that they work.
 """
 
 import importlib.util
@@ -35,6 +37,8 @@ FLEET = ("--layers=784,500,10", "--optimizer=adam", "--learning_rate=0.001", "--
          "--data_source=idx", "--data_sharding=disjoint", "--validation_size=5000", "--lease_secs=60",
          "--min_workers=8", "--log_steps=0")
 WIRE_DTYPES = ("float32", "bfloat16")
+OUTER_OPTIMIZERS = ("average", "momentum", "nesterov", "adam")
+EPOCHS = int(os.environ.get("EDGE_EPOCHS", 20))
 STEPS_SEEN = 8  # of those with a push at each
 
 
@@ -156,6 +160,37 @@ class Bench:
         show(f"8 workers, 10 Mbit/s, 100 ms: bytes with a push at every step / in rounds, {dtype}",
              round(each_bytes / passed, 1), **bound[1])
 
+    def loss(self):
+        """What the pushes of every step come to needs no link: it is one process that averages 8 batches a step."""
+        with tempfile.TemporaryDirectory() as folder:
+            data = ("--data_source=idx", f"--data_dir={self.data}", "--validation_size=5000", "--validate_steps=0")
+            alone = subprocess.run([self.trainer, *FLEET[:4], *data, "--micro_batches=8", f"--epochs={EPOCHS}",
+                                    "--log_format=json", "--log_steps=0", "--progress=0"], check=True,
+                                   capture_output=True, text=True, cwd=folder).stdout
+            every = events(alone, "done")[0]["test_accuracy"]
+            for dtype in ("float32", "int8"):
+                _, passed, text = self.fleet(folder, EPOCHS, "--local_epochs=1", "--validate_steps=0",
+                                             f"--wire_dtype={dtype}", f"--train_steps={EPOCHS}")
+                rounds = events(text, "done")[0]["test_accuracy"]
+                show(f"8 workers, 10 Mbit/s, 100 ms: accuracy lost in rounds of an epoch, {dtype}",
+                     round(100 * (every - rounds), 2), most=0.2, unit="points", rounds=EPOCHS, MB=round(passed / 1e6),
+                     test_accuracy=round(rounds, 4), at_every_step=round(every, 4))
+
+    def unlike(self):
+        """Two classes a client, and each outer optimizer at its own learning rate. Nothing is owed."""
+        for name in OUTER_OPTIMIZERS:
+            with tempfile.TemporaryDirectory() as folder:
+                text = subprocess.run([self.trainer, "--layers=784,500,10", "--clients=8", "--partition=shards:2",
+                                       "--local_epochs=1", "--batch_size=100", "--learning_rate=0.05",
+                                       f"--outer_optimizer={name}", "--data_source=idx", f"--data_dir={self.data}",
+                                       "--validation_size=5000", "--validate_steps=0",
+                                       f"--train_steps={EPOCHS}", "--log_format=json", "--log_steps=0",
+                                       "--progress=0"], check=True, capture_output=True, text=True,
+                                      cwd=folder).stdout
+                done = events(text, "done")[0]
+                show(f"8 clients of two classes each: test accuracy, {name}", round(done["test_accuracy"], 4),
+                     rounds=done["steps"])
+
     def fleet(self, folder, least, *flags):
         """Seconds of training, bytes that passed and what worker 0 said, of 8 workers behind thin links."""
         with Cluster(self.trainer, folder, workers=8, flags=(*FLEET, f"--data_dir={self.data}", *flags)) as cluster:
@@ -170,7 +205,7 @@ class Bench:
 
 
 PARTS = {"iid": lambda bench: bench.rounds("iid", "iid"), "shards": lambda bench: bench.rounds("shards", "shards:2"),
-         "link": Bench.link}
+         "link": Bench.link, "loss": Bench.loss, "unlike": Bench.unlike}
 
 if __name__ == "__main__":
     run_parts(arguments(__doc__, rounds=3), PARTS, Bench)

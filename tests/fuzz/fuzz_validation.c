@@ -31,7 +31,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const struct config_train classes = {.loss = LOSS_SOFTMAX}, yes = {.loss = LOSS_SIGMOID},
                                      numbers = {.loss = LOSS_MSE};
-    be_silent();
     add(&(struct evaluation_options){.train = &classes, .outputs = OUTPUTS}, bytes, size);
     add(&(struct evaluation_options){.train = &yes, .outputs = 1, .targets = 1, .bins = true}, bytes, size);
     add(&(struct evaluation_options){.train = &numbers, .outputs = TARGETS, .targets = TARGETS}, bytes, size);
