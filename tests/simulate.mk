@@ -6,7 +6,7 @@ simulation := build/simulate
 SEEDS ?= 10000
 SHORTAGES ?= 3440
 ROLLOUTS ?= 400
-PROGRAMS ?= 100
+PROGRAMS ?= 20
 simulated := -std=gnu11 -DTRAINER_SIMULATED -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 

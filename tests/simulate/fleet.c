@@ -33,7 +33,7 @@
 
 enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2, BAD_RATE = ORACLE_BAD_RATE };
 
-static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400;
+static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400, PROGRAM_S = 1500;
 static const double OFF_S = ROLLOUT_IDLE_TIMEOUT_S + 2; /* then a worker counts as off */
 
 /* What is to happen when a version comes into force. */
@@ -56,6 +56,7 @@ struct content {
 /* What a member is on, and what is on its disk. */
 struct fleet_member {
     uint64_t version;    /* its process is in */
+    int loaded;          /* the life of its machine that has read its config */
     uint64_t started_in; /* by its config at the start */
     uint64_t switching;  /* the last that it began to switch to */
     bool has[MOST_VERSIONS];
@@ -228,6 +229,7 @@ bool fleet_load(struct machine *machine, struct config *config, const struct con
     }
     check_obeyed(machine, config);
     member->version = member->started_in = (uint64_t)config->fleet.version;
+    member->loaded = machine->life;
     say("is in version %llu", (unsigned long long)member->version);
     if (programs_roll() && !programs_is_in(machine, member->version)) {
         fail("%s is in version %llu, and in another program", machine->name, (unsigned long long)member->version);
@@ -365,6 +367,9 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
     member->switching = number;
     if (number > from && programs_roll()) {
         check_canaries(from, number);
+    }
+    if (number < from && member->came_from[from] != number && !programs_has(world.here, number)) {
+        programs_excuse(world.here); /* it caught up with a rollout that failed, over a version that it never had */
     }
     if (number > from) {
         member->came_from[number] = from;
@@ -766,7 +771,9 @@ static void check_members(const struct rollout *rollout)
         if (may_miss || !world.machines[i].runs || now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             continue;
         }
-        if (programs_roll() && member->version == version && !programs_is_in(&world.machines[i], version)) {
+        const bool has_begun = fleet.members[i].loaded == world.machines[i].life; /* or it is about to go over */
+        if (programs_roll() && has_begun && member->version == version &&
+            !programs_is_in(&world.machines[i], version)) {
             fail("the rollout of version %llu is over, and %s is in another program",
                  (unsigned long long)rollout->target, world.machines[i].name);
         }
@@ -834,7 +841,7 @@ static void begin_next(void)
         draw_candidate();
     }
     start_operator(false);
-    fleet.operator_until_s = world.now_s + OPERATOR_S;
+    fleet.operator_until_s = world.now_s + (programs_roll() ? PROGRAM_S : OPERATOR_S);
     fleet.next_s = world.now_s + 1;
     fleet.abort_s = chance(8) == 0 ? world.now_s + 12 * chance_real() : INFINITY;
 }
@@ -888,7 +895,7 @@ void fleet_step(void)
     look_at_pause();
     note_proof();
     if (fleet.operator->runs && world.now_s >= fleet.operator_until_s) {
-        fail("the operator still waits after %.0f s", OPERATOR_S);
+        fail("the operator still waits after %.0f s", programs_roll() ? PROGRAM_S : OPERATOR_S);
     }
 }
 
