@@ -655,8 +655,8 @@ static void an_order_is_lost(void **state)
     struct bench bench;
     (void)state;
     begin_training(&bench, "10");
-    shards.lost = 10;
     listen_in();
+    shards.lost = 10;
     advance(bench.chief, 20);
     const bool saved = await_told("saved 20");
     const char *text = heard();
