@@ -21,7 +21,9 @@
 #include "ps/job/job.h"
 #include "tests/worker/remote/story.h"
 #include "worker/load.h"
+#include "worker/evaluation_part.h"
 #include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/exchange/validations.h"
 #include "worker/remote/own_rows.h"
 #include "worker/remote/worker/internal.h"
 
@@ -38,8 +40,8 @@ static struct world {
     int answers;               /* of a pipeline */
     int unasked;               /* rounds that are others' */
     double loss;
-    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed,
-        awaited; /* then well */
+    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed, awaited,
+        validated; /* then well */
     struct chief_record record;
     struct job_news news;
     bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
@@ -53,6 +55,8 @@ static struct world {
     bool (*knows)(void *context, const char *digest);
     void *context;
     double hurried_s;
+    uint8_t part[4096]; /* what another worker's validation counted */
+    size_t part_size;
 } world;
 
 static enum push_pull_end once(enum push_pull_end *end, struct error *error)
@@ -285,6 +289,47 @@ enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t aft
     exchange->global_step = world.step += world.unasked > 0;
     world.unasked -= world.unasked > 0;
     return once(&world.awaited, error);
+}
+
+/* --- Validations of all --- */
+
+static void begin_evaluation(struct evaluation *evaluation)
+{
+    static const struct config_train train;
+    struct error error;
+    assert_true(evaluation_create(
+        evaluation, &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0}, &error));
+}
+
+enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                    size_t size, struct error *error)
+{
+    struct evaluation all;
+    (void)exchange;
+    begin_evaluation(&all);
+    assert_true(evaluation_part_add(&all, bytes, size, error));
+    tell("validated step %lld, %lld examples, %lld right, score %.2f\n", (long long)own->step, (long long)own->examples,
+         (long long)all.correct, own->score);
+    evaluation_destroy(&all);
+    return once(&world.validated, error);
+}
+
+/* Two others found what the chief found; what the first one says of it is damaged on its way, once. */
+enum push_pull_end validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                      const struct validations_taker *taker, int *missing, struct error *error)
+{
+    (void)exchange;
+    tell("asks for validations of step %lld for %g s\n", (long long)own->step, wait_s);
+    *missing = 1;
+    if (world.validated != PUSH_PULL_DONE) {
+        return once(&world.validated, error);
+    }
+    for (int attempt = 0; attempt < 2; attempt++) { /* the connection broke after the first one */
+        taker->begin(taker->context);
+        taker->take(taker->context, 1, own->examples, 0.25, world.part, world.part_size);
+    }
+    taker->take(taker->context, 2, own->examples, 0.5, world.part, world.part_size / 2);
+    return PUSH_PULL_DONE;
 }
 
 /* What is in the gradient: rows of the first variable. */
@@ -1151,6 +1196,72 @@ static void rounds_of_others(void **state)
     end(&bench);
 }
 
+/* Rows of one's own are validated when it is due, and worker 0, who adds all up, is told; no answer ends training. */
+static void validates_together(void **state)
+{
+    const char *const others[] = {"task_index",    "2",   "issync",         "true", "ema_decay", "0",
+                                  "data_sharding", "own", "validate_steps", "2",    NULL};
+    struct bench bench;
+    (void)state;
+    begin_joined(&bench, others, 0);
+    struct training *training = &bench.worker.training;
+    begin_evaluation(&training->evaluation);
+    bench.worker.dataset.validation.count = 6; /* they share the memory of those to train on */
+    assert_true(step(&bench));
+    assert_false(was_told("validated"));
+    assert_true(step(&bench));
+    assert_non_null(strstr(told(), "validated step 2, 6 examples, 6 right, score 1.00\n"));
+    assert_true(step(&bench));
+    world.validated = PUSH_PULL_REFUSED;
+    assert_true(step(&bench));
+    assert_int_equal(times(heard_so_far(), "a validation was not taken: as the test wants"), 1);
+    assert_true(step(&bench));
+    world.validated = PUSH_PULL_AGAIN;
+    assert_false(step(&bench));
+    assert_int_equal(training->end, TRAINING_REJOINS);
+    evaluation_destroy(&training->evaluation);
+    end(&bench);
+}
+
+static void chief_adds_up_validations(void **state)
+{
+    const char *const flags[] = {"task_index",    "0",   "issync",         "true", "ema_decay", "0",
+                                 "data_sharding", "own", "validate_steps", "2",    NULL};
+    struct bench bench;
+    struct error error;
+    struct validators validators;
+    (void)state;
+    begin_joined(&bench, flags, 0);
+    struct training *training = &bench.worker.training;
+    begin_evaluation(&training->evaluation);
+    struct examples six = bench.worker.dataset.train;
+    six.count = 6;
+    assert_true(evaluate(&training->evaluation, &the_engine, false, &six, &error));
+    assert_true(evaluation_part_room(&training->evaluation) <= sizeof world.part);
+    world.part_size = evaluation_part_write(&training->evaluation, world.part);
+    struct updater *updater = &bench.worker.updater;
+    assert_true(remote_updater_table.gather(updater, 4, METRIC_ACCURACY, &training->evaluation, &validators));
+    char wanted[80];
+    snprintf(wanted, sizeof wanted, "asks for validations of step 4 for %g s\n", bench.config.cluster.lease_secs);
+    assert_string_equal(told(), wanted);
+    assert_int_equal(training->evaluation.images, 12);
+    assert_int_equal(training->evaluation.correct, 12);
+    assert_int_equal(validators.count, 2);
+    assert_int_equal(validators.scores[0].worker, 1);
+    assert_true(validators.scores[0].score == 0.25);
+    assert_int_equal(validators.scores[1].worker, 0);
+    assert_int_equal(validators.worst, 1);
+    assert_int_equal(validators.missing, 1);
+    assert_int_equal(times(heard_so_far(), "the validation of worker 2 does not count"), 1);
+    world.validated = PUSH_PULL_REFUSED;
+    assert_true(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
+    assert_int_equal(times(heard_so_far(), "others' validations are not known: as the test wants"), 1);
+    world.validated = PUSH_PULL_STOPPED;
+    assert_false(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
+    evaluation_destroy(&training->evaluation);
+    end(&bench);
+}
+
 /* Pushes under way are waited for before the shards are asked for something else. */
 static void pipelined(void **state)
 {
@@ -1536,6 +1647,8 @@ int main(void)
         cmocka_unit_test(loss_that_is_not_finite),
         cmocka_unit_test(empty_push),
         cmocka_unit_test(rounds_of_others),
+        cmocka_unit_test(validates_together),
+        cmocka_unit_test(chief_adds_up_validations),
         cmocka_unit_test(pipelined),
         cmocka_unit_test(validation_borrows_the_engine),
         cmocka_unit_test(record_of_the_run),
