@@ -64,6 +64,7 @@ build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(add
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending)
 
 # Time passes faster than it does.
+build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/operator/test_rollout: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
