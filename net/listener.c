@@ -69,7 +69,8 @@ struct listener {
         struct pending *waits; /* [room]: a ring */
         int room, first, count;
     } lobby;
-    int threads, idle, working;   /* working: that serve a session after a rest, and do not wait for others */
+    int threads, serving;         /* the others look for a session, or will once they have begun to run */
+    int working;                  /* that serve a session after a rest, and do not wait for others */
     struct attendant *ended;      /* to be joined */
     pthread_cond_t work, no_more; /* a session is ready, or all is over; a thread ended */
     bool ending, over;
@@ -159,7 +160,7 @@ static bool start_thread(struct listener *listener)
 /* Sees to it that the session that has been ready for longest is taken by somebody. False: there is no thread. */
 static bool call_thread(struct listener *listener, bool at_once)
 {
-    if (listener->ready.count <= listener->idle) {
+    if (listener->ready.count <= listener->threads - listener->serving) {
         pthread_cond_signal(&listener->work);
         return true;
     }
@@ -190,7 +191,7 @@ static void make_ready(struct listener_session *session)
     struct listener *listener = session->listener;
     listener->timed -= session->life == SESSION_RESTS && session->rouse_s < INFINITY;
     session->life = SESSION_READY;
-    session->ready_s = clock_monotonic_s();
+    session->since_s = clock_monotonic_s();
     put_last(&listener->ready, session);
     call_thread(listener, false);
 }
@@ -290,7 +291,6 @@ static void end_session(struct listener_session *session)
     if (session->admitted) {
         listener->options.leave(session);
     }
-    listener->newcomers[session->member] -= !session->admitted;
     listener_waits(session, true);
     session->life = SESSION_FREE;
     unlock(listener);
@@ -302,7 +302,9 @@ static void end_session(struct listener_session *session)
     lock(listener);
     session->next = listener->free;
     listener->free = session;
+    listener->newcomers[session->member] -= !session->admitted;
     listener->here--;
+    listener->serving--;
     call_in(listener);
     pthread_cond_broadcast(&listener->left);
     unlock(listener);
@@ -352,12 +354,14 @@ static bool rest(struct listener_session *session)
     lock(listener);
     listener_waits(session, true);
     if (session->roused || session->cut) {
+        listener->serving--;
         make_ready(session);
     } else {
         good = door_rest(&listener->door, session->fd, session, !session->deaf);
         if (good) {
             session->life = SESSION_RESTS;
             listener->timed += session->rouse_s < INFINITY;
+            listener->serving--;
         }
     }
     unlock(listener);
@@ -383,9 +387,7 @@ static struct listener_session *await_session(struct listener *listener)
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)IDLE_S;
     while (!(session = take_first(&listener->ready)) && result == 0 && !listener->over) {
-        listener->idle++;
         result = pthread_cond_timedwait(&listener->work, listener->options.lock, &until);
-        listener->idle--;
     }
     return session;
 }
@@ -399,6 +401,8 @@ static void *attend(void *context)
     while ((session = await_session(listener))) {
         const bool fresh = session->fresh;
         session->life = SESSION_SERVED;
+        session->since_s = clock_monotonic_s();
+        listener->serving++;
         session->fresh = session->roused = session->deaf = false;
         session->rouse_s = INFINITY;
         listener_waits(session, fresh); /* in its handshake it waits for its peer, mostly */
@@ -442,21 +446,46 @@ static struct listener_session *find_place(struct listener *listener)
     return session;
 }
 
-/* Who has been in a handshake longest, since this time or before, goes, so that a crowd of those keeps nobody out.
- * Locked. */
-static void cut_oldest_newcomer(struct listener *listener, bool member, double since_s)
+/* It has been served for long enough, and its next step is the peer's: it is not we who are slow. Locked. */
+static bool is_kept_waiting(const struct listener_session *session, double now_s)
+{
+    struct pollfd said = {.fd = session->fd, .events = POLLIN};
+    return session->life == SESSION_SERVED && now_s - session->since_s >= LISTENER_CROWDED_S && poll(&said, 1, 0) == 0;
+}
+
+static bool is_newcomer(const struct listener_session *session, bool member)
+{
+    return session->life != SESSION_FREE && !session->admitted && session->member == member;
+}
+
+/*
+ * Who has been in a handshake longest goes, so that a crowd of those keeps nobody out. now_s: of those alone that keep
+ * us waiting; 0: of all. Locked.
+ */
+static void cut_oldest_newcomer(struct listener *listener, bool member, double now_s)
 {
     struct listener_session *oldest = NULL;
     for (int i = 0; i < listener->used; i++) {
         struct listener_session *session = session_at(listener, i);
-        if (session->life != SESSION_FREE && !session->admitted && !session->cut && session->member == member &&
-            session->came_s <= since_s && (!oldest || session->came_s < oldest->came_s)) {
+        if (is_newcomer(session, member) && !session->cut && (!oldest || session->came_s < oldest->came_s) &&
+            (now_s == 0 || is_kept_waiting(session, now_s))) {
             oldest = session;
         }
     }
     if (oldest) {
         listener_cut(oldest);
     }
+}
+
+/* Members that had to make room, and have not left yet: on a busy machine that takes its time. Locked. */
+static int count_leaving(const struct listener *listener)
+{
+    int leaving = listener->newcomers[true];
+    for (int i = 0; i < listener->used; i++) {
+        const struct listener_session *session = session_at(listener, i);
+        leaving -= is_newcomer(session, true) && !session->cut;
+    }
+    return leaving;
 }
 
 /* Locked. Puts the connection into the table; false if there is no place for it, or no thread. */
@@ -466,7 +495,7 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
     const int most = LISTENER_SPARE + (member ? listener->expected : 0);
     const bool crowded = listener->newcomers[member] >= most - LISTENER_SPARE / 2;
     if (crowded) {
-        cut_oldest_newcomer(listener, member, INFINITY);
+        cut_oldest_newcomer(listener, member, 0);
     }
     struct listener_session *session = listener->newcomers[member] < most ? find_place(listener) : NULL;
     if (!session) {
@@ -481,12 +510,12 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
     session->member = member;
     session->source = pending->source;
     session->fresh = session->waits = true;
-    session->ready_s = pending->came_s;
+    session->since_s = clock_monotonic_s();
     session->rouse_s = INFINITY;
     endpoint_format(&pending->from, session->peer);
     socket_prepare(pending->fd, &pending->from);
     options->begin(session, options->context);
-    if (listener->ready.count >= listener->idle && !start_thread(listener)) {
+    if (listener->ready.count >= listener->threads - listener->serving && !start_thread(listener)) {
         session->next = listener->free;
         listener->free = session;
         return false;
@@ -536,7 +565,7 @@ static void call_in(struct listener *listener)
 
 /*
  * Those in the lobby whose time is over leave it; and where nobody ends a handshake, though a crowd is in the middle of
- * one, the crowd makes room.
+ * one, those that keep us waiting make room for as many as are in the lobby.
  */
 static void look_into_lobby(struct listener *listener, double now_s)
 {
@@ -548,8 +577,9 @@ static void look_into_lobby(struct listener *listener, double now_s)
                now_s >= listener->lobby.waits[listener->lobby.first].came_s + LISTENER_HANDSHAKE_S;
         if (late) {
             pending = leave_lobby(listener);
-        } else if (listener->lobby.count > 0 && now_s >= listener->admitted_s + LISTENER_CROWDED_S) {
-            cut_oldest_newcomer(listener, true, now_s - LISTENER_CROWDED_S);
+        } else if (now_s >= listener->admitted_s + LISTENER_CROWDED_S &&
+                   listener->lobby.count > count_leaving(listener)) {
+            cut_oldest_newcomer(listener, true, now_s);
         }
         unlock(listener);
         if (late) {
@@ -655,7 +685,7 @@ static bool help_slow_threads(struct listener *listener, double now_s)
 {
     lock(listener);
     const struct listener_session *first = listener->ready.first;
-    if (first && now_s - first->ready_s >= LISTENER_SLOW_S) {
+    if (first && now_s - first->since_s >= LISTENER_SLOW_S) {
         call_thread(listener, true);
     }
     unlock(listener);

@@ -36,9 +36,9 @@ enum {
     LISTENER_SPARE = 64,       /* strangers in their handshakes; members in theirs, beyond those expected at once */
     LISTENER_DOOR = 256,       /* connections that have said nothing yet, beyond those expected at once */
     LISTENER_HANDSHAKE_S = 10, /* until a connection has to be through TLS and hello, whatever it sends */
-    LISTENER_CROWDED_S = 2,    /* the same, once half of the spare places are taken */
-    LISTENER_SHAKING = 32,     /* members in their handshakes at a time: the others wait their turn in the lobby */
-    LISTENER_THREADS = 64,     /* that serve sessions after a rest, and do not wait for others */
+    LISTENER_CROWDED_S = 2, /* the same, once half of the spare places are taken: of members, those who say nothing */
+    LISTENER_SHAKING = 32,  /* members in their handshakes at a time: the others wait their turn in the lobby */
+    LISTENER_THREADS = 64,  /* that serve sessions after a rest, and do not wait for others */
 };
 
 #define LISTENER_SLOW_S 0.005
@@ -68,7 +68,7 @@ struct listener_session {
     bool roused;                   /* while it was served: it is to look around before it rests */
     bool waits;                    /* its thread waits for others */
     bool fresh;                    /* nobody has served it yet */
-    double ready_s, rouse_s;       /* since when it is ready; when it is to be roused: INFINITY for never */
+    double since_s, rouse_s;       /* ready, or served; when it is to be roused: INFINITY for never */
     struct listener_session *next; /* ready, or free */
     int fd;
     double came_s, timeout_s;

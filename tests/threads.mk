@@ -30,6 +30,7 @@ threaded := base/test_log base/test_threads net/test_connection net/test_endpoin
 threaded_programs := $(threaded:%=build/tsan/tests/%)
 
 build/tsan/tests/net/test_listener build/tsan/tests/net/test_rest: link_with += $(locks_link)
+build/tsan/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
 
 $(threaded_programs:=.o): | $(packages)
 

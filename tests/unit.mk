@@ -55,6 +55,7 @@ build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
 build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
+build/san/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
 
 # What a chief saves and takes over is told to its test first.
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \

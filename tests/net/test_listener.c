@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -14,6 +15,38 @@
 #include "tests/net/listening.h"
 
 enum { CROWD = 400 };
+
+/* Threads that are late to run, as on a busy machine: the first from now on by so much, the next by twice that, ... */
+static atomic_int late_by_ms, late_threads;
+
+struct late_thread {
+    void *(*run)(void *context);
+    void *context;
+    int late_ms;
+};
+
+static void *run_late(void *context)
+{
+    const struct late_thread late = *(struct late_thread *)context;
+    free(context);
+    usleep((useconds_t)late.late_ms * 1000);
+    return late.run(late.context);
+}
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+{
+    const int by_ms = atomic_load(&late_by_ms);
+    if (by_ms == 0) {
+        return __real_pthread_create(thread, attributes, run, context);
+    }
+    struct late_thread *late = malloc(sizeof *late);
+    assert_non_null(late);
+    *late = (struct late_thread){run, context, by_ms * (1 + atomic_fetch_add(&late_threads, 1))};
+    return __real_pthread_create(thread, attributes, run_late, late);
+}
 
 static double soon(void)
 {
@@ -416,6 +449,58 @@ static void a_crowd_of_members(void **state)
     listening_stop(&owner);
 }
 
+/* A pipe that is full: who says something to the log waits until it is read. */
+static int begin_full_log(int *kept)
+{
+    char bytes[4096] = {0};
+    int ends[2];
+    *kept = dup(2);
+    assert_true(*kept >= 0 && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+    while (write(ends[1], bytes, sizeof bytes) > 0) {
+    }
+    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
+    assert_int_equal(dup2(ends[1], 2), 2);
+    close(ends[1]);
+    return ends[0];
+}
+
+static void end_full_log(int log, int kept)
+{
+    assert_int_equal(dup2(kept, 2), 2);
+    close(kept);
+    close(log); /* who waits writes into nothing then: the signal is ignored */
+}
+
+/* No more of them make room than others want to come in, though who has to is slow to leave. */
+static void one_makes_room_for_one(void **state)
+{
+    (void)state;
+    enum { MEMBERS = 4 + LISTENER_SPARE - LISTENER_SPARE / 2 + 1 }; /* one more than may be in their handshakes */
+    struct listening owner = {.refusal = 0};
+    int members[MEMBERS], kept;
+    signal(SIGPIPE, SIG_IGN);
+    listening_start(&owner, fleet_key, 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        members[i] = begin_hello(&owner, true);
+    }
+    const int log = begin_full_log(&kept);
+    const double until_s = soon();
+    while (!is_closed(members[0]) && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    const bool first = is_closed(members[0]);
+    usleep(500000); /* it can't leave; in that time a second one would have been told to */
+    int closed = 0;
+    for (int i = 0; i < MEMBERS; i++) {
+        closed += is_closed(members[i]);
+        close(members[i]);
+    }
+    end_full_log(log, kept);
+    listening_stop(&owner);
+    assert_true(first);
+    assert_int_equal(closed, 1);
+}
+
 /* Where all places are taken, who comes is turned away; where one has left, the next takes its place. */
 static void all_places_are_taken(void **state)
 {
@@ -429,8 +514,10 @@ static void all_places_are_taken(void **state)
     begin_record(&record);
     listening_start(&owner, NULL, 0);
     for (int i = 0; i < PLACES && welcome; i++) {
+        atomic_store(&late_by_ms, i < PLACES - 2 ? 0 : 50); /* no thread more than there are places, even so */
         welcome = come_in(&channels[i], &owner, i, &error);
     }
+    atomic_store(&late_by_ms, 0);
     if (!welcome) {
         end_record(&record);
         fail_msg("not everybody came in: %s\n%s", error.text, record.text);
@@ -605,6 +692,7 @@ int main(void)
         cmocka_unit_test(members_pass_those_who_repeat_them),
         cmocka_unit_test(other_addresses_have_their_share),
         cmocka_unit_test(a_crowd_of_members),
+        cmocka_unit_test(one_makes_room_for_one),
         cmocka_unit_test(all_places_are_taken),
         cmocka_unit_test(causes_are_told_apart),
         cmocka_unit_test(who_hangs_up),
