@@ -351,8 +351,9 @@ void config_free(struct config *config);
 bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error);
 
 /*
- * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. The caller frees it; NULL
- * if out of memory.
+ * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. Keys that came after
+ * builds which are in use are in it only if they are not at their defaults (omit_default, base/config/keys.h), so that
+ * old and new builds agree on a config that both understand. The caller frees it; NULL if out of memory.
  */
 char *config_job_text(const struct config *config);
 

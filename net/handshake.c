@@ -239,8 +239,8 @@ static void note_difference(struct comparison *comparison, const char *path, con
     char *their_text = theirs ? cJSON_PrintUnformatted(theirs) : NULL;
     char *our_text = ours ? cJSON_PrintUnformatted(ours) : NULL;
     snprintf(text, sizeof text, "%s%s has %s=%.80s, %s has %.80s", comparison->found > 1 ? "; " : "",
-             comparison->their_name, path, their_text ? their_text : "(none)", comparison->our_name,
-             our_text ? our_text : "(none)");
+             comparison->their_name, path, their_text ? their_text : "(default)", comparison->our_name,
+             our_text ? our_text : "(default)");
     cJSON_free(their_text);
     cJSON_free(our_text);
     size_t used = strlen(comparison->message->text);

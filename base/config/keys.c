@@ -75,7 +75,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "let elastic_workers beyond worker_hosts join, with a task_index past the end of the list"},
     {"cluster", "elastic_workers", KEY_COUNT, AT(cluster.elastic_workers), .minimum = 1,
-     .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "with elastic: workers that may be there beyond worker_hosts; each takes some memory of the ps"},
     {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_WORKERS,
      .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
@@ -88,7 +88,7 @@ const struct config_key config_keys[] = {
      .description = "type of gradients and parameters on the wire; bfloat16 takes about a third of the bytes, int8 a "
                     "quarter of a gradient's"},
     {"cluster", "wire_top", KEY_NUMBER, AT(cluster.wire_top), .maximum = 1, .above_minimum = true, .initial = "1",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the next "
                     "gradient; 1 = all"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
@@ -157,7 +157,7 @@ const struct config_key config_keys[] = {
     {"train", "nesterov", KEY_SWITCH, AT(train.nesterov), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "use Nesterov momentum, with optimizer momentum"},
     {"train", "lazy_updates", KEY_SWITCH, AT(train.lazy_updates), .initial = "false",
-     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .omit_default = true,
      .description = "leave parameters with a zero gradient and their optimizer state untouched, so that categories "
                     "absent from a batch cost nothing"},
     {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
@@ -247,14 +247,14 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "weight of each worker in a round's mean: its number of training examples, or the same for all"},
     {"train", "aggregate", KEY_WORD, AT(train.aggregate), .words = aggregates, .initial = "mean",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "how a round's differences are combined, float by float: their mean, or, against broken or "
                     "poisoned workers, trimmed_mean or median, which weight all workers equally"},
     {"train", "trim", KEY_NUMBER, AT(train.trim), .maximum = 0.5, .below_maximum = true, .initial = "0.1",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "share of the values that trimmed_mean leaves out at each end"},
     {"train", "clip_difference_norm", KEY_NUMBER, AT(train.clip_difference_norm), .maximum = 1e38, .initial = "0",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "scale a worker's difference down to this norm before it counts; 0 = off"},
     {"train", "participation", KEY_NUMBER, AT(train.participation), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -279,7 +279,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "validation metric that decides which model is best; auto = accuracy of classes, rmse of numbers"},
     {"train", "validate_by", KEY_WORD, AT(train.validate_by), .words = validators, .initial = "auto",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "whose held-out rows a validation is of, with data_sharding=own: the chief's, or those of all "
                     "workers; auto = all with issync and validate_steps, and no ema_decay"},
     {"train", "target_metric", KEY_NUMBER, AT(train.target_metric), .maximum = 1e9, .initial = "0",
@@ -356,7 +356,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of a label feature that is raw bytes, as for tf.decode_raw; auto = the one that fits"},
     {"data", "feature_dtype", KEY_WORD, AT(data.feature_dtype), .words = label_dtypes, .initial = "auto",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "type of the numbers in features that are raw bytes, where TFRecord files are a table; auto = they "
                     "are left out"},
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",

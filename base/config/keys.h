@@ -66,6 +66,11 @@ struct config_key {
     enum key_scope scope;
     enum key_change change;
     bool no_flag; /* only in the file */
+    /*
+     * Of SCOPE_JOB: builds that are in use do not know it. The text of a job leaves it out at its default, which may
+     * never change, so that these still read it and have the same digest. Every new key of the job is one of these.
+     */
+    bool omit_default;
     const char *description;
 };
 

@@ -450,15 +450,14 @@ out:
     return text;
 }
 
-static bool is_of_job(const struct config_key *key, const void *context)
+static bool is_in_job_text(const struct config_key *key, const void *context)
 {
-    (void)context;
-    return key->scope == SCOPE_JOB;
+    return key->scope == SCOPE_JOB && !(key->omit_default && config_key_is_default(key, context));
 }
 
 char *config_job_text(const struct config *config)
 {
-    return config_keys_text(config, is_of_job, NULL);
+    return config_keys_text(config, is_in_job_text, config);
 }
 
 bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error)

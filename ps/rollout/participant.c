@@ -499,6 +499,17 @@ void participant_take(struct rollout_participant *participant, uint64_t offset, 
     }
 }
 
+/* Does this program make of both configs what was signed, and of its own what the fleet does? */
+static bool understand(struct rollout_participant *participant, const struct manifest *manifest, struct error *error)
+{
+    participant->misreads =
+        !check_digest(participant, manifest, error) ||
+        !parse_one(&manifest->target, "target", &participant->configs[0], error) ||
+        !parse_one(&manifest->fallback, "fallback", &participant->configs[1], error) ||
+        !manifest_kind(manifest, &participant->configs[1], &participant->configs[0], &participant->kind, error);
+    return !participant->misreads;
+}
+
 /* Verifies the order's manifest, keeps both versions, and prepares. The participant has forgotten the last one. */
 static bool stage_manifest(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
@@ -510,13 +521,13 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     const struct manifest_config *from = &manifest.fallback, *to = &manifest.target;
     const bool is_behind = participant->version != to->version;
     participant->may_lose = manifest.may_lose;
+    if (!is_behind) { /* what was signed for this very version tells where it goes back to, whatever else is wrong */
+        participant->fallback = from->version;
+    }
     bool done =
         (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
-        check_digest(participant, &manifest, error) && parse_one(to, "target", &participant->configs[0], error) &&
-        parse_one(from, "fallback", &participant->configs[1], error) &&
-        manifest_kind(&manifest, &participant->configs[1], &participant->configs[0], &participant->kind, error) &&
-        (!is_behind || check_machine(participant, to, error)) && store_all(participant, order, &manifest, error) &&
-        take_program(participant, &manifest, error);
+        understand(participant, &manifest, error) && (!is_behind || check_machine(participant, to, error)) &&
+        store_all(participant, order, &manifest, error) && take_program(participant, &manifest, error);
     if (done) {
         const bool mixes = participant->kind != ROLLOUT_JOB;
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
@@ -680,7 +691,8 @@ static void forget(struct rollout_participant *participant)
     config_free(&participant->configs[0]);
     config_free(&participant->configs[1]);
     config_free(&participant->then);
-    participant->target = 0;
+    participant->target = participant->fallback = 0;
+    participant->misreads = false;
     participant->tried = ORDER_NOTHING;
     participant->phase = PHASE_NONE;
     participant->message[0] = '\0';
@@ -894,18 +906,66 @@ static void go_back(struct rollout_participant *participant, const struct partic
     }
 }
 
+static bool is_on_probation(const struct rollout_participant *participant)
+{
+    struct probation probation;
+    return probation_read(participant->config->path, &probation) && !probation.failed &&
+           probation.target == participant->version;
+}
+
+/* What the operator signed says where to; after a refusal of the signature, what was signed when this version came. */
+static bool find_way_back(struct rollout_participant *participant, uint64_t *version)
+{
+    struct lineage own;
+    struct error ignored;
+    *version = participant->fallback;
+    if (*version == 0 && lineage_of(participant->config, participant->version, &own)) {
+        *version = own.fallback;
+    }
+    return *version > 0 && versions_open(&participant->versions, participant->config->path, &ignored) &&
+           versions_verify(&participant->versions, *version, &ignored);
+}
+
 /*
- * The target was refused here, so that there is nothing to undo but the model. Unless this process is in the target
- * already and was refused when it came back, by a full disk, say: then it tries again, for ever, but not all the
- * time.
+ * Out of a target that this process is in and that it refuses, as it comes back: its program may make something else of
+ * the configs than the one before it did. That one can go on, so back by a restart. By itself, the member is on
+ * probation, which has to say that this failed: or it would follow again. A full disk may be in the way: then it tries
+ * again, for ever, but not all the time.
+ */
+static void leave_target(struct rollout_participant *participant, bool by_itself)
+{
+    struct error error;
+    uint64_t version;
+    if (participant->refusals++ % TRIES != 0) {
+        return;
+    }
+    const bool found = find_way_back(participant, &version);
+    if (found && by_itself) {
+        probation_fail(participant->config->path);
+    }
+    if (!found || !versions_switch(&participant->versions, version, &error)) {
+        participant->target = 0; /* the manifest comes with the next order: its reason may be gone */
+        return;
+    }
+    prepare_back(participant, version);
+    audit(participant, "go back", "begun");
+    log_warning("%s: restarting in version %llu of the config", participant->message, (unsigned long long)version);
+    participant->leaving = true;
+    participant->host.leave(participant->host.context, false);
+}
+
+/*
+ * The target was refused here, so that there is nothing to undo but the model, unless this process is in it already. A
+ * canary that misreads the configs has said so when the next order comes, and needs none to go back.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {
-    if (!goes_back(order->order)) {
+    const bool is_in_target = participant->version == participant->target;
+    const bool by_itself = !goes_back(order->order) && participant->misreads && is_on_probation(participant);
+    if (is_in_target && (goes_back(order->order) || by_itself)) {
+        leave_target(participant, by_itself);
+    } else if (!goes_back(order->order)) {
         participant->phase = PHASE_FAILED;
-    } else if (participant->version == participant->target) {
-        participant->target =
-            ++participant->refusals % TRIES == 0 ? 0 : participant->target; /* it comes with the next order */
     } else {
         participant->phase = participant->phase == PHASE_RESTORED ? PHASE_RESTORED : PHASE_BACK;
         if (order->order == ORDER_RESTORE && participant->phase == PHASE_BACK) {

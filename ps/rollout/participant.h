@@ -82,7 +82,8 @@ struct rollout_participant {
     uint64_t version;                   /* in force */
     char digest[CONFIG_DIGEST_HEX + 1]; /* of it */
     uint64_t target;                    /* staged; 0: none */
-    uint64_t fallback;
+    uint64_t fallback;                  /* of the target; 0: not known, or not signed */
+    bool misreads;                      /* this program makes something else of the configs than was signed */
     enum rollout_kind kind;
     bool may_lose;
     char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both; "" unless members of the other version are let in */

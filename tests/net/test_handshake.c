@@ -140,7 +140,7 @@ static void config_mismatch(void **state)
                    "worker 1 has model.layers=[784,300,10], ps 0 has [784,500,10]");
     other.job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":2,\"more\":true}";
     assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG,
-                   "worker 1 has seed=2, ps 0 has 1; worker 1 has more=true, ps 0 has (none)");
+                   "worker 1 has seed=2, ps 0 has 1; worker 1 has more=true, ps 0 has (default)");
     other.job = "no json";
     assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG, "different job configs");
     struct hello_identity operator= other;
@@ -276,7 +276,7 @@ static void future_version(void **state)
     assert_int_equal(channel.frame.type, MESSAGE_refused);
     assert_int_equal(channel.message.refused.reason, REFUSAL_VERSION);
     assert_string_equal(channel.message.refused.message, "worker 1 (trainer 5) speaks protocol versions 5 to 9, ps 0 "
-                                                         "(trainer 1.0) speaks 1 to 2: upgrade the older one");
+                                                         "(trainer 1.0) speaks 1 to 3: upgrade the older one");
     assert_non_null(strstr(service.error.text, "speaks protocol versions 5 to 9"));
     channel_close(&channel);
 }
@@ -470,8 +470,8 @@ static void differences_are_named(void **state)
     static const char unknown[] = "worker 1 and ps 0 have different job configs: compare `trainer config show` on both";
     differs("{\"model\":{\"layers\":[784,300,10]}}", "{\"model\":{\"layers\":[784,500,10]}}",
             "worker 1 has model.layers=[784,300,10], ps 0 has [784,500,10]");
-    differs("{\"a\":1,\"b\":2}", "{\"b\":2}", "worker 1 has a=1, ps 0 has (none)");
-    differs("{\"b\":2}", "{\"a\":\"x\",\"b\":2}", "worker 1 has a=(none), ps 0 has \"x\"");
+    differs("{\"a\":1,\"b\":2}", "{\"b\":2}", "worker 1 has a=1, ps 0 has (default)");
+    differs("{\"b\":2}", "{\"a\":\"x\",\"b\":2}", "worker 1 has a=(default), ps 0 has \"x\"");
     differs("{\"a\":1,\"b\":2,\"c\":3}", "{\"c\":4,\"b\":5,\"a\":1}",
             "worker 1 has c=3, ps 0 has 4; worker 1 has b=2, ps 0 has 5");
     differs("{\"a\":1,\"b\":2,\"c\":3}", "{\"a\":2,\"b\":3,\"c\":4}",

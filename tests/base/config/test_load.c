@@ -209,6 +209,34 @@ static void devices(void **state)
     config_free(&config);
 }
 
+/*
+ * Builds in use have the digest of a config from the keys that they know. It changes only if they can't train with this
+ * one any more: a new key of the job has omit_default.
+ */
+static void digest_is_that_of_older_builds(void **state)
+{
+    (void)state;
+    struct config config;
+    struct error error;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    static const char older[] = "9c4d9728511384dad0e9146740124f19998e725bf6327758b5a2ea52d5870a0f";
+    assert_true(config_defaults(&config, &error));
+    assert_true(config_digest(&config, digest, &error));
+    assert_string_equal(digest, older);
+    config_free(&config);
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        assert_true(!key->omit_default || key->scope == SCOPE_JOB);
+    }
+    accept(&config, "{\"cluster\": {\"wire_top\": 0.5}}", NULL, NULL);
+    char *text = config_job_text(&config);
+    assert_non_null(strstr(text, "\"wire_top\":0.5"));
+    assert_null(strstr(text, "elastic_workers"));
+    assert_true(config_digest(&config, digest, &error));
+    assert_string_not_equal(digest, older);
+    free(text);
+    config_free(&config);
+}
+
 /* An empty file, white space, order, numbers written otherwise: the job is the same, and so is its digest. */
 static void digest_is_of_values(void **state)
 {
@@ -291,6 +319,7 @@ int main(void)
         cmocka_unit_test(lists_by_flag),
         cmocka_unit_test(devices),
         cmocka_unit_test(digest_is_of_values),
+        cmocka_unit_test(digest_is_that_of_older_builds),
         cmocka_unit_test(canonical_text),
         cmocka_unit_test(learning_rates),
     };

@@ -395,6 +395,81 @@ static void a_program_that_is_not_here_is_not_done_without(void **state)
     assert_int_equal(current(), 1);
 }
 
+/* The next process, in the target: its program makes something else of the config than the one that staged it. */
+static struct participant_order misread(void)
+{
+    local[0] = "{\"train\":{\"num_threads\":2}}";
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+    local[0] = "";
+    participant_act(&participant, &order);
+    order.order = ORDER_RESTART;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 2);
+    start();
+    participant.digest[0] ^= 1;
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 2, "what runs here is not version 2 of the manifest: the configs differ");
+    assert_int_equal(host.left, 0);
+    return order;
+}
+
+static void a_canary_that_misreads_goes_back_by_itself(void **state)
+{
+    (void)state;
+    struct participant_order order = misread();
+    participant_act(&participant, &order); /* by now it has said why */
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 1);
+    start();
+    participant_act(&participant, &order);
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "when started in version 2");
+    assert_int_equal(host.left, 0);
+    assert_int_equal(current(), 1);
+}
+
+static void who_misreads_is_sent_back(void **state)
+{
+    (void)state;
+    struct participant_order order = misread();
+    probation_end(config_path);
+    for (int i = 0; i < 300; i++) { /* off probation, it goes nowhere by itself */
+        participant_act(&participant, &order);
+    }
+    says(PHASE_FAILED, 2, "the configs differ");
+    assert_int_equal(host.left, 0);
+    order.order = ORDER_RETURN;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 1);
+    start();
+    participant_act(&participant, &order);
+    participant_act(&participant, &order);
+    says(PHASE_BACK, 1, "");
+}
+
+/* What was signed when this version came says where to, if the order's signature can't be checked any more. */
+static void goes_back_without_the_key(void **state)
+{
+    (void)state;
+    struct participant_order order = misread();
+    char path[128];
+    snprintf(path, sizeof path, "%s/operator.pub", folder);
+    start();
+    order.order = ORDER_RETURN;
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 2, "");
+    start();
+    assert_int_equal(unlink(path), 0);
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 2, "operator.pub");
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 1);
+}
+
 /* Else the fleet would wait for ever. */
 static void goes_back_even_if_its_program_is_gone(void **state)
 {
@@ -751,6 +826,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(holds_until_it_is_settled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_program_that_is_not_here_is_not_done_without, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_canary_that_misreads_goes_back_by_itself, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_misreads_is_sent_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(goes_back_without_the_key, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_even_if_its_program_is_gone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_damaged_version_is_caught_up_with_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
