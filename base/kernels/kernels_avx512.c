@@ -133,7 +133,9 @@ static void simd_unpack(int count, int stride, const uint32_t *packed, uint32_t 
 /* Appends what is set in one of two rows, packed as for unpack, in one part or in three (struct parts). */
 VEC int pack_into(const int parts, int count, const uint8_t *even, const uint8_t *odd, uint32_t *to, int ends[3])
 {
-    uint32_t packed[3][PACKED];
+    uint32_t packed[2][PACKED];
+    /* The first part is complete where it belongs; what follows it waits until its end is known. */
+    uint32_t *const kept[3] = {to, packed[0], packed[1]};
     const __m512i step = _mm512_set1_epi32(16 << 16);
     __m512i at = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
     int counts[3] = {0}, entries = 0;
@@ -145,15 +147,14 @@ VEC int pack_into(const int parts, int count, const uint8_t *even, const uint8_t
         const __mmask16 in[3] = {parts == 1 ? in_a | in_b : in_a & in_b, in_a & (__mmask16)~in_b,
                                  in_b & (__mmask16)~in_a};
         for (int part = 0; part < parts; part++) {
-            /* The first part is complete where it belongs; what follows it waits until its end is known. */
-            _mm512_storeu_si512((part == 0 ? to : packed[part]) + counts[part],
+            _mm512_storeu_si512(kept[part] + counts[part],
                                 _mm512_maskz_compress_epi32(in[part], _mm512_or_si512(at, bytes)));
             counts[part] += __builtin_popcount(in[part]);
         }
     }
     for (int part = 0; part < parts; part++) {
         for (int i = 0; part > 0 && i < counts[part]; i += 16) {
-            _mm512_storeu_si512(to + entries + i, _mm512_loadu_si512(packed[part] + i));
+            _mm512_storeu_si512(to + entries + i, _mm512_loadu_si512(kept[part] + i));
         }
         for (entries += counts[part]; entries % KERNEL_ENTRIES != 0; entries++) {
             to[entries] = to[entries - 1] & 0xffff0000u;

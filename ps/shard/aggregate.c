@@ -42,8 +42,8 @@ struct aggregate {
     /* Of the step under way; written by the leader before it is open. */
     const int *workers;
     int count;
-    float weights[CONFIG_MAX_WORKERS]; /* [count]: what each worker's gradient counts; of a middle: its scale */
-    int cut;                           /* of a middle: values left out at each end; -1: it is a mean */
+    float *weights; /* [count]: what each worker's gradient counts; of a middle: its scale */
+    int cut;        /* of a middle: values left out at each end; -1: it is a mean */
     struct step step;
     struct block_walk walk;
     enum dtype dtype;
@@ -70,7 +70,8 @@ static size_t workspace_bytes(int workers)
 /* Zero pages from the system: without rounds the workspaces take no memory. */
 size_t aggregate_memory(size_t floats, size_t blocks, int workers)
 {
-    return MAX_STRIPES * workspace_bytes(workers) + shard_round_up(sizeof(struct aggregate)) + shard_round_up(blocks) +
+    return MAX_STRIPES * workspace_bytes(workers) + shard_round_up(sizeof(struct aggregate)) +
+           shard_round_up((size_t)workers * sizeof(float)) + shard_round_up(blocks) +
            2 * (shard_round_up(floats * sizeof(float)) + shard_round_up(blocks * RANGE_BYTES));
 }
 
@@ -79,6 +80,8 @@ void aggregate_create(struct shard *shard, void *memory)
     char *at = memory;
     struct aggregate *aggregate = memory;
     at += shard_round_up(sizeof *aggregate);
+    aggregate->weights = (float *)(void *)at;
+    at += shard_round_up((size_t)shard->worker_count * sizeof(float));
     aggregate->fates = (unsigned char *)at;
     at += shard_round_up(shard->block_count);
     for (int i = 0; i < 2; i++) {

@@ -44,7 +44,7 @@ static void put_name(struct proto *text, const struct evaluation *evaluation, in
     char number[EVALUATION_NAME];
     const char *name = evaluation_name(evaluation, class, number);
     put_text(text, " | **");
-    for (int i = 0; name[i] != '\0' && i < MOST_NAME; i++) {
+    for (int i = 0; i < MOST_NAME && name[i] != '\0'; i++) {
         const bool is_plain = (unsigned char)name[i] >= ' ';
         if (is_plain && strchr("\\`*_{}[]<>()#+!|", name[i])) {
             proto_raw(text, "\\", 1);
