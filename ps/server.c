@@ -109,7 +109,7 @@ static bool create_lists(struct server *server, struct error *error)
     int workers = config_worker_room(&server->config->cluster);
     server->held_step = -1;
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
-    server->sessions_of = calloc((size_t)workers, sizeof *server->sessions_of);
+    server->sessions_of = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
     server->figures = calloc((size_t)workers, sizeof *server->figures);

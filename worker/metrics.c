@@ -202,12 +202,12 @@ double metrics_best_threshold(const struct scored *sorted, int count, enum metri
 
 /* --- Scores in bins --- */
 
-enum { BINS_PER_LOGIT = 16 };
+enum { BINS_PER_LOGIT = 16, MIDDLE_BIN = METRICS_BINS / 2 };
 
 int metrics_bin(double score)
 {
     const double logit = log(score / (1 - score)); /* of 0 and 1: infinite */
-    const double bin = floor(logit * BINS_PER_LOGIT) + METRICS_BINS / 2;
+    const double bin = floor(logit * BINS_PER_LOGIT) + MIDDLE_BIN;
     return bin > 0 ? (bin < METRICS_BINS ? (int)bin : METRICS_BINS - 1) : 0;
 }
 
@@ -254,7 +254,7 @@ double metrics_bins_best_threshold(const int64_t *bins, enum metric metric)
     for (int i = METRICS_BINS - 1; i >= 0; i--) {
         taken += bins[2 * i] + bins[2 * i + 1];
         found += bins[2 * i + 1];
-        const double logit = (double)(i - METRICS_BINS / 2) / BINS_PER_LOGIT;
+        const double logit = (double)(i - MIDDLE_BIN) / BINS_PER_LOGIT;
         const double threshold = i > 0 ? 1 / (1 + exp(-logit)) : 0;
         const double worth = worth_of_cut(metric, taken, found, all + none, all);
         if (worth > best || (worth == best && fabs(threshold - 0.5) < fabs(chosen - 0.5))) {

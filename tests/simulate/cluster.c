@@ -304,6 +304,7 @@ static void draw_table(void)
     }
     set("data_dir", "/data");
     set("target", "kind");
+    set("memory_mb", "64"); /* rows have room even where a new config has none */
     set("category_min", "1");
     for (int i = 0; i < oracle.workers; i++) {
         struct disk *disk = world.machines[oracle.ps + i].disk;
