@@ -723,12 +723,27 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     return text;
 }
 
+/* Without memory, which the text of a job may not depend on: members would differ in its digest. */
 bool config_key_is_default(const struct config_key *key, const struct config *config)
 {
-    char *text = config_key_text(key, config);
-    bool same = text && strcmp(text, key->initial) == 0;
-    free(text);
-    return same;
+    const void *value = value_of(key, config);
+    char *text;
+    bool same;
+    switch (key->type) {
+    case KEY_SWITCH:
+        return strcmp(*(const bool *)value ? "true" : "false", key->initial) == 0;
+    case KEY_COUNT:
+        return *(const int *)value == strtod(key->initial, NULL);
+    case KEY_NUMBER:
+        return *(const double *)value == strtod(key->initial, NULL);
+    case KEY_WORD:
+        return strcmp(key->words[*(const int *)value], key->initial) == 0;
+    default:
+        text = config_key_text(key, config);
+        same = text && strcmp(text, key->initial) == 0;
+        free(text);
+        return same;
+    }
 }
 
 void config_key_clear(const struct config_key *key, struct config *config)
