@@ -5,11 +5,14 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "ps/store/outer.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
+
+enum { END_S = 10 /* a ps whose link is cut as the job ends has so long to be told */ };
 
 static void create_locks(struct chief *chief)
 {
@@ -110,7 +113,7 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
                                       .test_accuracy = (float)test_accuracy,
                                       .message = why};
     chief_lock(chief);
-    bool told = transfer_end_job(&chief->shards, &message, error);
+    bool told = transfer_end_job(&chief->shards, &message, clock_monotonic_s() + END_S, error);
     pthread_mutex_unlock(&chief->mutex);
     return told;
 }

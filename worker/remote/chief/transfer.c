@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/process/signals.h"
 
 enum { WRITE_FLOATS = 1 << 20 /* of one frame, at most */ };
 
@@ -366,17 +367,39 @@ enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, un
     return end;
 }
 
-bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, struct error *error)
+/* A connection that breaks may have lost the answer alone: told twice, a ps answers as it did before. */
+static bool tell_end(struct shard_part *part, const struct message_end_job *message, double deadline_s,
+                     struct error *error)
+{
+    struct link *link = &part->link;
+    do {
+        uint16_t code;
+        switch (link_try(link, error)) {
+        case LINK_OPEN:
+            if (channel_call(&link->channel, MESSAGE_end_job, message, MESSAGE_done, soon(), &code, error)) {
+                return true;
+            }
+            if (code != 0) {
+                return false;
+            }
+            link_lost(link, error->text);
+            break;
+        case LINK_LATER:
+            link_await_try(link);
+            break;
+        case LINK_REFUSED:
+            return false;
+        }
+    } while (clock_monotonic_s() < deadline_s && signals_pending() == 0);
+    return false;
+}
+
+bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, double deadline_s,
+                      struct error *error)
 {
     bool all = true;
     for (int i = 0; i < exchange->count; i++) {
-        struct shard_part *part = &exchange->parts[i];
-        struct error reason;
-        if (link_try(&part->link, &reason) != LINK_OPEN ||
-            !channel_call(&part->link.channel, MESSAGE_end_job, message, MESSAGE_done, soon(), NULL, &reason)) {
-            *error = reason;
-            all = false;
-        }
+        all = tell_end(&exchange->parts[i], message, deadline_s, error) && all;
     }
     return all;
 }

@@ -72,7 +72,9 @@ void transfer_release(struct push_pull *exchange, uint64_t number);
 enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
                                  struct checkpoint_state *state, struct error *error);
 
-/* Tells every ps that the job is over; those that can't be reached within a moment are passed over. */
-bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, struct error *error);
+/* Tells every ps that the job is over; one that can't be reached is tried again until the deadline, then passed over:
+ * the error names the last of these. */
+bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, double deadline_s,
+                      struct error *error);
 
 #endif

@@ -223,8 +223,10 @@ enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, un
     return end == PUSH_PULL_DONE ? end : (error_set(error, "not read"), end);
 }
 
-bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, struct error *error)
+bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, double deadline_s,
+                      struct error *error)
 {
+    assert_true(deadline_s > clock_monotonic_s()); /* cut links have time to come back */
     (void)exchange;
     tell("end job %d at %lld, %.2f: %s\n", message->job_state, (long long)message->global_step,
          (double)message->test_accuracy, message->message);

@@ -489,7 +489,7 @@ static void releases(void **state)
     end();
 }
 
-/* All are told of the end, and who can't be is said. */
+/* All are told of the end, if only the second time, and who can't be is said. */
 static void the_end(void **state)
 {
     const struct message_end_job message = {
@@ -497,15 +497,19 @@ static void the_end(void **state)
     struct error error;
     (void)state;
     begin("6,20,3", "sgd");
-    assert_true(transfer_end_job(&bench.exchange, &message, &error));
+    assert_true(transfer_end_job(&bench.exchange, &message, 0, &error));
     assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
-    servers[0].fails[MESSAGE_end_job] = ERROR_NOT_READY;
-    assert_false(transfer_end_job(&bench.exchange, &message, &error));
+    servers[0].fails[MESSAGE_end_job] = NO_ANSWER; /* the connection is cut */
+    assert_true(transfer_end_job(&bench.exchange, &message, fake_member_soon(), &error));
+    assert_string_equal(
+        told(), "ps 0: end 3 at 90, 0.5: well\nps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
+    servers[0].fails[MESSAGE_end_job] = ERROR_NOT_READY; /* a refusal is not asked again */
+    assert_false(transfer_end_job(&bench.exchange, &message, fake_member_soon(), &error));
     assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
     assert_non_null(strstr(error.text, "as the test wants"));
     link_close(&bench.exchange.parts[0].link);
     bench.exchange.parts[0].link.next_try_s = INFINITY;
-    assert_false(transfer_end_job(&bench.exchange, &message, &error));
+    assert_false(transfer_end_job(&bench.exchange, &message, 0, &error));
     assert_string_equal(told(), "ps 1: end 3 at 90, 0.5: well\n");
     end();
 }
