@@ -319,7 +319,7 @@ static void lead(struct push_pull *exchange)
     if (transfer_restore(exchange, 2, &state, "fuzz", &error) == PUSH_PULL_DONE) {
         transfer_end_restore(exchange, &(struct transfer_place){5, 1}, &error);
     }
-    transfer_end_job(exchange, &(struct message_end_job){.job_state = 3, .message = ""}, &error);
+    transfer_end_job(exchange, &(struct message_end_job){.job_state = 3, .message = ""}, 0, &error);
     checkpoint_state_destroy(&state);
 }
 
