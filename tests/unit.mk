@@ -51,6 +51,11 @@ build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,m
 build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
 
+# Tests in which memory runs short (tests/no_memory.h).
+memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup)
+
+build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_memory: link_with += $(memory_link)
+
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
@@ -69,8 +74,7 @@ build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)-
 build/san/tests/worker/remote/operator/test_rollout: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_no_memory: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc pthread_create)
+build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
 build/san/tests/worker/remote/test_own_rows: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)

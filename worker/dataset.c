@@ -489,14 +489,13 @@ static struct table_options table_options(const struct config *config)
     return (struct table_options){.config = config, .limit = memory_limit(config)};
 }
 
-bool dataset_is_table(const struct config *config)
+bool dataset_is_table(bool *is_table, const struct config *config, struct error *error)
 {
     struct found found = {.is_there = false};
-    enum data_source source;
-    struct error error;
-    return config->data.data_source == DATA_TABLE ||
-           (config->data.data_source == DATA_AUTO && choose_source(&found, &source, DATASET_TRAIN, config, &error) &&
-            source == DATA_TABLE);
+    enum data_source source = config->data.data_source;
+    const bool done = source != DATA_AUTO || choose_source(&found, &source, DATASET_TRAIN, config, error);
+    *is_table = done && source == DATA_TABLE;
+    return done;
 }
 
 /* Hidden layers alone are given; of tables that is the usual case. */
@@ -602,7 +601,9 @@ bool dataset_describe(struct dataset *dataset, const char *schema, const struct 
 
 bool dataset_is_needed_first(const struct config *config)
 {
-    return dataset_is_table(config) || config->model.hidden_count != CONFIG_AUTO;
+    struct error ignored; /* who reads the data says it again */
+    bool is_table;
+    return config->model.hidden_count != CONFIG_AUTO || (dataset_is_table(&is_table, config, &ignored) && is_table);
 }
 
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error)
@@ -644,7 +645,11 @@ bool dataset_load_file(struct examples *test, const char *path, const struct con
 
 bool dataset_load(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
 {
-    if (dataset_is_table(config)) {
+    bool is_table;
+    if (!dataset_is_table(&is_table, config, error)) {
+        return false;
+    }
+    if (is_table) {
         return load_table(dataset, test, config, error);
     }
     struct examples whole = {0};

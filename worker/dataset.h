@@ -54,8 +54,8 @@ void dataset_free(struct dataset *dataset); /* also fine on one that is all zero
  */
 bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error);
 
-/* Is the training set a table? */
-bool dataset_is_table(const struct config *config);
+/* Is the training set a table? False: what there is can't be found out. */
+bool dataset_is_table(bool *is_table, const struct config *config, struct error *error);
 
 /* Does the config leave the model's inputs and outputs to the data, or the preprocessing of rows? */
 bool dataset_is_needed_first(const struct config *config);

@@ -27,7 +27,14 @@ static void *load_test(void *context)
 static bool take_over_schema(struct schema **schema, const struct config *config, struct error *error)
 {
     struct checkpoint_file *file = NULL;
-    if (*schema || config->train.warm_start[0] == '\0' || !dataset_is_table(config)) {
+    bool is_table;
+    if (*schema || config->train.warm_start[0] == '\0') {
+        return true;
+    }
+    if (!dataset_is_table(&is_table, config, error)) {
+        return false;
+    }
+    if (!is_table) {
         return true;
     }
     bool done = trained_find(&file, config->train.warm_start, "", error);

@@ -68,8 +68,7 @@ struct config_key {
     bool no_flag; /* only in the file */
     /*
      * Of SCOPE_JOB: builds that are in use do not know it. The text of a job leaves it out at its default, which may
-     * never change, so that these still read it and have the same digest. Every new key of the job is one of these,
-     * and no list or text (config_key_is_default).
+     * never change, so that these still read it and have the same digest. Every new key of the job is one of these.
      */
     bool omit_default;
     const char *description;
@@ -106,7 +105,7 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
 cJSON *config_key_json(const struct config_key *key, const struct config *config);
 char *config_key_text(const struct config_key *key, const struct config *config);
 
-/* True if the value equals the default. Of a list or a text also false: out of memory. */
+/* True if the value equals the default, whether or not there is memory. */
 bool config_key_is_default(const struct config_key *key, const struct config *config);
 
 /* Frees what the value points to, and zeroes the pointer. */

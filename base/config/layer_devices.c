@@ -82,6 +82,16 @@ bool layer_devices_from_json(int *devices, const cJSON *object, struct error *er
     return true;
 }
 
+bool layer_devices_are_none(const int *devices)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        if (devices[i] != LAYER_ANYWHERE) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void device_name(int device, char name[NAME_SIZE])
 {
     if (device == LAYER_ON_CPU) {

@@ -23,6 +23,9 @@ bool layer_devices_is_tower(const char *device);
 bool layer_devices_from_text(int *devices, const char *text, struct error *error);
 bool layer_devices_from_json(int *devices, const cJSON *object, struct error *error);
 
+/* True if every layer is where the others are. */
+bool layer_devices_are_none(const int *devices);
+
 /* The caller deletes or frees the result; NULL if out of memory. */
 cJSON *layer_devices_json(const int *devices);
 char *layer_devices_text(const int *devices);

@@ -14,7 +14,10 @@
 #include "base/cli/flags.h"
 #include "base/text/suggest.h"
 
-enum { SHOWN_SIZE = 48 }; /* of a value quoted in an error */
+enum {
+    SHOWN_SIZE = 48, /* of a value quoted in an error */
+    LAYERS_TEXT = CONFIG_MAX_LAYERS * 12,
+};
 
 _Static_assert(sizeof(enum optimizer_kind) == sizeof(int), "words are stored as int");
 
@@ -690,16 +693,14 @@ static char *join(const struct string_list *list)
     return text;
 }
 
-static char *layers_text(const int *widths, int count)
+static void layers_text(const struct config_key *key, const struct config *config, char text[LAYERS_TEXT])
 {
-    if (count == CONFIG_AUTO) {
-        return strdup("auto");
-    }
-    char text[CONFIG_MAX_LAYERS * 12] = "";
+    const int *widths = value_of(key, config);
+    const int count = companion_value(key, config);
+    snprintf(text, LAYERS_TEXT, "%s", count == CONFIG_AUTO ? "auto" : "");
     for (int i = 0, used = 0; i < count; i++) {
-        used += snprintf(text + used, sizeof text - (size_t)used, "%s%d", i > 0 ? "," : "", widths[i]);
+        used += snprintf(text + used, LAYERS_TEXT - (size_t)used, "%s%d", i > 0 ? "," : "", widths[i]);
     }
-    return strdup(text);
 }
 
 char *config_key_text(const struct config_key *key, const struct config *config)
@@ -712,7 +713,9 @@ char *config_key_text(const struct config_key *key, const struct config *config)
         return join(value);
     }
     if (key->type == KEY_LAYERS || key->type == KEY_HIDDEN) {
-        return layers_text(value, companion_value(key, config));
+        char layers[LAYERS_TEXT];
+        layers_text(key, config, layers);
+        return strdup(layers);
     }
     if (key->type == KEY_LAYER_DEVICES) {
         return layer_devices_text(value);
@@ -723,27 +726,42 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     return text;
 }
 
-/* Without memory, which the text of a job may not depend on: members would differ in its digest. */
+/* Without memory, for what has its default must not depend on there being some: a job's digest and its files would. */
 bool config_key_is_default(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
-    char *text;
-    bool same;
+    char text[LAYERS_TEXT];
     switch (key->type) {
     case KEY_SWITCH:
         return strcmp(*(const bool *)value ? "true" : "false", key->initial) == 0;
     case KEY_COUNT:
         return *(const int *)value == strtod(key->initial, NULL);
+    case KEY_COUNT_OR_AUTO:
+        return strcmp(key->initial, "auto") == 0 ? *(const int *)value == CONFIG_AUTO
+                                                 : *(const int *)value == strtod(key->initial, NULL);
+    case KEY_LONG:
+        return (double)*(const int64_t *)value == strtod(key->initial, NULL);
     case KEY_NUMBER:
         return *(const double *)value == strtod(key->initial, NULL);
     case KEY_WORD:
         return strcmp(key->words[*(const int *)value], key->initial) == 0;
-    default:
-        text = config_key_text(key, config);
-        same = text && strcmp(text, key->initial) == 0;
-        free(text);
-        return same;
+    case KEY_TEXT:
+    case KEY_DEVICES:
+        return strcmp(*(char *const *)value, key->initial) == 0;
+    case KEY_HOSTS:
+    case KEY_NAMES:
+        return ((const struct string_list *)value)->count == 0; /* all lists are empty by default, ... */
+    case KEY_LAYER_DEVICES:
+        return layer_devices_are_none(value); /* ... and so are these */
+    case KEY_LAYERS:
+    case KEY_HIDDEN:
+        layers_text(key, config, text);
+        return strcmp(text, key->initial) == 0;
+    case KEY_DEVICE:
+        break;
     }
+    device_text(key, config, text);
+    return strcmp(text, key->initial) == 0;
 }
 
 void config_key_clear(const struct config_key *key, struct config *config)

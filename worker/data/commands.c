@@ -159,12 +159,13 @@ static int run_info(const struct command_call *call)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         struct data_summary summary;
         struct error error;
-        bool there;
-        if (dataset_is_table(call->config)) {
-            if (!table_info(parts[i].part, &there, call->config, &error)) {
-                log_error("%s", error.text);
-                return COMMAND_FAILED;
-            }
+        bool there, is_table;
+        if (!dataset_is_table(&is_table, call->config, &error) ||
+            (is_table && !table_info(parts[i].part, &there, call->config, &error))) {
+            log_error("%s", error.text);
+            return COMMAND_FAILED;
+        }
+        if (is_table) {
             continue;
         }
         bool done = summarize(&summary, parts[i].part, call->config, &error);

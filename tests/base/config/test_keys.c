@@ -10,6 +10,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "tests/no_memory.h"
+
 static void names_are_unique(void **state)
 {
     (void)state;
@@ -99,6 +101,41 @@ static void json_reads_back(void **state)
     config_free(&copy);
 }
 
+/* What is at its default is so where no memory is left: a job's text, and which files are read, depend on it. */
+static void defaults_need_no_memory(void **state)
+{
+    (void)state;
+    static const char *const others[][2] = {
+        {"layers", "784,10"},     {"hidden", "5"},     {"validation_size", "0"}, {"seed", "9007199254740991"},
+        {"ps_hosts", "a:1"},      {"target", "class"}, {"towers", "gpu:0"},      {"device", "gpu:1"},
+        {"test_files", "t*.csv"}, {"batch_size", "7"}, {"learning_rate", "1"},   {"optimizer", "adam"},
+        {"issync", "true"}};
+    struct config config;
+    struct error error;
+    assert_true(config_defaults(&config, &error));
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        assert_true(config_key_set_text(key, &config, key->initial, &error));
+    }
+    no_memory_from(1, INT_MAX - 1);
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        if (!config_key_is_default(key, &config)) {
+            no_memory_end();
+            fail_msg("%s.%s", key->section, key->name);
+        }
+    }
+    assert_int_equal(no_memory_end(), 0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const struct config_key *key = config_key_by_flag(others[i][0]);
+        assert_true(config_key_set_text(key, &config, others[i][1], &error));
+        no_memory_from(1, INT_MAX - 1);
+        assert_false(config_key_is_default(key, &config));
+        assert_int_equal(no_memory_end(), 0);
+    }
+    config.train.placement[0] = LAYER_ON_CPU; /* which no flag sets */
+    assert_false(config_key_is_default(config_key_by_path("train", "placement"), &config));
+    config_free(&config);
+}
+
 /* A value that is refused leaves the old one in place. */
 static void refusal_changes_nothing(void **state)
 {
@@ -134,9 +171,13 @@ static void descriptions_are_for_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_are_unique),        cmocka_unit_test(sections_stand_together),
-        cmocka_unit_test(texts_read_back),         cmocka_unit_test(json_reads_back),
-        cmocka_unit_test(refusal_changes_nothing), cmocka_unit_test(descriptions_are_for_readers),
+        cmocka_unit_test(names_are_unique),
+        cmocka_unit_test(sections_stand_together),
+        cmocka_unit_test(texts_read_back),
+        cmocka_unit_test(json_reads_back),
+        cmocka_unit_test(defaults_need_no_memory),
+        cmocka_unit_test(refusal_changes_nothing),
+        cmocka_unit_test(descriptions_are_for_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /*
  * Beginnings of a worker's parts in which one allocation after another fails, and then the start of a thread: each says
- * so and leaves nothing behind, or does without. Leaks, and memory used that was not there, are the sanitizers' to
- * find.
+ * so and leaves nothing behind, or does without.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +14,7 @@
 #include <pthread.h>
 
 #include "net/socket.h"
+#include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
@@ -24,43 +24,10 @@
 
 enum { NEVER = 1 << 30, MOST_CALLS = 5000 };
 
-static atomic_int calls, fails_at = NEVER, threads, thread_fails_at = NEVER;
+static atomic_int threads, thread_fails_at = NEVER;
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-
-static bool fails(void)
-{
-    return atomic_fetch_add(&calls, 1) + 1 == atomic_load(&fails_at);
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    return fails() ? NULL : __real_realloc(old, size);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-    return fails() ? NULL : __real_aligned_alloc(alignment, size);
-}
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
@@ -227,11 +194,9 @@ static void try_part(size_t which)
     int failures = 0;
     for (int at = 1; at < MOST_CALLS; at++) {
         error.text[0] = '\0';
-        atomic_store(&calls, 0);
-        atomic_store(&fails_at, at);
+        no_memory_from(at, 1);
         const bool done = parts[which].begin(&error);
-        atomic_store(&fails_at, NEVER);
-        if (atomic_load(&calls) < at) { /* none failed */
+        if (no_memory_end() < at) { /* none failed */
             assert_true(done);
             break;
         }
@@ -283,7 +248,7 @@ static void begin(const char *dtype)
     parameters = calloc(bench.model.float_count, sizeof *parameters);
 }
 
-static void no_memory(void **state)
+static void one_allocation_fails(void **state)
 {
     const char *const dtypes[] = {"float32", "bfloat16", "int8"};
     (void)state;
@@ -301,6 +266,6 @@ static void no_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_allocation_fails)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

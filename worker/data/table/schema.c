@@ -177,6 +177,16 @@ static cJSON *categories_json(const struct dictionary *categories)
     return array;
 }
 
+static bool add_categories(cJSON *object, const struct dictionary *categories)
+{
+    cJSON *array = categories_json(categories);
+    if (!array || !cJSON_AddItemToObject(object, "categories", array)) {
+        cJSON_Delete(array);
+        return false;
+    }
+    return true;
+}
+
 static cJSON *column_json(const struct schema_column *column)
 {
     cJSON *object = cJSON_CreateObject();
@@ -187,7 +197,7 @@ static cJSON *column_json(const struct schema_column *column)
         done = done && cJSON_AddBoolToObject(object, "may_miss", column->may_miss);
     }
     if (column->kind == SCHEMA_CATEGORY) {
-        done = done && cJSON_AddItemToObject(object, "categories", categories_json(&column->categories));
+        done = done && add_categories(object, &column->categories);
     } else {
         done = done && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
                add_double(object, "fill", column->fill);
@@ -306,13 +316,13 @@ bool schema_parse(struct schema *schema, const char *text, struct error *error)
     *schema = (struct schema){.count = 0};
     cJSON *root = cJSON_Parse(text);
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(root, "version");
-    const bool is_known = cJSON_IsNumber(version) && version->valuedouble == SCHEMA_VERSION;
-    bool done = is_known && get_columns(schema, root);
+    const bool is_other = cJSON_IsNumber(version) && version->valuedouble != SCHEMA_VERSION;
+    bool done = version && !is_other && get_columns(schema, root);
     cJSON_Delete(root);
     if (!done) {
         schema_free(schema);
-        return error_set(error, is_known ? "the preprocessing in it is damaged, or there is too little memory for it"
-                                         : "the preprocessing in it is of another version of this program");
+        return error_set(error, is_other ? "the preprocessing in it is of another version of this program"
+                                         : "the preprocessing in it is damaged, or there is too little memory for it");
     }
     if (!schema_finish(schema, error)) {
         schema_free(schema);

@@ -642,6 +642,7 @@ bool table_survey_train(struct survey *survey, const struct config *config, stru
     bool has_test_files;
     *survey = (struct survey){.count = 0};
     if (!list_files(&names, config, DATASET_TRAIN, error)) {
+        names_free(&names);
         return false;
     }
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
@@ -691,6 +692,7 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
     const char *folder = options->config->data.data_dir;
     struct split split = make_split(options->config, false);
     if (!list_files(&names, options->config, DATASET_TEST, error)) {
+        names_free(&names);
         return false;
     }
     bool done = true, is_split = names.count == 0;

@@ -128,8 +128,10 @@ static bool create_feed(struct remote_worker *worker, struct error *error)
 static bool take_schema(struct remote_worker *worker, struct error *error)
 {
     const struct config *config = &worker->config;
-    return config->data.data_sharding != SHARDING_OWN || !dataset_is_table(config) ||
-           own_rows_agree(&worker->dataset.schema, config, &worker->identity, &worker->traffic, error);
+    bool is_table = false;
+    return config->data.data_sharding != SHARDING_OWN ||
+           (dataset_is_table(&is_table, config, error) &&
+            (!is_table || own_rows_agree(&worker->dataset.schema, config, &worker->identity, &worker->traffic, error)));
 }
 
 bool worker_open(struct remote_worker *worker, struct error *error)
