@@ -10,25 +10,12 @@
 #include <cmocka.h>
 
 #include "tests/random.h"
+#include "tests/worker/values_engine.h"
 #include "worker/evaluation_part.h"
 
 enum { ROWS = 600, PARTS = 5, MOST_OUTPUTS = 4 };
 
 static struct test_random chance;
-
-/* The outputs are the values of each row. */
-static bool forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
-                    float *logits, struct error *error)
-{
-    (void)engine;
-    (void)averaged;
-    (void)error;
-    memcpy(logits, examples->values + first * examples->numbers, (size_t)(count * examples->numbers) * sizeof *logits);
-    return true;
-}
-
-static const struct engine_table table = {.name = "fake", .forward = forward};
-static struct engine engine = {.table = &table};
 
 static struct {
     float values[ROWS * MOST_OUTPUTS], wanted[ROWS * MOST_OUTPUTS];
@@ -127,13 +114,13 @@ static void merge(const struct config_train *train, int outputs, int targets)
     create(&merged, train, outputs, targets);
     evaluation_clear(&merged);
     const struct examples all = part_of(outputs, targets, 0, ROWS);
-    assert_true(evaluate(&whole, &engine, false, &all, &error));
+    assert_true(evaluate(&whole, &values_engine, false, &all, &error));
     uint8_t *bytes = malloc(evaluation_part_room(&part));
     for (int i = 0; i < PARTS; i++) {
         const int left = ROWS - first;
         const int count = i == PARTS - 1 ? left : i == 1 ? 0 : test_random_below(&chance, left + 1);
         const struct examples own = part_of(outputs, targets, first, count);
-        assert_true(evaluate(&part, &engine, false, &own, &error));
+        assert_true(evaluate(&part, &values_engine, false, &own, &error));
         const size_t size = evaluation_part_write(&part, bytes);
         assert_in_range(size, 1, evaluation_part_room(&part));
         assert_true(evaluation_part_add(&merged, bytes, size, &error));
@@ -171,7 +158,7 @@ static void damaged_bytes_add_nothing(void **state)
     create(&part, &train, 3, 0);
     create(&merged, &train, 3, 0);
     const struct examples all = part_of(3, 0, 0, ROWS);
-    assert_true(evaluate(&part, &engine, false, &all, &error));
+    assert_true(evaluate(&part, &values_engine, false, &all, &error));
     uint8_t *bytes = malloc(evaluation_part_room(&part));
     const size_t size = evaluation_part_write(&part, bytes);
     for (size_t cut = 0; cut < size; cut++) {

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/vectors/metrics_vectors.h"
+#include "tests/worker/values_engine.h"
 #include "worker/evaluate.h"
 #include "worker/metrics.h"
 
@@ -167,27 +168,13 @@ static void quantiles(void **state)
 
 /* --- evaluations --- */
 
-/* The outputs are the values of each row. */
-static bool forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
-                    float *logits, struct error *error)
-{
-    (void)engine;
-    (void)averaged;
-    (void)error;
-    memcpy(logits, examples->values + first * examples->numbers, (size_t)(count * examples->numbers) * sizeof *logits);
-    return true;
-}
-
-static const struct engine_table table = {.name = "fake", .forward = forward};
-static struct engine engine = {.table = &table};
-
 static void run(struct evaluation *evaluation, const struct config_train *train, const struct examples *examples)
 {
     struct error error;
     const struct evaluation_options options = {
         .train = train, .outputs = examples->numbers, .rows = examples->count, .targets = examples->targets};
     assert_true(evaluation_create(evaluation, &options, &error));
-    assert_true(evaluate(evaluation, &engine, false, examples, &error));
+    assert_true(evaluate(evaluation, &values_engine, false, examples, &error));
 }
 
 static void two_classes_by_softmax_or_sigmoid(void **state)
@@ -222,8 +209,8 @@ static void two_classes_by_softmax_or_sigmoid(void **state)
     assert_true(by_sigmoid.threshold > 0 && isnan(by_sigmoid.metrics[METRIC_RMSE]));
     /* Both decide by the threshold that they are given. */
     by_sigmoid.decision = by_softmax.decision = 0.4; /* of -0.25 the probability is 0.44; 0.5 and 1 stay wrong */
-    assert_true(evaluate(&by_sigmoid, &engine, false, &one, &error) &&
-                evaluate(&by_softmax, &engine, false, &two, &error));
+    assert_true(evaluate(&by_sigmoid, &values_engine, false, &one, &error) &&
+                evaluate(&by_softmax, &values_engine, false, &two, &error));
     assert_equal(0.8, evaluation_accuracy(&by_sigmoid));
     assert_equal(0.8, evaluation_accuracy(&by_softmax));
     assert_int_equal(by_softmax.confusions[3], 3);

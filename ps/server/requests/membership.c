@@ -9,7 +9,6 @@ bool serve_heartbeat(struct session *session, struct error *error)
     char message[256];
     double now_s = clock_monotonic_s();
     server_lock(server);
-    server->tells[session->worker] = session->channel->version >= PROTOCOL_VALIDATIONS;
     job_heartbeat(job, session->worker, session->incarnation, &session->channel->message.heartbeat, now_s);
     struct message_lease lease = {
         .lease_ms = server->identity.hello.lease_ms,

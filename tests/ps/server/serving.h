@@ -396,6 +396,9 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->incarnation = incarnation;
         session->base.number = ++number;
         session->channel->generation = server->job.generation;
+        if (session->worker >= 0) {
+            server->tells[session->worker] = session->channel->version >= PROTOCOL_VALIDATIONS;
+        }
         session->base.admitted = one->open = true;
     }
     server_unlock(server);

@@ -29,38 +29,22 @@ static bool receive(struct shard_part *part, enum message_type type, uint64_t re
            error_set(error, "%s: answered a validation by %s", part->link.name, message_name(channel->frame.type));
 }
 
-/* Opens the link; *is_old: the ps knows nothing of validations. */
-static enum push_pull_end open_link(struct push_pull *exchange, struct shard_part *part, bool *is_old,
-                                    struct error *error)
-{
-    const enum push_pull_end end = push_pull_open_link(exchange, part, error);
-    *is_old = end == PUSH_PULL_DONE && part->link.channel.version < PROTOCOL_VALIDATIONS;
-    part->link.channel.generation = exchange->generation;
-    return end;
-}
+/* A request and its answer. False: the connection broke, or (*code) the ps refuses. */
+typedef bool (*requester)(struct shard_part *part, void *context, uint16_t *code, struct error *error);
 
-enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                    size_t size, struct error *error)
+/* Until it is answered. A ps that knows nothing of validations is not asked. */
+static enum push_pull_end make_request(struct push_pull *exchange, requester request, void *context,
+                                       struct error *error)
 {
     struct shard_part *part = push_pull_decider(exchange);
-    struct channel *channel = &part->link.channel;
-    const struct message_validated message = {
-        .step = own->step, .examples = (uint64_t)own->examples, .score = (float)own->score, .rises = own->rises};
-    struct iovec bulk = {bytes, size};
     for (;;) {
-        bool is_old;
         uint16_t code = 0;
-        const enum push_pull_end end = open_link(exchange, part, &is_old, error);
-        if (end != PUSH_PULL_DONE || is_old) {
+        const enum push_pull_end end = push_pull_open_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE || part->link.channel.version < PROTOCOL_VALIDATIONS) {
             return end;
         }
-        const struct outgoing frame = {.type = MESSAGE_validated,
-                                       .request = ++channel->next_request,
-                                       .message = &message,
-                                       .bulk = &bulk,
-                                       .bulk_parts = size > 0 ? 1 : 0};
-        if (channel_send_frame(channel, &frame, clock_monotonic_s() + LINK_ANSWER_S, error) &&
-            receive(part, MESSAGE_done, frame.request, &code, error)) {
+        part->link.channel.generation = exchange->generation;
+        if (request(part, context, &code, error)) {
             return PUSH_PULL_DONE;
         }
         if (code != 0) {
@@ -70,13 +54,53 @@ enum push_pull_end validations_tell(struct push_pull *exchange, const struct own
     }
 }
 
-/* Asks once. False: the connection broke, or (*code) the ps refuses. */
-static bool ask(struct shard_part *part, const struct message_validate *message, const struct validations_taker *taker,
-                int *missing, uint16_t *code, struct error *error)
+/* --- Telling --- */
+
+struct tell_request {
+    struct message_validated message;
+    struct iovec bulk;
+};
+
+static bool tell(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
+    const struct tell_request *told = context;
+    struct channel *channel = &part->link.channel;
+    const struct outgoing frame = {.type = MESSAGE_validated,
+                                   .request = ++channel->next_request,
+                                   .message = &told->message,
+                                   .bulk = &told->bulk,
+                                   .bulk_parts = told->bulk.iov_len > 0 ? 1 : 0};
+    return channel_send_frame(channel, &frame, clock_monotonic_s() + LINK_ANSWER_S, error) &&
+           receive(part, MESSAGE_done, frame.request, code, error);
+}
+
+enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                    size_t size, struct error *error)
+{
+    struct tell_request told = {.message = {.step = own->step,
+                                            .examples = (uint64_t)own->examples,
+                                            .score = (float)own->score,
+                                            .rises = own->rises},
+                                .bulk = {bytes, size}};
+    return make_request(exchange, tell, &told, error);
+}
+
+/* --- Gathering --- */
+
+struct ask_request {
+    struct message_validate message;
+    const struct validations_taker *taker;
+    int *missing;
+};
+
+static bool ask(struct shard_part *part, void *context, uint16_t *code, struct error *error)
+{
+    const struct ask_request *question = context;
+    const struct validations_taker *taker = question->taker;
     struct channel *channel = &part->link.channel;
     const uint64_t request = ++channel->next_request;
-    if (!channel_send(channel, MESSAGE_validate, request, message, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+    const double until_s = clock_monotonic_s() + LINK_ANSWER_S;
+    if (!channel_send(channel, MESSAGE_validate, request, &question->message, until_s, error)) {
         return false;
     }
     taker->begin(taker->context);
@@ -86,14 +110,17 @@ static bool ask(struct shard_part *part, const struct message_validate *message,
         }
         const struct message_validation one = channel->message.validation;
         if (channel->frame.flags & FRAME_LAST) {
-            *missing = one.missing > INT32_MAX ? INT32_MAX : (int)one.missing;
+            *question->missing = one.missing > INT32_MAX ? INT32_MAX : (int)one.missing;
             return true;
         }
         const size_t size = channel->bulk_left;
         uint8_t *bytes = malloc(size + 1);
-        if (!bytes || !channel_read_bulk(channel, bytes, size, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+        if (!bytes) {
+            return error_set(error, "out of memory for a validation");
+        }
+        if (!channel_read_bulk(channel, bytes, size, clock_monotonic_s() + LINK_ANSWER_S, error)) {
             free(bytes);
-            return bytes ? false : error_set(error, "out of memory for a validation");
+            return false;
         }
         taker->take(taker->context, one.worker, (int64_t)one.examples, (double)one.score, bytes, size);
         free(bytes);
@@ -104,31 +131,20 @@ enum push_pull_end validations_gather(struct push_pull *exchange, const struct o
                                       const struct validations_taker *taker, int *missing, struct error *error)
 {
     PROFILE("wait for validations");
-    struct shard_part *part = push_pull_decider(exchange);
     const double until_s = clock_monotonic_s() + wait_s;
-    struct message_validate message = {.step = own->step,
-                                       .wait_ms = ASK_MS,
-                                       .examples = (uint64_t)own->examples,
-                                       .score = (float)own->score,
-                                       .rises = own->rises};
-    *missing = 0;
+    struct ask_request question = {.message = {.step = own->step,
+                                               .examples = (uint64_t)own->examples,
+                                               .score = (float)own->score,
+                                               .rises = own->rises},
+                                   .taker = taker,
+                                   .missing = missing};
     for (;;) {
-        bool is_old;
-        uint16_t code = 0;
-        const enum push_pull_end end = open_link(exchange, part, &is_old, error);
-        if (end != PUSH_PULL_DONE || is_old) {
-            return end;
-        }
         const bool is_last = clock_monotonic_s() >= until_s;
-        message.wait_ms = is_last ? 0 : ASK_MS;
-        if (ask(part, &message, taker, missing, &code, error)) {
-            if (*missing == 0 || is_last) {
-                return PUSH_PULL_DONE;
-            }
-        } else if (code != 0) {
-            return push_pull_by_code(code);
-        } else {
-            link_lost(&part->link, error->text);
+        question.message.wait_ms = is_last ? 0 : ASK_MS;
+        *missing = 0;
+        const enum push_pull_end end = make_request(exchange, ask, &question, error);
+        if (end != PUSH_PULL_DONE || *missing == 0 || is_last) {
+            return end;
         }
         if (push_pull_must_stop(exchange)) {
             return PUSH_PULL_STOPPED;
