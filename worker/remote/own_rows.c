@@ -134,13 +134,20 @@ static bool make_schema(struct agreement *agreement, struct schema *schema, stru
     return done;
 }
 
+/* Chiefs before this one may have died before there was a checkpoint: what they said is known to ps 0. */
+static bool recall(struct agreement *agreement, char **text, struct error *error)
+{
+    return chief_preprocessing(text, agreement->config, error) &&
+           (*text || is_done(preprocessing_ask(&agreement->exchange, text, error), error));
+}
+
 /* --- Both --- */
 
 static bool find(struct agreement *agreement, struct schema *schema, struct error *error)
 {
     const bool is_chief = agreement->config->cluster.task_index == 0;
     char *text = NULL;
-    if (!(is_chief ? chief_preprocessing(&text, agreement->config, error) : await_chief(agreement, &text, error))) {
+    if (!(is_chief ? recall(agreement, &text, error) : await_chief(agreement, &text, error))) {
         return false;
     }
     const bool done = text ? schema_parse(schema, text, error) : make_schema(agreement, schema, error);

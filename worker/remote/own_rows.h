@@ -3,7 +3,8 @@
  * all rows together. Each worker surveys its own and tells ps 0 the figures; the chief merges them, and says what
  * follows (worker/data/table/figures.h).
  *
- * Only the first model is made so. Who comes when there is one, or goes on from a checkpoint, takes what the model has.
+ * Only the first model is made so. Who comes when there is one, the chief too, takes what the model has: that of the
+ * chief's newest checkpoint, or, before there is one, of what ps 0 was told.
  */
 #ifndef WORKER_REMOTE_OWN_ROWS_H
 #define WORKER_REMOTE_OWN_ROWS_H

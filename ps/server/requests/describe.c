@@ -1,6 +1,7 @@
 /*
- * What the workers' data are preprocessed like: worker 0 says it, and the others learn whether theirs is the same. It
- * means nothing to a ps. And how wide the layers are, which a ps may have learnt itself (ps/server/learn.c).
+ * What the workers' data are preprocessed like: worker 0 says it, and the others learn whether theirs is the same, as
+ * does a worker 0 that is started again. It means nothing to a ps. And how wide the layers are, which a ps may have
+ * learnt itself (ps/server/learn.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,11 +51,15 @@ bool serve_describe(struct session *session, struct error *error)
     char told[sizeof server->description_digest], known[sizeof server->description_digest];
     struct message_description description = {.digest = known};
     snprintf(told, sizeof told, "%s", session->channel->message.describe.digest);
-    if (session->worker == 0 && !take_description(session, told, error)) {
+    const bool tells = session->worker == 0 && told[0] != '\0';
+    if (tells && !take_description(session, told, error)) {
         return false;
     }
     server_lock(server);
     memcpy(known, server->description_digest, sizeof known);
+    if (session->worker == 0 && !tells && server->job.state >= JOB_DONE) {
+        known[0] = '\0'; /* who asks begins another job */
+    }
     const bool differs = known[0] != '\0' && strcmp(known, told) != 0;
     struct iovec bulk = {differs ? malloc(server->description_size + 1) : NULL, server->description_size};
     if (bulk.iov_base) {

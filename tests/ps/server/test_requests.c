@@ -469,15 +469,11 @@ static void test_the_chief_hears_what_workers_found(void **state)
 {
     (void)state;
     begin_synchronous(1);
-    const struct message_heartbeat beat = {.state = STATE_TRAINING};
     const struct message_validated told = {.step = 1, .examples = 20, .score = 0.25f, .rises = 1};
     const struct message_validated other = {.step = 2, .examples = 20, .score = 0.25f, .rises = 1};
     struct serving_session *workers[] = {chief, come(1), come(2), come(3)};
-    for (int i = 1; i < 4; i++) {
-        assert_int_equal(ask(workers[i], MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
-    }
     assert_int_equal(push(workers[1], 1, 0), PUSH_APPLIED);
-    hears(1, "", 1); /* the others were not part of step 1 */
+    hears(1, "", 1); /* its first heartbeat may come late; the others were not part of step 1 */
     tell(workers[1], 7, &told, 1);
     hears(1, "", 1); /* of another generation */
     tell(workers[1], 1, &told, 1);
@@ -496,6 +492,50 @@ static void test_the_chief_hears_what_workers_found(void **state)
     serving.server.tells[2] = false; /* of an earlier version */
     hears(3, "", 0);
     assert_int_equal(serving.server.validation_bytes, 3 * sizeof(float));
+    serving_end();
+}
+
+/* --- How rows become inputs --- */
+
+/* What a worker is told, "digest text"; its own digest, and a text if it is not 0. */
+static const char *describe(struct serving_session *one, char *digest, float text)
+{
+    static char heard[100];
+    const struct message_describe message = {.digest = digest};
+    one->client.next_request++;
+    send_part(one, MESSAGE_describe, &message, FRAME_LAST, &text, text > 0);
+    assert_true(serving_serve(one));
+    assert_int_equal(receive(one), MESSAGE_description);
+    float known = 0;
+    struct error error;
+    snprintf(heard, sizeof heard, "%s", one->client.message.description.digest);
+    if (one->client.bulk_left > 0) {
+        assert_int_equal(one->client.bulk_left, sizeof known);
+        assert_true(channel_read_bulk(&one->client, &known, sizeof known, INFINITY, &error));
+        snprintf(heard + strlen(heard), sizeof heard - strlen(heard), " %g", (double)known);
+    }
+    return heard;
+}
+
+/* Also to a chief that is started again: what it says takes the place of that, and its question does not. */
+static void test_what_the_chief_said_is_kept(void **state)
+{
+    char nothing[] = "", first[] = "a1", second[] = "b2";
+    (void)state;
+    begin_synchronous(1);
+    struct serving_session *worker = come(1);
+    assert_string_equal(describe(chief, nothing, 0), "");
+    assert_string_equal(describe(worker, first, 7), ""); /* which means nothing to the others */
+    assert_string_equal(describe(chief, first, 1), "a1");
+    assert_string_equal(describe(worker, nothing, 0), "a1 1");
+    assert_string_equal(describe(worker, first, 0), "a1");
+    assert_string_equal(describe(chief, nothing, 0), "a1 1");
+    assert_string_equal(describe(chief, second, 2), "b2");
+    assert_string_equal(describe(worker, first, 0), "b2 2");
+    const struct message_end_job over = {.job_state = JOB_DONE, .message = ""};
+    assert_int_equal(ask(chief, MESSAGE_end_job, &over, MESSAGE_done), 0);
+    assert_string_equal(describe(chief, nothing, 0), ""); /* it begins another job */
+    assert_string_equal(describe(worker, nothing, 0), "b2 2");
     serving_end();
 }
 
@@ -901,6 +941,7 @@ int main(void)
         cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
         cmocka_unit_test(test_reports_name_workers_that_there_are),
         cmocka_unit_test(test_the_chief_hears_what_workers_found),
+        cmocka_unit_test(test_what_the_chief_said_is_kept),
         cmocka_unit_test(test_who_may_ask_for_what),
         cmocka_unit_test(test_a_place_is_kept_by_who_lives),
         cmocka_unit_test(test_requests_of_a_job_that_is_over),

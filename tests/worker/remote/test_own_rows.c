@@ -470,9 +470,34 @@ static void workers_that_do_not_come(void **state)
     begin("0", 1, rows);
     assert_true(agree(&schema, &error));
     assert_int_equal(pauses, 0);
-    assert_int_equal(connections(), 0);
+    assert_string_equal(told(), "");
     schema_free(schema);
     free(schema);
+    end();
+}
+
+/* A model runs, of which there is no checkpoint yet: the chief goes on as one before it began, whoever is there now. */
+static void a_chief_that_comes_back(void **state)
+{
+    struct schema first, *schema;
+    struct error error;
+    (void)state;
+    begin("0", 3, rows);
+    survey_rows(other_rows, NULL, &first);
+    survey_rows(rows, &ps.figures[1], NULL);
+    ps.known = first.text;
+    ps.fails = NO_ANSWER; /* it asks again */
+    assert_true(agree(&schema, &error));
+    assert_string_equal(schema->text, first.text);
+    assert_null(ps.heard);
+    assert_string_equal(told(), ""); /* nobody is asked for figures */
+    assert_int_equal(pauses, 0);
+    schema_free(schema);
+    free(schema);
+    ps.fails = ERROR_NOT_ALLOWED;
+    assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "as the test wants"));
+    schema_free(&first);
     end();
 }
 
@@ -523,6 +548,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_leaves),
         cmocka_unit_test(the_chief),
         cmocka_unit_test(workers_that_do_not_come),
+        cmocka_unit_test(a_chief_that_comes_back),
         cmocka_unit_test(rows_that_do_not_go_together),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -22,7 +22,7 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
 
 /*
  * For a worker with data of its own: what the chief said, to encode its rows by, into *text, which the caller frees;
- * NULL: it has said nothing yet. Waits for ps 0.
+ * NULL: it has said nothing yet. For the chief, what it, or one before it, said of this job. Waits for ps 0.
  */
 enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);
 
