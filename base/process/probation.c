@@ -1,7 +1,8 @@
 /*
  * Does a new version kill this process? The count is kept where the next start finds it, before the config is read:
- * CONFIG.d/probation-ID, one file for each process (restart_identity), "TARGET FALLBACK STARTS FAILED #CHECKSUM\n".
- * Four numbers and no JSON: whatever is wrong with this process, that much it must be able to read.
+ * CONFIG.d/probation-ID, one for each process (restart_identity), "TARGET FALLBACK STARTS FAILED #CHECKSUM\n". Four
+ * numbers and no JSON: whatever is wrong with this process, that much it must be able to read. And twice: nothing else
+ * brings back one that hangs, so a disk that changes one of the two must not be what leaves it there.
  */
 #include "base/process/restart.h"
 
@@ -16,13 +17,14 @@
 #include "base/file.h"
 #include "base/log.h"
 
-enum { MAX_RECORD = 96 };
+enum { MAX_RECORD = 96, COPIES = 2 };
 
-static bool name_file(const char *config_path, char path[VERSIONS_PATH])
+static bool name_file(const char *config_path, int copy, char path[VERSIONS_PATH])
 {
     char id[RESTART_ID];
     restart_identity(id);
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/probation-%s", config_path, id) < VERSIONS_PATH;
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/probation-%s%s", config_path, id, copy > 0 ? ".copy" : "") <
+           VERSIONS_PATH;
 }
 
 static bool store(const char *config_path, const struct probation *probation, struct error *error)
@@ -30,10 +32,12 @@ static bool store(const char *config_path, const struct probation *probation, st
     char path[VERSIONS_PATH], text[MAX_RECORD];
     snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %d %d", probation->target, probation->fallback,
              probation->starts, probation->failed);
-    if (!name_file(config_path, path)) {
-        return error_set(error, "%s: the path is too long", config_path);
+    bool done = true;
+    for (int i = 0; i < COPIES && done; i++) {
+        done = name_file(config_path, i, path) ? checked_line_write(path, text, error)
+                                               : error_set(error, "%s: the path is too long", config_path);
     }
-    return checked_line_write(path, text, error);
+    return done;
 }
 
 bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error)
@@ -51,23 +55,34 @@ bool probation_count(const char *config_path, struct error *error)
     return store(config_path, &probation, error);
 }
 
+/* Of what is no record, nothing is believed. */
+static bool read_copy(const char *path, struct probation *probation, struct error *error)
+{
+    char line[CHECKED_LINE];
+    int failed = 0;
+    if (!checked_line_read(path, line, error)) {
+        return false;
+    }
+    const bool done = sscanf(line, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
+                             &probation->starts, &failed) == 4 &&
+                      probation->starts >= 0; /* or it would be long before it goes back */
+    probation->failed = failed != 0;
+    return done || error_set(error, "%s: is damaged: it is no record of starts", path);
+}
+
 bool probation_read(const char *config_path, struct probation *probation)
 {
-    char path[VERSIONS_PATH], line[CHECKED_LINE];
-    struct error error;
-    int failed = 0;
-    if (!config_path || !name_file(config_path, path) || !file_exists(path)) {
-        return false;
+    char path[VERSIONS_PATH];
+    struct error damage = {""};
+    for (int i = 0; config_path && i < COPIES && name_file(config_path, i, path); i++) {
+        if (file_exists(path) && read_copy(path, probation, &damage)) {
+            return true;
+        }
     }
-    if (!checked_line_read(path, line, &error)) {
-        log_warning("%s, so how often this process failed in a new version is not known", error.text);
-        return false;
+    if (damage.text[0] != '\0') {
+        log_warning("%s, so how often this process failed in a new version is not known", damage.text);
     }
-    bool done = sscanf(line, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
-                       &probation->starts, &failed) == 4 &&
-                probation->starts >= 0; /* or it would be long before it goes back */
-    probation->failed = failed != 0;
-    return done;
+    return false;
 }
 
 static bool switch_back(const char *config_path, const struct probation *probation)
@@ -150,7 +165,9 @@ void probation_check(const char *config_path)
 void probation_end(const char *config_path)
 {
     char path[VERSIONS_PATH];
-    if (config_path && name_file(config_path, path) && file_exists(path)) {
-        unlink(path);
+    for (int i = 0; config_path && i < COPIES && name_file(config_path, i, path); i++) {
+        if (file_exists(path)) {
+            unlink(path);
+        }
     }
 }

@@ -164,12 +164,28 @@ static bool joins_in(const struct rollout *rollout, const struct rollout_member 
             (rollout->state == ROLLOUT_STAGING && member->version == rollout->fallback));
 }
 
-/* A member that came by itself may leave without a word. */
+static bool is_first_to_try(const struct rollout *rollout, const struct rollout_member *member)
+{
+    return rollout->state == ROLLOUT_SWITCHING && rollout->brings_program && rollout->is_first_wave &&
+           member->takes_part && waves_place(rollout, member->who) < rollout->wave;
+}
+
+/*
+ * A member that came by itself may leave without a word. But a canary that hangs in the new program is just as silent:
+ * it has time to come back from it and say so, before another one is to try the same.
+ */
 static void let_go_of_absent(struct rollout *rollout, double now_s)
 {
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
-        member->takes_part = member->awaited || (member->takes_part && rollout_is_here(member, now_s));
+        if (!member->takes_part || member->awaited || rollout_is_here(member, now_s)) {
+            continue;
+        }
+        const bool tries = is_first_to_try(rollout, member);
+        if (!tries || now_s - rollout->wave_s >= ROLLOUT_SWITCH_S) {
+            member->takes_part = false;
+            rollout->wave_s = tries ? now_s : rollout->wave_s; /* its place is another's, from now on */
+        }
     }
 }
 

@@ -378,12 +378,15 @@ static bool note_programs(const struct rollout_participant *participant, const s
 {
     const char *path = participant->config->path;
     const bool is_behind = participant->version == manifest->fallback.version;
-    if (is_behind && manifest_brings_programs(manifest) &&
-        (!may_change_program(manifest, program, error) || !programs_keep_own(&participant->fetch.programs, error) ||
-         !program_set_version(path, manifest->fallback.version, program_own_digest(), error))) {
-        return false;
+    const char *former = program->fallback;
+    if (is_behind && manifest_brings_programs(manifest)) {
+        if (!may_change_program(manifest, program, error) || !programs_keep_own(&participant->fetch.programs, error)) {
+            return false;
+        }
+        former = program_own_digest();
     }
-    return program_set_version(path, manifest->target.version, program->digest, error);
+    return (former[0] == '\0' || program_set_version(path, manifest->fallback.version, former, error)) &&
+           program_set_version(path, manifest->target.version, program->digest, error);
 }
 
 /* What no version in sight needs any more. */

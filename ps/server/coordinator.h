@@ -81,6 +81,11 @@ const struct manifest_program *coordinator_program(const struct rollout_coordina
 
 /* What a member in this version is told now; it counts as told. Locked. */
 enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version);
+/*
+ * The version that a member with this order takes for the fleet's. Where processes restart, ps 0 may be in the target
+ * already and yet go back: who was away comes to the fallback first, so that he has its program, too. Locked.
+ */
+uint64_t coordinator_in_force(const struct rollout_coordinator *coordinator, enum rollout_order order);
 /* Does the manifest go with it? A member that catches up forgets what it had. Locked. */
 bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order,
                                 uint64_t target);

@@ -355,6 +355,16 @@ void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
 
 /* --- Reports of members --- */
 
+uint64_t coordinator_in_force(const struct rollout_coordinator *coordinator, enum rollout_order order)
+{
+    const struct rollout *rollout = &coordinator->rollout;
+    const bool may_go_back = rollout->state != ROLLOUT_IDLE && rollout->kind != ROLLOUT_LIVE;
+    uint64_t in_force;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    agent_version(coordinator->agent, &in_force, digest);
+    return order == ORDER_CATCH_UP && may_go_back ? rollout->fallback : in_force;
+}
+
 enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version)
 {
     struct rollout *rollout = &coordinator->rollout;
@@ -450,9 +460,7 @@ void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator
                                    uint64_t version, uint8_t **bytes, size_t *size)
 {
     const struct former_manifest *former = &coordinator->former;
-    uint64_t in_force;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    agent_version(coordinator->agent, &in_force, digest);
+    const uint64_t in_force = coordinator_in_force(coordinator, order);
     const bool is_behind = version < in_force && in_force == coordinator->rollout.fallback;
     if (order != ORDER_CATCH_UP || !is_behind || !former->bytes) {
         coordinator_copy_manifest(coordinator, bytes, size);

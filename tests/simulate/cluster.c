@@ -478,10 +478,17 @@ static void rot_all(struct disk *disk)
     world_at(world.now_s + 10 * chance_real(), repair, disk, 0);
 }
 
+/* Of what is there twice, one may rot: not this one. */
+static bool is_spare(const char *path)
+{
+    const bool is_copy = strstr(path, ".copy");
+    return strstr(path, "/probation-") && is_copy != (oracle.seed % 2 == 0);
+}
+
 static bool is_of_rollout(const char *path)
 {
     return strncmp(path, "/etc/config.json.d/", 19) == 0 && !strstr(path, "/audit.log") && !strstr(path, ".tmp") &&
-           !strstr(path, "/base");
+           !strstr(path, "/base") && !is_spare(path);
 }
 
 static bool is_number_in_force(const char *path)

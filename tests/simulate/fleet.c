@@ -368,9 +368,6 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
     if (number > from && programs_roll()) {
         check_canaries(from, number);
     }
-    if (number < from && member->came_from[from] != number && !programs_has(world.here, number)) {
-        programs_excuse(world.here); /* it caught up with a rollout that failed, over a version that it never had */
-    }
     if (number > from) {
         member->came_from[number] = from;
     }

@@ -296,7 +296,6 @@ static void compose(struct session *session, struct member who, const struct mes
                     struct message_rollout *told, char message[1024])
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
-    char digest[CONFIG_DIGEST_HEX + 1];
     if (who.role != MEMBER_OPERATOR && speaks_for(session, who)) {
         coordinator_hear(coordinator, who, session->program, report);
     }
@@ -309,7 +308,7 @@ static void compose(struct session *session, struct member who, const struct mes
         .step = rollout_order_step(&coordinator->rollout),
         .message = message};
     told->step = who.role == MEMBER_OPERATOR ? coordinator->rollout.step : told->step;
-    agent_version(coordinator->agent, &told->version, digest);
+    told->version = coordinator_in_force(coordinator, (enum rollout_order)told->order);
 }
 
 /*

@@ -110,19 +110,30 @@ static void a_damaged_version_did_not_fail(void **state)
     }
 }
 
+/* Of both copies of the record. */
+static void name_records(char paths[2][256])
+{
+    char id[RESTART_ID];
+    restart_identity(id);
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s.d/probation-%s%s", config_path, id, i > 0 ? ".copy" : "");
+    }
+}
+
 /* Of what is no record, nothing is believed, and nothing is counted. */
 static void a_damaged_record_is_none(void **state)
 {
     static const char *const texts[] = {"", "2 1", "2 1 -1 0\n", "2 1 -2147483648 0\n", "x 1 1 0\n"};
     struct probation probation;
-    char path[200], id[RESTART_ID];
+    char paths[2][256];
     (void)state;
     begin_version_2();
-    restart_identity(id);
-    snprintf(path, sizeof path, "%s.d/probation-%s", config_path, id);
+    name_records(paths);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        FILE *file = fopen(path, "w");
-        assert_true(file && fputs(texts[i], file) >= 0 && fclose(file) == 0);
+        for (int k = 0; k < 2; k++) {
+            FILE *file = fopen(paths[k], "w");
+            assert_true(file && fputs(texts[i], file) >= 0 && fclose(file) == 0);
+        }
         assert_false(probation_read(config_path, &probation));
         probation_check(config_path);
         assert_int_equal(current(), 2);
@@ -134,14 +145,15 @@ static void a_damaged_record_is_none(void **state)
 static void a_damaged_one_is_not_obeyed(void **state)
 {
     struct probation probation;
-    char id[RESTART_ID], path[256];
+    char paths[2][256];
     uint8_t *bytes;
     size_t size;
     struct error error;
     (void)state;
     begin_version_2();
-    restart_identity(id);
-    snprintf(path, sizeof path, "%s.d/probation-%s", config_path, id);
+    name_records(paths);
+    const char *path = paths[0];
+    assert_int_equal(unlink(paths[1]), 0); /* as earlier programs kept it: once */
     assert_true(file_read(path, 100, &bytes, &size, &error));
     assert_memory_equal(bytes, "2 1 0 0 #", 9);
     for (size_t at = 0; at < 7; at += 2) {
@@ -158,6 +170,30 @@ static void a_damaged_one_is_not_obeyed(void **state)
     assert_true(file_write_atomic(path, &former, 1, &error));
     assert_true(probation_read(config_path, &probation));
     assert_int_equal(probation.target, 2);
+}
+
+/* A disk that changes one of the two leaves nobody in a version that he dies in. */
+static void one_sound_copy_is_enough(void **state)
+{
+    struct probation probation;
+    char paths[2][256];
+    (void)state;
+    for (int rotten = 0; rotten < 2; rotten++) {
+        begin_version_2();
+        name_records(paths);
+        for (int start = 1; start <= PROBATION_STARTS; start++) {
+            FILE *file = fopen(paths[rotten], "r+");
+            assert_true(file && fputs("3 9", file) >= 0 && fclose(file) == 0);
+            probation_check(config_path);
+            assert_int_equal(current(), 2);
+            assert_true(probation_read(config_path, &probation));
+            assert_int_equal(probation.starts, start);
+        }
+        probation_check(config_path);
+        assert_int_equal(current(), 1);
+        probation_end(config_path);
+        assert_false(probation_read(config_path, &probation) || file_exists(paths[0]) || file_exists(paths[1]));
+    }
 }
 
 static void a_process_that_lives_is_left_alone(void **state)
@@ -199,6 +235,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_damaged_version_did_not_fail, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_damaged_record_is_none, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_damaged_one_is_not_obeyed, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(one_sound_copy_is_enough, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_process_that_lives_is_left_alone, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(each_process_for_itself, make_folder, remove_folder),
     };

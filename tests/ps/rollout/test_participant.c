@@ -395,6 +395,32 @@ static void a_program_that_is_not_here_is_not_done_without(void **state)
     assert_int_equal(current(), 1);
 }
 
+/* Who comes straight into a version that may yet be gone back from knows which program belongs to the one before it. */
+static void knows_the_program_to_go_back_to(void **state)
+{
+    (void)state;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    struct programs kept;
+    struct error error;
+    programs = (struct manifest_programs){.count = 1, .protocol = 1};
+    struct manifest_program *program = &programs.items[0];
+    program->size = 1000;
+    snprintf(program->architecture, sizeof program->architecture, "%s", program_own_architecture());
+    snprintf(program->digest, sizeof program->digest, "%s", program_own_digest());
+    memset(program->fallback, 'b', PROGRAM_DIGEST_HEX);
+    struct participant_order order = order_of(ORDER_CATCH_UP, 2, 0.25, 3, 0.125, "", secret_key);
+    programs.count = 0;
+    assert_true(programs_name(&kept, config_path, &error) && programs_keep_own(&kept, &error));
+    order.in_force = 3;
+    participant_act(&participant, &order);
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 3);
+    assert_true(program_of_version(config_path, 2, digest, &error));
+    assert_memory_equal(digest, "bbbbbbbbbbbbbbbb", PROGRAM_ID_HEX);
+    assert_true(program_of_version(config_path, 3, digest, &error));
+    assert_string_equal(digest, program_own_digest());
+}
+
 /* The next process, in the target: its program makes something else of the config than the one that staged it. */
 static struct participant_order misread(void)
 {
@@ -826,6 +852,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(holds_until_it_is_settled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_program_that_is_not_here_is_not_done_without, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(knows_the_program_to_go_back_to, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_canary_that_misreads_goes_back_by_itself, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_misreads_is_sent_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_without_the_key, set_up, tear_down),

@@ -307,6 +307,35 @@ static void each_architecture_has_a_canary(void **state)
     assert_int_equal(count(0, ALL), ALL);
 }
 
+/* It hangs, and nobody would miss it; the next one of its kind does not try the same before it can have said so. */
+static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
+{
+    (void)state;
+    enum { SECOND = PS + 1 }; /* worker 1, of the same kind as the one that is not listed */
+    char message[256];
+    const struct rollout_report here = {.version = 1, .ready = true, .message = ""};
+    rollout_destroy(&fleet.rollout);
+    assert_true(rollout_create(&fleet.rollout, PS, WORKERS, WORKERS + 1));
+    for (int i = 0; i < ROOM; i++) { /* all other workers are off, and worker 1 comes after it has begun */
+        fleet.silent[i] = i > SECOND && i < ALL;
+        if (!fleet.silent[i] && i != SECOND) {
+            rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
+        }
+    }
+    fleet.architecture[SECOND] = fleet.architecture[ALL] = 1;
+    assert_true(rollout_begin(&fleet.rollout, &plan, &fleet.vitals, 0, message));
+    while (fleet.version[ALL] != 2) {
+        tick();
+    }
+    fleet.silent[ALL] = true;
+    const double silent_s = fleet.now_s;
+    while (fleet.version[SECOND] != 2) {
+        tick();
+        assert_true(fleet.now_s < silent_s + 2 * ROLLOUT_SWITCH_S);
+    }
+    assert_true(fleet.now_s >= silent_s + ROLLOUT_SWITCH_S - 1);
+}
+
 /* A fleet that runs a program keeps that program's waves in its manifests, which are not for configs. */
 static void a_config_does_not_go_by_the_waves_of_a_program(void **state)
 {
@@ -505,6 +534,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_leader_that_its_program_killed_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(staging_takes_as_long_as_the_program_moves, enter, leave),
         cmocka_unit_test_setup_teardown(each_architecture_has_a_canary, enter, leave),
+        cmocka_unit_test_setup_teardown(a_canary_that_fell_silent_has_time_to_come_back, enter_elastic, leave),
         cmocka_unit_test_setup_teardown(a_config_does_not_go_by_the_waves_of_a_program, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_much_slower_goes_no_further_than_its_canary, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_a_little_slower_goes_on, enter, leave),
