@@ -247,6 +247,7 @@ struct config_output {
     double save_model_secs;    /* 0 = not by time */
     int max_to_keep;           /* 0 = all */
     double keep_every_n_hours; /* 0 = none kept for good */
+    int kept_rows;             /* that are held out and go into each checkpoint, to check it by (worker/kept_rows.h) */
     int64_t log_steps;
     int64_t validate_steps;       /* 0 = at the end of every epoch */
     char *summary_dir;            /* "" = a folder in train_dir, if there is one */

@@ -12,6 +12,7 @@
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
+#include "worker/kept_rows.h"
 
 bool served_init(struct served *served, const char *name, const char *source, struct error *error)
 {
@@ -97,13 +98,18 @@ void served_destroy(struct served *served)
 
 /* --- loading --- */
 
+static struct examples shape_of(const struct version *version)
+{
+    return version->trained.schema ? encoder_shape(version->trained.schema)
+                                   : (struct examples){.height = 1, .width = version_inputs(version)};
+}
+
 /* All outputs of a row of zeros (of black, of nothing known) and of one of ones must be numbers. */
 static bool try_version(struct version *version, struct error *error)
 {
     enum { ROWS = 2 };
     const int inputs = version_inputs(version), outputs = version_outputs(version);
-    const struct examples like = version->trained.schema ? encoder_shape(version->trained.schema)
-                                                         : (struct examples){.height = 1, .width = inputs};
+    const struct examples like = shape_of(version);
     struct examples rows;
     float *values = malloc((size_t)ROWS * (size_t)outputs * sizeof *values);
     bool done = values && examples_create(&rows, &like, ROWS);
@@ -127,6 +133,16 @@ static bool try_version(struct version *version, struct error *error)
     examples_free(&rows);
     free(values);
     return done;
+}
+
+/* On the rows that the checkpoint keeps: here it must answer as it did where it was trained. */
+static bool check_version(struct version *version, struct error *error)
+{
+    const struct trained *trained = &version->trained;
+    const struct examples like = shape_of(version);
+    return kept_rows_check(checkpoint_file_info(trained->file)->kept_rows, &trained->model, &like,
+                           trained->config.train.precision, version->engines[0], &version->checked_rows, error) ||
+           error_wrap(error, "%s", version->path);
 }
 
 static bool make_engines(struct version *version, struct error *error)
@@ -189,7 +205,7 @@ static bool version_load(struct served *served, struct version **loaded, struct 
         snprintf(version->path, sizeof version->path, "%s", checkpoint_path(version->trained.file));
         version->loaded_s = clock_wall_s();
         done = take_memory(version, error) && make_engines(version, error) && try_version(version, error) &&
-               watch_drift(served, version, error);
+               check_version(version, error) && watch_drift(served, version, error);
     }
     if (!done) {
         version_free(version);

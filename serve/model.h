@@ -35,7 +35,8 @@ struct version {
     struct trained trained;
     int64_t number; /* the checkpoint's global step */
     char path[CHECKPOINT_MAX_PATH];
-    double loaded_s; /* by the wall clock */
+    double loaded_s;  /* by the wall clock */
+    int checked_rows; /* that the checkpoint keeps, and that gave what they should */
     struct budget *budget;
     size_t bytes; /* of the budget */
     struct drift_watch drift;

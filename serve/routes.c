@@ -304,7 +304,7 @@ static void put_models(struct text *text, bool open, struct service *service)
     } families[] = {
         {"trainer_serve_model_version", "gauge", "Global step of the checkpoint in service; -1: none is."},
         {"trainer_serve_model_swaps", "counter", "Newer checkpoints that took an older one's place."},
-        {"trainer_serve_model_failures", "counter", "Checkpoints that could not be loaded, or gave no numbers."},
+        {"trainer_serve_model_failures", "counter", "Checkpoints that could not be loaded, or answered wrongly."},
     };
     for (int f = 0; f < 3; f++) {
         put_family(text, open, families[f].name, families[f].type, families[f].help);

@@ -175,6 +175,16 @@ static bool is_folder(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
+static void tell_current(const struct served *served)
+{
+    const struct version *version = served->current;
+    char checked[64] = "";
+    if (version->checked_rows > 0) {
+        snprintf(checked, sizeof checked, "; checked on %d rows kept with it", version->checked_rows);
+    }
+    log_info("%s: %s, step %lld, is in service%s", served->name, version->path, (long long)version->number, checked);
+}
+
 static void refresh(struct served *served)
 {
     struct error error;
@@ -182,8 +192,7 @@ static void refresh(struct served *served)
     const uint64_t failures = served->failures;
     if (served_refresh(served, &error)) {
         if (served->current != before) {
-            log_info("%s: %s, step %lld, is in service", served->name, served->current->path,
-                     (long long)served->current->number);
+            tell_current(served);
         }
     } else if (served->failures != failures) {
         log_warning("%s: %s%s", served->name, error.text, before ? "; what is in service stays" : "");
@@ -196,8 +205,7 @@ static bool load_all(struct service *service, struct error *error)
     for (int i = 0; i < service->count; i++) {
         struct served *served = &service->models[i];
         if (served_refresh(served, error)) {
-            log_info("%s: %s, step %lld, is in service", served->name, served->current->path,
-                     (long long)served->current->number);
+            tell_current(served);
         } else if (!is_folder(served->source) || served->was_found) {
             return false;
         } else {

@@ -252,6 +252,8 @@ def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer,
             done = cluster.events("worker 0", "done")[0]
             assert done["steps"] == steps and done["test_accuracy"] > 0.8
         assert same_preprocessing(preprocessing_in(tmp_path / "kept"), preprocessing_in(tmp_path / "together"))
+        held_out = [tensors(newest(tmp_path / name))[1].get("kept_rows") for name in ("kept", "together")]
+        assert held_out[0] is None and held_out[1], "rows of one's own go into no checkpoint"
         write_table(tmp_path / "data0" / "train.csv", 333, 20, ["red", "green", "black"])
 
 

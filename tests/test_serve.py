@@ -4,6 +4,7 @@ swaps, faults and load. What it says must be what `trainer predict` says, and on
 import concurrent.futures
 import csv
 import gzip
+import hashlib
 import http.client
 import io
 import json
@@ -23,9 +24,10 @@ import pytest
 import tritonclient.http as triton
 from PIL import Image
 from sklearn import datasets
+from tritonclient.utils import InferenceServerException
 
 from ports import free_ports
-from runs import SMALL, newest, run, train, wait_for
+from runs import SMALL, newest, run, tensors, train, wait_for
 from served import Served
 
 QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--save_summaries_steps=0",
@@ -577,6 +579,52 @@ def test_a_damaged_checkpoint_is_named_and_the_old_one_stays(trainer, tmp_path):
         shutil.copy(newest(tmp_path / "run"), tmp_path / "new")
         (tmp_path / "new").rename(one)
         wait_for(lambda: server.metric("trainer_serve_model_version") == 40, "the mended one")
+
+
+def rewritten(content, change):
+    """A checkpoint with other metadata, and a digest that fits."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + size])
+    change(header["__metadata__"])
+    header["__metadata__"]["digest"] = "0" * 64
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    whole = len(text).to_bytes(8, "little") + text + content[8 + size:]
+    return whole.replace(b"0" * 64, hashlib.blake2b(whole, digest_size=32).hexdigest().encode(), 1)
+
+
+def test_a_checkpoint_is_checked_on_the_rows_kept_with_it(trainer, digits, tmp_path):
+    """Its digest fits, but it does not answer as it did when it was saved."""
+    content = newest(digits[0] / "run").read_bytes()
+    one = tmp_path / "model.safetensors"
+
+    def replace(change):
+        (tmp_path / "new").write_bytes(rewritten(content, change))
+        (tmp_path / "new").rename(one)
+
+    def alter(metadata):
+        kept = json.loads(metadata["kept_rows"])
+        assert len(kept) == 5 and [len(part) for part in kept[1]] == [784, 0, 10]
+        kept[3][2][7] += 0.25
+        metadata["kept_rows"] = json.dumps(kept)
+
+    one.write_bytes(content)
+    with Served(trainer, str(one), "--interval_secs=0.05", cwd=tmp_path) as server:
+        assert "step 200, is in service; checked on 4 rows kept with it" in server.text()
+        replace(alter)
+        wait_for(lambda: "what is in service stays" in server.text(), "the warning")
+        assert re.search("model.safetensors: row 2 of those kept with it gives .* for output 7", server.text())
+        assert server.metric("trainer_serve_model_failures_total") == 1 and server.get("/readyz")[0] == 200
+        replace(lambda metadata: metadata.pop("kept_rows"))  # as older builds wrote them
+        wait_for(lambda: server.metric("trainer_serve_model_swaps_total") == 1, "one without rows")
+
+
+def test_tables_keep_rows_and_some_runs_none(trainer, tables, plants, tmp_path):
+    assert tables.text().count("checked on 4 rows kept with it") == 2
+    kept = json.loads(tensors(newest(plants[0] / "kinds"))[1]["kept_rows"])
+    assert all(len(numbers) >= 4 and 0 < len(places) and len(outputs) == 3 for numbers, places, outputs in kept[1:])
+    train(trainer, *SMALL, "--train_dir=run", "--train_steps=10", "--kept_rows=0", cwd=tmp_path)
+    assert "kept_rows" not in tensors(newest(tmp_path / "run"))[1]
 
 
 def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path):

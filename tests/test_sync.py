@@ -12,7 +12,7 @@ import time
 import pytest
 
 from clusters import Cluster
-from runs import SMALL, newest, same_tensors, train, wait_for
+from runs import SMALL, newest, same_tensors, tensors, train, wait_for
 
 SYNC = ("--issync=1", "--min_workers=1")
 
@@ -29,8 +29,9 @@ def local(trainer, folder, workers, *flags):
 
 def assert_same(trainer, cluster, workers, *flags):
     cluster.wait_all(90)
-    kept = newest(cluster.folder / "kept")
-    assert same_tensors(kept, local(trainer, cluster.folder, workers, *flags)) == []
+    kept, alike = newest(cluster.folder / "kept"), local(trainer, cluster.folder, workers, *flags)
+    assert same_tensors(kept, alike) == []
+    assert tensors(kept)[1]["kept_rows"] == tensors(alike)[1]["kept_rows"]
 
 
 @pytest.mark.parametrize("ps, workers, flags", [

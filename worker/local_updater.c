@@ -16,6 +16,7 @@
 #include "ps/store/outer.h"
 #include "worker/data/table/schema.h"
 #include "worker/initial.h"
+#include "worker/kept_rows.h"
 #include "worker/report.h"
 
 enum { SOUNDNESS_IMAGES = 100 /* that a state must have a finite loss on before it is saved */ };
@@ -34,6 +35,7 @@ struct local_updater {
     int64_t last_checkpoint_step;
     bool checkpoint_failed;
     struct checkpoint_info info; /* what the next checkpoint says */
+    char *kept_rows;             /* of the last one: info borrows it */
     int64_t slice_steps;         /* about SLICE_S long */
 };
 
@@ -118,6 +120,9 @@ static void begin_to_save(struct local_updater *local, int targets)
     if (!state_is_sound(training) || !copy_state(local)) {
         return;
     }
+    free(local->kept_rows);
+    local->kept_rows = kept_rows_tell(training->config, training->dataset, training->test, &local->snapshot);
+    local->info.kept_rows = local->kept_rows;
     local->info.global_step = training->global_step;
     checkpoint_writer_submit(local->writer, targets, &local->snapshot, &local->info);
     if (targets & CHECKPOINT_MODEL) {
@@ -361,6 +366,7 @@ void local_updater_destroy(struct updater *updater)
         checkpoint_writer_destroy(local->writer);
         checkpoint_folder_close(&local->folder);
         checkpoint_state_destroy(&local->snapshot);
+        free(local->kept_rows);
     }
     free(local);
 }

@@ -418,6 +418,10 @@ const struct config_key config_keys[] = {
     {"output", "keep_every_n_hours", KEY_NUMBER, AT(output.keep_every_n_hours), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "also keep one checkpoint every N hours for good; 0 = none"},
+    {"output", "kept_rows", KEY_COUNT, AT(output.kept_rows), .maximum = 64, .initial = "4",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "held-out rows that each checkpoint holds with what the model answers, for trainer serve to check "
+                    "it by; 0 = none"},
     {"output", "log_steps", KEY_LONG, AT(output.log_steps), .maximum = MAX_EXACT, .initial = "100",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "steps between log lines; 0 = none"},
     {"output", "validate_steps", KEY_LONG, AT(output.validate_steps), .maximum = MAX_EXACT, .initial = "0",

@@ -194,6 +194,9 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
         safetensors_write_metadata(&writer, "preprocessing", preprocessing);
         put_held_out(&writer, info);
     }
+    if (info->kept_rows) {
+        safetensors_write_metadata(&writer, "kept_rows", info->kept_rows);
+    }
     *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {
         for (int i = 0; i < model->variable_count && state->vectors[vector]; i++) {
@@ -238,7 +241,8 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     size_t digest_offset;
     int rows = list_parts(state, NULL);
     char *preprocessing = info->preprocessing ? safetensors_escape(info->preprocessing) : NULL;
-    const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0);
+    const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0) +
+                            (info->kept_rows ? strlen(info->kept_rows) : 0);
     char *header = malloc(capacity);
     struct file_part *parts = malloc(((size_t)rows + 1) * sizeof *parts);
     if (!header || !parts || (info->preprocessing && !preprocessing)) {

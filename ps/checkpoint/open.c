@@ -311,7 +311,11 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
         return false;
     }
     info->bad_validations = (int)bad_validations;
-    return get_table(file, error) && get_model(file, error);
+    if (!get_table(file, error) || !get_escaped(file, "kept_rows", &file->kept_rows, error)) {
+        return false;
+    }
+    info->kept_rows = file->kept_rows;
+    return get_model(file, error);
 }
 
 /* --- open files --- */
@@ -359,6 +363,7 @@ void checkpoint_close(struct checkpoint_file *file)
     free(file->preprocessing);
     free(file->group);
     free(file->time);
+    free(file->kept_rows);
     free(file->header);
     free(file);
 }

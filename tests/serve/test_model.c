@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "serve/model.h"
@@ -14,12 +15,15 @@
 static char folder[] = "/tmp/test_model.XXXXXX";
 static char path[sizeof folder + 32];
 
-static void write_checkpoint(int64_t step)
+/* kept_rows: NULL, none. Every answer of the model is 0. */
+static void write_checkpoint(int64_t step, const char *kept_rows)
 {
     const struct config_model config = {.layers = {4, 3, 2}, .layer_count = 3};
     const struct config_train train = {.optimizer = OPTIMIZER_SGD};
-    const struct checkpoint_info info = {
-        .global_step = step, .config_digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"};
+    const struct checkpoint_info info = {.global_step = step,
+                                         .kept_rows = kept_rows,
+                                         .config_digest =
+                                             "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"};
     struct model model;
     struct checkpoint_state state;
     struct error error = {""};
@@ -50,13 +54,13 @@ static void test_no_request_frees_a_model(void **unused)
     assert_true(served_init(&served, "model", path, &error));
     served.config = &config;
     served.budget = &budget;
-    write_checkpoint(1);
+    write_checkpoint(1, NULL);
     refresh(&served);
     struct version *first = served_hold(&served), *again = version_hold(first);
     const size_t one = atomic_load(&budget.used);
     assert_true(one > 0);
     for (int step = 2; step < 5; step++) { /* each a swap while the first is held; the others go at once */
-        write_checkpoint(step);
+        write_checkpoint(step, NULL);
         refresh(&served);
         assert_int_equal(served.current->number, step);
         assert_int_equal(atomic_load(&budget.used), 2 * one);
@@ -71,6 +75,41 @@ static void test_no_request_frees_a_model(void **unused)
     assert_int_equal(atomic_load(&budget.used), one);
     served_destroy(&served);
     assert_int_equal(atomic_load(&budget.used), 0);
+    config_free(&config);
+}
+
+/* A model that does not answer as it did where it was trained never comes into service. */
+static void test_a_model_is_checked_on_the_rows_kept_with_it(void **unused)
+{
+    static const char *const refused[] = {"[0.001,[[0,1,2,3],[],[0,0]],[[0,0,0,255],[],[0,0.5]]]",
+                                          "[0.001,[[0,1,2],[],[0,0]]]"};
+    (void)unused;
+    struct config config;
+    struct served served = {.workers = 1};
+    struct budget budget = {.most = 1 << 20};
+    struct error error;
+    assert_true(config_defaults(&config, &error));
+    assert_true(served_init(&served, "model", path, &error));
+    served.config = &config;
+    served.budget = &budget;
+    write_checkpoint(1, "[0.001,[[0,1,2,3],[],[0,0]],[[0,0,0,255],[],[0.0005,0]]]");
+    refresh(&served);
+    assert_int_equal(served.current->checked_rows, 2);
+    for (int i = 0; i < 2; i++) {
+        write_checkpoint(2 + i, refused[i]);
+        assert_false(served_refresh(&served, &error));
+        assert_non_null(strstr(error.text, path));
+        assert_non_null(strstr(error.text, i == 0 ? "row 1 of those kept with it gives 0 for output 1, and gave 0.5"
+                                                  : "kept_rows: do not fit its model"));
+        assert_non_null(strstr(served.problem, path));
+        assert_int_equal(served.current->number, 1);
+    }
+    assert_int_equal(served.failures, 2);
+    write_checkpoint(4, NULL); /* older files keep none */
+    refresh(&served);
+    assert_int_equal(served.current->number, 4);
+    assert_int_equal(served.current->checked_rows, 0);
+    served_destroy(&served);
     config_free(&config);
 }
 
@@ -95,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_request_frees_a_model),
+        cmocka_unit_test(test_a_model_is_checked_on_the_rows_kept_with_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

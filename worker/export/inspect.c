@@ -64,8 +64,12 @@ static void show_metadata(const struct safetensors *tensors)
 {
     for (int i = 0; i < tensors->metadata_count; i++) {
         char key[128], value[4096];
-        printf("%-20s %s\n", show_text(key, sizeof key, &tensors->metadata[i].key),
-               show_text(value, sizeof value, &tensors->metadata[i].value));
+        show_text(key, sizeof key, &tensors->metadata[i].key);
+        if (strcmp(key, "kept_rows") == 0) { /* thousands of numbers */
+            printf("%-20s %zu bytes, which --json shows\n", key, tensors->metadata[i].value.size);
+        } else {
+            printf("%-20s %s\n", key, show_text(value, sizeof value, &tensors->metadata[i].value));
+        }
     }
 }
 

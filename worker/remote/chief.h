@@ -29,7 +29,8 @@ struct chief_options {
     const struct identity *identity;
     struct engine *engine; /* of this worker; used for evaluation */
     const struct dataset *dataset;
-    const struct plan *plan; /* copied */
+    const struct examples *test; /* NULL: none */
+    const struct plan *plan;     /* copied */
     struct traffic *traffic;
     bool (*given_up)(void *context); /* as for push_pull */
     void *context;

@@ -94,6 +94,7 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
                 fit(file, &state, trial->then, may_lose, error);
     if (done) {
         struct checkpoint_info info = *checkpoint_file_info(file);
+        info.kept_rows = NULL; /* the model may be another one */
         struct checkpoint_folder folder = {.lock = -1};
         trial->step = info.global_step;
         snprintf(folder.path, sizeof folder.path, "%s", trial->run);

@@ -11,12 +11,14 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "observe/observe.h"
+#include "worker/kept_rows.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 #include "worker/report.h"
@@ -63,7 +65,10 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
         supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
     }
     const double began_s = clock_monotonic_s();
+    char *kept_rows = kept_rows_tell(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);
+    info.kept_rows = kept_rows;
     bool written = checkpoint_folder_save(&chief->folder, targets, &chief->state, &info, &error);
+    free(kept_rows);
     if (targets & CHECKPOINT_MODEL) {
         supervisor_save_ended(&chief->supervisor, written);
     }

@@ -94,6 +94,7 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                                                      .identity = &worker->identity,
                                                                      .engine = engine,
                                                                      .dataset = &worker->dataset,
+                                                                     .test = worker->training.test,
                                                                      .plan = &worker->training.plan,
                                                                      .traffic = &worker->traffic,
                                                                      .given_up = worker_is_over,
