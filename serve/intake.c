@@ -11,7 +11,7 @@
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
-enum { FIRST_ROOM = 64, MOST_ROWS = 1 << 20 };
+enum { FIRST_ROOM = 64, MOST_ROWS = 1 << 20, LEAST_LENT = 64 };
 
 bool intake_begin(struct intake *intake, int worker, struct version *version, struct error *error)
 {
@@ -154,21 +154,35 @@ bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error
     return true;
 }
 
-bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error)
+/* Numbers as levels of grey; *whole: they are just that. */
+static bool to_levels(const float *pixels, size_t inputs, uint8_t *levels, int64_t row, bool *whole,
+                      struct error *error)
 {
-    const size_t inputs = (size_t)version_inputs(intake->version);
-    if (!grow(intake, error)) {
-        return false;
-    }
-    bool whole = true;
-    uint8_t *levels = picture_at(intake, intake->examples.count);
+    bool good = true, same = true;
     for (size_t i = 0; i < inputs; i++) {
+        good &= pixels[i] >= 0 && pixels[i] <= 1;
+    }
+    for (size_t i = 0; !good && i < inputs; i++) {
         if (!(pixels[i] >= 0 && pixels[i] <= 1)) {
             return error_set(error, "row %lld: pixel %zu is %g; as floating-point numbers pixels are 0 to 1",
                              (long long)row, i, (double)pixels[i]);
         }
-        levels[i] = (uint8_t)lrintf(pixels[i] * 255.0F);
-        whole &= fabsf(pixels[i] - (float)levels[i] / 255.0F) <= 0x1p-22F;
+    }
+    for (size_t i = 0; i < inputs; i++) {
+        levels[i] = (uint8_t)(int)(pixels[i] * 255.0F + 0.5F);
+        same &= fabsf(pixels[i] - (float)levels[i] / 255.0F) <= 0x1p-22F;
+    }
+    *whole = same;
+    return true;
+}
+
+bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    bool whole;
+    if (!grow(intake, error) ||
+        !to_levels(pixels, inputs, picture_at(intake, intake->examples.count), row, &whole, error)) {
+        return false;
     }
     if (!whole || intake->wide) {
         if (!widen(intake, error)) {
@@ -178,6 +192,40 @@ bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row,
         intake->last_wide = whole ? intake->last_wide : intake->examples.count;
     }
     intake->examples.count++;
+    return true;
+}
+
+bool intake_lend_bytes(struct intake *intake, const uint8_t *pixels, int64_t rows)
+{
+    if (!intake->may_lend || rows < LEAST_LENT || rows > MOST_ROWS) {
+        return false;
+    }
+    intake->lent = (struct examples){.count = (int)rows,
+                                     .images = (uint8_t *)(uintptr_t)pixels,
+                                     .height = 1,
+                                     .width = version_inputs(intake->version)};
+    return true;
+}
+
+/* Levels of grey are wanted all the same: the model may take them, and drift and the log of requests do. */
+bool intake_lend_numbers(struct intake *intake, const float *pixels, int64_t rows, bool *failed, struct error *error)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    bool whole, all = true;
+    *failed = false;
+    if (!intake->may_lend || rows < LEAST_LENT || intake->wide) {
+        return false;
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        if (!grow(intake, error) || !to_levels(pixels + (size_t)row * inputs, inputs,
+                                               picture_at(intake, intake->examples.count), row, &whole, error)) {
+            *failed = true;
+            return false;
+        }
+        all &= whole;
+        intake->examples.count++;
+    }
+    intake->lent_numbers = all ? NULL : pixels;
     return true;
 }
 

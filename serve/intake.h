@@ -30,6 +30,10 @@ struct intake {
     void *row;       /* scratch for whoever reads rows: [inputs] floats, or a field for each column */
     bool keeps;      /* rows of tables are kept as they come, too: */
     struct text raw; /* by request_log_row */
+    /* Of the request that is read just now: */
+    bool may_lend;             /* its body stays until it is answered, so that pictures may be computed from there */
+    struct examples lent;      /* bytes that are, instead of being added; count 0: none */
+    const float *lent_numbers; /* of all its rows, of which some are no whole levels of grey; NULL: none */
 };
 
 /* Ready for this version's rows, with none yet; keeps its memory where it can. */
@@ -47,6 +51,14 @@ bool intake_add_fields(struct intake *intake, const struct csv_field *fields, in
 /* Pictures: bytes 0..255, or numbers of 0..1, [version_inputs]. */
 bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error *error);
 bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error);
+
+/*
+ * All pictures of a request, from its body. Where it may be lent and they are so many that they are a batch of their
+ * own, they are computed from there, and none is copied. `pixels` must be as memory of their type is: numbers aligned,
+ * and behind bytes HTTP_BODY_SLACK more. False: nothing was done, and they are to be added one by one; or *failed.
+ */
+bool intake_lend_bytes(struct intake *intake, const uint8_t *pixels, int64_t rows);
+bool intake_lend_numbers(struct intake *intake, const float *pixels, int64_t rows, bool *failed, struct error *error);
 
 /* Takes rows from `count` on out again. */
 void intake_cut(struct intake *intake, int count);

@@ -238,17 +238,39 @@ static bool check_pictures(const struct version *version, const struct tensor *t
                      tensor->name, tensor->width, type_names[tensor->type], inputs);
 }
 
+/* Pictures that are a batch of their own, from where they lie. False: there is no such, or *failed. */
+static bool lend_pictures(struct intake *intake, const struct tensor *tensor, bool *failed, struct error *error)
+{
+    const bool is_aligned = (uintptr_t)tensor->bytes % _Alignof(float) == 0;
+    if (!tensor->bytes) {
+        return false;
+    }
+    if (tensor->type == UINT8) {
+        return intake_lend_bytes(intake, tensor->bytes, tensor->rows);
+    }
+    return tensor->type == FP32 && is_aligned &&
+           intake_lend_numbers(intake, (const float *)(const void *)tensor->bytes, tensor->rows, failed, error);
+}
+
 static bool add_pictures(struct intake *intake, struct tensor *tensor, struct error *error)
 {
     const size_t inputs = (size_t)version_inputs(intake->version);
     const bool floating = is_floating(tensor->type);
     float *values = intake->row;
     uint8_t *pixels = intake->row; /* in place: a byte is written behind where its number was read */
-    bool done = true;
+    bool done = true, failed = false;
+    if (lend_pictures(intake, tensor, &failed, error) || failed) {
+        return !failed;
+    }
     for (int64_t row = 0; done && row < tensor->rows; row++) {
         const size_t first = (size_t)row * inputs;
         if (tensor->bytes && tensor->type == UINT8) {
             done = intake_add_bytes(intake, tensor->bytes + first, error);
+            continue;
+        }
+        if (tensor->bytes && tensor->type == FP32) {
+            memcpy(values, tensor->bytes + first * sizeof *values, inputs * sizeof *values);
+            done = intake_add_numbers(intake, values, row, error);
             continue;
         }
         for (size_t i = 0; done && i < inputs; i++) {
@@ -474,7 +496,7 @@ struct tensor_writer {
     const struct answers *answers;
     const struct trained *trained;
     struct outcome outcome;
-    struct text binary; /* behind the JSON */
+    struct text *binary; /* behind the JSON */
 };
 
 static void put_value(struct tensor_writer *writer, struct text *body, const struct tensor_out *output, int index,
@@ -486,15 +508,15 @@ static void put_value(struct tensor_writer *writer, struct text *body, const str
         const char *label = outcome_name(writer->trained, outcome->best, name);
         const uint32_t size = (uint32_t)strlen(label);
         if (binary) {
-            text_add_bytes(&writer->binary, &size, sizeof size);
-            text_add_bytes(&writer->binary, label, size);
+            text_add_bytes(writer->binary, &size, sizeof size);
+            text_add_bytes(writer->binary, label, size);
         } else {
             json_string(body, NULL, label);
         }
     } else if (output->type == INT64) {
         const int64_t value = outcome->kind == OUTCOME_CLASS ? outcome->best : outcome_flag(outcome, index);
         if (binary) {
-            text_add_bytes(&writer->binary, &value, sizeof value);
+            text_add_bytes(writer->binary, &value, sizeof value);
         } else {
             json_integer(body, NULL, value);
         }
@@ -502,16 +524,16 @@ static void put_value(struct tensor_writer *writer, struct text *body, const str
         json_outcome(body, outcome, index);
     } else if (output->type == FP32) {
         const float value = (float)outcome->values[index];
-        text_add_bytes(&writer->binary, &value, sizeof value);
+        text_add_bytes(writer->binary, &value, sizeof value);
     } else {
-        text_add_bytes(&writer->binary, &outcome->values[index], sizeof outcome->values[index]);
+        text_add_bytes(writer->binary, &outcome->values[index], sizeof outcome->values[index]);
     }
 }
 
 static void put_output(struct tensor_writer *writer, struct text *body, const struct tensor_out *output, bool binary)
 {
     const struct answers *answers = writer->answers;
-    const size_t before = writer->binary.size;
+    const size_t before = writer->binary->size;
     json_open(body, NULL, '{');
     json_string(body, "name", output->name);
     json_string(body, "datatype", type_names[output->type]);
@@ -534,7 +556,7 @@ static void put_output(struct tensor_writer *writer, struct text *body, const st
         json_close(body, ']');
     } else {
         json_open(body, "parameters", '{');
-        json_integer(body, "binary_data_size", (int64_t)(writer->binary.size - before));
+        json_integer(body, "binary_data_size", (int64_t)(writer->binary->size - before));
         json_close(body, '}');
     }
     json_close(body, '}');
@@ -544,7 +566,7 @@ static const char *write_answer(struct call *call, const struct answers *answers
 {
     const struct inference_form *form = call->format;
     struct tensor_out outputs[MOST_OUTPUTS];
-    struct tensor_writer writer = {.answers = answers, .trained = &answers->version->trained};
+    struct tensor_writer writer = {.answers = answers, .trained = &answers->version->trained, .binary = &call->tail};
     const int count = list_outputs(answers->version, outputs);
     char number[24];
     if (!outcome_create(&writer.outcome, writer.trained)) {
@@ -568,13 +590,10 @@ static const char *write_answer(struct call *call, const struct answers *answers
     json_close(body, ']');
     json_close(body, '}');
     outcome_free(&writer.outcome);
-    if (writer.binary.size == 0 && !writer.binary.failed) {
+    if (call->tail.size == 0 && !call->tail.failed) {
         return "application/json";
     }
     snprintf(headers, 512, "Inference-Header-Content-Length: %zu\r\n", body->size);
-    text_add_bytes(body, writer.binary.bytes, writer.binary.size);
-    body->failed |= writer.binary.failed;
-    text_free(&writer.binary);
     return "application/octet-stream";
 }
 

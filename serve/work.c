@@ -36,7 +36,7 @@ struct work {
     struct call *first, *last;
     int waiting;
     bool stops;
-    struct call *spare; /* for the next requests, with their text's memory */
+    struct call *spare; /* for the next requests, with their texts' memory */
     int spare_count;
     struct work_counts counts;
 };
@@ -56,7 +56,7 @@ const struct work_counts *work_counts(const struct work *work)
 
 /* --- the queue --- */
 
-/* All but its text. */
+/* All but its texts. */
 static void call_end(struct call *call)
 {
     if (call->protocol->forget) {
@@ -72,7 +72,7 @@ static void call_give_back(void *owner)
     struct call *call = owner;
     struct work *work = call->work;
     bool is_kept = false;
-    if (call->text.room <= MOST_SPARE_TEXT) {
+    if (call->text.room <= MOST_SPARE_TEXT && call->tail.room <= MOST_SPARE_TEXT) {
         pthread_mutex_lock(&work->mutex);
         is_kept = work->spare_count < MOST_SPARE;
         if (is_kept) {
@@ -84,6 +84,7 @@ static void call_give_back(void *owner)
     }
     if (!is_kept) {
         text_free(&call->text);
+        text_free(&call->tail);
         free(call);
     }
 }
@@ -141,6 +142,7 @@ void work_take(struct work *work, struct http_request *request, struct served *s
     }
     *call = (struct call){.work = work,
                           .text = {.bytes = call->text.bytes, .room = call->text.room},
+                          .tail = {.bytes = call->tail.bytes, .room = call->tail.room},
                           .request = request,
                           .served = served,
                           .version = version,
@@ -244,7 +246,11 @@ static bool read_call(const struct work *work, struct call *call, struct intake 
     call->is_kept = call->served->log && request_log_wants(call->served->log);
     call->first_raw = intake->raw.size;
     intake->keeps = call->is_kept && call->version->trained.schema;
-    const bool done = unpack(work, call, &unpacked, error) && call->protocol->read(call, intake, error);
+    intake->lent.count = 0;
+    intake->lent_numbers = NULL;
+    bool done = unpack(work, call, &unpacked, error);
+    intake->may_lend = !unpacked;
+    done = done && call->protocol->read(call, intake, error);
     free(unpacked);
     call->body = NULL;
     if (!done) {
@@ -254,7 +260,9 @@ static bool read_call(const struct work *work, struct call *call, struct intake 
     }
     call->count = intake->examples.count - call->first;
     call->raw_size = intake->raw.size - call->first_raw;
-    call->is_wide = intake->wide && intake->last_wide >= call->first;
+    call->is_wide = intake->lent_numbers || (intake->wide && intake->last_wide >= call->first);
+    call->numbers = intake->lent_numbers;
+    call->lent = intake->lent;
     return true;
 }
 
@@ -293,36 +301,83 @@ static bool make_room(struct worker *worker, size_t floats, struct error *error)
     return worker->outputs || error_set(error, "out of memory for %zu outputs", floats);
 }
 
+static float *outputs_at(const struct worker *worker, const struct version *version, int row)
+{
+    return worker->outputs + (size_t)row * (size_t)version_outputs(version);
+}
+
 /* Pictures whose pixels are no levels of grey, by an engine that takes numbers; it is made for the first of them. */
 static bool forward_wide(struct worker *worker, struct version *version, const struct call *call, struct error *error)
 {
-    const int inputs = version_inputs(version), outputs = version_outputs(version);
+    const int inputs = version_inputs(version);
     struct examples rows = {.count = call->count, .inputs = inputs, .numbers = inputs};
     struct engine **engine = &version->wide_engines[worker->index];
     if (!*engine && !trained_engine(&version->trained, &rows, engine, error)) {
         return false;
     }
-    rows.values = worker->intake.values + (size_t)call->first * (size_t)inputs;
-    return (*engine)->table->forward(*engine, false, &rows, 0, call->count,
-                                     worker->outputs + (size_t)call->first * (size_t)outputs, error);
+    /* Only read, like what it stands for. */
+    rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
+                                : worker->intake.values + (size_t)call->first * (size_t)inputs;
+    return (*engine)->table->forward(*engine, false, &rows, 0, call->count, outputs_at(worker, version, call->first),
+                                     error);
 }
 
-static bool compute(struct worker *worker, struct version *version, struct call *calls, struct error *error)
+/* The intake's rows, at once, unless all of them are numbers for the other engine. */
+static bool forward_intake(struct worker *worker, struct version *version, const struct call *calls,
+                           struct error *error)
 {
-    const struct intake *intake = &worker->intake;
-    const int rows = intake->examples.count;
+    const struct examples *rows = &worker->intake.examples;
     struct engine *engine = version->engines[worker->index];
-    count_batch(worker->work, rows);
-    if (!make_room(worker, (size_t)rows * (size_t)version_outputs(version), error) ||
-        !engine->table->forward(engine, false, &intake->examples, 0, rows, worker->outputs, error)) {
+    bool all_wide = true;
+    for (const struct call *call = calls; call; call = call->next) {
+        all_wide &= call->is_wide || call->lent.count > 0 || call->count == 0;
+    }
+    count_batch(worker->work, rows->count);
+    if (!all_wide && !engine->table->forward(engine, false, rows, 0, rows->count, worker->outputs, error)) {
         return false;
     }
-    for (struct call *call = calls; intake->wide && call; call = call->next) {
+    for (const struct call *call = calls; call; call = call->next) {
         if (call->is_wide && !forward_wide(worker, version, call, error)) {
             return false;
         }
     }
-    drift_add(&version->drift, &intake->examples, worker->outputs);
+    drift_add(&version->drift, rows, worker->outputs);
+    return true;
+}
+
+/* Pictures that lie in a request's body. */
+static bool forward_lent(struct worker *worker, struct version *version, const struct call *call, struct error *error)
+{
+    struct engine *engine = version->engines[worker->index];
+    float *outputs = outputs_at(worker, version, call->first);
+    count_batch(worker->work, call->count);
+    if (!engine->table->forward(engine, false, &call->lent, 0, call->count, outputs, error)) {
+        return false;
+    }
+    drift_add(&version->drift, &call->lent, outputs);
+    return true;
+}
+
+static bool compute(struct worker *worker, struct version *version, struct call *calls, struct error *error)
+{
+    const int taken_in = worker->intake.examples.count;
+    size_t rows = (size_t)taken_in;
+    for (struct call *call = calls; call; call = call->next) {
+        if (call->lent.count > 0) {
+            call->first = (int)rows;
+            call->count = call->lent.count;
+            rows += (size_t)call->count;
+        }
+    }
+    if (!make_room(worker, rows * (size_t)version_outputs(version), error) ||
+        (taken_in > 0 && !forward_intake(worker, version, calls, error))) {
+        return false;
+    }
+    for (const struct call *call = calls; call; call = call->next) {
+        if (call->lent.count > 0 && !forward_lent(worker, version, call, error)) {
+            return false;
+        }
+    }
     return true;
 }
 
@@ -334,8 +389,9 @@ static void keep(const struct intake *intake, const struct call *call, const str
         request_log_add_rows(log, intake->raw.failed ? NULL : intake->raw.bytes + call->first_raw,
                              intake->raw.failed ? 0 : call->raw_size, answers);
     } else if (call->count > 0) {
-        request_log_add_pictures(
-            log, intake->examples.images + (size_t)call->first * (size_t)version_inputs(call->version), answers);
+        const size_t first = (size_t)call->first * (size_t)version_inputs(call->version);
+        request_log_add_pictures(log, call->lent.count > 0 ? call->lent.images : intake->examples.images + first,
+                                 answers);
     }
 }
 
@@ -346,17 +402,17 @@ static void answer(struct worker *worker, struct call *call)
     const struct examples *examples = &worker->intake.examples;
     const struct answers answers = {
         .version = version,
-        .outputs = worker->outputs + (size_t)call->first * (size_t)version_outputs(version),
+        .outputs = outputs_at(worker, version, call->first),
         .wanted =
             examples->target_values ? examples->target_values + (size_t)call->first * (size_t)examples->targets : NULL,
         .count = call->count,
     };
-    char headers[512] = "", more[768];
+    char headers[512] = "", more[1024];
     const char *type = call->protocol->write(call, &answers, &call->text, headers);
-    count_latency(worker->work, call);
-    if (call->text.failed) {
+    if (call->text.failed || call->tail.failed) {
         http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");
         text_free(&call->text);
+        text_free(&call->tail);
         call_free(call);
         return;
     }
@@ -366,12 +422,15 @@ static void answer(struct worker *worker, struct call *call)
     atomic_fetch_add(&worker->work->counts.answered, 1);
     snprintf(more, sizeof more, "Model-Name: %s\r\nModel-Version: %lld\r\n%s", call->served->name,
              (long long)version->number, headers);
+    count_latency(worker->work, call);
     call_end(call);
     http_answer(call->request, &(struct http_answer){.status = 200,
                                                      .type = type,
                                                      .headers = more,
                                                      .body = call->text.bytes,
                                                      .size = call->text.size,
+                                                     .tail = call->tail.bytes,
+                                                     .tail_size = call->tail.size,
                                                      .release = call_give_back,
                                                      .owner = call});
 }
@@ -401,7 +460,7 @@ static void process(struct worker *worker, struct call *calls)
 {
     struct error error;
     struct call *kept = read_all(worker, calls);
-    const bool done = !kept || worker->intake.examples.count == 0 || compute(worker, kept->version, kept, &error);
+    const bool done = !kept || compute(worker, kept->version, kept, &error);
     for (struct call *call = kept, *next; call; call = next) {
         next = call->next;
         if (done) {
@@ -482,6 +541,7 @@ void work_free(struct work *work)
     while (work->spare) {
         struct call *next = work->spare->next;
         text_free(&work->spare->text);
+        text_free(&work->spare->tail);
         free(work->spare);
         work->spare = next;
     }

@@ -92,6 +92,23 @@ def test_tritons_client_gets_what_predict_says(client, digits, type, shape, bina
     assert [int(label) for label in labels] == probabilities.argmax(1).tolist()
 
 
+@pytest.mark.parametrize("type", ["UINT8", "FP32"])
+def test_a_batch_of_its_own(client, digits, type):
+    """So many rows are computed from the body, wherever in it their numbers happen to begin."""
+    _, pictures, probabilities, _ = digits
+    values = numpy.tile(pictures.reshape(-1, 784), (7, 1))[:256]
+    values = (values / numpy.float32(255)).astype(numpy.float32) if type == "FP32" else values
+    for length in range(4):
+        answer = asked(client, values, type, True, request_id="i" * (10 + length))
+        got = answer.as_numpy("probabilities").astype(numpy.float32)
+        assert (got == numpy.tile(probabilities, (7, 1))[:256].astype(numpy.float32)).all()
+    values = values.copy()
+    if type == "FP32":
+        values[255, 783] = 1.5
+        with pytest.raises(InferenceServerException, match="row 255: pixel 783 is 1.5"):
+            asked(client, values, type, True)
+
+
 @pytest.mark.parametrize("packed", ["gzip", "deflate"])
 def test_tritons_client_packs_what_it_sends(client, digits, packed):
     _, pictures, probabilities, _ = digits
@@ -107,6 +124,9 @@ def test_pixels_between_the_levels_of_grey(client, digits):
     wanted = session.run(None, {session.get_inputs()[0].name: values.reshape(-1, *session.get_inputs()[0].shape[1:])})
     got = asked(client, values, "FP32", True).as_numpy("probabilities")
     numpy.testing.assert_allclose(got, wanted[-1], atol=1e-5)
+    for length in range(4):  # a batch of its own, of aligned numbers and of others
+        many = asked(client, numpy.tile(values, (3, 1)), "FP32", True, request_id="i" * (10 + length))
+        numpy.testing.assert_array_equal(many.as_numpy("probabilities"), numpy.tile(got, (3, 1)))
 
 
 def test_metadata_and_health(client, served):

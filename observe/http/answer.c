@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "base/clock.h"
 #include "net/endpoint.h"
@@ -76,11 +77,15 @@ void output_sent(struct http_connection *connection, size_t size)
     }
 }
 
-/* Copies both, one behind the other. */
-static bool output_add_both(struct http_connection *connection, const void *head, size_t head_size, const void *body,
-                            size_t body_size)
+enum { HEAD, BODY, TAIL, PARTS }; /* of an answer */
+
+/* Copies the first `count` parts, one behind the other. */
+static bool output_copy(struct http_connection *connection, const struct iovec *parts, int count)
 {
-    const size_t size = head_size + body_size;
+    size_t size = 0;
+    for (int i = 0; i < count; i++) {
+        size += parts[i].iov_len;
+    }
     if (!server_hold(connection->server, sizeof(struct output) + size)) {
         return false;
     }
@@ -90,9 +95,12 @@ static bool output_add_both(struct http_connection *connection, const void *head
         return false;
     }
     *output = (struct output){.bytes = output->own, .size = size, .held = sizeof *output + size};
-    memcpy(output->own, head, head_size);
-    if (body_size > 0) {
-        memcpy(output->own + head_size, body, body_size);
+    uint8_t *end = output->own;
+    for (int i = 0; i < count; i++) {
+        if (parts[i].iov_len > 0) {
+            memcpy(end, parts[i].iov_base, parts[i].iov_len);
+        }
+        end += parts[i].iov_len;
     }
     append(connection, output);
     return true;
@@ -100,26 +108,39 @@ static bool output_add_both(struct http_connection *connection, const void *head
 
 bool output_add(struct http_connection *connection, const void *bytes, size_t size)
 {
-    return output_add_both(connection, bytes, size, NULL, 0);
+    return output_copy(connection, &(struct iovec){(void *)(uintptr_t)bytes, size}, 1);
 }
 
-/* Takes over the answer's body. */
-static bool output_body(struct http_connection *connection, const struct http_answer *answer)
+/* Takes over the answer, whose parts from `first` on are sent from where they are. */
+static bool output_lend(struct http_connection *connection, const struct http_answer *answer, const struct iovec *parts,
+                        int first)
 {
-    struct output *output = malloc(sizeof *output);
-    if (!output) {
-        return false;
-    }
+    struct output *outputs[PARTS] = {NULL};
     /* The owner's memory is held by us until it is sent, whoever allocated it. */
-    const size_t held = answer->release ? answer->size : 0;
-    if (!server_hold(connection->server, held)) {
-        free(output);
-        return false;
+    const size_t held = answer->release ? answer->size + answer->tail_size : 0;
+    bool done = server_hold(connection->server, held);
+    int last = first;
+    for (int i = first; done && i < PARTS; i++) {
+        if (parts[i].iov_len > 0) {
+            outputs[i] = malloc(sizeof *outputs[i]);
+            done = outputs[i];
+            last = i;
+        }
     }
-    *output = (struct output){
-        .bytes = answer->body, .size = answer->size, .held = held, .release = answer->release, .owner = answer->owner};
-    append(connection, output);
-    return true;
+    for (int i = first; i < PARTS; i++) {
+        if (!done) {
+            free(outputs[i]);
+        } else if (outputs[i]) {
+            *outputs[i] = (struct output){.bytes = parts[i].iov_base, .size = parts[i].iov_len};
+            append(connection, outputs[i]);
+        }
+    }
+    if (done) {
+        outputs[last]->held = held;
+        outputs[last]->release = answer->release;
+        outputs[last]->owner = answer->owner;
+    }
+    return done;
 }
 
 /* --- Answers --- */
@@ -193,10 +214,21 @@ static void log_answer(const struct http_connection *connection, const struct ht
                                                : "GET",
         .path = request ? request->path : NULL,
         .status = answer->status,
-        .bytes = answer->size,
+        .bytes = answer->size + answer->tail_size,
         .seconds = request ? clock_monotonic_s() - request->began_s : 0,
     };
     options->log(options->context, &logged);
+}
+
+/* Those that go into one piece with the head: up to the first one that is large. */
+static int copied_parts(const struct iovec *parts, int wanted)
+{
+    size_t room = MOST_COPIED;
+    int count = BODY;
+    while (count < wanted && parts[count].iov_len <= room) {
+        room -= parts[count++].iov_len;
+    }
+    return count;
 }
 
 void answer_now(struct http_connection *connection, const struct http_answer *answer)
@@ -206,17 +238,19 @@ void answer_now(struct http_connection *connection, const struct http_answer *an
     if (request && atomic_load_explicit(&connection->server->drains, memory_order_relaxed)) {
         request->keeps_alive = false;
     }
-    const bool has_body = answer->size > 0 && !(request && request->method == HTTP_METHOD_HEAD);
     if (answer->status != 304) {
-        snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", answer->size);
+        snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", answer->size + answer->tail_size);
     }
     const int size = format_head(connection, answer, head, framing);
     const bool keeps_alive = request && request->keeps_alive;
-    const bool is_small = has_body && answer->size <= MOST_COPIED;
-    bool done =
-        size < MOST_HEAD && output_add_both(connection, head, (size_t)size, answer->body, is_small ? answer->size : 0);
-    const bool has_taken = done && has_body && !is_small && output_body(connection, answer);
-    done = done && (!has_body || is_small || has_taken);
+    const struct iovec parts[PARTS] = {{head, (size_t)size},
+                                       {(void *)(uintptr_t)answer->body, answer->size},
+                                       {(void *)(uintptr_t)answer->tail, answer->tail_size}};
+    const int wanted = request && request->method == HTTP_METHOD_HEAD ? BODY : PARTS;
+    const int copied = copied_parts(parts, wanted);
+    bool done = size < MOST_HEAD && output_copy(connection, parts, copied);
+    const bool has_taken = done && copied < wanted && output_lend(connection, answer, parts, copied);
+    done = done && (copied == wanted || has_taken);
     if (answer->release && !has_taken) {
         answer->release(answer->owner);
     }

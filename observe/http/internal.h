@@ -14,7 +14,7 @@
 #include "net/wake.h"
 #include "observe/http/server.h"
 
-enum { MOST_ERROR_TEXT = 256, READ_BYTES = 64 * 1024 };
+enum { MOST_ERROR_TEXT = 256, READ_BYTES = 16 * 1024 };
 
 /* A stretch of bytes to be sent. */
 struct output {
@@ -44,6 +44,7 @@ struct http_request {
     char *query;  /* NULL: none */
     uint8_t *body;
     size_t body_size, body_room;
+    uint64_t body_length; /* that the head announces; 0: it does not say */
     const struct http_route *route;
     enum http_method method;
     double began_s;                               /* its first byte */
@@ -130,6 +131,12 @@ void parse_begin(struct http_connection *connection);
 
 /* Takes in bytes. Stops at the end of a request, with *taken below size perhaps. False: connection->refusal is set. */
 bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size, size_t *taken);
+
+/*
+ * Where the rest of a body may be received, so that it needs no copy: `parse` leaves it there. NULL: nowhere, since no
+ * body is coming, or nobody knows how long it is.
+ */
+uint8_t *parse_room(struct http_connection *connection, size_t *size);
 void request_free(struct http_request *request); /* NULL is fine */
 void requests_free_spare(struct http_server *server);
 

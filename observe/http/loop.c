@@ -298,13 +298,12 @@ static bool take_pending(struct http_connection *connection)
     return lives;
 }
 
-static ptrdiff_t read_some(struct http_connection *connection)
+static ptrdiff_t read_some(struct http_connection *connection, uint8_t *bytes, size_t size)
 {
-    uint8_t *scratch = connection->server->scratch;
     if (connection->session) {
-        return web_session_read(connection->session, scratch, READ_BYTES);
+        return web_session_read(connection->session, bytes, size);
     }
-    const ssize_t n = recv(connection->fd, scratch, READ_BYTES, 0);
+    const ssize_t n = recv(connection->fd, bytes, size, 0);
     return n >= 0 ? n : errno == EAGAIN || errno == EINTR ? AGAIN : BROKEN;
 }
 
@@ -321,7 +320,10 @@ static bool read_all(struct http_connection *connection)
         if (round >= ROUNDS && !(connection->session && web_session_has_more(connection->session))) {
             return true;
         }
-        const ptrdiff_t n = read_some(connection);
+        size_t size = READ_BYTES;
+        uint8_t *room = parse_room(connection, &size);
+        uint8_t *bytes = room ? room : connection->server->scratch;
+        const ptrdiff_t n = read_some(connection, bytes, size);
         if (n == AGAIN) {
             return true;
         }
@@ -335,10 +337,10 @@ static bool read_all(struct http_connection *connection)
             drop(connection);
             return false;
         }
-        if (!take_in(connection, connection->server->scratch, (size_t)n)) {
+        if (!take_in(connection, bytes, (size_t)n)) {
             return false;
         }
-        if (!connection->session && n < READ_BYTES) {
+        if (!connection->session && (size_t)n < size) {
             return true;
         }
     }

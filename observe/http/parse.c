@@ -16,6 +16,7 @@
 enum {
     FIRST_HEAD = 512,
     FIRST_BODY = 4096,
+    MOST_RECEIVED = 1 << 18, /* bytes at once, for others have their turn, too */
     HASH_BYTES = 32,
     MOST_SPARE = 64,                /* requests that are kept for the next ones... */
     MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most so much memory of all together */
@@ -415,12 +416,36 @@ static int on_headers_complete(llhttp_t *parser)
     }
     if (has_body) {
         connection->wants_continue = http_request_header(request, "expect") && !request->is_old;
+        request->body_length = parser->flags & F_CHUNKED ? 0 : parser->content_length;
         connection_live(connection, LIFE_BODY);
     }
     return 0;
 }
 
 /* --- The body --- */
+
+static bool grow_body(struct http_connection *connection, size_t needed)
+{
+    struct http_request *request = connection->request;
+    size_t room = request->body_room == 0 ? FIRST_BODY : request->body_room;
+    while (room < needed) {
+        room *= 2;
+    }
+    if (room == request->body_room) {
+        return true;
+    }
+    if (!server_hold(connection->server, room - request->body_room)) {
+        return false;
+    }
+    uint8_t *body = realloc(request->body, room + HTTP_BODY_SLACK);
+    if (!body) {
+        server_let_go(connection->server, room - request->body_room);
+        return false;
+    }
+    request->body = body;
+    request->body_room = room;
+    return true;
+}
 
 static int on_body(llhttp_t *parser, const char *at, size_t size)
 {
@@ -430,25 +455,31 @@ static int on_body(llhttp_t *parser, const char *at, size_t size)
     if (size > request->route->most_body - request->body_size) {
         return refuse(connection, 413, "the body is longer than is taken here");
     }
-    size_t room = request->body_room == 0 ? FIRST_BODY : request->body_room;
-    while (room < request->body_size + size) {
-        room *= 2;
+    if (!grow_body(connection, request->body_size + size)) {
+        return refuse(connection, 503, "too much is under way: try again later");
     }
-    if (room != request->body_room) {
-        if (!server_hold(connection->server, room - request->body_room)) {
-            return refuse(connection, 503, "too much is under way: try again later");
-        }
-        uint8_t *body = realloc(request->body, room);
-        if (!body) {
-            server_let_go(connection->server, room - request->body_room);
-            return refuse(connection, 503, "out of memory: try again later");
-        }
-        request->body = body;
-        request->body_room = room;
+    if ((const uint8_t *)at != request->body + request->body_size) { /* else it was received there */
+        memcpy(request->body + request->body_size, at, size);
     }
-    memcpy(request->body + request->body_size, at, size);
     request->body_size += size;
     return 0;
+}
+
+uint8_t *parse_room(struct http_connection *connection, size_t *size)
+{
+    struct http_request *request = connection->request;
+    if (connection->life != LIFE_BODY || request->body_length <= request->body_size) {
+        return NULL;
+    }
+    const uint64_t left = request->body_length - request->body_size;
+    const size_t some = left < READ_BYTES ? (size_t)left : READ_BYTES;
+    if (!grow_body(connection, request->body_size + some)) {
+        return NULL; /* it is refused when the bytes have come */
+    }
+    const size_t room = request->body_room - request->body_size;
+    *size = left < room ? (size_t)left : room;
+    *size = *size < MOST_RECEIVED ? *size : MOST_RECEIVED;
+    return request->body + request->body_size;
 }
 
 static int on_message_complete(llhttp_t *parser)

@@ -28,6 +28,7 @@ enum {
     HTTP_MOVE_S = 20,  /* in so long a body, or an answer, moves by HTTP_MOVE_BYTES at least, or is done */
     HTTP_LINGER_S = 2, /* after an answer that ends a connection, for the peer to read it */
     HTTP_MOVE_BYTES = 64 * 1024,
+    HTTP_BODY_SLACK = 64, /* readable bytes behind a request's body */
 };
 
 struct http_server;
@@ -97,6 +98,7 @@ void http_server_counts(const struct http_server *server, struct http_counts *co
 enum http_method http_request_method(const struct http_request *request);
 const char *http_request_path(const struct http_request *request); /* decoded, without the query; valid UTF-8 */
 const char *http_request_header(const struct http_request *request, const char *name); /* NULL: not there */
+/* Behind its last byte HTTP_BODY_SLACK more may be read, whatever they are. */
 const uint8_t *http_request_body(const struct http_request *request, size_t *size);
 
 /* The query's parameter, decoded, into text. False: it is not there, or does not fit. */
@@ -113,7 +115,9 @@ struct http_answer {
     const char *headers; /* more lines, each with its "\r\n"; NULL: none */
     const void *body;
     size_t size;
-    void (*release)(void *owner); /* called once, when the body is no longer needed; NULL: it lives on */
+    const void *tail; /* sent right behind the body, so that who makes the two apart need not copy them together */
+    size_t tail_size;
+    void (*release)(void *owner); /* called once, when both are no longer needed; NULL: they live on */
     void *owner;
 };
 void http_answer(struct http_request *request, const struct http_answer *answer);

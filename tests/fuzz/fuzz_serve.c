@@ -62,7 +62,8 @@ static void answer_call(struct call *call, struct intake *intake)
     size_t size;
     const char *type = call->protocol->write(call, &answers, &body, headers);
     char *bytes = text_take(&body, &size);
-    assert(type && bytes);
+    assert(type && bytes && !call->tail.failed);
+    text_free(&call->tail);
     check_answer(call, type, headers, bytes, size);
     free(bytes);
     free(outputs);

@@ -23,6 +23,7 @@
 
 enum {
     MOST_BODY = 100,
+    MOST_LARGE = 1 << 20,
     ROOM = 1 << 16,
     BIG = 16 << 20, /* bytes of an answer that no socket takes at once */
     MOST_BYTES = BIG + BIG / 2,
@@ -94,6 +95,43 @@ static void answer_big(void *context, struct http_request *request)
                     .status = 200, .type = "text/plain", .body = big, .size = sizeof big, .release = release_big});
 }
 
+/* "/tail?body=N&tail=M": so many bytes of one and of the other. */
+static void answer_tail(void *context, struct http_request *request)
+{
+    char body[16] = "", tail[16] = "";
+    (void)context;
+    http_request_parameter(request, "body", body, sizeof body);
+    http_request_parameter(request, "tail", tail, sizeof tail);
+    atomic_fetch_add(&big_under_way, 1);
+    http_answer(request, &(struct http_answer){.status = 200,
+                                               .type = "text/plain",
+                                               .body = big,
+                                               .size = strtoul(body, NULL, 10),
+                                               .tail = big + BIG / 2,
+                                               .tail_size = strtoul(tail, NULL, 10),
+                                               .release = release_big});
+}
+
+static volatile uint8_t behind; /* a body */
+
+/* How long the body is, and a digest of it; the slack behind it is read, too. */
+static void add_up(void *context, struct http_request *request)
+{
+    char text[64];
+    size_t size;
+    uint64_t sum = 0;
+    (void)context;
+    const uint8_t *body = http_request_body(request, &size);
+    for (size_t i = 0; i < size; i++) {
+        sum = sum * 31 + body[i];
+    }
+    if (size > 0) {
+        behind = body[size + HTTP_BODY_SLACK - 1];
+    }
+    snprintf(text, sizeof text, "<%zu %016llx>", size, (unsigned long long)sum);
+    answer_text(request, text);
+}
+
 static void on_closed(void *owner, struct http_stream *stream)
 {
     (void)owner;
@@ -128,6 +166,8 @@ static void stream(void *context, struct http_request *request)
 static const struct http_route routes[] = {
     {.path = "/echo/*", .methods = HTTP_METHOD_GET | HTTP_METHOD_POST, .most_body = MOST_BODY, .handle = echo},
     {.path = "/later", .methods = HTTP_METHOD_GET, .handle = defer},
+    {.path = "/tail", .methods = HTTP_METHOD_GET, .handle = answer_tail},
+    {.path = "/sum", .methods = HTTP_METHOD_POST, .most_body = MOST_LARGE, .handle = add_up},
     {.path = "/big", .methods = HTTP_METHOD_GET, .handle = answer_big},
     {.path = "/stream/*", .methods = HTTP_METHOD_GET, .handle = stream},
     {.path = NULL},
@@ -260,6 +300,65 @@ static void test_requests_cut_anywhere(void **state)
         assert_true(a && b && c && a < b && b < c);
         assert_int_equal(count_of(told, "HTTP/1.1 200"), 3);
     }
+}
+
+/* Bodies that are received where they stay, with and without a part that came with the head; the next one follows. */
+static void test_large_bodies(void **state)
+{
+    static char request[MOST_LARGE + 1024];
+    struct test_random random = test_random_begin("large bodies");
+    (void)state;
+    for (int round = 0; round < 30; round++) {
+        const size_t size = (size_t)test_random_below(&random, round % 3 == 0   ? 1000
+                                                               : round % 3 == 1 ? 40000
+                                                                                : MOST_LARGE);
+        size_t end = (size_t)sprintf(request, "POST /sum HTTP/1.1\r\n" HOST "Content-Length: %zu\r\n\r\n", size);
+        uint64_t sum = 0;
+        for (size_t i = 0; i < size; i++, end++) {
+            request[end] = (char)test_random_next(&random);
+            sum = sum * 31 + (uint8_t)request[end];
+        }
+        end += (size_t)sprintf(request + end, "POST /sum HTTP/1.1\r\n" LAST "Content-Length: 2\r\n\r\nab");
+        const int fd = connect_to_it(), most = test_random_below(&random, 3) == 0 ? 1 << 20 : 1 << 15;
+        for (size_t at = 0; at < end;) {
+            const size_t left = end - at, want = (size_t)test_random_below(&random, most) + 1;
+            put(fd, request + at, want < left ? want : left);
+            at += want < left ? want : left;
+        }
+        char wanted[64];
+        const char *told = rest(fd);
+        snprintf(wanted, sizeof wanted, "<%zu %016llx>", size, (unsigned long long)sum);
+        holds(told, wanted);
+        holds(told, "<2 0000000000000c21>"); /* 'a' x 31 + 'b' */
+    }
+}
+
+static void test_answers_in_two_parts(void **state)
+{
+    static const int sizes[] = {0, 1, 100, 4000, 4096, 4097, 20000};
+    (void)state;
+    for (size_t i = 0; i < BIG / 2; i++) {
+        big[i] = 'b';
+        big[BIG / 2 + i] = 't';
+    }
+    for (int i = 0; i < 49; i++) {
+        const int body = sizes[i / 7], tail = sizes[i % 7];
+        char request[256], length[64];
+        snprintf(request, sizeof request, "GET /tail?body=%d&tail=%d HTTP/1.1\r\n" LAST "\r\n", body, tail);
+        const char *told = say(request);
+        snprintf(length, sizeof length, "Content-Length: %d\r\n", body + tail);
+        holds(told, length);
+        const char *at = strstr(told, "\r\n\r\n") + 4;
+        assert_int_equal(strlen(at), body + tail);
+        assert_int_equal(strspn(at, "b"), body);
+        assert_int_equal(strspn(at + body, "t"), tail);
+        snprintf(request, sizeof request, "HEAD /tail?body=%d&tail=%d HTTP/1.1\r\n" LAST "\r\n", body, tail);
+        told = say(request);
+        holds(told, length);
+        assert_string_equal(strstr(told, "\r\n\r\n"), "\r\n\r\n");
+    }
+    until_none(&big_under_way);
+    memset(big, 0, sizeof big);
 }
 
 static void test_answers_of_other_threads_keep_their_order(void **state)
@@ -396,6 +495,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_requests_cut_anywhere, begin, end),
+        cmocka_unit_test_setup_teardown(test_large_bodies, begin, end),
+        cmocka_unit_test_setup_teardown(test_answers_in_two_parts, begin, end),
         cmocka_unit_test_setup_teardown(test_answers_of_other_threads_keep_their_order, begin, end),
         cmocka_unit_test_setup_teardown(test_one_who_leaves_before_the_answer, begin, end),
         cmocka_unit_test_setup_teardown(test_what_is_refused, begin, end),
