@@ -31,6 +31,14 @@ void page_get(void *context, struct http_request *request)
 void page_openapi(void *context, struct http_request *request)
 {
     (void)context;
+    if (http_request_accepts(request, "accept-encoding", "gzip")) {
+        http_answer(request, &(struct http_answer){.status = 200,
+                                                   .type = description.type,
+                                                   .headers = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n",
+                                                   .body = description.bytes,
+                                                   .size = (size_t)(description.end - description.bytes)});
+        return;
+    }
     uint8_t *text = malloc(MOST_DESCRIPTION);
     z_stream stream = {.next_in = (Bytef *)(uintptr_t)description.bytes,
                        .avail_in = (uInt)(description.end - description.bytes),
@@ -45,6 +53,7 @@ void page_openapi(void *context, struct http_request *request)
     inflateEnd(&stream);
     http_answer(request, &(struct http_answer){.status = 200,
                                                .type = description.type,
+                                               .headers = "Vary: Accept-Encoding\r\n",
                                                .body = text,
                                                .size = MOST_DESCRIPTION - stream.avail_out,
                                                .release = free,

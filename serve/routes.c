@@ -13,17 +13,24 @@
 
 /* --- answers --- */
 
-static void answer_text(struct http_request *request, struct text *text, const char *type)
+static void answer_text(struct service *service, struct http_request *request, struct text *text, const char *type)
 {
     size_t size;
+    char headers[128] = "";
+    pack_answer(&service->packer, request, work_waiting(service->work) > service->options.workers, text, headers,
+                sizeof headers);
     char *bytes = text_take(text, &size);
     if (!bytes) {
         http_answer_error(request, 500, "out of memory for the answer");
         return;
     }
-    http_answer(request,
-                &(struct http_answer){
-                    .status = 200, .type = type, .body = bytes, .size = size, .release = free, .owner = bytes});
+    http_answer(request, &(struct http_answer){.status = 200,
+                                               .type = type,
+                                               .headers = headers,
+                                               .body = bytes,
+                                               .size = size,
+                                               .release = free,
+                                               .owner = bytes});
 }
 
 static void answer_empty(struct http_request *request, int status)
@@ -80,7 +87,7 @@ static bool find_target(struct service *service, struct http_request *request, c
     return true;
 }
 
-static void describe(struct http_request *request, struct target *target,
+static void describe(struct service *service, struct http_request *request, struct target *target,
                      void (*write)(struct text *text, const struct served *served, const struct version *version))
 {
     struct text text = {0};
@@ -89,7 +96,7 @@ static void describe(struct http_request *request, struct target *target,
         return;
     }
     write(&text, target->served, target->version);
-    answer_text(request, &text, "application/json");
+    answer_text(service, request, &text, "application/json");
 }
 
 static bool is_post(const struct http_request *request)
@@ -119,7 +126,7 @@ static void handle_open_inference(void *context, struct http_request *request)
     } else if (!is_post(request) && strcmp(target.verb, "ready") == 0) {
         answer_empty(request, target.version ? 200 : 503);
     } else if (!is_post(request) && target.verb[0] == '\0') {
-        describe(request, &target, open_inference_describe);
+        describe(service, request, &target, open_inference_describe);
     } else {
         http_answer_error(request, 404, "nothing is at this path: POST .../infer, GET .../ready, or GET the model");
     }
@@ -129,7 +136,6 @@ static void handle_open_inference(void *context, struct http_request *request)
 static void handle_server(void *context, struct http_request *request)
 {
     struct text text = {0};
-    (void)context;
     json_open(&text, NULL, '{');
     json_string(&text, "name", "trainer");
     json_string(&text, "version", version_trainer());
@@ -138,7 +144,7 @@ static void handle_server(void *context, struct http_request *request)
     json_string(&text, NULL, "model_repository");
     json_close(&text, ']');
     json_close(&text, '}');
-    answer_text(request, &text, "application/json");
+    answer_text(context, request, &text, "application/json");
 }
 
 /* All models, as KServe and Triton list them. */
@@ -162,7 +168,7 @@ static void handle_index(void *context, struct http_request *request)
         version_let_go(version);
     }
     json_close(&text, ']');
-    answer_text(request, &text, "application/json");
+    answer_text(context, request, &text, "application/json");
 }
 
 /* --- TensorFlow Serving --- */
@@ -198,9 +204,9 @@ static void handle_tensorflow(void *context, struct http_request *request)
     } else if (is_post(request) && strcmp(target.verb, "classify") == 0) {
         take(service, request, &target, &protocol_tensorflow_classify);
     } else if (!is_post(request) && strcmp(target.verb, "metadata") == 0) {
-        describe(request, &target, tensorflow_describe);
+        describe(service, request, &target, tensorflow_describe);
     } else if (!is_post(request) && target.verb[0] == '\0') {
-        describe(request, &target, tensorflow_status);
+        describe(service, request, &target, tensorflow_status);
     } else {
         http_answer_error(request, 404,
                           "nothing is at this path: POST ...:predict or ...:classify, GET .../metadata, or "
@@ -423,7 +429,7 @@ static void handle_metrics(void *context, struct http_request *request)
     if (open) {
         text_add(&text, "# EOF\n");
     }
-    answer_text(request, &text,
+    answer_text(context, request, &text,
                 open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                      : "text/plain; version=0.0.4; charset=utf-8");
 }
@@ -480,7 +486,7 @@ static void handle_drift(void *context, struct http_request *request)
         http_answer_error(request, 503, "%s is not loaded yet", target.served->name);
     } else {
         describe_drift(&text, target.served, target.version);
-        answer_text(request, &text, "application/json");
+        answer_text(context, request, &text, "application/json");
     }
     version_let_go(target.version);
 }

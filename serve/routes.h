@@ -10,6 +10,7 @@
 #include "observe/http/server.h"
 #include "serve/access.h"
 #include "serve/model.h"
+#include "serve/pack.h"
 #include "serve/request_log.h"
 #include "serve/work.h"
 
@@ -27,6 +28,7 @@ struct service {
     struct work_options options;
     struct work *work;
     struct http_server *server;
+    struct packer packer;    /* the server's thread's */
     atomic_bool is_draining; /* no longer ready; what comes all the same is answered */
 };
 

@@ -262,6 +262,7 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
     work_stop(service->work);
     http_server_stop(service->server);
     work_free(service->work);
+    packer_end(&service->packer);
     access_close(&service->access);
     guard_free(&guard);
     return done;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "serve/pack.h"
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
@@ -23,6 +24,7 @@ struct worker {
     pthread_t thread;
     int index;
     struct intake intake;
+    struct packer packer;
     float *outputs;
     size_t outputs_room;
 };
@@ -422,6 +424,10 @@ static void answer(struct worker *worker, struct call *call)
     atomic_fetch_add(&worker->work->counts.answered, 1);
     snprintf(more, sizeof more, "Model-Name: %s\r\nModel-Version: %lld\r\n%s", call->served->name,
              (long long)version->number, headers);
+    if (call->tail.size == 0 && call->text.size >= PACK_LEAST) {
+        const bool busy = work_waiting(worker->work) > worker->work->options.workers;
+        pack_answer(&worker->packer, call->request, busy, &call->text, more, sizeof more);
+    }
     count_latency(worker->work, call);
     call_end(call);
     http_answer(call->request, &(struct http_answer){.status = 200,
@@ -529,6 +535,7 @@ void work_stop(struct work *work)
     for (int i = 0; i < work->started; i++) {
         pthread_join(work->workers[i].thread, NULL);
         intake_end(&work->workers[i].intake);
+        packer_end(&work->workers[i].packer);
         free(work->workers[i].outputs);
     }
 }

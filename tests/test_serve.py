@@ -232,6 +232,37 @@ def test_a_body_in_gzip(served, digits):
     assert "br is not known" in served.error("/v1/models/digits:predict", body, content_encoding="br")
 
 
+@pytest.mark.parametrize("packing, unpack", [("gzip", gzip.decompress), ("deflate", zlib.decompress)])
+def test_answers_are_packed_for_who_asks(served, client, digits, packing, unpack):
+    _, pictures, probabilities, _ = digits
+    body = json.dumps({"instances": pictures.tolist()}).encode()
+
+    def ask(accepted):
+        _, content, headers = served.ask("POST", "/v1/models/digits:predict", body, {"Accept-Encoding": accepted})
+        assert headers["Vary"] == "Accept-Encoding"
+        return content, headers["Content-Encoding"]
+
+    plain, encoding = ask("identity")
+    assert encoding is None
+    for accepted in (packing, f"br, {packing};q=0.5"):
+        packed, encoding = ask(accepted)
+        assert encoding == packing and unpack(packed) == plain and len(packed) < len(plain) * 0.6
+    assert ask(f"{packing};q=0")[1] is None
+    one = json.dumps({"instances": pictures[:1].tolist()}).encode()
+    _, _, headers = served.ask("POST", "/v1/models/digits:predict", one, {"Accept-Encoding": packing})
+    assert headers["Content-Encoding"] is None  # too short for it to pay
+    metrics = served.ask("GET", "/metrics", None, {"Accept-Encoding": packing})
+    assert metrics[2]["Content-Encoding"] == packing and b"trainer_serve_requests_total" in unpack(metrics[1])
+    answer = asked(client, pictures.reshape(-1, 784), "UINT8", False, response_compression_algorithm=packing)
+    assert (answer.as_numpy("probabilities").astype(numpy.float32) == probabilities.astype(numpy.float32)).all()
+
+
+def test_the_description_in_gzip(served):
+    _, plain, _ = served.get("/openapi.json")
+    _, packed, headers = served.ask("GET", "/openapi.json", None, {"Accept-Encoding": "gzip"})
+    assert headers["Content-Encoding"] == "gzip" and gzip.decompress(packed) == plain
+
+
 # --- what clients do wrong ---
 
 

@@ -93,7 +93,8 @@ build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(
 build/san/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
 
 # Requests that no server has.
-requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_body http_answer http_answer_error)
+requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_accepts http_request_body http_answer \
+	http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).

@@ -17,7 +17,7 @@
 /* --- requests without a server: each remembers its answer --- */
 
 struct fake_request {
-    const char *encoding;
+    const char *encoding, *accepted; /* of the body; of the answer */
     uint8_t body[512];
     size_t size;
     int status;
@@ -27,6 +27,7 @@ struct fake_request {
 };
 
 const char *__wrap_http_request_header(const struct http_request *request, const char *name);
+bool __wrap_http_request_accepts(const struct http_request *request, const char *header, const char *word);
 const uint8_t *__wrap_http_request_body(const struct http_request *request, size_t *size);
 void __wrap_http_answer(struct http_request *request, const struct http_answer *answer);
 void __wrap_http_answer_error(struct http_request *request, int status, const char *format, ...);
@@ -34,6 +35,12 @@ void __wrap_http_answer_error(struct http_request *request, int status, const ch
 const char *__wrap_http_request_header(const struct http_request *request, const char *name)
 {
     return strcmp(name, "content-encoding") == 0 ? ((const struct fake_request *)request)->encoding : NULL;
+}
+
+bool __wrap_http_request_accepts(const struct http_request *request, const char *header, const char *word)
+{
+    const struct fake_request *fake = (const struct fake_request *)request;
+    return strcmp(header, "accept-encoding") == 0 && fake->accepted && strcmp(fake->accepted, word) == 0;
 }
 
 const uint8_t *__wrap_http_request_body(const struct http_request *request, size_t *size)
@@ -74,7 +81,7 @@ void __wrap_http_answer_error(struct http_request *request, int status, const ch
 
 /* --- a protocol: pictures of 4 bytes; "wait" first waits for the test, "bad" is none; LENT of them are lent --- */
 
-enum { MOST_BODY = 4 * 64, LENT = 64 };
+enum { MOST_BODY = 4 * 64, LENT = 64, TALKATIVE = 8 /* requests of so many bytes have long answers */ };
 
 static sem_t reading, go_on;
 
@@ -103,6 +110,9 @@ static const char *fake_write(struct call *call, const struct answers *answers, 
     (void)headers;
     for (int i = 0; i < answers->count; i++) {
         text_add(call->size == (size_t)4 * LENT && i > 0 ? &call->tail : body, "%g ", (double)answers->outputs[2 * i]);
+    }
+    for (int i = 0; call->size == TALKATIVE && call->served->name[0] == 'l' && i < 400; i++) {
+        text_add(body, "%g and ", (double)answers->outputs[0]);
     }
     return "text/plain";
 }
@@ -355,6 +365,68 @@ static void test_packed_requests_are_copied(void **state)
     assert_ptr_not_equal(batch_images[0], scene->requests[0].body);
 }
 
+static void unpack_answer(const struct fake_request *request, int window, const char *wanted)
+{
+    char text[4096];
+    z_stream stream = {.next_in = (Bytef *)(uintptr_t)request->answer, .avail_in = (uInt)request->answer_size};
+    stream.next_out = (Bytef *)text;
+    stream.avail_out = sizeof text - 1;
+    assert_int_equal(inflateInit2(&stream, window), Z_OK);
+    assert_int_equal(inflate(&stream, Z_FINISH), Z_STREAM_END);
+    inflateEnd(&stream);
+    text[sizeof text - 1 - stream.avail_out] = '\0';
+    assert_string_equal(text, wanted);
+}
+
+/* For who asks, where it pays, and while nobody waits for it. */
+static void test_answers_in_gzip(void **state)
+{
+    static const char *const accepted[] = {NULL, "gzip", "deflate", "gzip", "br", "gzip"};
+    struct scene *scene = *state;
+    char wanted[4096] = "3 0 ";
+    strcpy(scene->served.name, "long");
+    for (int i = 0; i < 400; i++) {
+        strcat(wanted, "3 and ");
+    }
+    begin(scene, 8, 100, 0);
+    for (int i = 0; i < 6; i++) {
+        scene->requests[i].accepted = accepted[i];
+        send_bytes(scene, i, "\1\2\0\0\0\0\0\0", i == 5 ? 4 : TALKATIVE);
+        sem_wait(&scene->requests[i].answered);
+    }
+    assert_string_equal(scene->requests[0].answer, wanted);
+    assert_null(strstr(scene->requests[0].headers, "Content-Encoding"));
+    assert_non_null(strstr(scene->requests[0].headers, "Vary: Accept-Encoding\r\n"));
+    unpack_answer(&scene->requests[1], 15 + 16, wanted);
+    unpack_answer(&scene->requests[2], 15, wanted);
+    unpack_answer(&scene->requests[3], 15 + 16, wanted);
+    assert_non_null(strstr(scene->requests[1].headers, "Content-Encoding: gzip\r\n"));
+    assert_non_null(strstr(scene->requests[2].headers, "Content-Encoding: deflate\r\n"));
+    assert_string_equal(scene->requests[4].answer, wanted);
+    assert_string_equal(scene->requests[5].answer, "3 "); /* too short */
+    assert_null(strstr(scene->requests[5].headers, "Vary"));
+}
+
+static void test_nothing_is_packed_while_others_wait(void **state)
+{
+    struct scene *scene = *state;
+    strcpy(scene->served.name, "long");
+    begin(scene, 1, 100, 0);
+    occupy(scene);
+    for (int i = 1; i <= 4; i++) {
+        scene->requests[i].accepted = "gzip";
+        send_bytes(scene, i, "\1\2\0\0\0\0\0\0", TALKATIVE);
+    }
+    sem_post(&go_on);
+    for (int i = 1; i <= 4; i++) {
+        sem_wait(&scene->requests[i].answered);
+    }
+    assert_null(strstr(scene->requests[1].headers, "Content-Encoding")); /* three wait for the one worker */
+    assert_null(strstr(scene->requests[2].headers, "Content-Encoding"));
+    assert_non_null(strstr(scene->requests[3].headers, "Content-Encoding: gzip"));
+    assert_non_null(strstr(scene->requests[4].headers, "Content-Encoding: gzip"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +439,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bodies_in_gzip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_large_requests_are_not_copied, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_packed_requests_are_copied, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_answers_in_gzip, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_nothing_is_packed_while_others_wait, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
