@@ -171,6 +171,7 @@ struct config_train {
     double participation;          /* share of those who are there that take part in a round */
     double over_selection;         /* so many times as many are asked as a round takes */
     double round_deadline_secs;    /* a round that has lasted so long is made of what has come; 0 = none */
+    int buffer_size;               /* asynchronous rounds: so many differences make a global step; 0 = none are made */
     int64_t train_steps;           /* last global step, as StopAtStepHook's last_step; 0 = no limit */
     double epochs;                 /* 0 = no limit */
     enum loss_kind loss;           /* LOSS_AUTO: by what is to be learnt */

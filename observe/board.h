@@ -76,6 +76,9 @@ struct board_numbers {
     uint64_t saved, saves_failed;
 
     uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, where there is one */
+
+    int buffer_size, buffered; /* asynchronous rounds: differences that make a step, and that wait for it; 0: none do */
+    double buffer_staleness;   /* of those of the last step, on average; NaN: none yet */
 };
 
 struct board_event {

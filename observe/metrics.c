@@ -173,6 +173,12 @@ static void add_network(const struct writer *to, const struct board_numbers *num
     add_value(to, (double)numbers->stale);
     text_add(to->text, "trainer_pushes_dropped_total{cause=\"not_finite\"}");
     add_value(to, (double)numbers->not_finite);
+    if (numbers->buffer_size > 0) {
+        one(to, GAUGE, "trainer_buffer_size", "", numbers->buffer_size, "Differences that make a step.");
+        one(to, GAUGE, "trainer_buffer_fill", "", numbers->buffered, "Differences that wait for the next step.");
+        known(to, "trainer_buffer_staleness", "", numbers->buffer_staleness,
+              "Age in steps of the differences that the last step was made of, on average.");
+    }
 }
 
 static void add_checkpoints(const struct writer *to, const struct board_numbers *numbers)

@@ -170,6 +170,11 @@ void stage_check(struct stage *stage, const float *values, size_t count)
     stage->not_finite |= shard_find_not_finite(values, count);
 }
 
+void stage_age(struct stage *stage, uint32_t staleness)
+{
+    stage->staleness = staleness;
+}
+
 bool stage_is_finite(const struct stage *stage)
 {
     return stage->not_finite == 0;
@@ -294,14 +299,22 @@ void shard_move_block(struct shard *shard, const struct step *step, size_t i, co
     shard->moved[i] |= gradient && step->has_slots;
 }
 
-/* True if the block changed. */
-static bool apply_block(struct shard *shard, const struct step *step, size_t i, const struct stage *stage)
+/* True if the block changed. gradient: as of shard_move_block. */
+static bool apply_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
-    if (!stage->present[i] && block_rests(shard, step, i)) {
+    if (!gradient && block_rests(shard, step, i)) {
         return false;
     }
-    shard_move_block(shard, step, i, stage->present[i] ? stage->values : NULL);
+    shard_move_block(shard, step, i, gradient);
     return true;
+}
+
+/* What the push makes a step of: itself, or what was gathered. NULL: the block is not in it. */
+static const float *gradient_of(const struct shard *shard, const struct buffer_turn *turn, const struct stage *stage,
+                                size_t i)
+{
+    const unsigned char *present = turn->gathers ? shard->buffer.present : stage->present;
+    return !present[i] ? NULL : turn->gathers ? shard->buffer.mean : stage->values;
 }
 
 bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
@@ -312,26 +325,33 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
-    struct block_walk walk = {.version = ++shard->version, .global_step = shard->global_step++};
-    shard_step_prepare(shard, walk.global_step, &step);
-    shard_join_snapshots(shard, &walk);
+    const struct buffer_turn turn = buffer_take(shard, stage);
+    const int steps = turn.makes_step;
+    shard->version += (uint64_t)steps;
+    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
+    shard->global_step += steps;
+    if (turn.makes_step) {
+        shard_step_prepare(shard, walk.global_step, &step);
+        shard_join_snapshots(shard, &walk);
+    }
     pack_begin(stage, dtype);
     unsigned mode = optimizer_enter();
     for (int k = 0; k < shard->stripe_count; k++) {
         const struct stripe *stripe = &shard->stripes[k];
         shard_save_stripe(shard, stripe, &walk);
+        buffer_gather(shard, &turn, stage, stripe);
         for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
-            if (apply_block(shard, &step, i, stage)) {
+            if (turn.makes_step && apply_block(shard, &step, i, gradient_of(shard, &turn, stage, i))) {
                 shard->versions[i] = walk.version;
             }
             if (shard->versions[i] > base_version) {
                 pack_block(stage, &shard->blocks[i]);
             }
         }
-        shard_walk_on(shard, k, &walk, walk.global_step + 1);
+        shard_walk_on(shard, k, &walk, walk.global_step + steps);
     }
     optimizer_leave(mode);
-    pack_end(stage, walk.version, walk.global_step + 1, changes);
+    pack_end(stage, walk.version, walk.global_step + steps, changes);
     return true;
 }
 

@@ -18,10 +18,11 @@
  *  - with l2 or averages: every weight changes in every step, and answers are whole; pushes save as before.
  *
  * Memory is taken at shard_create: 4 bytes x floats x (2 x (1 + slots + averages) + one per worker), the second half
- * for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Checkpoints by steps take 4 bytes x floats x
- * 2 x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x
- * (2 + one per worker): answers cannot lie where gradients still wait for their step, and two hold what all workers
- * get. With wire_dtype bfloat16, 2 bytes x floats per worker remember what it was told. A push allocates nothing.
+ * for snapshots, plus 0.4 bytes per float for the blocks' book-keeping. Checkpoints by steps take 4 bytes x floats x 2
+ * x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x (2 +
+ * one per worker): answers cannot lie where gradients still wait for their step, and two hold what all workers get.
+ * train.buffer_size takes 4 bytes x floats, however large it is. With wire_dtype bfloat16, 2 bytes x floats per worker
+ * remember what it was told. A push allocates nothing.
  *
  * Threads: any may call anything, but one stage is used by one thread at a time. The shard knows neither clock nor
  * network; waits are for locks that are held for microseconds.
@@ -88,6 +89,8 @@ bool stage_scatter(struct stage *stage, struct range range, const uint16_t *plac
 void stage_check(struct stage *stage, const float *values, size_t count);
 /* Once it is complete: what it counts, where examples are weighed; and its norm is taken, where that is bounded. */
 void stage_weigh(struct stage *stage, uint32_t examples);
+/* With train.buffer_size: how many steps were made since the model that it comes from. */
+void stage_age(struct stage *stage, uint32_t staleness);
 bool stage_is_finite(const struct stage *stage); /* nothing that was checked since stage_begin is NaN or infinite */
 
 /* Parameters that changed, packed one range after another; they lie in the stage, and stay until it is used again. */
@@ -104,6 +107,8 @@ struct changes {
 
 /*
  * Applies the stage's gradient, as one step at the shard's global step, and gathers what changed after base_version.
+ * With train.buffer_size it goes into the mean of what waits for the next step, and the last of so many makes that
+ * (ps/store/outer.h); a restore forgets what waits. The answer is the shard as this push leaves it in any case.
  * False if the shard is being written, or of another generation: nothing happened then.
  */
 bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,

@@ -69,12 +69,16 @@ static void format_optimizer(char *text, size_t size, const struct config_train 
 /* What a round is, or "" without. */
 static void format_rounds(char *text, size_t size, const struct config_train *train)
 {
+    char buffered[48] = "";
     text[0] = '\0';
+    if (train->buffer_size > 0) {
+        snprintf(buffered, sizeof buffered, " of every %d differences", train->buffer_size);
+    }
     if (config_has_rounds(train)) {
         const bool epochs = train->local_epochs > 0;
-        snprintf(text, size, "; rounds of %d local %s, then %s at %g",
+        snprintf(text, size, "; rounds of %d local %s, then %s at %g%s",
                  epochs ? train->local_epochs : train->local_steps, epochs ? "epochs" : "steps",
-                 config_outer_name(train->outer_optimizer), outer_train(train).learning_rate);
+                 config_outer_name(train->outer_optimizer), outer_train(train).learning_rate, buffered);
     }
 }
 
@@ -92,6 +96,9 @@ static void start_as_json(const struct report_start *start, const char *layers)
         cJSON_AddNumberToObject(fields, "local_steps", config->train.local_steps);
         cJSON_AddNumberToObject(fields, "local_epochs", config->train.local_epochs);
         cJSON_AddStringToObject(fields, "outer_optimizer", config_outer_name(config->train.outer_optimizer));
+    }
+    if (config->train.buffer_size > 0) {
+        cJSON_AddNumberToObject(fields, "buffer_size", config->train.buffer_size);
     }
     cJSON_AddNumberToObject(fields, "batch_size", config->train.batch_size);
     cJSON_AddNumberToObject(fields, "seed", (double)config->train.seed);

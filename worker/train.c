@@ -74,6 +74,10 @@ static bool read_clients(const struct command_call *call, struct clients_options
     const char *count = command_value(call, "clients");
     const bool asks_some = config->cluster.job_name == JOB_LOCAL && config_asks_some(&config->train);
     double number = 1;
+    if (config->cluster.job_name == JOB_LOCAL && config->train.buffer_size > 0) {
+        return error_set(error, "--buffer_size is about workers that push when they are ready, and --clients, or one "
+                                "process alone, make synchronous rounds");
+    }
     *clients = (struct clients_options){.count = 1, .partition = command_value(call, "partition")};
     if (!count) {
         return (!asks_some && !clients->partition) ||

@@ -267,6 +267,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "how long a round waits; then it is made of what has arrived, if that is at least min_replicas; 0 "
                     "= it waits for all workers present"},
+    {"train", "buffer_size", KEY_COUNT, AT(train.buffer_size), .maximum = 1e6, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "asynchronous rounds (FedBuff): the ps make a global step of every so many differences, whoever "
+                    "sends them, and nobody waits for others; 0 = rounds are synchronous"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "last global step; 0 = no limit"},
     {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",

@@ -247,7 +247,7 @@ static bool check_unused(const struct config *config, struct error *error)
     static const char *const names[] = {"proximal_mu",    "outer_optimizer",      "outer_learning_rate",
                                         "outer_momentum", "round_weights",        "aggregate",
                                         "trim",           "clip_difference_norm", "participation",
-                                        "over_selection", "round_deadline_secs"};
+                                        "over_selection", "round_deadline_secs",  "buffer_size"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!config_key_is_default(config_key_by_path("train", names[i]), config)) {
             error_set(error, "has no effect while every step is shared; set local_steps above 1, or local_epochs");
@@ -281,6 +281,36 @@ static bool check_asked(const struct config *config, struct error *error)
     return true;
 }
 
+/* Differences that make a step as they come: nobody is asked, nobody waited for, and only their mean is kept. */
+static bool check_buffer(const struct config *config, struct error *error)
+{
+    const struct config_train *train = &config->train;
+    const char *section = "train", *name = "buffer_size";
+    if (train->buffer_size == 0) {
+        return true;
+    }
+    if (config->cluster.issync) {
+        error_set(error, "makes asynchronous rounds: remove issync, or use replicas_to_aggregate or participation");
+    } else if (train->aggregate != AGGREGATE_MEAN) {
+        name = "aggregate";
+        error_set(error, "must see all differences of a round beside each other, and a buffer (buffer_size) keeps "
+                         "their mean alone; use mean");
+    } else if (config_asks_some(train)) {
+        name = "participation";
+        error_set(error, "chooses who makes a round, and with buffer_size whoever is ready does; set it to 1");
+    } else if (train->round_deadline_secs > 0) {
+        name = "round_deadline_secs";
+        error_set(error, "ends a round's wait, and with buffer_size nobody is waited for; set it to 0");
+    } else if (config->cluster.pipeline_depth > 0) {
+        section = "cluster";
+        name = "pipeline_depth";
+        error_set(error, "computes ahead of the answer, and a round (local_steps) begins with its model; set it to 0");
+    } else {
+        return true;
+    }
+    return blame(config, section, name, error);
+}
+
 static bool check_rounds(const struct config *config, struct error *error)
 {
     const char *name = config->train.local_epochs > 0 ? "local_epochs" : "local_steps";
@@ -289,14 +319,15 @@ static bool check_rounds(const struct config *config, struct error *error)
     }
     if (config->train.local_steps > 1 && config->train.local_epochs > 0) {
         error_set(error, "and local_steps both say how long a round is; remove one of the two");
-    } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync) {
-        error_set(error, "makes rounds, which end for all workers together; set issync=1");
+    } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync && config->train.buffer_size == 0) {
+        error_set(error, "makes rounds, which end for all workers together; set issync=1, or buffer_size above 0 for "
+                         "asynchronous ones");
     } else if (config->data.data_sharding == SHARDING_CHIEF) {
         error_set(error, "saves what data_sharding=chief would send: a batch for every step; use disjoint or own");
     } else if (config->train.micro_batches > 1) {
         error_set(error, "cannot be combined with micro_batches; raise batch_size instead");
     } else {
-        return check_asked(config, error);
+        return check_asked(config, error) && check_buffer(config, error);
     }
     return blame(config, "train", name, error);
 }

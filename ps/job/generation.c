@@ -30,6 +30,7 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
     job->began_s = job->told_s = now_s;
     job->test_accuracy = NAN;
     job->message[0] = '\0';
+    job_forget_buffer(job);
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].counts = false;
         job->workers[i].taken_step = -1;

@@ -43,6 +43,9 @@ bool job_check_training(struct job *job, int worker, uint64_t incarnation, uint3
 /* Counts a gradient that is not finite, and tells of some. */
 void job_note_not_finite(struct job *job, int worker);
 
+/* No push waits for its step. */
+void job_forget_buffer(struct job *job);
+
 /* A global step has come: takes up what was scheduled for it. */
 void job_take_due(struct job *job);
 void job_set_end(struct job *job); /* last_step, as the config says */

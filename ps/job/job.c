@@ -33,6 +33,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
     job->told_s = now_s;
     job->ticked_s = now_s;
     job->test_accuracy = NAN;
+    job_forget_buffer(job);
     job->coordinator = placement_first(&model, config->cluster.placement, config->cluster.ps_hosts.count);
     return !config->cluster.issync || job_create_gathering(job, ps, error);
 }
@@ -248,6 +249,18 @@ bool job_ready(struct job *job, double now_s, char message[256])
     return true;
 }
 
+/* What has been gathered for the next step, and how old the last one's differences were. */
+static void describe_buffer(const struct job *job, char message[256])
+{
+    char staleness[96] = "";
+    if (!isnan(job->mean_staleness)) {
+        snprintf(staleness, sizeof staleness, "; those of the last step were %.2f steps old on average",
+                 job->mean_staleness);
+    }
+    snprintf(message, 256, "has %d of %d differences for step %lld%s", job->buffered, job->config.train.buffer_size,
+             (long long)job->global_step, staleness);
+}
+
 void job_describe(struct job *job, double now_s, char message[256])
 {
     if (!job_ready(job, now_s, message)) {
@@ -255,6 +268,8 @@ void job_describe(struct job *job, double now_s, char message[256])
     }
     if (job->message[0] != '\0') {
         snprintf(message, 256, "%s", job->message);
+    } else if (job->state == JOB_TRAINING && job->config.train.buffer_size > 0) {
+        describe_buffer(job, message);
     } else if (job->state == JOB_TRAINING) {
         job_awaited(job, now_s, message);
     }

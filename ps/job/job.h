@@ -11,6 +11,9 @@
  * staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and says so
  * (job_step_applied): only then are the pushes of that step answered.
  *
+ * Asynchronous training: each push that counts is a global step; with train.buffer_size every so many of them are one,
+ * and each ps counts for itself.
+ *
  * Every step needs all ps. A worker that is heard here and cannot reach another ps says so in its heartbeats; from then
  * on it counts as lost, so that nobody waits for it, until it says that it reaches all.
  *
@@ -125,7 +128,7 @@ struct job {
     int worker_count;           /* config_worker_room */
     enum job_state state;
     uint32_t generation;
-    int64_t global_step;   /* pushes accepted, on top of the step that was restored */
+    int64_t global_step;   /* steps that accepted pushes make, on top of the step that was restored */
     int64_t last_step;     /* 0: no bound */
     int64_t epoch_batches; /* of one worker; 0: not known */
     bool started;          /* min_workers were there once, in this generation or before */
@@ -148,6 +151,11 @@ struct job {
     double asked_s;              /* when somebody was asked last for the present round */
     uint64_t changes;            /* counts what a follower has to tell the coordinator */
     bool told_absent;            /* said once that some workers never came */
+
+    /* Asynchronous rounds (train.buffer_size): pushes that wait for the next step, which the last of so many makes. */
+    int buffered;
+    double buffered_staleness; /* of these, all together */
+    double mean_staleness;     /* of those that the last step was made of; NaN: none yet */
 
     double began_s, ended_s, told_s;
     double ticked_s; /* when job_tick was called last */
@@ -209,6 +217,9 @@ struct job_push {
 };
 void job_push(struct job *job, int worker, uint64_t incarnation, const struct job_push *push, double now_s,
               struct verdict *verdict);
+
+/* Would the next push that counts make a step? Always, but with train.buffer_size. */
+bool job_is_about_to_step(const struct job *job);
 
 /*
  * May the answer to this worker's last push go out, or would it get too far ahead of the slowest one (max_staleness)?

@@ -51,7 +51,8 @@ void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoc
     int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate
                                                     : round_share(config->train.participation, workers);
     const bool divided = config->data.data_sharding == SHARDING_DISJOINT && workers > 0;
-    plan_begin_rounds(plan, config, epoch_batches, divided ? workers : 1, cluster->issync ? wanted : 1);
+    const int alone = config->train.buffer_size > 0 ? config->train.buffer_size : 1;
+    plan_begin_rounds(plan, config, epoch_batches, divided ? workers : 1, cluster->issync ? wanted : alone);
 }
 
 int64_t plan_epoch_end(const struct plan *plan, int64_t epoch)

@@ -26,7 +26,8 @@ void plan_begin(struct plan *plan, const struct config *config, int64_t epoch_ba
 
 /*
  * The same for a job of a cluster: a global step is a batch of one worker or, synchronous, of each that is
- * aggregated. With rounds (train.local_steps) a global step is a round: all batches that its workers draw for it.
+ * aggregated. With rounds (train.local_steps) a global step is a round: all batches that its workers draw for it, or,
+ * with train.buffer_size, those behind so many differences.
  */
 void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoch_batches);
 

@@ -1,4 +1,5 @@
 /* Asynchronous pushes, and what every request for parameters has in common: the order of the checks is the protocol. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -95,6 +96,32 @@ void job_note_not_finite(struct job *job, int index)
     }
 }
 
+void job_forget_buffer(struct job *job)
+{
+    job->buffered = 0;
+    job->buffered_staleness = 0;
+    job->mean_staleness = NAN;
+}
+
+bool job_is_about_to_step(const struct job *job)
+{
+    return job->buffered + 1 >= job->config.train.buffer_size;
+}
+
+/* A push counts; true: it makes a step. */
+static bool fill_buffer(struct job *job, int64_t staleness)
+{
+    const bool makes_step = job_is_about_to_step(job);
+    job->buffered++;
+    job->buffered_staleness += (double)staleness;
+    if (makes_step) {
+        const double mean = job->buffered_staleness / job->buffered;
+        job_forget_buffer(job);
+        job->mean_staleness = mean;
+    }
+    return makes_step;
+}
+
 static enum push_outcome decide_new_push(struct job *job, int index, const struct job_push *push)
 {
     struct job_worker *worker = &job->workers[index];
@@ -109,6 +136,9 @@ static enum push_outcome decide_new_push(struct job *job, int index, const struc
     worker->staleness = job->global_step > push->base_step ? job->global_step - push->base_step : 0;
     worker->clock++;
     worker->applied++;
+    if (!fill_buffer(job, worker->staleness)) {
+        return PUSH_APPLIED;
+    }
     job->global_step++;
     job_take_due(job);
     if (job->global_step == job->last_step) {

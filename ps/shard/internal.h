@@ -1,7 +1,7 @@
 /*
  * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and
- * asynchronous pushes, aggregate.c the synchronous steps; layout.c says what lies where, restore.c writes it,
- * snapshot.c keeps it, and schedule.c has what of the config is in force.
+ * asynchronous pushes, buffer.c what gathers several of them for a step, aggregate.c the synchronous steps; layout.c
+ * says what lies where, restore.c writes it, snapshot.c keeps it, and schedule.c has what of the config is in force.
  */
 #ifndef PS_SHARD_INTERNAL_H
 #define PS_SHARD_INTERNAL_H
@@ -52,6 +52,7 @@ struct stage {
     uint64_t known_to;      /* on this connection */
     uint32_t not_finite;
     uint32_t examples;      /* what its worker counts, if examples are weighed */
+    uint32_t staleness;     /* of what is pushed, in steps, where it counts */
     double squares;         /* of the gradient's norm, if it may be clipped */
     float cosine, norm;     /* of the last round that it was part of: to the mean, and in itself */
     struct changes changes; /* being packed */
@@ -69,6 +70,15 @@ struct schedule {
     struct terms now, next;
     bool is_set;  /* there is a next */
     int64_t step; /* from which on it is in force */
+};
+
+/* With train.buffer_size: what waits for the next step. */
+struct buffer {
+    int size;               /* differences that make a step; 0: each push is one */
+    float *mean;            /* [floats]: of those that are here; guarded, as the next, by the block's stripe */
+    unsigned char *present; /* [block_count]: one of them touches this block, or did when the last step was made */
+    int count;              /* of these; guarded, as the next, by the first stripe's lock */
+    double weight;          /* that they have together */
 };
 
 struct shard {
@@ -109,6 +119,7 @@ struct shard {
     float *copies[SHARD_COPIES][STORE_VECTORS]; /* [floats] each; [0]: the plain snapshot's */
     void *order_memory;                         /* the orders' copies; NULL: nothing was ever ordered */
 
+    struct buffer buffer;
     struct aggregate *aggregate; /* with synchronous training */
     struct stage *stages;
     int worker_count;
@@ -150,6 +161,18 @@ static inline bool block_rests(const struct shard *shard, const struct step *ste
 
 /* Moves one block; gradient: where it lies in a vector like the shard's, NULL: absent. */
 void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient);
+
+/* What a push does to the buffer, block by block, on its way through the stripes. */
+struct buffer_turn {
+    bool gathers, begins, makes_step; /* begins: it is the first of its step. Without a buffer each makes a step */
+    float keep, add;                  /* what the mean is multiplied by, and the difference that is added to it */
+};
+/* First stripe locked. */
+struct buffer_turn buffer_take(struct shard *shard, const struct stage *stage);
+void buffer_forget(struct buffer *buffer);
+/* The stripe's blocks; it is locked. */
+void buffer_gather(struct shard *shard, const struct buffer_turn *turn, const struct stage *stage,
+                   const struct stripe *stripe);
 
 /* Where a range lies in the shard's vectors; false if it is not held here as a whole. */
 bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error);

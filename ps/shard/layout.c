@@ -81,7 +81,7 @@ struct layout_plan {
     bool synchronous;
     int vectors, workers;
     size_t vector_bytes, known_bytes, present_bytes, range_bytes, version_bytes, block_bytes, stage_bytes;
-    size_t aggregate_bytes;
+    size_t aggregate_bytes, buffer_bytes;
     size_t total;
 };
 
@@ -109,12 +109,14 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     plan->synchronous = config->cluster.issync;
     plan->aggregate_bytes =
         plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks, plan->workers)) : 0;
+    plan->buffer_bytes = config->train.buffer_size > 0 ? plan->vector_bytes + plan->present_bytes : 0;
     plan->known_bytes =
         config->cluster.wire_dtype != WIRE_FLOAT32 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
     size_t per_worker =
         plan->vector_bytes * (plan->synchronous ? 2 : 1) + plan->known_bytes + plan->present_bytes + plan->range_bytes;
     plan->total = plan->vector_bytes * 2 * (size_t)plan->vectors + plan->block_bytes + plan->version_bytes +
-                  plan->present_bytes + plan->stage_bytes + plan->aggregate_bytes + (size_t)plan->workers * per_worker;
+                  plan->present_bytes + plan->stage_bytes + plan->buffer_bytes + plan->aggregate_bytes +
+                  (size_t)plan->workers * per_worker;
 }
 
 size_t shard_memory(const struct model *model, const struct config *config, int ps)
@@ -167,6 +169,10 @@ static void lay_out(struct shard *shard, const struct layout_plan *plan)
     shard->versions = carve(&memory, plan->version_bytes);
     shard->moved = carve(&memory, plan->present_bytes);
     shard->stages = carve(&memory, plan->stage_bytes);
+    if (plan->buffer_bytes > 0) {
+        shard->buffer.mean = carve(&memory, plan->vector_bytes);
+        shard->buffer.present = carve(&memory, plan->present_bytes);
+    }
     for (int i = 0; i < plan->workers; i++) {
         shard->stages[i].shard = shard;
         shard->stages[i].values = carve(&memory, plan->vector_bytes);
@@ -205,6 +211,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     shard->rounds = config->train;
     shard->has_rounds = config_has_rounds(&config->train);
     shard->weighs_examples = config_has_rounds(&config->train) && config->train.round_weights == WEIGHTS_BY_EXAMPLES;
+    shard->buffer.size = config->train.buffer_size;
     shard->schedule = schedule;
     shard->wire_dtype = config->cluster.wire_dtype != WIRE_FLOAT32 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);

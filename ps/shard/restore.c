@@ -18,6 +18,7 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
     shard->generation = generation;
     atomic_store(&shard->closed, true);
     shard->global_step = 0;
+    buffer_forget(&shard->buffer);
     for (int i = 0; i < shard->stripe_count; i++) {
         shard_walk_on(shard, i, &(struct block_walk){0}, 0);
     }

@@ -33,6 +33,11 @@ double outer_squares(double so_far, const float *values, size_t count)
     return so_far;
 }
 
+double outer_freshness(double staleness)
+{
+    return 1 / sqrt(1 + staleness);
+}
+
 float outer_clip(double squares, double most)
 {
     const double norm = sqrt(squares);

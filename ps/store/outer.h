@@ -38,6 +38,12 @@ static inline float outer_weight(double examples, double all)
  */
 double outer_squares(double so_far, const float *values, size_t count);
 
+/*
+ * What a difference is multiplied by that is so many steps old (train.buffer_size; Nguyen et al., "Federated Learning
+ * with Buffered Asynchronous Aggregation", 2022: FedBuff).
+ */
+double outer_freshness(double staleness);
+
 /* What a difference is multiplied by so that its norm is at most `most` (train.clip_difference_norm). */
 float outer_clip(double squares, double most);
 

@@ -205,7 +205,8 @@ static void put_scalars(struct summary *summary, const struct summary_step *step
     event_scalar(event, "loss", step->cross_entropy + l2);
     event_scalar(event, "cross_entropy", step->cross_entropy);
     event_scalar(event, "l2_loss", l2);
-    event_scalar(event, "learning_rate", schedule_learning_rate(train, step->global_step - 1));
+    const int64_t last = step->global_step > 0 ? step->global_step - 1 : 0; /* a step may take many pushes */
+    event_scalar(event, "learning_rate", schedule_learning_rate(train, last));
     if (!isnan(step->accuracy)) {
         event_scalar(event, "train/accuracy", step->accuracy);
     }

@@ -158,10 +158,11 @@ bool serve_receive_push(struct session *session, struct stage *stage, const stru
     }
 }
 
+/* What only waits for its step, with others, leaves none. */
 static bool may_leave_step(struct session *session, int64_t unused)
 {
     (void)unused;
-    return !server_keeps_step(session->server);
+    return !job_is_about_to_step(&session->server->job) || !server_keeps_step(session->server);
 }
 
 static void note_push(struct server *server, const struct message_push *push, uint32_t staleness)
@@ -209,6 +210,8 @@ static bool answer_push(struct session *session, const struct message_push *push
             return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
         }
     }
+    stage_weigh(stage, push->examples);
+    stage_age(stage, staleness);
     bool there = verdict->outcome == PUSH_APPLIED
                      ? shard_apply(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)
                      : shard_changes(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes);

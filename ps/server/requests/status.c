@@ -196,6 +196,9 @@ static void show_self(struct server *server, struct board *board, const struct m
     numbers->pushed = server->pushes;
     numbers->not_finite = job_not_finite(job);
     numbers->stale = status->dropped - numbers->not_finite;
+    numbers->buffer_size = job->config.train.buffer_size;
+    numbers->buffered = job->buffered;
+    numbers->buffer_staleness = job->mean_staleness;
     numbers->bytes_in = status->bytes_in;
     numbers->bytes_out = status->bytes_out;
     numbers->config_version = (int64_t)status->fleet_version;

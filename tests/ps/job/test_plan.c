@@ -135,6 +135,10 @@ static void a_round_is_a_step(void **state)
     assert_int_equal(plan.batches_per_step, 4 * 3 * 550);
     plan_begin_rounds(&plan, &config, 550, 100, 10); /* 10 of 100 clients */
     assert_int_equal(plan.batches_per_step, 10 * 3 * 6);
+    config.cluster.issync = false;
+    config.train.buffer_size = 7; /* differences, whoever sends them */
+    plan_begin_job(&plan, &config, 550);
+    assert_int_equal(plan.batches_per_step, 7 * 3 * 550);
 }
 
 int main(void)

@@ -109,10 +109,11 @@ void chief_save_taken(struct chief *chief, int64_t global_step)
  */
 static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try)
 {
-    const int workers = chief->options.config->cluster.worker_hosts.count;
+    const int buffer_size = chief->options.config->train.buffer_size, pushes = buffer_size > 0 ? buffer_size : 1;
+    const int64_t under_way = chief->options.config->cluster.worker_hosts.count / pushes;
     int64_t now = atomic_load(&chief->global_step), in_a_moment = (int64_t)(chief->steps_per_s * MOMENT_S);
     int64_t from = now > seen ? now : seen, last = chief->plan.last_step;
-    int64_t ahead = from + (2 + workers + in_a_moment) * try;
+    int64_t ahead = from + (2 + under_way + in_a_moment) * try;
     if (chief->order_count > SHARD_ORDERS_KEPT && chief->orders[chief->order_count - 1].step >= from) {
         int64_t stop = chief->orders[chief->order_count - 1].step;
         last = stop < last ? stop : last;

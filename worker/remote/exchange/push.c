@@ -38,9 +38,10 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
                       const struct push_note *note, struct error *error)
 {
     PROFILE_PEER(SPAN_SEND_PUSH, PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
+    const bool is_buffered = exchange->config->train.buffer_size > 0; /* each ps weighs by its own steps */
     struct message_push push = {.sequence = part->sequence,
                                 .base_version = part->version,
-                                .base_step = note->base_step,
+                                .base_step = is_buffered ? part->global_step : note->base_step,
                                 .token = exchange->config->cluster.issync ? note->base_step : -1,
                                 .local_step = note->local_step,
                                 .examples = note->examples,

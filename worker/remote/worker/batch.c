@@ -41,13 +41,20 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
 static int64_t next_draw(const struct remote_worker *worker, int64_t number)
 {
     return worker->config.cluster.issync ? worker->training.global_step * worker_step_batches(worker) + number
-                                         : worker->first_draw + worker->training.local_step;
+                                         : worker->first_draw + worker->training.local_step + number;
 }
 
 int64_t worker_step_batches(const struct remote_worker *worker)
 {
     const struct config_train *train = &worker->config.train;
     return train->local_epochs > 0 ? train->local_epochs * sampler_epoch_batches(&worker->sampler) : train->local_steps;
+}
+
+int64_t worker_fair_draws(const struct remote_worker *worker)
+{
+    const int64_t size = worker->config.train.buffer_size, pushes = size > 0 ? size : 1; /* of a step */
+    const int64_t own = worker->training.global_step * pushes / worker->config.cluster.worker_hosts.count;
+    return own * worker_step_batches(worker);
 }
 
 /* From the files. */

@@ -133,6 +133,12 @@ bool worker_take_share(struct remote_worker *worker, struct error *error);
 /* Batches that this worker draws for one global step: 1, or those of a round. */
 int64_t worker_step_batches(const struct remote_worker *worker);
 
+/*
+ * Asynchronous: what it would have drawn by now. Workers share the steps, so one that comes late or comes back goes on
+ * about where it would stand.
+ */
+int64_t worker_fair_draws(const struct remote_worker *worker);
+
 /* Batch `number` of them. False: the training is stopped. */
 bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *batch);
 

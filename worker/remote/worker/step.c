@@ -158,7 +158,7 @@ static void account(struct remote_worker *worker, const struct train_result *don
     const double now_s = clock_monotonic_s();
     training_account(&worker->training, done, now_s - begin_s, now_s);
     worker->last_loss = done->last_loss;
-    worker->staleness_sum += worker->staleness;
+    worker->staleness_sum += (double)worker->staleness * (double)done->steps;
     worker->bad_steps = 0;
     look_for_change(worker, (float)worker->last_loss, true);
     if (now_s - worker->vitals_s >= VITALS_S) {

@@ -154,8 +154,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!worker_recall_rest(worker, &training->error)) {
         return training_fail(training);
     }
-    /* Workers share the steps, so a worker that comes late or comes back goes on about where it would stand. */
-    worker->first_draw = training->global_step / worker->config.cluster.worker_hosts.count - training->local_step;
+    worker->first_draw = worker_fair_draws(worker) - training->local_step;
     worker_tell_vitals(worker, STATE_TRAINING);
     if (worker->chief) {
         struct chief_record record;
