@@ -264,6 +264,16 @@ static void draw_rounds(void)
     }
 }
 
+/* Asynchronous rounds, of few enough steps that a slow worker alone gets through them. */
+static void draw_buffer(void)
+{
+    oracle.local_steps = 2 + oracle.seed % 2;
+    oracle.buffer = 1 + oracle.seed / 3 % 3;
+    set("local_steps", "%d", oracle.local_steps);
+    set("buffer_size", "%d", oracle.buffer);
+    set("data_sharding", "own");
+}
+
 static void draw_wire(void)
 {
     oracle.bfloat16 = chance(4) == 0;
@@ -374,8 +384,8 @@ static void draw_cluster(bool rolls)
     set("min_workers", "%d", run.late > 0 ? oracle.listed : 1 + (int)chance(there));
     set("momentum", "0");
     draw_wire();
-    if (!rolls && oracle.synchronous && !oracle.bfloat16 && oracle.seed % 3 == 0) {
-        draw_rounds();
+    if (!rolls && !oracle.bfloat16 && oracle.seed % 3 == 0) {
+        (oracle.synchronous ? draw_rounds : draw_buffer)();
     }
     if (oracle.participation < 1) {
         set("min_replicas", "%d", there > 1 && oracle.seed % 11 == 0 ? 2 : 1);
@@ -383,7 +393,7 @@ static void draw_cluster(bool rolls)
         set("replicas_to_aggregate", "%d", 1 + (int)chance(there));
     } else if (!oracle.synchronous && chance(3) == 0) {
         set("max_staleness", "%d", 1 + (int)chance(4));
-    } else if (!oracle.synchronous && chance(3) == 0) {
+    } else if (!oracle.synchronous && oracle.buffer == 0 && chance(3) == 0) {
         set("pipeline_depth", "%d", 1 + (int)chance(3));
     }
 }

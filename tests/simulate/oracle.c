@@ -17,6 +17,9 @@
  *    restores one goes on in that way;
  *  - a round of some asks as many as it is to, of those who are there, in the order that seed and round say; it is made
  *    of differences of those who were told so, and once its time is over it waits for nobody;
+ *  - in asynchronous rounds every few differences make a step, on each ps in the order in which they come to it: what
+ *    is saved has the bits of one process that adds them up in that order, by examples and age; each is of a model that
+ *    this very ps has had, and what waits for a step is forgotten with its generation;
  *  - what workers found in validations of a step is added up once for each, and is of the model of that step;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
@@ -68,6 +71,10 @@ struct ps_record {
     int push_count;
     int waiting_for_apply;                    /* accepted, and not yet applied */
     int64_t asked_for[WORKERS_MAX_SIMULATED]; /* the last round that a worker was told to take part in; -1: none */
+    float mean[FLOATS]; /* asynchronous rounds: of `gathered` differences, which have `weight` together */
+    int gathered;
+    double weight;
+    int64_t step; /* that they wait for */
 };
 
 /* The run as one process would make it. */
@@ -166,6 +173,12 @@ static struct ps_record *record_here(void)
     return &records[world.here->number];
 }
 
+/* Asynchronous. */
+static int pushes_of_step(void)
+{
+    return oracle.buffer > 0 ? oracle.buffer : 1;
+}
+
 /* --- After every event --- */
 
 void oracle_check(const struct machine *machine)
@@ -189,7 +202,7 @@ void oracle_check(const struct machine *machine)
              (long long)record->seen_step, (long long)job->global_step, job->generation);
     }
     record->seen_step = job->global_step;
-    int64_t made = oracle.synchronous ? record->applied : record->push_count;
+    int64_t made = oracle.synchronous ? record->applied : record->push_count / pushes_of_step();
     if (job->global_step != record->restored_step + made &&
         !(oracle.synchronous && job->global_step + 1 == record->restored_step + made)) {
         fail("%s: the global step is %lld after %lld updates since step %lld", machine->name,
@@ -272,6 +285,7 @@ WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const st
      struct verdict *verdict)
 {
     struct ps_record *record = record_here();
+    const int64_t step = job->global_step;
     __real_job_push(job, worker, incarnation, push, now_s, verdict);
     say("push %llu of worker %d, generation %u: code %u, outcome %d, global step %lld",
         (unsigned long long)push->sequence, worker, push->generation, verdict->code, verdict->outcome,
@@ -283,6 +297,10 @@ WRAP(void, job_push, struct job *job, int worker, uint64_t incarnation, const st
         fail("a push of generation %u is accepted in generation %u", push->generation, record->generation);
     }
     fleet_check_push(worker, incarnation);
+    if (oracle.buffer > 0 && (push->base_step > step || job->workers[worker].staleness != step - push->base_step)) {
+        fail("a difference of step %lld, which comes at step %lld, is said to be %lld steps old",
+             (long long)push->base_step, (long long)step, (long long)job->workers[worker].staleness);
+    }
     if (push->generation == lineage.generation && goes_by[worker] != lineage.preprocessing) {
         fail("a push of worker %d is accepted, whose rows become other inputs than those of generation %u", worker,
              push->generation);
@@ -314,6 +332,9 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     record->restored_step = record->seen_step = global_step;
     record->applied = 0;
     record->push_count = 0;
+    record->gathered = 0;
+    record->weight = 0;
+    record->step = global_step;
     for (int i = 0; i < WORKERS_MAX_SIMULATED; i++) {
         record->asked_for[i] = -1;
     }
@@ -516,12 +537,61 @@ WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *
     } else {
         push->applied = true;
     }
-    if (changes->global_step > record->restored_step + record->push_count) {
+    if (changes->global_step > record->restored_step + record->push_count / pushes_of_step()) {
         fail("the shard is at step %lld, and only %d pushes were accepted since step %lld",
              (long long)changes->global_step, record->push_count, (long long)record->restored_step);
     }
     return true;
 }
+
+/* --- Asynchronous rounds --- */
+
+static void make_step(struct ps_record *record, const struct shard_block *block)
+{
+    for (size_t at = block->first; at < block->first + block_extent(block); at++) {
+        reference.parameters[record->step + 1][at] = reference.parameters[record->step][at] - record->mean[at];
+    }
+}
+
+/* One more difference, float by float, into the mean of those that wait; the last of them makes a step of it. */
+static void gather(struct ps_record *record, const struct shard *shard, const struct stage *stage, int worker)
+{
+    const double own = oracle_examples(worker), all = record->weight + own;
+    const float keep = (float)(record->weight / all), add = (float)(own / all / sqrt(1.0 + stage->staleness));
+    const bool is_last = record->gathered + 1 == oracle.buffer;
+    for (size_t i = 0; i < shard->block_count; i++) {
+        const struct shard_block *block = &shard->blocks[i];
+        for (size_t k = 0; k < block_extent(block); k++) {
+            const float value = stage->present[i] ? stage->values[block->local + k] : 0;
+            float *mean = &record->mean[block->first + k];
+            *mean = record->gathered > 0 ? keep * *mean + add * value : add * value;
+        }
+        if (is_last && record->step + 1 < ORACLE_MAX_STEPS) {
+            make_step(record, block);
+        }
+    }
+    record->gathered = is_last ? 0 : record->gathered + 1;
+    record->weight = is_last ? 0 : all;
+    record->step += is_last;
+    reference.step = record->step > reference.step ? record->step : reference.step;
+}
+
+/* In the order in which shards take them, with the first stripe locked. */
+WRAP(struct buffer_turn, buffer_take, struct shard *shard, const struct stage *stage)
+{
+    struct ps_record *record = record_here();
+    const struct buffer_turn turn = __real_buffer_take(shard, stage);
+    if (oracle.buffer > 0 && shard->generation == reference.generation && shard->generation == record->generation) {
+        if (turn.makes_step != (record->gathered + 1 == oracle.buffer)) {
+            fail("difference %d of step %lld %s the step, which is to be made of %d", record->gathered + 1,
+                 (long long)record->step, turn.makes_step ? "makes" : "does not make", oracle.buffer);
+        }
+        gather(record, shard, stage, (int)(stage - shard->stages));
+    }
+    return turn;
+}
+
+/* --- What is sent, and answered --- */
 
 /* A gradient that is sent again keeps its number, or it could not be told from the next one. (What has no loss is none:
  * a worker whose own is not finite says so, again and again.) */
@@ -554,7 +624,8 @@ static void check_answer(const struct channel *channel, const struct message_pus
         !record->restored || record->job->state == JOB_RESTORING || record->job->generation != record->generation) {
         return; /* the worker is told by the frame's generation, and joins again */
     }
-    if (pushed->global_step > record->restored_step + record->applied) {
+    const int64_t made = oracle.synchronous ? record->applied : record->applied / pushes_of_step();
+    if (pushed->global_step > record->restored_step + made) {
         fail("an answer tells of step %lld, and the shard has made %lld since %lld", (long long)pushed->global_step,
              (long long)record->applied, (long long)record->restored_step);
     }
@@ -721,7 +792,7 @@ static void check_state(const float *parameters, int64_t step)
              (long long)step);
         return;
     }
-    for (int row = 0; row < ORACLE_ROWS; row++) {
+    for (int row = 0; oracle.buffer == 0 && row < ORACLE_ROWS; row++) { /* old differences count less */
         double sum = 0;
         for (int col = 0; col < ORACLE_COLUMNS; col++) {
             sum += (double)parameters[row * 16 + col];
@@ -732,7 +803,7 @@ static void check_state(const float *parameters, int64_t step)
             return;
         }
     }
-    bool is_known = oracle.synchronous && step >= reference.first_step && step <= reference.step;
+    bool is_known = (oracle.synchronous || oracle.buffer > 0) && step >= reference.first_step && step <= reference.step;
     for (int i = 0; is_known && i < FLOATS; i++) { /* compared as numbers: weights may begin as -0 */
         if (parameters[i] < reference.parameters[step][i] || parameters[i] > reference.parameters[step][i]) {
             fail("float %d of the checkpoint of step %lld is %.9g, and %.9g where one process computes it", i,

@@ -22,7 +22,8 @@ extern struct oracle {
     bool rotten;                                      /* no checkpoint can be read until somebody repairs the disk */
     int local_steps;                                  /* of a round; above 1, each worker has data of its own */
     double participation, over_selection, deadline_s; /* of rounds; participation 1: all are asked */
-    bool has_table;                                   /* workers learn from files of rows, not from pictures */
+    int buffer;     /* asynchronous rounds: differences that make a step; 0: there are none such */
+    bool has_table; /* workers learn from files of rows, not from pictures */
     int64_t last_step;
     int64_t save_steps;
     int seed;                                 /* train.seed */
