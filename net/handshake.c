@@ -101,7 +101,7 @@ bool handshake_connect(struct channel *channel, const struct hello_identity *ide
         return error_set(error, "%s: is not who it was expected to be (role %u, index %d)", name, welcome->role,
                          welcome->index);
     }
-    channel->version = welcome->version;
+    channel->version = peer->version = welcome->version;
     channel->generation = channel->frame.generation;
     fill_peer(peer, member, welcome->incarnation, welcome->fleet_version, welcome->lease_ms, welcome->program,
               welcome->digest);
@@ -175,6 +175,7 @@ static uint16_t find_objection(const struct channel *channel, const struct hello
         return REFUSAL_CONFIG;
     }
     fill_peer(peer, claimed, hello->incarnation, hello->fleet_version, 0, hello->program, hello->digest);
+    peer->version = hello->version_max < PROTOCOL_VERSION_MAX ? hello->version_max : PROTOCOL_VERSION_MAX;
     return rules->admit ? rules->admit(rules->context, peer, message) : 0;
 }
 
@@ -217,8 +218,7 @@ bool handshake_accept(struct channel *channel, const struct hello_identity *iden
         send_refused(channel, reason, message.text, deadline_s, &ignored);
         return error_set(error, "refused %s: %s", address, message.text);
     }
-    uint16_t highest = channel->message.hello.version_max;
-    channel->version = highest < PROTOCOL_VERSION_MAX ? highest : PROTOCOL_VERSION_MAX;
+    channel->version = peer->version;
     connection_rename(channel->connection, &peer->member);
     return send_welcome(channel, identity, deadline_s, error);
 }

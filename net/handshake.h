@@ -44,6 +44,7 @@ uint64_t handshake_new_incarnation(void);
 /* Who the other one is. */
 struct peer {
     struct member member;
+    uint16_t version; /* of the protocol, that both speak */
     uint64_t incarnation;
     uint64_t fleet_version;
     uint32_t lease_ms;

@@ -295,7 +295,7 @@ def test_workers_validate_on_their_own_rows(trainer, tmp_path):
             continue
         assert [each["step"] for each in own] == [30] * 3
         assert [each["is_worst"] for each in own] == ([False, False, True] if name == "odd" else [True, False, False])
-        assert all(event["validators"] == 3 and event["validators_missing"] == 0 for event in found[name])
+        assert [(event["validators"], event["validators_missing"]) for event in found[name]] == [(3, 0)] * 3
         assert found[name][-1]["validation_examples"] == sum(each["examples"] for each in own)
         assert [each["worker"] for each in found[name][-1]["worst_tenth"]] == [2 if name == "odd" else 0]
     assert [event["global_step"] for event in found["workers"]] == [10, 20, 30]

@@ -150,7 +150,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         memcpy(session->program, peer->program, sizeof session->program);
         session->channel->generation = server->job.generation;
         if (session->worker >= 0) {
-            server->tells[session->worker] = session->channel->version >= PROTOCOL_VALIDATIONS;
+            server->tells[session->worker] = peer->version >= PROTOCOL_VALIDATIONS;
             session->next_of_worker = server->sessions_of[session->worker];
             server->sessions_of[session->worker] = session;
         }

@@ -196,6 +196,26 @@ static void role_has_the_last_word(void **state)
     assert_refused(&worker1, &ps_0, &service, REFUSAL_DUPLICATE, "worker 1 is there already");
 }
 
+/* Keeps what it was told, for what a peer may do can depend on its version. */
+static uint16_t keep_version(void *context, const struct peer *peer, struct error *message)
+{
+    (void)message;
+    *(int *)context = peer->version;
+    return 0;
+}
+
+static void role_knows_the_version(void **state)
+{
+    (void)state;
+    int version = 0;
+    struct service service = {.rules = {.admit = keep_version, .context = &version}};
+    const struct outcome outcome = shake(&worker1, &ps_0, &service);
+    assert_true(outcome.welcome && service.accepted);
+    assert_int_equal(version, PROTOCOL_VERSION_MAX);
+    assert_int_equal(outcome.peer.version, PROTOCOL_VERSION_MAX);
+    assert_int_equal(service.peer.version, PROTOCOL_VERSION_MAX);
+}
+
 /* The one who is asked must be who its certificate names, also where any member would do. */
 static void a_certificate_of_another_is_no_welcome(void **state)
 {
@@ -498,6 +518,7 @@ int main(void)
         cmocka_unit_test(future_version),
         cmocka_unit_test(garbage_is_refused),
         cmocka_unit_test(role_has_the_last_word),
+        cmocka_unit_test(role_knows_the_version),
         cmocka_unit_test(a_certificate_of_another_is_no_welcome),
         cmocka_unit_test(a_certificate_of_another_is_refused),
         cmocka_unit_test(calls),

@@ -377,7 +377,8 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
     struct server *server = &serving.server;
     struct session *session = &one->session;
     static uint64_t number;
-    const struct peer peer = {.member = *who, .incarnation = incarnation, .program = "trainer"};
+    const struct peer peer = {
+        .member = *who, .version = PROTOCOL_VERSION_MAX, .incarnation = incarnation, .program = "trainer"};
     struct error message;
     uint16_t refusal = 0;
     serving_connect(one);
@@ -397,7 +398,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->base.number = ++number;
         session->channel->generation = server->job.generation;
         if (session->worker >= 0) {
-            server->tells[session->worker] = session->channel->version >= PROTOCOL_VALIDATIONS;
+            server->tells[session->worker] = peer.version >= PROTOCOL_VALIDATIONS;
         }
         session->base.admitted = one->open = true;
     }
