@@ -279,6 +279,27 @@ def test_members_are_sorted_and_found(chromium, folder):
         chromium.wait_until("!byId('member-dialog').open")
 
 
+def test_the_worst_tenth_has_names(chromium, folder):
+    """Of workers that validate on rows of their own: those of the last model alone, the worst first."""
+    run = Run(workers=30)
+    for i, member in enumerate(run.members[1:]):
+        member["validation"] = {"examples": 60 + i, "step": 100, "score": 0.9, "is_worst": False}
+    for task, score, step in ((3, 0.61, 100), (7, 0.5812, 100), (9, 0.6, 100), (11, 0.2, 90)):
+        run.members[1 + task]["validation"].update(score=score, step=step, is_worst=True)
+    del run.members[1 + 12]["validation"]
+    with Member(folder, run) as member:
+        opened(chromium, member)
+        chromium.wait_until("document.body.innerText.includes('Worst tenth')")
+        text = chromium.run("byId('metrics').innerText")
+        assert "worker 7 58.12% of 67, worker 9 60.00% of 69, worker 3 61.00% of 63" in text, text
+        assert "worker 11" not in text
+        turn_to(chromium, "members")
+        for _ in range(2):  # a first click puts the best first
+            chromium.run("document.querySelector('#member-head [data-key=own_score] button').click()")
+        assert names(chromium)[:4] == ["worker 11", "worker 7", "worker 9", "worker 3"]
+        assert "20.00% *" in chromium.text() and "58.12% *" in chromium.text()
+
+
 def test_a_run_that_restarts(chromium, folder, screenshots):
     run = fleet()
     with Member(folder, run, interval=0.2) as member:

@@ -558,6 +558,8 @@ function fillFacts(box, facts) {
     });
 }
 
+const NAMED_WORST = 5;
+
 // Of the last validation, the one that decides first.
 function metricsNow() {
     const metric = runOf().metric;
@@ -607,8 +609,15 @@ function drawInShort() {
         saved.failed ? ['Failed', count(saved.failed), 'bad'] : null,
     ]);
     const metrics = metricsNow();
-    byId('metrics-panel').hidden = metrics.length < 2;
-    fillFacts(byId('metrics'), metrics.map(([name, value]) => [titled(name), metricText(name, value), 'number']));
+    const worst = worstTenth();
+    byId('metrics-panel').hidden = metrics.length < 2 && !worst.length;
+    fillFacts(byId('metrics'), [
+        ...metrics.map(([name, value]) => [titled(name), metricText(name, value), 'number']),
+        worst.length ? ['Worst tenth', worst.slice(0, NAMED_WORST).map(member =>
+            `${nameOf(member)} ${metricText(word(runOf().metric), member.validation.score)} of ` +
+            `${count(member.validation.examples)}`).join(', ') + (worst.length > NAMED_WORST
+            ? ` and ${count(worst.length - NAMED_WORST)} more` : '')] : null,
+    ]);
     drawEvents(byId('events-short'), events().slice(-8), true);
 }
 
@@ -653,6 +662,19 @@ const ofRounds = (key, title, show = count) => ({key: `rounds_${key}`, title, is
     order: member => member.rounds?.[key]});
 const words = (key, title, show = word) => ({key, title, text: member => show(member[key])});
 
+// How the model fares on a worker's own rows; a star: of the worst tenth of those who tried that model.
+const ownScore = ({validation: own}) => (own ? metricText(word(runOf().metric), own.score) + (own.is_worst ? ' *' : '')
+    : NONE);
+
+// The workers whose own rows the last model that was validated fares worst on, the worst first.
+function worstTenth() {
+    const told = members().filter(member => member.validation);
+    const last = Math.max(...told.map(member => member.validation.step));
+    const sign = runOf().metric_goal === 'min' ? -1 : 1;
+    return told.filter(({validation: own}) => own.step === last && own.is_worst)
+        .sort((a, b) => sign * (a.validation.score - b.validation.score));
+}
+
 const COLUMNS = [
     {key: 'name', title: 'Member', text: nameOf, order: m => (roleRank[m.role] ?? 9) * 1e9 + (Number(m.task) || 0)},
     {key: 'state', title: 'State', text: stateOf, order: stateOf},
@@ -667,6 +689,9 @@ const COLUMNS = [
     ofRounds('late', 'Late'),
     ofRounds('missed', 'Missed'),
     ofRounds('cosine', 'Cosine', value => fixed(value, 3)),
+    {key: 'own_score', title: 'Own score', isNumber: true, text: ownScore, order: member => member.validation?.score},
+    {key: 'own_rows', title: 'Own rows', isNumber: true, text: member => count(member.validation?.examples),
+        order: member => member.validation?.examples},
     digits('retries', 'Retries'),
     digits('memory_bytes', 'Memory', bytes),
     digits('cpu_percent', 'CPU', percent),
