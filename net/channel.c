@@ -22,9 +22,9 @@ void channel_close(struct channel *channel)
     *channel = (struct channel){.connection = NULL};
 }
 
-bool channel_rest(struct channel *channel)
+bool channel_rest(struct channel *channel, struct connection_spare *spare)
 {
-    if (channel->bulk_left > 0 || !connection_rest(channel->connection)) {
+    if (channel->bulk_left > 0 || !connection_rest(channel->connection, spare)) {
         return false;
     }
     free(channel->received.bytes);
@@ -33,9 +33,9 @@ bool channel_rest(struct channel *channel)
     return true;
 }
 
-bool channel_resume(struct channel *channel, struct error *error)
+bool channel_resume(struct channel *channel, struct connection_spare *spare, struct error *error)
 {
-    return connection_resume(channel->connection, error);
+    return connection_resume(channel->connection, spare, error);
 }
 
 static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)
@@ -105,6 +105,19 @@ static bool drop_bulk(struct channel *channel, double deadline_s, struct error *
         }
     }
     return true;
+}
+
+bool channel_has_frame(const struct channel *channel, uint16_t *type)
+{
+    const uint8_t *bytes;
+    struct frame frame;
+    struct error error;
+    const size_t there = connection_peek(channel->connection, &bytes);
+    if (channel->bulk_left > 0 || there < FRAME_HEADER || !frame_decode(bytes, &frame, &error)) {
+        return false;
+    }
+    *type = frame.type;
+    return frame.bulk_bytes == 0 && there - FRAME_HEADER >= frame.message_bytes;
 }
 
 /* The bytes of one frame up to its bulk, into channel->frame and channel->received. */

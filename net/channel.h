@@ -45,9 +45,12 @@ struct channel {
 void channel_open(struct channel *channel, struct connection *connection);
 void channel_close(struct channel *channel); /* also fine on one that is closed, or all zeros */
 
+/* After connection_wait: is there a whole frame without bulk, so that to receive it takes no waiting? Of what type? */
+bool channel_has_frame(const struct channel *channel, uint16_t *type);
+
 /* As connection_rest and connection_resume; channel->message is gone then. */
-bool channel_rest(struct channel *channel);
-bool channel_resume(struct channel *channel, struct error *error);
+bool channel_rest(struct channel *channel, struct connection_spare *spare);
+bool channel_resume(struct channel *channel, struct connection_spare *spare, struct error *error);
 
 /* Sends a frame of its own: a whole request or answer without bulk. */
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, const void *message,

@@ -224,18 +224,28 @@ bool transport_flush(struct connection *connection, double started_s, double dea
     return send_parts(connection, &part, part.iov_len > 0, started_s, deadline_s, error);
 }
 
-static bool take_buffers(struct connection *connection)
+/* spare: as for connection_resume. */
+static bool take_buffers(struct connection *connection, struct connection_spare *spare)
 {
-    uint8_t *buffers = malloc(2 * (size_t)CONNECTION_BUFFER);
+    uint8_t *buffers = spare && spare->bytes ? spare->bytes : malloc(2 * (size_t)CONNECTION_BUFFER);
+    if (spare) {
+        spare->bytes = NULL;
+    }
     connection->in = buffers;
     connection->out = buffers ? buffers + CONNECTION_BUFFER : NULL;
     return buffers;
 }
 
+void connection_spare_free(struct connection_spare *spare)
+{
+    free(spare->bytes);
+    spare->bytes = NULL;
+}
+
 static struct connection *create(int fd, const char *peer, const struct wake *wake)
 {
     struct connection *connection = calloc(1, sizeof *connection);
-    if (!connection || !take_buffers(connection)) {
+    if (!connection || !take_buffers(connection, NULL)) {
         free(connection);
         return NULL;
     }
@@ -248,23 +258,32 @@ static struct connection *create(int fd, const char *peer, const struct wake *wa
     return connection;
 }
 
-bool connection_rest(struct connection *connection)
+bool connection_is_empty(const struct connection *connection)
+{
+    return connection->in_end == connection->in_start && connection->transport->pending(connection, NULL) == 0 &&
+           connection->out_end == connection->out_start &&
+           (!connection->transport->gathered || connection->transport->gathered(connection) == 0);
+}
+
+bool connection_rest(struct connection *connection, struct connection_spare *spare)
 {
     assert(connection->state == CONNECTION_OPEN);
-    if (connection->in_end > connection->in_start || connection->transport->pending(connection) > 0 ||
-        connection->out_end > connection->out_start ||
-        (connection->transport->gathered && connection->transport->gathered(connection) > 0)) {
+    if (!connection_is_empty(connection)) {
         return false;
     }
-    free(connection->in);
+    if (spare && !spare->bytes) {
+        spare->bytes = connection->in;
+    } else {
+        free(connection->in);
+    }
     connection->in = connection->out = NULL;
     connection->in_start = connection->in_end = connection->out_start = connection->out_end = 0;
     return true;
 }
 
-bool connection_resume(struct connection *connection, struct error *error)
+bool connection_resume(struct connection *connection, struct connection_spare *spare, struct error *error)
 {
-    return connection->in || take_buffers(connection) ||
+    return connection->in || take_buffers(connection, spare) ||
            error_set(error, "out of memory for the connection with %s", connection->name);
 }
 
@@ -357,7 +376,7 @@ void connection_close(struct connection *connection)
     if (!connection) {
         return;
     }
-    if (connection->state == CONNECTION_OPEN && !connection->in && !take_buffers(connection)) {
+    if (connection->state == CONNECTION_OPEN && !connection->in && !take_buffers(connection, NULL)) {
         connection->state = CONNECTION_BROKEN; /* without memory there is no goodbye */
     }
     connection->transport->close(connection, connection->state == CONNECTION_OPEN);
@@ -477,7 +496,7 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
         if (got == TRANSPORT_FAILED) {
             return false;
         }
-        if (got == TRANSPORT_END || connection->transport->pending(connection) > 0) {
+        if (got == TRANSPORT_END || connection->transport->pending(connection, NULL) > 0) {
             return true;
         }
         enum wake_result how = late ? WAKE_TIMEOUT : wake_wait(connection->fd, POLLIN, connection->wake, deadline_s);
@@ -487,6 +506,11 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
         }
         late = clock_monotonic_s() >= deadline_s;
     }
+}
+
+size_t connection_peek(const struct connection *connection, const uint8_t **bytes)
+{
+    return connection->transport->pending(connection, bytes);
 }
 
 void connection_set_idle_timeout(struct connection *connection, double seconds)
@@ -564,8 +588,11 @@ static ptrdiff_t plain_read(struct connection *connection, void *bytes, size_t s
     return (ptrdiff_t)taken;
 }
 
-static size_t plain_pending(const struct connection *connection)
+static size_t plain_pending(const struct connection *connection, const uint8_t **bytes)
 {
+    if (bytes) {
+        *bytes = connection->in + connection->in_start;
+    }
     return connection->in_end - connection->in_start;
 }
 

@@ -77,13 +77,23 @@ bool connection_flush(struct connection *connection, double deadline_s, struct e
 /* Waits until a read would find something (data, an end or an error). *ready: false after the deadline or a wake. */
 bool connection_wait(struct connection *connection, double deadline_s, bool *ready, struct error *error);
 
+/* What a read would find in memory, as far as it is known after a wait: so many bytes; *bytes: where they are. */
+size_t connection_peek(const struct connection *connection, const uint8_t **bytes);
+
 /*
  * Gives the buffers back, if nothing lies in them. False: something does, half a record perhaps, whose rest has to be
  * waited for with connection_wait. A connection that rests is good for connection_resume, connection_close, and what is
  * asked about it below. To resume where it does not rest is fine; it fails where there is no memory, and it rests on.
+ * spare, which may be NULL, keeps the buffers of one that rests for the next that resumes: to map and unmap memory
+ * costs as much as the answer to a heartbeat.
  */
-bool connection_rest(struct connection *connection);
-bool connection_resume(struct connection *connection, struct error *error);
+struct connection_spare {
+    uint8_t *bytes; /* NULL: none */
+};
+bool connection_is_empty(const struct connection *connection); /* so that it may rest */
+bool connection_rest(struct connection *connection, struct connection_spare *spare);
+bool connection_resume(struct connection *connection, struct connection_spare *spare, struct error *error);
+void connection_spare_free(struct connection_spare *spare);
 
 /*
  * From now on a wait also ends, as if its deadline had passed, when the peer gave no sign of life for so long: nothing

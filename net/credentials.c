@@ -209,6 +209,18 @@ void credentials_free(struct credentials *credentials)
     free(credentials);
 }
 
+uint64_t credentials_identity(const struct credentials *credentials)
+{
+    uint8_t hash[crypto_generichash_BYTES_MIN];
+    uint64_t identity = 0;
+    if (credentials->member.role != MEMBER_NONE) {
+        const mbedtls_x509_buf *public_key = &credentials->own.pk_raw;
+        crypto_generichash(hash, sizeof hash, public_key->p, public_key->len, NULL, 0);
+        memcpy(&identity, hash, sizeof identity);
+    }
+    return identity;
+}
+
 struct member credentials_member(const struct credentials *credentials)
 {
     return credentials->member;

@@ -16,6 +16,7 @@
 #define NET_CREDENTIALS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/error.h"
 #include "net/member.h"
@@ -31,6 +32,12 @@ void credentials_free(struct credentials *credentials); /* NULL is fine */
 
 /* Whom the certificate names; MEMBER_NONE for a fleet key, which may be anybody. */
 struct member credentials_member(const struct credentials *credentials);
+
+/*
+ * What tells the holder of this key from others: a hash of its public half, so that a new certificate for the same key
+ * changes nothing; 0 for a fleet key, which all hold.
+ */
+uint64_t credentials_identity(const struct credentials *credentials);
 
 /* What this member makes passes with, and checks those of others with (net/pass.h); as long as the credentials. */
 const struct pass_keys *credentials_passes(const struct credentials *credentials);

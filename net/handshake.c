@@ -43,6 +43,12 @@ static bool member_is_sane(uint8_t role, int32_t index)
     return (role == MEMBER_PS || role == MEMBER_WORKER) && index >= 0 && index <= MEMBER_MAX_INDEX;
 }
 
+/* It has no number yet, and comes to ask for one. */
+static bool has_no_number(const struct message_hello *hello)
+{
+    return hello->role == MEMBER_WORKER && hello->index == MEMBER_ANY_INDEX && hello->digest[0] == '\0';
+}
+
 /* True if the certificate, where it names somebody, names this one. */
 static bool credential_covers(const struct connection *connection, const struct member *claimed)
 {
@@ -126,7 +132,7 @@ static uint16_t find_objection(const struct channel *channel, const struct hello
     const struct message_hello *hello = &channel->message.hello;
     char our_name[MEMBER_TEXT], their_name[MEMBER_TEXT], expected_name[MEMBER_TEXT];
     member_format(&identity->member, ' ', our_name);
-    if (!member_is_sane(hello->role, hello->index)) {
+    if (!member_is_sane(hello->role, hello->index) && !has_no_number(hello)) {
         return objection(REFUSAL_MEMBER, message, "there is no member with role %u and index %d", hello->role,
                          hello->index);
     }

@@ -67,7 +67,10 @@ struct handshake_rules {
      */
     void (*describe_difference)(void *context, const char *their_name, const char *theirs, const char *our_name,
                                 const char *ours, struct error *message);
-    /* A peer without a digest may ask, and no more: to see to that is up to who admits it. */
+    /*
+     * A peer without a digest may ask, and no more: to see to that is up to who admits it. It may be a worker without a
+     * number (MEMBER_ANY_INDEX), too.
+     */
     /* Is a digest other than ours fine, for it is that of a version which is coming or going? NULL: none is. */
     bool (*knows)(void *context, const char *digest);
     /* The last word: 0 to welcome the peer, or an enum refusal with a message. NULL: all are welcome. */

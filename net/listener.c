@@ -40,7 +40,10 @@ static const double ROUSE_S = 0.5;   /* between two looks for sessions whose tim
 struct attendant {
     pthread_t thread;
     struct listener *listener;
-    struct attendant *next; /* ended */
+    struct connection_spare spare;
+    pthread_cond_t call;
+    bool called;
+    struct attendant *next, *before; /* that waits for a call, or ended */
 };
 
 struct ready {
@@ -69,10 +72,12 @@ struct listener {
         struct pending *waits; /* [room]: a ring */
         int room, first, count;
     } lobby;
-    int threads, serving;         /* the others look for a session, or will once they have begun to run */
-    int working;                  /* that serve a session after a rest, and do not wait for others */
-    struct attendant *ended;      /* to be joined */
-    pthread_cond_t work, no_more; /* a session is ready, or all is over; a thread ended */
+    int threads, serving;      /* the others look for a session, or will once they have begun to run */
+    int working;               /* that serve a session after a rest, and do not wait for others */
+    struct attendant *waiting; /* for a call: the last one to begin is called first, for it has the warmest caches */
+    struct attendant *ended;   /* to be joined */
+    struct connection_spare spare; /* of the owner's thread */
+    pthread_cond_t no_more;        /* a thread ended */
     bool ending, over;
     uint64_t bytes_in, bytes_out; /* of connections that ended */
     pthread_cond_t left;          /* a session is gone */
@@ -138,6 +143,21 @@ static void complain(struct listener *listener, double now_s, bool last)
 
 static void *attend(void *context);
 
+static void create_condition(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static void free_attendant(struct attendant *attendant)
+{
+    pthread_cond_destroy(&attendant->call);
+    free(attendant);
+}
+
 static bool start_thread(struct listener *listener)
 {
     pthread_attr_t attributes;
@@ -146,22 +166,42 @@ static bool start_thread(struct listener *listener)
         return false;
     }
     attendant->listener = listener;
+    create_condition(&attendant->call);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, listener->options.stack_size);
     const bool started = pthread_create(&attendant->thread, &attributes, attend, attendant) == 0;
     pthread_attr_destroy(&attributes);
     listener->threads += started;
     if (!started) {
-        free(attendant);
+        free_attendant(attendant);
     }
     return started;
+}
+
+static void stop_waiting(struct attendant *attendant)
+{
+    *(attendant->before ? &attendant->before->next : &attendant->listener->waiting) = attendant->next;
+    if (attendant->next) {
+        attendant->next->before = attendant->before;
+    }
+}
+
+/* One of those that wait; where there is none, those who are on their way here find what is ready. */
+static void call_one(struct listener *listener)
+{
+    struct attendant *attendant = listener->waiting;
+    if (attendant) {
+        stop_waiting(attendant);
+        attendant->called = true;
+        pthread_cond_signal(&attendant->call);
+    }
 }
 
 /* Sees to it that the session that has been ready for longest is taken by somebody. False: there is no thread. */
 static bool call_thread(struct listener *listener, bool at_once)
 {
     if (listener->ready.count <= listener->threads - listener->serving) {
-        pthread_cond_signal(&listener->work);
+        call_one(listener);
         return true;
     }
     return (!at_once && listener->working >= LISTENER_THREADS) || start_thread(listener);
@@ -304,7 +344,7 @@ static void end_session(struct listener_session *session)
     listener->free = session;
     listener->newcomers[session->member] -= !session->admitted;
     listener->here--;
-    listener->serving--;
+    listener->serving -= !session->glanced;
     call_in(listener);
     pthread_cond_broadcast(&listener->left);
     unlock(listener);
@@ -354,14 +394,14 @@ static bool rest(struct listener_session *session)
     lock(listener);
     listener_waits(session, true);
     if (session->roused || session->cut) {
-        listener->serving--;
+        listener->serving -= !session->glanced;
         make_ready(session);
     } else {
         good = door_rest(&listener->door, session->fd, session, !session->deaf);
         if (good) {
             session->life = SESSION_RESTS;
             listener->timed += session->rouse_s < INFINITY;
-            listener->serving--;
+            listener->serving -= !session->glanced;
         }
     }
     unlock(listener);
@@ -379,15 +419,28 @@ static void serve_once(struct listener_session *session, bool fresh)
 }
 
 /* Waits, locked, for a session to serve; NULL: there was none for long, or all is over. */
-static struct listener_session *await_session(struct listener *listener)
+static struct listener_session *await_session(struct attendant *attendant)
 {
+    struct listener *listener = attendant->listener;
     struct listener_session *session;
     struct timespec until;
     int result = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)IDLE_S;
     while (!(session = take_first(&listener->ready)) && result == 0 && !listener->over) {
-        result = pthread_cond_timedwait(&listener->work, listener->options.lock, &until);
+        attendant->called = false;
+        attendant->before = NULL;
+        attendant->next = listener->waiting;
+        if (attendant->next) {
+            attendant->next->before = attendant;
+        }
+        listener->waiting = attendant;
+        while (!attendant->called && result == 0) {
+            result = pthread_cond_timedwait(&attendant->call, listener->options.lock, &until);
+        }
+        if (!attendant->called) {
+            stop_waiting(attendant);
+        }
     }
     return session;
 }
@@ -398,18 +451,20 @@ static void *attend(void *context)
     struct listener *listener = attendant->listener;
     struct listener_session *session;
     lock(listener);
-    while ((session = await_session(listener))) {
+    while ((session = await_session(attendant))) {
         const bool fresh = session->fresh;
         session->life = SESSION_SERVED;
+        session->spare = &attendant->spare;
         session->since_s = clock_monotonic_s();
         listener->serving++;
-        session->fresh = session->roused = session->deaf = false;
+        session->fresh = session->roused = session->deaf = session->glanced = false;
         session->rouse_s = INFINITY;
         listener_waits(session, fresh); /* in its handshake it waits for its peer, mostly */
         unlock(listener);
         serve_once(session, fresh);
         lock(listener);
     }
+    connection_spare_free(&attendant->spare);
     listener->threads--;
     attendant->next = listener->ended;
     listener->ended = attendant;
@@ -429,7 +484,7 @@ static void tidy_up(struct listener *listener)
     while (ended) {
         struct attendant *next = ended->next;
         pthread_join(ended->thread, NULL);
-        free(ended);
+        free_attendant(ended);
         ended = next;
     }
 }
@@ -522,7 +577,7 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
     }
     session->life = SESSION_READY;
     put_last(&listener->ready, session);
-    pthread_cond_signal(&listener->work);
+    call_one(listener);
     listener->here++;
     listener->newcomers[member]++;
     return true;
@@ -667,17 +722,47 @@ static bool take_those_who_come(struct listener *listener)
     return true;
 }
 
+/* One that rested, and goes on: at once, if it takes no waiting, else by a thread. */
+static void go_on(struct listener *listener, struct listener_session *session)
+{
+    enum listener_glance how = GLANCE_SERVE;
+    lock(listener);
+    const bool rested = session->life == SESSION_RESTS;
+    if (rested && (!listener->options.glance || session->cut)) {
+        make_ready(session);
+    }
+    const bool glances = rested && session->life == SESSION_RESTS;
+    if (glances) {
+        listener->timed -= session->rouse_s < INFINITY;
+        session->life = SESSION_SERVED;
+        session->since_s = clock_monotonic_s();
+        session->spare = &listener->spare;
+        session->roused = session->deaf = false;
+        session->glanced = true;
+        session->rouse_s = INFINITY;
+    }
+    unlock(listener);
+    if (!glances) {
+        return;
+    }
+    how = listener->options.glance(session);
+    if (how == GLANCE_SERVE) {
+        lock(listener);
+        listener_waits(session, true);
+        make_ready(session);
+        unlock(listener);
+    } else if (how == GLANCE_ENDS || !rest(session)) {
+        end_session(session);
+    }
+}
+
 /* Those that rested, and go on. */
 static void take_stirred(struct listener *listener)
 {
     struct listener_session *session;
-    lock(listener);
     while ((session = door_stirred(&listener->door))) {
-        if (session->life == SESSION_RESTS) {
-            make_ready(session);
-        }
+        go_on(listener, session);
     }
-    unlock(listener);
 }
 
 /* One more thread, where those that there are keep somebody waiting. True: somebody waits. */
@@ -692,16 +777,25 @@ static bool help_slow_threads(struct listener *listener, double now_s)
     return first;
 }
 
-static void rouse_those_due(struct listener *listener, double now_s)
+/* The next one from *i on that rests until now; NULL: there are no more. */
+static struct listener_session *next_due(struct listener *listener, int *i, double now_s)
 {
+    struct listener_session *due = NULL;
     lock(listener);
-    for (int i = 0; i < listener->used && listener->timed > 0; i++) {
-        struct listener_session *session = session_at(listener, i);
-        if (session->life == SESSION_RESTS && now_s >= session->rouse_s) {
-            make_ready(session);
-        }
+    while (*i < listener->used && listener->timed > 0 && !due) {
+        struct listener_session *session = session_at(listener, (*i)++);
+        due = session->life == SESSION_RESTS && now_s >= session->rouse_s ? session : NULL;
     }
     unlock(listener);
+    return due;
+}
+
+static void rouse_those_due(struct listener *listener, double now_s)
+{
+    struct listener_session *session;
+    for (int i = 0; (session = next_due(listener, &i, now_s));) {
+        go_on(listener, session);
+    }
 }
 
 static void look_after_all(struct listener *listener, double now_s)
@@ -810,17 +904,20 @@ bool listener_peer_hung_up(const struct listener_session *session)
 /* --- Beginning and end --- */
 
 /* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
-static void allow_files(int files)
+static void allow_files(int files, int likely)
 {
     struct rlimit limit;
-    rlim_t wanted = (rlim_t)files + SPARE_FILES;
+    const rlim_t wanted = (rlim_t)files + SPARE_FILES;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) {
         return;
     }
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
-        log_warning("only %lu files may be open, and %d connections could be: raise the limit (ulimit -n)",
-                    (unsigned long)limit.rlim_cur, files);
+    const struct rlimit raised = {.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted,
+                                  .rlim_max = limit.rlim_max};
+    limit = setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised : limit;
+    if (limit.rlim_cur < (rlim_t)likely + SPARE_FILES) {
+        log_warning("only %lu files may be open, and %d connections come once all members are there: those that find "
+                    "no room are turned away; raise the limit (ulimit -Hn, or LimitNOFILE= in a unit of systemd)",
+                    (unsigned long)limit.rlim_cur, likely);
     }
 }
 
@@ -839,7 +936,6 @@ static bool take_memory(struct listener *listener, struct error *error)
 
 bool listener_create(struct listener **out, const struct listener_options *options, struct error *error)
 {
-    pthread_condattr_t attributes;
     struct listener *listener = calloc(1, sizeof *listener);
     *out = NULL;
     if (!listener) {
@@ -850,17 +946,13 @@ bool listener_create(struct listener **out, const struct listener_options *optio
     listener->expected = options->expected < LISTENER_SHAKING ? options->expected : LISTENER_SHAKING;
     listener->places = options->members + listener->expected + 2 * LISTENER_SPARE;
     admission_start(&listener->admission, clock_monotonic_s());
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&listener->left, &attributes);
-    pthread_cond_init(&listener->work, &attributes);
-    pthread_cond_init(&listener->no_more, &attributes);
-    pthread_condattr_destroy(&attributes);
+    create_condition(&listener->left);
+    create_condition(&listener->no_more);
     if (!take_memory(listener, error) || !socket_listen(&listener->fd, options->host, options->port, error)) {
         listener_destroy(listener);
         return false;
     }
-    allow_files(listener->places + options->expected + listener->door.room);
+    allow_files(listener->places + options->expected + listener->door.room, options->likely);
     *out = listener;
     return true;
 }
@@ -887,7 +979,9 @@ static void rouse_all(struct listener *listener, bool cut)
 static void end_threads(struct listener *listener)
 {
     listener->over = true;
-    pthread_cond_broadcast(&listener->work);
+    while (listener->waiting) {
+        call_one(listener);
+    }
     while (listener->threads > 0) {
         pthread_cond_wait(&listener->no_more, listener->options.lock);
     }
@@ -945,9 +1039,9 @@ void listener_destroy(struct listener *listener)
         close(listener->fd);
     }
     pthread_cond_destroy(&listener->no_more);
-    pthread_cond_destroy(&listener->work);
     pthread_cond_destroy(&listener->left);
     door_destroy(&listener->door);
+    connection_spare_free(&listener->spare);
     free(listener->lobby.waits);
     free(listener->sessions);
     free(listener);

@@ -3,10 +3,11 @@
  * while it has something to do. A session that has nothing to do rests at the door: without a thread, and without the
  * buffers of its connection.
  *
- * Threads: whoever comes gets one, a new one if none is free. For sessions that go on after a rest LISTENER_THREADS are
- * started at once, so that many who speak at the same time take turns. Those that wait for others, and say so, do not
- * count; nor may who is slow keep others waiting: where none of them is free for LISTENER_SLOW_S, one more is started.
- * There are never more than places.
+ * Threads: whoever comes gets one, a new one if none is free. What takes no waiting the owner's thread does for those
+ * that rest (`glance`). For other sessions that go on after a rest LISTENER_THREADS are started at once, so that many
+ * who speak at the same time take turns. Those that wait for others, and say so, do not count; nor may who is slow keep
+ * others waiting: where none of them is free for LISTENER_SLOW_S, one more is started. There are never more than
+ * places.
  *
  * Who has said nothing yet waits at the door, without a thread. Who shows a pass there (net/credentials.h), as members
  * do, is served at once. All others are strangers, and share little: few handshakes at a time, a small part of one
@@ -43,6 +44,13 @@ enum {
 
 #define LISTENER_SLOW_S 0.005
 
+/* What came of a session that the owner's thread had a look at. */
+enum listener_glance {
+    GLANCE_RESTS, /* all is done, and channel_rest succeeded */
+    GLANCE_SERVE, /* a thread is to serve it */
+    GLANCE_ENDS,
+};
+
 struct listener;
 
 /* One connection. The owner's own struct begins with it. */
@@ -52,6 +60,7 @@ struct listener_session {
     uint64_t number;          /* of the connection: 1, 2, ... */
     /* Used by the thread that serves it alone. */
     struct channel channel;
+    struct connection_spare *spare; /* of that thread, for the channel's rest */
     bool deaf; /* when it rests next, it goes on when its peer hangs up or when it is roused, and for nothing else */
     /* Guarded by the lock. */
     double heard_s; /* when it was admitted; the owner may set it again when something is asked for */
@@ -68,6 +77,7 @@ struct listener_session {
     bool roused;                   /* while it was served: it is to look around before it rests */
     bool waits;                    /* its thread waits for others */
     bool fresh;                    /* nobody has served it yet */
+    bool glanced;                  /* it is served by the owner's thread */
     double since_s, rouse_s;       /* ready, or served; when it is to be roused: INFINITY for never */
     struct listener_session *next; /* ready, or free */
     int fd;
@@ -86,6 +96,7 @@ struct listener_options {
     size_t stack_size;     /* of a thread that serves */
     int members;           /* places for admitted sessions */
     int expected;          /* peers that may well come at the same time */
+    int likely;            /* connections that there are once all are there; where fewer files may be open, it warns */
     void *context;
     /* A session's beginning, all zeros but for what is above: on the owner's thread. Locked. */
     void (*begin)(struct listener_session *session, void *context);
@@ -97,7 +108,12 @@ struct listener_options {
      * it is served again once something comes, or it is roused. The channel must be resumed before it is used.
      */
     bool (*serve)(struct listener_session *session);
-    /* It ends, and was admitted: on a thread that serves. Locked. */
+    /*
+     * On the owner's thread, for a session that rested: does what takes no waiting, if it is that which came, or is due
+     * now. So very many who ask little, and seldom, cost no change of threads. NULL: threads do all.
+     */
+    enum listener_glance (*glance)(struct listener_session *session);
+    /* It ends, and was admitted: on the thread that serves it. Locked. */
     void (*leave)(struct listener_session *session);
 };
 

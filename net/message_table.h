@@ -88,7 +88,10 @@
     MESSAGE(45, validate,      0,            "from the chief: asks what the workers' validations of a step found; "    \
                                              "answered by validation")                                                 \
     MESSAGE(46, validation,    1048576,      "answers validate: one worker's; as many frames as needed, the last one " \
-                                             "flagged and of no worker")
+                                             "flagged and of no worker")                                               \
+    MESSAGE(47, get_place,     0,            "from a worker without a number to ps 0: asks for a free one; answered "  \
+                                             "by place")                                                               \
+    MESSAGE(48, place,         0,            "answers get_place: the worker's number")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -387,6 +390,12 @@
     FIELD(F32,    loss,            0,       "of the last step, NaN if it was not finite; below 0: none")               \
     FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
     FIELD(TEXT,   message,         1024,    "what went wrong; may be empty")
+
+#define MESSAGE_FIELDS_get_place(FIELD)                                                                                \
+    FIELD(U64,    key,             0,       "tells this worker from others, and is the same after a restart; not 0")
+
+#define MESSAGE_FIELDS_place(FIELD)                                                                                    \
+    FIELD(I32,    index,           0,       "of the worker that asked")
 
 #define MESSAGE_FIELDS_rollout(FIELD)                                                                                  \
     FIELD(U8,     order,           9,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore, 5 "    \

@@ -42,8 +42,8 @@ struct transport_table {
     /* Puts what `write` kept back into the out buffer; may be NULL. */
     bool (*finish)(struct connection *connection, struct error *error);
     size_t room;
-    /* The user's bytes that wait in memory. */
-    size_t (*pending)(const struct connection *connection);
+    /* The user's bytes that wait in memory; *bytes, which may be NULL: where they are. */
+    size_t (*pending)(const struct connection *connection, const uint8_t **bytes);
     /* The user's bytes that are not in a record yet; NULL: there are never any. */
     size_t (*gathered)(const struct connection *connection);
     /* Puts a close_reason into the out buffer if there is room (in_order), and frees. */

@@ -110,13 +110,14 @@ static bool create_lists(struct server *server, struct error *error)
     server->held_step = -1;
     server->stage_users = calloc((size_t)workers, sizeof(struct session *));
     server->sessions_of = calloc((size_t)workers, sizeof(struct session *));
+    server->guests_of = calloc((size_t)workers, sizeof(struct session *));
     server->finite = calloc((size_t)workers, sizeof *server->finite);
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
     server->figures = calloc((size_t)workers, sizeof *server->figures);
     server->validations = calloc((size_t)workers, sizeof *server->validations);
     server->tells = calloc((size_t)workers, sizeof *server->tells);
-    return (server->figures && server->sessions_of && server->validations && server->tells && server->stage_users &&
-            server->finite && server->not_finite) ||
+    return (server->figures && server->sessions_of && server->guests_of && server->validations && server->tells &&
+            server->stage_users && server->finite && server->not_finite) ||
            error_set(error, "out of memory");
 }
 
@@ -155,6 +156,7 @@ static void destroy(struct server *server)
     free(server->not_finite);
     free(server->finite);
     free(server->stage_users);
+    free(server->guests_of);
     free(server->sessions_of);
 }
 

@@ -42,6 +42,8 @@ enum {
     /* One more, and the one that said nothing for longest is cut: a member's links may have died without a word. */
     SERVER_CONNECTIONS_PER_WORKER = 6,
     SERVER_CONNECTIONS_PER_PS = 6,
+    SERVER_CONNECTIONS_OF_WORKER = 3, /* that it has when all is well: pushes and pulls, heartbeats, reports */
+    SERVER_CONNECTIONS_OF_PS = 2,
     SERVER_CONNECTIONS_OF_GUEST = 2, /* a member that reports: one, and the one that it has just lost */
     SERVER_OPERATORS = 32,
     SERVER_FRAME_S = 30,       /* until a message that began has to be there, and an answer to be taken; a peer

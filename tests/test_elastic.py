@@ -1,5 +1,9 @@
 """Workers beyond worker_hosts, where the config lets them join."""
 
+import re
+import subprocess
+
+import protocol
 import pytest
 
 from clusters import Cluster
@@ -35,3 +39,87 @@ def test_otherwise_they_are_refused(run):
     many = ("--elastic=1", "--elastic_workers=16000")
     assert "must be from 0 to 16001 (" in run(*hosts, *many, "--task_index=16002", status=2).stderr
     assert "needs data_sharding shuffled" in run(*hosts, "--elastic=1", "--data_sharding=disjoint", status=2).stderr
+
+
+def number_of(cluster, name):
+    cluster.until(name, lambda text: "says ps 0" in text or '"status"' in text, "a number")
+    return int(re.search(r"this is worker (\d+), says ps 0", cluster.text(name))[1])
+
+
+def test_a_worker_without_a_number_is_given_one(trainer, tmp_path):
+    """The same again after a restart; another one to another worker."""
+    flags = ("--elastic=1", "--elastic_workers=20", "--train_steps=1000000", "--lease_secs=2", "--learning_rate=0.05")
+    with Cluster(trainer, tmp_path, workers=1, flags=flags) as cluster:
+        cluster.start_all()
+        numbers = {}
+        for folder in ("one", "other"):
+            cluster.start("worker auto", f"--train_dir={tmp_path / folder}")
+            numbers[folder] = number_of(cluster, "worker auto")
+            name = f"worker {numbers[folder]}"
+            wait_for(lambda name=name: (cluster.status()[1].get(name, {}).get("local_step") or 0) > 5, "its steps", 30)
+            cluster.members[folder] = cluster.members.pop("worker auto")
+        assert len({0, *numbers.values()}) == 3 and max(numbers.values()) <= 20
+        cluster.kill("one")
+        cluster.start("worker auto", f"--train_dir={tmp_path / 'one'}")
+        assert number_of(cluster, "worker auto") == numbers["one"]
+        name = f"worker {numbers['one']}"
+        wait_for(lambda: (cluster.status()[1][name].get("local_step") or 0) > 5, "its steps again", 30)
+
+
+def test_a_number_by_certificate(trainer, tmp_path):
+    """One that names the worker needs nobody; one for any worker is known by its key, wherever it runs."""
+    keys = tmp_path / "keys"
+    subprocess.run([trainer, "keygen", f"--ca={keys}"], check=True, capture_output=True)
+
+    def keygen(member, name):
+        subprocess.run([trainer, "keygen", f"--ca={keys}", f"--member={member}", f"--out={tmp_path / name}"],
+                       check=True, capture_output=True)
+        return f"--fleet_key={tmp_path / name}"
+
+    flags = ("--elastic=1", "--train_steps=1000000", "--lease_secs=2", "--learning_rate=0.05")
+    with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
+        cluster.start("ps 0", keygen("ps:0", "ps.key"))
+        cluster.start("worker auto", keygen("worker:0", "chief.key"))
+        cluster.until("ps 0", lambda text: re.search(r"worker 0 \([^)]*\) joined", text), "worker 0")
+        cluster.members["chief"] = cluster.members.pop("worker auto")
+        any_worker = keygen("worker", "any.key")
+        cluster.start("worker auto", any_worker)
+        number = number_of(cluster, "worker auto")
+        assert number >= 2
+        cluster.until("ps 0", lambda text: re.search(rf"worker {number} \([^)]*\) joined", text), "the other one")
+        cluster.kill("worker auto")
+        cluster.start("worker auto", any_worker, f"--train_dir={tmp_path / 'elsewhere'}")
+        assert number_of(cluster, "worker auto") == number
+
+
+def test_who_has_no_number_may_ask_for_one_and_nothing_else(trainer, tmp_path):
+    with Cluster(trainer, tmp_path, workers=1, flags=("--elastic=1", "--elastic_workers=3")) as cluster:
+        cluster.start("ps 0")
+        port = int(cluster.ps_hosts[0].split(":")[1])
+        cluster.until("ps 0", lambda text: "listens" in text, "a listener")
+        places = []
+        for key in (5, 6, 7, 5):
+            client = protocol.Client(port, key=tmp_path / "fleet.key")
+            name, fields = client.hello(role=2, index=-1, digest="")
+            assert name == "welcome", fields
+            for asked, values in (("report", {}), ("get_status", {}), ("heartbeat", {}), ("get_program", {})):
+                name, fields, _ = client.call(asked, **values)
+                assert name == "error" and fields["code"] == 2, (asked, name, fields)
+            name, fields, _ = client.call("get_place", key=key)
+            assert name == "place", fields
+            places.append(fields["index"])
+            client.socket.close()
+        assert places[3] == places[0] and sorted(places[:3]) == [1, 2, 3]
+        client = protocol.Client(port, key=tmp_path / "fleet.key")
+        assert client.hello(role=2, index=-1, digest="")[0] == "welcome"
+        name, fields, _ = client.call("get_place", key=8)
+        assert name == "error" and "all 3 places beyond worker_hosts are taken" in fields["message"]
+        client = protocol.Client(port, key=tmp_path / "fleet.key")
+        assert client.hello(role=2, index=-1, digest="0" * 64)[0] == "refused"
+        client = protocol.Client(port, key=tmp_path / "fleet.key")
+        assert client.hello(role=1, index=-1, digest="")[0] == "refused"
+
+
+def test_auto_is_for_workers(run):
+    hosts = ("--ps_hosts=a:1", "--worker_hosts=b:1", "--task_index=auto")
+    assert "is for workers" in run("--job_name=ps", *hosts, status=2).stderr

@@ -14,6 +14,7 @@
 #include "worker/eval.h"
 #include "worker/follow.h"
 #include "worker/local_run.h"
+#include "worker/remote/place.h"
 #include "worker/remote/worker.h"
 
 static const double EVALUATOR_INTERVAL_S = 1;
@@ -104,6 +105,7 @@ static bool read_clients(const struct command_call *call, struct clients_options
 static int run_train(const struct command_call *call)
 {
     struct error error;
+    struct config config = *call->config; /* its lists and texts are the call's */
     struct clients_options clients;
     const char *profile = call->config->output.profile;
     if (command_switch(call, "supervise") && !supervise_is_child()) {
@@ -113,16 +115,20 @@ static int run_train(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_MISUSED;
     }
+    if (!place_find(&config, &error)) {
+        log_error("%s", error.text);
+        return signals_pending() != 0 ? signals_exit_status(signals_pending()) : COMMAND_FAILED;
+    }
     profile_thread("main");
-    if (profile[0] != '\0' && !profile_open(profile, profiled_member(&call->config->cluster), &error)) {
+    if (profile[0] != '\0' && !profile_open(profile, profiled_member(&config.cluster), &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    if (!observe(call->config, &error)) {
+    if (!observe(&config, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    int status = command_switch(call, "follow") ? follow_run(call->config) : run_role(call->config, &clients);
+    int status = command_switch(call, "follow") ? follow_run(&config) : run_role(&config, &clients);
     observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* else it was interrupted, or restarts */
     if (!profile_close(&error)) {
         log_error("%s", error.text);

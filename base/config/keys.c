@@ -45,9 +45,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "role of this process: local trains on this machine alone; evaluator evaluates every checkpoint "
                     "in train_dir"},
-    {"cluster", "task_index", KEY_COUNT, AT(cluster.task_index), .maximum = CONFIG_MAX_WORKERS - 1, .initial = "0",
-     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "index of this process in its role's host list; worker 0 is the chief"},
+    {"cluster", "task_index", KEY_COUNT_OR_AUTO, AT(cluster.task_index), .maximum = CONFIG_MAX_WORKERS - 1,
+     .initial = "0", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "index of this process in its role's host list; worker 0 is the chief; auto: the one in a worker's "
+                    "certificate, or with elastic a free one beyond the list, the same each time"},
     {"cluster", "ps_hosts", KEY_HOSTS, AT(cluster.ps_hosts), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "addresses of the parameter servers"},
     {"cluster", "worker_hosts", KEY_HOSTS, AT(cluster.worker_hosts), .initial = "",
@@ -73,7 +74,8 @@ const struct config_key config_keys[] = {
                     "least loaded"},
     {"cluster", "elastic", KEY_SWITCH, AT(cluster.elastic), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "let elastic_workers beyond worker_hosts join, with a task_index past the end of the list"},
+     .description = "let elastic_workers beyond worker_hosts join, with a task_index past the end of the list, or "
+                    "auto"},
     {"cluster", "elastic_workers", KEY_COUNT, AT(cluster.elastic_workers), .minimum = 1,
      .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "with elastic: workers that may be there beyond worker_hosts; each takes some memory of the ps"},

@@ -418,6 +418,10 @@ bool config_check_role(const struct config *config, struct error *error)
         error_set(error, "is empty; job_name=%s needs the addresses of all workers", role);
         return blame(config, "cluster", "worker_hosts", error);
     }
+    if (cluster->task_index == CONFIG_AUTO && is_ps) {
+        error_set(error, "is for workers: a ps is known by its place in ps_hosts");
+        return blame(config, "cluster", "task_index", error);
+    }
     int listed = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
     int count = is_ps ? listed : config_worker_room(cluster);
     if (cluster->task_index >= count) {

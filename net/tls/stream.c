@@ -334,8 +334,11 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
     }
 }
 
-static size_t pending_tls(const struct connection *connection)
+static size_t pending_tls(const struct connection *connection, const uint8_t **bytes)
 {
+    if (bytes) {
+        *bytes = connection->in + connection->tls->plain_start;
+    }
     return connection->tls->plain_end - connection->tls->plain_start;
 }
 

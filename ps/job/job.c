@@ -295,8 +295,11 @@ uint64_t job_not_finite(const struct job *job)
 
 void job_start_if_complete(struct job *job)
 {
-    int present = job_present(job);
-    if (job->state != JOB_TRAINING || job->started || job->kept || present < job->config.cluster.min_workers) {
+    if (job->state != JOB_TRAINING || job->started || job->kept) {
+        return;
+    }
+    const int present = job_present(job);
+    if (present < job->config.cluster.min_workers) {
         return;
     }
     job->started = true;
@@ -337,7 +340,7 @@ bool job_tick(struct job *job, double now_s)
 bool job_over(const struct job *job, double now_s)
 {
     int connected = 0;
-    for (int i = 0; i < job->worker_count; i++) {
+    for (int i = 0; job_is_over(job) && i < job->worker_count; i++) {
         connected += job->workers[i].connections > 0 && !job->workers[i].left;
     }
     return job_is_over(job) && (connected == 0 || now_s - job->ended_s >= JOB_END_MS / 1000.0);

@@ -90,6 +90,9 @@ struct job_worker {
     bool answered;         /* the older one did */
     bool to_probe, to_cut; /* actions to be taken */
 
+    uint64_t place_key; /* whose number this is (job_place); 0: nobody's */
+    double placed_s;    /* when it was given */
+
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */
     int64_t global_step, local_step;
@@ -165,8 +168,9 @@ struct job {
     int workers_to_act_on; /* probes and cuts that are not taken yet */
     struct job_line lines[JOB_MAX_LINES];
     int line_count, line_next;
-    int unsaid;    /* lines that there was no room for */
-    int tick_next; /* worker that job_tick looks at next */
+    int unsaid;         /* lines that there was no room for */
+    int tick_next;      /* worker that job_tick looks at next */
+    double lease_due_s; /* no lease is over before: workers need not be looked at */
 };
 
 /* config: as the process was started; what its lists and texts point to is borrowed. */
@@ -185,6 +189,14 @@ bool job_has_actions(const struct job *job);
 enum { JOB_ASK_AGAIN = 0xffff };
 uint16_t job_hello(struct job *job, const struct peer *who, const char *address, double now_s, struct error *message);
 void job_disconnected(struct job *job, int worker, uint64_t incarnation, double now_s);
+
+/*
+ * A number beyond worker_hosts for a worker that has none: the one that it was given before, as its key (not 0) tells,
+ * or else a free one; if all are taken, that of the one who has been away for longest, and for a lease at least. -1:
+ * there is none, and the verdict says why.
+ */
+struct verdict;
+int job_place(struct job *job, uint64_t key, double now_s, struct verdict *verdict);
 
 /* What a ping to this worker is to carry, so that its pong tells a probe that it lives. */
 uint64_t job_probe_nonce(const struct job *job, int worker);

@@ -296,9 +296,19 @@ void job_extend_leases(struct job *job, double seconds)
 bool job_tick_leases(struct job *job, double now_s)
 {
     double lease_s = job->config.cluster.lease_secs;
+    if (job->tick_next == 0 && now_s <= job->lease_due_s) {
+        return false;
+    }
+    if (job->tick_next == 0) {
+        job->lease_due_s = now_s + lease_s; /* whoever is heard of, or held no more, from now on has a whole lease */
+    }
     for (; job->tick_next < job->worker_count; job->tick_next++) {
         struct job_worker *worker = &job->workers[job->tick_next];
-        if (!worker->present || worker->held > 0 || job_is_over(job) || now_s - worker->heard_s <= lease_s) {
+        if (!worker->present || worker->held > 0 || job_is_over(job)) {
+            continue;
+        }
+        if (now_s - worker->heard_s <= lease_s) {
+            job->lease_due_s = fmin(job->lease_due_s, worker->heard_s + lease_s);
             continue;
         }
         if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may want to say something, too */

@@ -94,9 +94,12 @@ bool job_is_follower(const struct job *job)
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
+    if (job_asks_some(job)) { /* one of very many, perhaps: most are not even looked at */
+        return job_is_asked(job, index) && worker->present;
+    }
     bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
                     now_s - job->began_s < job->config.cluster.lease_secs;
-    return job_asks_some(job) ? worker->present && job_is_asked(job, index) : worker->present || may_come;
+    return worker->present || may_come;
 }
 
 /* Once a round has lasted long enough, nobody is waited for any more. */

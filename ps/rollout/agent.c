@@ -14,14 +14,14 @@
 
 #include "base/clock.h"
 #include "base/config/diff.h"
+#include "base/config/pace.h"
 #include "base/log.h"
 #include "base/process/restart.h"
 #include "net/link.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
-static const double IDLE_S = 0.5, BUSY_S = 0.05; /* between two reports */
-static const double LONGEST_IDLE_S = 20;         /* the same of one of very many */
-enum { MOST_LINES = 32 };                        /* of what a rollout changes, to show */
+static const double BUSY_S = 0.05, LONGEST_BUSY_S = 0.25; /* between two reports, while something is rolled out */
+enum { MOST_LINES = 32 };                                 /* of what a rollout changes, to show */
 static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
 static const double FETCH_S = 0.3; /* of a program between two reports */
@@ -276,8 +276,8 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     agent->options = *options;
     *out = agent; /* its thread asks its owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
-    agent->idle_s = fmin(config_pace_s(&options->config->cluster, IDLE_S), LONGEST_IDLE_S);
-    agent->busy_s = members <= OFTEN ? BUSY_S : fmin(IDLE_S / 2, BUSY_S * members / OFTEN);
+    agent->idle_s = pace_report_s(&options->config->cluster);
+    agent->busy_s = members <= OFTEN ? BUSY_S : fmin(LONGEST_BUSY_S, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);
     bool done = participant_create(&agent->participant, options->config, options->who, &options->host, error) &&

@@ -27,6 +27,8 @@
 
 enum { SERVER_TICK_MS = 250 /* idle connections look this often whether something is wanted of them */ };
 
+#define SERVER_SELDOM_S 0.75 /* between two requests of one who asks seldom: more than a thread would stay */
+
 /* A rollout may want this process to end, though the job is not over. */
 enum shutdown_mode { SHUTDOWN_NONE, SHUTDOWN_RESTART, SHUTDOWN_FINAL };
 
@@ -37,6 +39,8 @@ struct session {
     struct channel *channel; /* the base's; used by the thread that serves it alone */
     bool ping_wanted;
     bool may_rest;       /* it is served by a thread that goes when it rests */
+    bool has_frame;      /* a request that has been received and not answered yet */
+    bool seldom;         /* asks so seldom that no thread stays with it for the next request */
     int worker;          /* -1: no worker, or nobody yet */
     int ps;              /* another ps; -1: none */
     struct member guest; /* a member that came without a digest, to report; of no role: none */
@@ -55,6 +59,12 @@ struct session {
     } held;
 };
 
+/* A worker that comes to ask for a number, and for nothing else. */
+static inline bool session_has_no_number(const struct session *session)
+{
+    return session->guest.role == MEMBER_WORKER && session->guest.index == MEMBER_ANY_INDEX;
+}
+
 struct server {
     const struct config *launched; /* as the process was started */
     struct config filled;          /* the same, with layers that follow from the chief's data */
@@ -69,6 +79,8 @@ struct server {
     struct job job;
     struct listener *listener;    /* of sessions, by the same lock */
     struct session **sessions_of; /* [workers]: of each */
+    struct session **guests_of;   /* [workers]: likewise, of those that came as guests */
+    int guests;                   /* of all members */
     struct session *held;         /* those that rest with a pull that is held */
     struct held_for {             /* what was last looked at for them */
         enum job_state state;
@@ -114,6 +126,12 @@ struct server {
     } * validations; /* [workers]: of each one's own rows, the last */
     size_t validation_bytes;
     bool *tells; /* [workers]: it is of a version that tells */
+
+    struct described { /* what heartbeats are told of the job */
+        char text[256];
+        enum job_state state;
+        double until_s; /* as long as it is good for */
+    } described;
 
     uint64_t orders_of;  /* the incarnation of worker 0 that ordered snapshots last */
     int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they do not wait */
@@ -174,6 +192,8 @@ void server_release_held(struct session *session);
 
 /* Serves an open channel whose peer was welcomed, until it ends (false) or has nothing to do, and rests (true). */
 bool serve(struct session *session);
+/* One that rested, on the listener's thread: what takes no waiting. */
+enum listener_glance serve_at_a_glance(struct session *session);
 
 /* A follower's threads that talk to the coordinator. */
 struct follower;

@@ -22,6 +22,12 @@ static bool is_guest(const struct peer *peer)
     return peer->digest[0] == '\0' && peer->member.role != MEMBER_OPERATOR;
 }
 
+/* They come to ask for one, and go. */
+static bool has_no_number(const struct peer *peer)
+{
+    return peer->member.role == MEMBER_WORKER && peer->member.index == MEMBER_ANY_INDEX;
+}
+
 static bool is_operator(const struct peer *peer)
 {
     return peer->member.role != MEMBER_WORKER && peer->member.role != MEMBER_PS;
@@ -46,13 +52,28 @@ static bool is_of(const struct listener_session *base, const void *context)
     }
 }
 
-/* The same for workers, of whom there may be many. */
-static int count_of_worker(const struct server *server, const struct peer *peer, struct listener_session **silent)
+/* Workers may be many: each has a list. NULL: this one has none, as it is none of ours, or has no number. */
+static struct session **list_of(const struct server *server, struct member member, bool guest)
+{
+    if (member.role != MEMBER_WORKER || member.index < 0 || member.index >= server->job.worker_count) {
+        return NULL;
+    }
+    return guest ? &server->guests_of[member.index] : &server->sessions_of[member.index];
+}
+
+static struct session **list_of_session(const struct session *session)
+{
+    const bool guest = session->guest.role != MEMBER_NONE;
+    return list_of(session->server, guest ? session->guest : (struct member){MEMBER_WORKER, session->worker}, guest);
+}
+
+/* As listener_count. */
+static int count_in(struct session *const *list, const struct peer *peer, struct listener_session **silent)
 {
     int count = 0;
     *silent = NULL;
-    for (struct session *one = server->sessions_of[peer->member.index]; one; one = one->next_of_worker) {
-        if (!one->base.cut && one->incarnation == peer->incarnation) {
+    for (struct session *one = *list; one; one = one->next_of_worker) {
+        if (!one->base.cut && (is_guest(peer) || one->incarnation == peer->incarnation)) {
             count++;
             *silent = !*silent || one->base.heard_s < (*silent)->heard_s ? &one->base : *silent;
         }
@@ -78,9 +99,10 @@ static int members(const struct server *server)
 static bool make_room(struct server *server, const struct peer *peer)
 {
     struct listener_session *silent;
-    const bool one_of_many = peer->member.role == MEMBER_WORKER && !is_guest(peer);
-    const int count =
-        one_of_many ? count_of_worker(server, peer, &silent) : listener_count(server->listener, is_of, peer, &silent);
+    struct session **list = list_of(server, peer->member, is_guest(peer));
+    const int count = list                  ? count_in(list, peer, &silent)
+                      : has_no_number(peer) ? 0
+                                            : listener_count(server->listener, is_of, peer, &silent);
     if (is_operator(peer)) {
         return count < SERVER_OPERATORS;
     }
@@ -89,7 +111,7 @@ static bool make_room(struct server *server, const struct peer *peer)
                                                           : SERVER_CONNECTIONS_PER_PS;
     const int guests = members(server) * SERVER_CONNECTIONS_OF_GUEST;
     bool full = count >= most;
-    if (!full && is_guest(peer)) {
+    if (!full && is_guest(peer) && server->guests >= guests) {
         full = listener_count(server->listener, is_a_guest, NULL, &silent) >= guests;
     }
     if (full) {
@@ -120,7 +142,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     struct server *server = session->server;
     uint16_t refusal = 0;
     const bool guest = is_guest(peer);
-    if (guest && !rollout_coordinator_has(server->coordinator, peer->member)) {
+    if (guest && !has_no_number(peer) && !rollout_coordinator_has(server->coordinator, peer->member)) {
         char name[MEMBER_TEXT];
         member_format(&peer->member, ' ', name);
         error_set(message, "there is no %s: do all members have the same ps_hosts and worker_hosts?", name);
@@ -149,11 +171,15 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         session->incarnation = peer->incarnation;
         memcpy(session->program, peer->program, sizeof session->program);
         session->channel->generation = server->job.generation;
+        struct session **list = list_of_session(session);
+        if (list) {
+            session->next_of_worker = *list;
+            *list = session;
+        }
         if (session->worker >= 0) {
             server->tells[session->worker] = peer->version >= PROTOCOL_VALIDATIONS;
-            session->next_of_worker = server->sessions_of[session->worker];
-            server->sessions_of[session->worker] = session;
         }
+        server->guests += guest;
         listener_admit(base);
     }
     server_unlock(server);
@@ -170,15 +196,23 @@ static bool serve_session(struct listener_session *base)
     return serve(session);
 }
 
+static enum listener_glance glance(struct listener_session *base)
+{
+    return serve_at_a_glance(session_of(base));
+}
+
 static void leave(struct listener_session *base)
 {
     struct session *session = session_of(base);
-    if (session->worker >= 0) {
-        struct session **at = &session->server->sessions_of[session->worker];
+    struct session **at = list_of_session(session);
+    if (at) {
         while (*at != session) {
             at = &(*at)->next_of_worker;
         }
         *at = session->next_of_worker;
+    }
+    session->server->guests -= session->guest.role != MEMBER_NONE;
+    if (session->worker >= 0) {
         server_release_held(session);
         job_disconnected(&session->server->job, session->worker, session->incarnation, clock_monotonic_s());
     }
@@ -210,11 +244,13 @@ bool server_listen(struct server *server, struct error *error)
         .members = workers * SERVER_CONNECTIONS_PER_WORKER + ps * SERVER_CONNECTIONS_PER_PS +
                    members(server) * SERVER_CONNECTIONS_OF_GUEST + SERVER_OPERATORS,
         .expected = workers, /* all may come at once */
+        .likely = workers * SERVER_CONNECTIONS_OF_WORKER + ps * SERVER_CONNECTIONS_OF_PS,
         .context = server,
         .begin = begin,
         .knows = knows,
         .admit = admit,
         .serve = serve_session,
+        .glance = glance,
         .leave = leave,
     };
     return server_open(server, &server->listener, &options, error);

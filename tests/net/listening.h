@@ -20,8 +20,9 @@ struct listening {
     atomic_int admitted, left;
     atomic_bool drops;     /* who is admitted is dropped at once */
     int members, expected; /* 0: 8 and 4 */
-    double linger_s;       /* until a session rests to which nothing comes; 0: none rests */
-    atomic_bool deaf;      /* they hear nothing then */
+    int likely;
+    double linger_s;  /* until a session rests to which nothing comes; 0: none rests */
+    atomic_bool deaf; /* they hear nothing then */
     atomic_int served, rested;
     uint16_t refusal; /* 0, or all are refused for it */
     struct credentials *credentials;
@@ -82,12 +83,12 @@ static inline bool listening_serve(struct listener_session *base)
     struct listening *owner = ((struct listening_session *)(void *)base)->owner;
     struct channel *channel = &base->channel;
     struct error error;
-    bool ready, good = !atomic_load(&owner->drops) && channel_resume(channel, &error);
+    bool ready, good = !atomic_load(&owner->drops) && channel_resume(channel, base->spare, &error);
     atomic_fetch_add(&owner->served, 1);
     while (good) {
         const double until_s = owner->linger_s > 0 ? clock_monotonic_s() + owner->linger_s : INFINITY;
         good = connection_wait(channel->connection, until_s, &ready, &error);
-        if (good && !ready && channel_rest(channel)) {
+        if (good && !ready && channel_rest(channel, base->spare)) {
             base->deaf = atomic_load(&owner->deaf);
             atomic_fetch_add(&owner->rested, 1);
             return true;
@@ -128,6 +129,7 @@ static inline void listening_start(struct listening *owner, struct credentials *
         .stack_size = 1024 * 1024,
         .members = owner->members > 0 ? owner->members : 8,
         .expected = owner->expected > 0 ? owner->expected : 4,
+        .likely = owner->likely,
         .context = owner,
         .begin = listening_begin,
         .admit = listening_admit,

@@ -341,6 +341,7 @@ static bool open_listener(struct data_server *server, struct error *error)
         .stack_size = STACK,
         .members = PER_WORKER * cluster->worker_hosts.count,
         .expected = cluster->worker_hosts.count, /* all may come at once */
+        .likely = cluster->worker_hosts.count,
         .context = server,
         .begin = begin,
         .knows = is_known,

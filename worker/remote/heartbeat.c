@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/config/pace.h"
 #include "base/log.h"
 #include "base/process/notify.h"
 #include "observe/observe.h"
 #include "observe/process.h"
 #include "ps/store/placement.h"
 
-static const double LONGEST_S = 1.0, HURRIED_S = 0.02;
+static const double HURRIED_S = 0.02;
 static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
 static const double AGAIN_S = 2.0;                          /* by then a link to a ps that has just come up is open */
 
@@ -56,11 +57,7 @@ struct heartbeat {
 
 static double interval_s(struct heartbeat *heartbeat)
 {
-    double third = heartbeat->config->cluster.lease_secs / 3;
-    if (atomic_load(&heartbeat->hurry)) {
-        return HURRIED_S;
-    }
-    return fmin(third, config_pace_s(&heartbeat->config->cluster, LONGEST_S));
+    return atomic_load(&heartbeat->hurry) ? HURRIED_S : pace_beat_s(&heartbeat->config->cluster);
 }
 
 /* A ps answers at once; a connection on which it does not is dead, whatever the system believes. */

@@ -1,6 +1,24 @@
 /* Signs of life, and the end: of a worker, or of the job. */
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "ps/server/requests/requests.h"
+
+/*
+ * Who is waited for takes a look at all workers: where there are very many, it is not found out anew for each of them
+ * that asks. Locked.
+ */
+static const char *describe(struct server *server, double now_s)
+{
+    static const double A_WORKER_S = 1e-4; /* that it may be old, for each worker */
+    struct described *described = &server->described;
+    if (now_s >= described->until_s || described->state != server->job.state) {
+        job_describe(&server->job, now_s, described->text);
+        described->state = server->job.state;
+        described->until_s = now_s + A_WORKER_S * server->job.worker_count;
+    }
+    return described->text;
+}
 
 bool serve_heartbeat(struct session *session, struct error *error)
 {
@@ -17,7 +35,7 @@ bool serve_heartbeat(struct session *session, struct error *error)
         .test_accuracy = job->test_accuracy,
         .message = message,
     };
-    job_describe(job, now_s, message);
+    snprintf(message, sizeof message, "%s", describe(server, now_s));
     serve_tell_generation(session);
     server_unlock(server);
     return serve_send(session, MESSAGE_lease, session->channel->frame.request, &lease, error);
@@ -46,6 +64,21 @@ bool serve_leave(struct session *session, struct error *error)
     int64_t global_step = server->job.global_step;
     server_unlock(server);
     return serve_send_done(session, session->channel->frame.request, global_step, error);
+}
+
+bool serve_get_place(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const uint64_t request = session->channel->frame.request, key = session->channel->message.get_place.key;
+    struct verdict verdict;
+    if (key == 0) {
+        return serve_send_error(session, request, ERROR_BAD_REQUEST, "0 is no worker's key", error);
+    }
+    server_lock(server);
+    const struct message_place place = {.index = job_place(&server->job, key, clock_monotonic_s(), &verdict)};
+    server_unlock(server);
+    return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
+                             : serve_send(session, MESSAGE_place, request, &place, error);
 }
 
 bool serve_ping(struct session *session, struct error *error)

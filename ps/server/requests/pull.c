@@ -194,7 +194,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
                  job_is_current(&server->job, session->worker, session->incarnation) &&
                  send_keepalive(session, &held->keepalive_sent_s);
     bool waits = alive && !is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
-    if (waits && channel_rest(session->channel)) {
+    if (waits && channel_rest(session->channel, session->base.spare)) {
         const double keepalive_s = held->keepalive_sent_s + identity_idle_timeout_s(&server->identity) / 4;
         session->base.deaf = *rests = true;
         listener_rouse_at(&session->base, keepalive_s < held->deadline_s ? keepalive_s : held->deadline_s);
@@ -219,6 +219,11 @@ bool serve_pull(struct session *session, struct error *error)
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
+    if (session->base.glanced && !serve_is_ready(session, 0)) { /* a thread waits for that */
+        session->has_frame = true;
+        server_unlock(server);
+        return true;
+    }
     bool alive = serve_hold(session, serve_is_ready, 0, deadline_s);
     job_pull(&server->job, session->worker, session->incarnation, generation, clock_monotonic_s(), &verdict);
     if (alive && verdict.code == 0 && pull.after_step >= 0) {

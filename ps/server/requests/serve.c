@@ -72,6 +72,9 @@ bool serve_receive(struct session *session, struct error *error)
 static bool may_ask(const struct session *session, uint16_t type)
 {
     const bool is_guest = session->guest.role != MEMBER_NONE;
+    if (session_has_no_number(session)) {
+        return type == MESSAGE_get_place && session->server->index == 0;
+    }
     switch (type) {
     case MESSAGE_ping:
     case MESSAGE_pong:
@@ -97,6 +100,8 @@ static bool may_ask(const struct session *session, uint16_t type)
     case MESSAGE_get_aggregate:
         return session->ps >= 0 && session->server->job.synchronous &&
                session->server->job.coordinator == session->server->index;
+    case MESSAGE_get_place:
+        return false;
     default:
         return session->worker >= 0;
     }
@@ -183,6 +188,8 @@ static bool answer(struct session *session, struct error *error)
     case MESSAGE_put_program:
     case MESSAGE_get_program:
         return answer_of_rollout(session, error);
+    case MESSAGE_get_place:
+        return serve_get_place(session, error);
     case MESSAGE_ping:
         return serve_ping(session, error);
     case MESSAGE_pong:
@@ -213,19 +220,25 @@ static bool look_around(struct session *session, double *linger_s, struct error 
     return !ping || serve_send(session, MESSAGE_ping, 0, &question, error);
 }
 
-/* Waits until something has come; *rests: nothing has for a while, and nothing was begun. */
-static bool await_request(struct session *session, bool *rests, struct error *error)
+/* Waits until something has come; *rests: nothing has for a while, or need be waited for, and nothing was begun. */
+static bool await_request(struct session *session, bool answered, bool *rests, struct error *error)
 {
     struct channel *channel = session->channel;
     bool there = false;
     *rests = false;
     while (!there && !*rests) {
         double linger_s;
-        if (!look_around(session, &linger_s, error) ||
-            !connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
+        if (!look_around(session, &linger_s, error)) {
             return false;
         }
-        *rests = !there && channel_rest(channel);
+        *rests = answered && session->seldom && channel_rest(channel, session->base.spare);
+        if (*rests) {
+            return true;
+        }
+        if (!connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
+            return false;
+        }
+        *rests = !there && channel_rest(channel, session->base.spare);
         if (!there && !*rests && linger_s == 0 && /* half a frame keeps its thread */
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
@@ -234,41 +247,146 @@ static bool await_request(struct session *session, bool *rests, struct error *er
     return true;
 }
 
+static void note_heard(struct session *session)
+{
+    const double now_s = clock_monotonic_s();
+    server_lock(session->server);
+    listener_waits(&session->base, false);
+    session->seldom = now_s - session->base.heard_s > SERVER_SELDOM_S;
+    session->base.heard_s = now_s;
+    if (session->worker >= 0) {
+        job_heard(&session->server->job, session->worker, session->incarnation, now_s);
+    }
+    server_unlock(session->server);
+}
+
 bool serve_request(struct session *session, struct error *error)
 {
+    if (!session->has_frame) {
+        if (!serve_receive(session, error)) {
+            return false;
+        }
+        note_heard(session);
+    }
+    session->has_frame = false;
+    return answer(session, error);
+}
+
+/* --- On the listener's thread, which must not wait --- */
+
+/* Of a pull that is held: it takes a thread if there is more to send than goes into an empty socket. */
+static bool is_small(const struct message_pull *pull)
+{
+    enum { SMALL = 256 };
+    return pull->ranges.count == 1 && range_get(&pull->ranges, 0).count <= SMALL;
+}
+
+/* Is the request that has been received answered without waiting, and by little? */
+static bool is_quick(const struct session *session)
+{
+    const struct message_pull *pull = &session->channel->message.pull;
+    switch (session->channel->frame.type) {
+    case MESSAGE_report:
+        return serve_report_is_quick(session);
+    case MESSAGE_pull:
+        return session->may_rest && pull->after_step >= 0 && is_small(pull);
+    default:
+        return true;
+    }
+}
+
+static bool may_be_quick(uint16_t type)
+{
+    return type == MESSAGE_heartbeat || type == MESSAGE_ping || type == MESSAGE_pong || type == MESSAGE_report ||
+           type == MESSAGE_pull;
+}
+
+/* What came, if it is a request that is answered at once. *goes_on: it was, or nothing came; else a thread answers. */
+static bool answer_at_once(struct session *session, bool *goes_on, struct error *error)
+{
+    struct channel *channel = session->channel;
+    bool there;
+    uint16_t type;
+    if (!connection_wait(channel->connection, 0, &there, error)) {
+        return false;
+    }
+    *goes_on = !there || (channel_has_frame(channel, &type) && may_be_quick(type));
+    if (!there || !*goes_on) {
+        return true;
+    }
     if (!serve_receive(session, error)) {
         return false;
     }
-    server_lock(session->server);
-    listener_waits(&session->base, false);
-    session->base.heard_s = clock_monotonic_s();
-    if (session->worker >= 0) {
-        job_heard(&session->server->job, session->worker, session->incarnation, session->base.heard_s);
+    note_heard(session);
+    session->has_frame = !is_quick(session);
+    if (!session->has_frame && !answer(session, error)) {
+        return false;
     }
-    server_unlock(session->server);
-    return answer(session, error);
+    *goes_on = !session->has_frame; /* a pull that would have to wait is left as it is */
+    return true;
+}
+
+static bool glance(struct session *session, enum listener_glance *how, struct error *error)
+{
+    struct channel *channel = session->channel;
+    bool goes_on = true, rests = false;
+    if (!session->held.holds && !answer_at_once(session, &goes_on, error)) {
+        return false;
+    }
+    if (session->held.holds) {
+        goes_on = goes_on && is_small(&session->held.pull) && connection_is_empty(channel->connection);
+        if (goes_on && !serve_held_pull(session, &rests, error)) {
+            return false;
+        }
+    }
+    *how = rests || (goes_on && channel_rest(channel, session->base.spare)) ? GLANCE_RESTS : GLANCE_SERVE;
+    return true;
+}
+
+/* Why a session ended that nobody meant to end. */
+static void tell_end(const struct session *session, const struct error *error)
+{
+    enum connection_state state = connection_state(session->channel->connection);
+    if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {
+        log_info("%s", error->text);
+    }
+}
+
+enum listener_glance serve_at_a_glance(struct session *session)
+{
+    enum listener_glance how = GLANCE_SERVE;
+    struct error error = {""};
+    if (session->server->leaving || connection_unsent(session->channel->connection) > 0 ||
+        !channel_resume(session->channel, session->base.spare, &error)) {
+        return GLANCE_SERVE;
+    }
+    if (!glance(session, &how, &error)) {
+        tell_end(session, &error);
+        return GLANCE_ENDS;
+    }
+    return how;
 }
 
 bool serve(struct session *session)
 {
     struct error error = {""};
     bool rests = false;
-    if (!channel_resume(session->channel, &error)) {
+    if (!channel_resume(session->channel, session->base.spare, &error)) {
         log_warning("dropped %s", error.text);
         return false;
     }
     session->may_rest = true;
+    bool answered = false;
     for (bool good = true; good && !rests;) {
-        good = session->held.holds
-                   ? serve_held_pull(session, &rests, &error)
-                   : await_request(session, &rests, &error) && (rests || serve_request(session, &error));
+        good = session->held.holds ? serve_held_pull(session, &rests, &error)
+               : session->has_frame
+                   ? serve_request(session, &error)
+                   : await_request(session, answered, &rests, &error) && (rests || serve_request(session, &error));
+        answered = true;
     }
     if (rests) {
         return true;
     }
-    enum connection_state state = connection_state(session->channel->connection);
-    if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {
-        log_info("%s", error.text);
-    }
+    tell_end(session, &error);
     return false;
 }

@@ -541,7 +541,7 @@ static void test_what_the_chief_said_is_kept(void **state)
 
 /* --- Who may ask for what --- */
 
-enum asker { THE_CHIEF, A_WORKER, A_PS, AN_OPERATOR, A_GUEST, ASKERS };
+enum asker { THE_CHIEF, A_WORKER, A_PS, AN_OPERATOR, A_GUEST, ONE_WITHOUT_NUMBER, ASKERS };
 
 static struct serving_session *come_as_asker(enum asker asker)
 {
@@ -554,6 +554,8 @@ static struct serving_session *come_as_asker(enum asker asker)
         return come_as(5, MEMBER_PS, 1, false);
     case AN_OPERATOR:
         return come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, false);
+    case ONE_WITHOUT_NUMBER:
+        return come_as(5, MEMBER_WORKER, MEMBER_ANY_INDEX, true);
     default:
         return come_as(5, MEMBER_WORKER, 2, true);
     }
@@ -574,7 +576,7 @@ static void test_who_may_ask_for_what(void **state)
         {MESSAGE_end_job, "c"},         {MESSAGE_get_batches, "cw"},  {MESSAGE_welcome, "cw"},
         {MESSAGE_describe, "cw"},       {MESSAGE_offer_program, "o"}, {MESSAGE_put_program, "o"},
         {MESSAGE_get_program, "cwpog"}, {MESSAGE_layers, "cw"},       {MESSAGE_figures, "cw"},
-        {MESSAGE_validated, "cw"},      {MESSAGE_validate, "c"},
+        {MESSAGE_validated, "cw"},      {MESSAGE_validate, "c"},      {MESSAGE_get_place, "n"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
@@ -583,7 +585,7 @@ static void test_who_may_ask_for_what(void **state)
             config->cluster.issync = true;
             config->cluster.ps_hosts.count = SERVING_PS;
             serving_begin(0);
-            const bool may = strchr(rules[i].by, "cwpog"[asker]);
+            const bool may = strchr(rules[i].by, "cwpogn"[asker]);
             struct serving_session *one = come_as_asker((enum asker)asker);
             union message zeros;
             memset(&zeros, 0, sizeof zeros);

@@ -2,17 +2,19 @@
 #include <math.h>
 
 #include "base/clock.h"
+#include "base/config/pace.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "worker/remote/exchange/internal.h"
 
 enum {
-    STEP_WAIT_MS = 1000,          /* for a step that others make */
-    LONGEST_ROUND_WAIT_MS = 5000, /* for a round: a signal is looked for so often */
-    MODEL_WAIT_MS = 500,          /* a signal is looked for so often */
+    STEP_WAIT_MS = 1000, /* for a step that others make */
+    MODEL_WAIT_MS = 500, /* a signal is looked for so often */
 };
 
-static const double AGAIN_S = 0.25; /* until shards that do not fit together are asked again */
+static const double AGAIN_S = 0.25;     /* until shards that do not fit together are asked again */
+static const double LOOK_S = 1;         /* a signal is looked for so often */
+static const double MODEL_AGAIN_S = 10; /* until one of very many asks again for a model that is not there, at most */
 
 static void tell(struct push_pull *exchange, const struct shard_part *part, const char *message)
 {
@@ -38,13 +40,24 @@ static bool check_model(const struct push_pull *exchange, const struct shard_par
                      exchange->config->model.hidden_count == CONFIG_AUTO ? "" : ", and are worker 0's data the same");
 }
 
+/*
+ * The chief, and each of few workers, asks a ps to answer once the model is there, which takes a thread there. Very
+ * many ask now and then: the time between; 0: they are few.
+ */
+static double model_pause_s(const struct push_pull *exchange)
+{
+    const struct config_cluster *cluster = &exchange->config->cluster;
+    const double pace_s = config_pace_s(cluster, MODEL_WAIT_MS / 1e3);
+    return pace_s > 1 && cluster->task_index > 0 ? fmin(pace_s, MODEL_AGAIN_S) : 0;
+}
+
 /* Asks once; *ready: it can be trained on, in *generation. */
 static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_part *part, bool *ready,
                                     uint32_t *generation, struct error *error)
 {
     uint16_t code;
     struct channel *channel = &part->link.channel;
-    struct message_get_model request = {.wait_ms = MODEL_WAIT_MS};
+    struct message_get_model request = {.wait_ms = model_pause_s(exchange) > 0 ? 0 : MODEL_WAIT_MS};
     *ready = false;
     if (!channel_call(channel, MESSAGE_get_model, &request, MESSAGE_model,
                       clock_monotonic_s() + MODEL_WAIT_MS / 1e3 + LINK_ANSWER_S, &code, error)) {
@@ -211,31 +224,52 @@ bool push_pull_is_asked(const struct push_pull *exchange)
     return !config_asks_some(&exchange->config->train) || exchange->token == exchange->global_step;
 }
 
-/* How long a ps keeps the question of who waits to be asked: the more there are, the less often each asks. */
-static uint32_t round_wait_ms(const struct push_pull *exchange)
+/* The answer may take long to come: who is to stop does not wait for it. */
+static bool await_answer(struct push_pull *exchange, struct shard_part *part, double wait_s, struct error *error)
 {
-    const double wait_s = config_pace_s(&exchange->config->cluster, STEP_WAIT_MS / 1e3);
-    return (uint32_t)fmin(wait_s * 1e3, LONGEST_ROUND_WAIT_MS);
+    struct connection *connection = part->link.channel.connection;
+    const double began_s = clock_monotonic_s(), due_s = began_s + wait_s + part->link.idle_timeout_s;
+    bool there = false;
+    while (!there) {
+        if (!connection_wait(connection, fmin(due_s, clock_monotonic_s() + LOOK_S), &there, error)) {
+            return false;
+        }
+        if (!there && (clock_monotonic_s() >= due_s || push_pull_must_stop(exchange))) {
+            return error_set(error, "no answer from %s within %.3g s", part->link.name, due_s - began_s);
+        }
+    }
+    return true;
 }
 
 /* A single float of the model, which is not even kept: who is not asked has no use for more. */
 static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, int64_t after_step, uint16_t *code,
                           struct error *error)
 {
+    const double wait_s = pace_round_s(&exchange->config->cluster);
     struct channel *channel = &part->link.channel;
     uint8_t bytes[RANGE_BYTES];
     float unused;
     const struct message_pull pull = {
-        .after_step = after_step, .wait_ms = round_wait_ms(exchange), .ranges = {.bytes = bytes, .count = 1}};
+        .after_step = after_step, .wait_ms = (uint32_t)(wait_s * 1e3), .ranges = {.bytes = bytes, .count = 1}};
+    const uint64_t request = ++channel->next_request;
     range_put(bytes, 0, (struct range){part->spans[0].first, 1});
     channel->generation = exchange->generation;
-    if (!channel_call(channel, MESSAGE_pull, &pull, MESSAGE_values,
-                      clock_monotonic_s() + pull.wait_ms / 1e3 + LINK_ANSWER_S, code, error)) {
+    if (!channel_send(channel, MESSAGE_pull, request, &pull, clock_monotonic_s() + LINK_ANSWER_S, error)) {
         return false;
     }
+    do { /* signs of life may come before it */
+        if (!await_answer(exchange, part, wait_s, error) || !link_receive(&part->link, error)) {
+            return false;
+        }
+    } while (channel->frame.request < request);
+    if (channel->frame.type == MESSAGE_error) {
+        *code = channel->message.error.code;
+        return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
+    }
     const struct message_values values = channel->message.values;
-    if (channel->bulk_left != sizeof unused) {
-        return error_set(error, "%s: answered by another range", part->link.name);
+    if (channel->frame.type != MESSAGE_values || channel->bulk_left != sizeof unused) {
+        return error_set(error, "%s: answered by %s, or another range", part->link.name,
+                         message_name(channel->frame.type));
     }
     if (!channel_read_bulk(channel, &unused, sizeof unused, clock_monotonic_s() + LINK_ANSWER_S, error)) {
         return false;
@@ -261,8 +295,9 @@ enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t aft
         if (code != 0) {
             return push_pull_by_code(code);
         }
-        link_lost(&part->link, error->text);
-        return push_pull_must_stop(exchange) ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
+        const bool stops = push_pull_must_stop(exchange);
+        link_lost(&part->link, stops ? NULL : error->text); /* its answer may be on the way */
+        return stops ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
     }
     return push_pull_is_asked(exchange) ? push_pull_align(exchange, error) : PUSH_PULL_DONE;
 }
@@ -300,8 +335,10 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
         if (push_pull_must_stop(exchange)) {
             return PUSH_PULL_STOPPED;
         }
-        if (end == PUSH_PULL_AGAIN) {
-            clock_pause(clock_monotonic_s() + AGAIN_S);
+        const double pause_s = end == PUSH_PULL_AGAIN ? AGAIN_S : ready ? 0 : model_pause_s(exchange);
+        const double until_s = clock_monotonic_s() + pause_s;
+        for (double now_s; (now_s = clock_monotonic_s()) < until_s && !push_pull_must_stop(exchange);) {
+            clock_pause(fmin(until_s, now_s + AGAIN_S));
         }
         if (end == PUSH_PULL_AGAIN && exchange->writes_model) {
             return end;

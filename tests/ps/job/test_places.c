@@ -1,0 +1,144 @@
+/* Numbers for workers that come without one: the same key gets the same, and nobody gets another's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/job/job.h"
+
+enum { LISTED = 2, ROOM = 5, LEASE_S = 10 };
+
+static char *workers[] = {(char[]){"v:1"}, (char[]){"w:1"}}, *servers[] = {(char[]){"p:1"}};
+
+struct scene {
+    struct config config;
+    struct job job;
+    double now_s;
+};
+
+static void begin(struct scene *scene, bool elastic)
+{
+    struct error error;
+    memset(scene, 0, sizeof *scene);
+    scene->config.cluster = (struct config_cluster){.ps_hosts = {.items = servers, .count = 1},
+                                                    .worker_hosts = {.items = workers, .count = LISTED},
+                                                    .elastic = elastic,
+                                                    .elastic_workers = ROOM,
+                                                    .min_workers = 1,
+                                                    .lease_secs = LEASE_S};
+    scene->config.model.layers[0] = 6;
+    scene->config.model.layers[1] = 3;
+    scene->config.model.layer_count = 2;
+    scene->now_s = 100;
+    assert_true(job_create(&scene->job, &scene->config, 0, scene->now_s, &error));
+}
+
+static int place(struct scene *scene, uint64_t key)
+{
+    struct verdict verdict;
+    const int index = job_place(&scene->job, key, scene->now_s, &verdict);
+    assert_int_equal(verdict.code, index < 0 ? ERROR_NOT_READY : 0);
+    return index;
+}
+
+static void come(struct scene *scene, int worker)
+{
+    const struct peer who = {
+        .member = {MEMBER_WORKER, worker}, .incarnation = (uint64_t)worker + 1, .program = "trainer"};
+    struct error message;
+    assert_int_equal(job_hello(&scene->job, &who, "10.0.0.1:1", scene->now_s, &message), 0);
+}
+
+static void go(struct scene *scene, int worker)
+{
+    job_leave(&scene->job, worker, (uint64_t)worker + 1, "", scene->now_s);
+    job_disconnected(&scene->job, worker, (uint64_t)worker + 1, scene->now_s);
+}
+
+static void test_each_key_has_a_number_of_its_own(void **state)
+{
+    struct scene scene;
+    bool taken[LISTED + ROOM] = {true, true}; /* those that are listed */
+    int first[ROOM];
+    (void)state;
+    begin(&scene, true);
+    for (int i = 0; i < ROOM; i++) {
+        first[i] = place(&scene, (uint64_t)i * ROOM + 7); /* all point to the same one */
+        assert_in_range(first[i], LISTED, LISTED + ROOM - 1);
+        assert_false(taken[first[i]]);
+        taken[first[i]] = true;
+    }
+    for (int i = 0; i < ROOM; i++) {
+        assert_int_equal(place(&scene, (uint64_t)i * ROOM + 7), first[i]);
+    }
+    assert_int_equal(place(&scene, 1000), -1);
+    job_destroy(&scene.job);
+}
+
+static void test_a_new_ps_puts_a_key_where_the_old_one_did(void **state)
+{
+    struct scene scene;
+    int before[3];
+    (void)state;
+    begin(&scene, true);
+    for (int i = 0; i < 3; i++) {
+        before[i] = place(&scene, UINT64_MAX - (uint64_t)i);
+    }
+    job_destroy(&scene.job);
+    begin(&scene, true);
+    for (int i = 2; i >= 0; i--) {
+        assert_int_equal(place(&scene, UINT64_MAX - (uint64_t)i), before[i]);
+    }
+    job_destroy(&scene.job);
+}
+
+/* Who came with a number of its own, or has been away for less than a lease, keeps it. */
+static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, true);
+    come(&scene, LISTED);
+    for (int i = 1; i < ROOM; i++) {
+        const int index = place(&scene, (uint64_t)i);
+        assert_int_not_equal(index, LISTED);
+        come(&scene, index);
+    }
+    assert_int_equal(place(&scene, 50), -1);
+    const int early = place(&scene, 3), late = place(&scene, 1);
+    go(&scene, early);
+    scene.now_s += 1;
+    go(&scene, late);
+    scene.now_s += LEASE_S - 0.5;
+    assert_int_equal(place(&scene, 50), early);
+    assert_int_equal(place(&scene, 51), -1); /* that one was given just now, and the other's lease is not over */
+    scene.now_s += 1;
+    assert_int_equal(place(&scene, 51), late);
+    assert_int_equal(place(&scene, 50), early);
+    assert_int_equal(place(&scene, 3), -1);
+    job_destroy(&scene.job);
+}
+
+static void test_without_elastic_there_are_none(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, false);
+    assert_int_equal(place(&scene, 50), -1);
+    job_destroy(&scene.job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_key_has_a_number_of_its_own),
+        cmocka_unit_test(test_a_new_ps_puts_a_key_where_the_old_one_did),
+        cmocka_unit_test(test_numbers_of_those_who_are_gone_are_given_again),
+        cmocka_unit_test(test_without_elastic_there_are_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

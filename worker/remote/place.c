@@ -1,0 +1,132 @@
+/* Asks ps 0, as a guest who may ask for nothing else, until it answers. */
+#include "worker/remote/place.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <sodium.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/process/restart.h"
+#include "base/process/signals.h"
+#include "net/link.h"
+#include "ps/identity.h"
+
+static const char machine_id_path[] = "/etc/machine-id";
+
+static void add_text(crypto_generichash_state *state, const char *text)
+{
+    crypto_generichash_update(state, (const uint8_t *)text, strlen(text) + 1);
+}
+
+/* What tells this process from others that hold the same key, before and after a restart. */
+static uint64_t own_key(const struct credentials *credentials)
+{
+    crypto_generichash_state state;
+    uint8_t hash[crypto_generichash_BYTES_MIN];
+    char machine[64] = "", host[256] = "", folder[4096] = "", arguments[RESTART_ID];
+    uint64_t key = credentials ? credentials_identity(credentials) : 0;
+    if (key != 0) {
+        return key;
+    }
+    FILE *file = fopen(machine_id_path, "re");
+    if (file) {
+        machine[fread(machine, 1, sizeof machine - 1, file)] = '\0';
+        fclose(file);
+    }
+    gethostname(host, sizeof host - 1);
+    if (!getcwd(folder, sizeof folder)) {
+        folder[0] = '\0';
+    }
+    restart_identity(arguments);
+    crypto_generichash_init(&state, NULL, 0, sizeof hash);
+    add_text(&state, machine);
+    add_text(&state, host);
+    add_text(&state, folder);
+    add_text(&state, arguments);
+    crypto_generichash_final(&state, hash, sizeof hash);
+    memcpy(&key, hash, sizeof key);
+    return key != 0 ? key : 1;
+}
+
+/* *index; false, and *again: the link is lost, or it is busy. */
+static bool ask_once(struct link *link, uint64_t key, int *index, bool *again, struct error *error)
+{
+    const struct message_get_place wish = {.key = key};
+    uint16_t code;
+    const bool done = channel_call(&link->channel, MESSAGE_get_place, &wish, MESSAGE_place,
+                                   clock_monotonic_s() + LINK_ANSWER_S, &code, error);
+    *again = !done && code == 0;
+    *index = done ? link->channel.message.place.index : -1;
+    return done;
+}
+
+static bool ask(const struct config *config, const struct identity *identity, int *index, struct error *error)
+{
+    struct traffic traffic = {0};
+    struct link link;
+    const struct link_options options = {.peer = {MEMBER_PS, 0},
+                                         .self = identity_guest(identity),
+                                         .traffic = &traffic,
+                                         .purpose = " to be given a number"};
+    bool done = false, again = true;
+    if (!link_create(&link, config->cluster.ps_hosts.items[0], &options, error)) {
+        return false;
+    }
+    if (config->cluster.join_secs > 0) {
+        atomic_store(&traffic.answer_by_s, clock_monotonic_s() + config->cluster.join_secs);
+    }
+    while (again) {
+        again = false;
+        if (link_open(&link, NULL, NULL, error) == LINK_OPEN) {
+            done = ask_once(&link, own_key(identity->credentials), index, &again, error);
+        }
+        if (again) {
+            link_lost(&link, error->text);
+        }
+    }
+    link_destroy(&link);
+    return done;
+}
+
+/* The number in the worker's own certificate; CONFIG_AUTO: it has none. */
+static bool read_certificate(const struct config *config, int *index, struct error *error)
+{
+    char path[4096];
+    struct credentials *credentials;
+    if (config->security.insecure || !identity_key_path(config, path, sizeof path, error) ||
+        !credentials_load(&credentials, path, error)) {
+        return config->security.insecure;
+    }
+    const struct member named = credentials_member(credentials);
+    *index = named.role == MEMBER_WORKER ? named.index : CONFIG_AUTO;
+    credentials_free(credentials);
+    return true;
+}
+
+bool place_find(struct config *config, struct error *error)
+{
+    struct config_cluster *cluster = &config->cluster;
+    struct identity identity;
+    int index = CONFIG_AUTO;
+    if (cluster->job_name != JOB_WORKER || cluster->task_index != CONFIG_AUTO) {
+        return true;
+    }
+    signals_catch();
+    if (!config_check_role(config, error) || !read_certificate(config, &index, error)) {
+        return false;
+    }
+    if (index == CONFIG_AUTO) {
+        const bool good = identity_create(&identity, config, (struct member){MEMBER_WORKER, MEMBER_ANY_INDEX}, error) &&
+                          ask(config, &identity, &index, error);
+        identity_destroy(&identity);
+        if (!good) {
+            return false;
+        }
+        log_info("this is worker %d, says ps 0", index);
+    }
+    cluster->task_index = index;
+    return true;
+}
