@@ -3,9 +3,10 @@
 
     tests/bench/edge.py [--trainer=build/trainer] [--data=DIR] [--rounds=3] [PART ...]
 
-PART: iid, shards, link, loss, unlike; all of them by default. One JSON line for each figure. iid and shards: the 2NN
-of McMahan et al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10), to 97% of the
-validation images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours. link: 8
+PART: iid, shards, flwr, link, loss, unlike; all of them by default. One JSON line for each figure. iid and shards: the
+2NN of McMahan et al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10), to 97% of
+the validation images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours. flwr: the
+same beside Flower's simulation (tests/bench/peers/flwr_fedavg.py), if there are flwr, Ray and PyTorch. link: 8
 workers, each behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push
 at every step against rounds. loss: the same fleet, as many local steps either way, and what test accuracy the rounds
 lose. unlike: 8 clients of two classes each, by each outer optimizer. EDGE_EPOCHS says how long the last two train; 2
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import queue
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -84,6 +86,7 @@ class Bench:
         self.trainer = str(pathlib.Path(options.trainer).resolve())
         self.data = str(pathlib.Path(options.data).resolve())
         self.has_torch = importlib.util.find_spec("torch")
+        self.has_flwr = self.has_torch and importlib.util.find_spec("flwr") and importlib.util.find_spec("ray")
 
     def play(self, partition, steps, *flags):
         """Seconds, processor seconds and peak KiB of a process that plays 100 clients, and what it said."""
@@ -99,14 +102,21 @@ class Bench:
         assert process.returncode == 0, text
         return Cost(time.perf_counter() - began, usage.ru_utime + usage.ru_stime), usage.ru_maxrss, text
 
-    def peer(self, kind):
+    def peer(self, kind, script="torch_fedavg.py"):
         before = os.times()
-        result = subprocess.run([sys.executable, ROOT / "tests/bench/peers/torch_fedavg.py", self.data, kind,
-                                 str(COMPARED)], check=True, capture_output=True, text=True)
-        found = json.loads(result.stdout)
+        result = subprocess.run([sys.executable, ROOT / "tests/bench/peers" / script, self.data, kind, str(COMPARED)],
+                                check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        found = json.loads(result.stdout.splitlines()[-1])
         after = os.times()
         return Cost(found["seconds"], after.children_user + after.children_system - before.children_user -
                     before.children_system), found["peak_kib"]
+
+    def compared(self, partition):
+        """What COMPARED rounds cost, and peak memory. One round of each run is what the other one is, too: both start,
+        and read the data."""
+        begin, _, _ = self.play(partition, 1, "--validate_steps=0")
+        long, peak, _ = self.play(partition, 1 + COMPARED, "--validate_steps=0")
+        return Cost(long.clock - begin.clock, long.processor - begin.processor), peak
 
     def rounds(self, kind, partition):
         cost, _, text = self.play(partition, 1000, "--target_accuracy=0.97", "--validate_steps=1")
@@ -115,21 +125,27 @@ class Bench:
              seconds=round(cost.clock, 1), validation_accuracy=events(text, "validation")[-1]["validation_accuracy"])
         if not self.has_torch:
             return
-        ours, theirs, memory, peer_memory = [], [], [], []
-        for _ in range(self.options.rounds):
-            # One round of each run is what the other one is, too: both start, and read the data.
-            begin, _, _ = self.play(partition, 1, "--validate_steps=0")
-            long, peak, _ = self.play(partition, 1 + COMPARED, "--validate_steps=0")
-            ours.append(Cost(long.clock - begin.clock, long.processor - begin.processor))
-            memory.append(peak)
-            cost, peak = self.peer(kind)
-            theirs.append(cost)
-            peer_memory.append(peak)
+        turns = [(*self.compared(partition), *self.peer(kind)) for _ in range(self.options.rounds)]
+        ours, memory, theirs, peer_memory = zip(*turns)
         compare(f"2NN, {kind}: rounds per second, ours / a loop in PyTorch", ours, theirs,
                 rounds_per_s=round(COMPARED / min(cost.clock for cost in ours), 2),
                 peer_rounds_per_s=round(COMPARED / min(cost.clock for cost in theirs), 2))
         show(f"2NN, {kind}: memory of a client", round(min(memory) / 100), unit="KiB",
              peer=round(min(peer_memory) / 100), whole_MiB=round(min(memory) / 1024))
+
+    def flwr(self):
+        """By the clock alone: Flower's processes are no children of its main one, and it uses all processors."""
+        if not self.has_flwr:
+            return
+        turns = [(*self.compared("iid"), *self.peer("iid", "flwr_fedavg.py")) for _ in range(self.options.rounds)]
+        ours, memory, theirs, peer_memory = zip(*turns)
+        ratios = [b.clock / a.clock for a, b in zip(ours, theirs)]
+        show("2NN, iid: rounds per second, ours in one process / Flower's simulation",
+             round(statistics.median(ratios), 1), floor=10, aim=50, each=[round(ratio, 1) for ratio in ratios],
+             rounds_per_s=round(COMPARED / min(cost.clock for cost in ours), 2),
+             peer_rounds_per_s=round(COMPARED / min(cost.clock for cost in theirs), 2))
+        show("2NN, iid: memory of a client, Flower's simulation / ours", round(min(peer_memory) / max(memory), 1),
+             floor=10, aim=20, KiB=round(max(memory) / 100), peer_KiB=round(min(peer_memory) / 100))
 
     def link(self):
         """Of the pushes at every step only some are made over the link: that all of them take as long is plain."""
@@ -205,7 +221,7 @@ class Bench:
 
 
 PARTS = {"iid": lambda bench: bench.rounds("iid", "iid"), "shards": lambda bench: bench.rounds("shards", "shards:2"),
-         "link": Bench.link, "loss": Bench.loss, "unlike": Bench.unlike}
+         "flwr": Bench.flwr, "link": Bench.link, "loss": Bench.loss, "unlike": Bench.unlike}
 
 if __name__ == "__main__":
     run_parts(arguments(__doc__, rounds=3), PARTS, Bench)

@@ -40,14 +40,26 @@ def parts(labels):
     return [torch.cat([shards[dealt[2 * i]], shards[dealt[2 * i + 1]]]) for i in range(CLIENTS)]
 
 
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(784, 200), torch.nn.ReLU(), torch.nn.Linear(200, 200), torch.nn.ReLU(),
+                               torch.nn.Linear(200, 10))
+
+
+def train(model, images, labels):
+    """An epoch of a client."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for batch in torch.randperm(len(images)).split(BATCH):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+
+
 def main():
     torch.manual_seed(1)
     torch.set_num_threads(1)
     (images, labels), (test_images, test_labels) = pictures("train"), pictures("t10k")
     own = parts(labels)
-    layers = [torch.nn.Linear(784, 200), torch.nn.ReLU(), torch.nn.Linear(200, 200), torch.nn.ReLU(),
-              torch.nn.Linear(200, 10)]
-    model = torch.nn.Sequential(*layers)
+    model = network()
     shared = [parameter.detach().clone() for parameter in model.parameters()]
     accuracies, took_s = [], 0.0
     for _ in range(ROUNDS):
@@ -59,11 +71,7 @@ def main():
             with torch.no_grad():
                 for parameter, value in zip(model.parameters(), shared):
                     parameter.copy_(value)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-            for batch in own[client][torch.randperm(len(own[client]))].split(BATCH):
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-                optimizer.step()
+            train(model, images[own[client]], labels[own[client]])
             with torch.no_grad():
                 for sum_of, parameter in zip(total, model.parameters()):
                     sum_of += parameter * (len(own[client]) / all_examples)
@@ -77,4 +85,5 @@ def main():
                       "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 
 
-main()
+if __name__ == "__main__":
+    main()
