@@ -28,10 +28,11 @@ enum {
     FRAME_HEADER = 32,        /* bytes */
     FRAME_LAST = 1,           /* flags: the last (or only) frame of this request or answer */
     PROTOCOL_VERSION_MIN = 1, /* what this program speaks */
-    PROTOCOL_VERSION_MAX = 3,
-    PROTOCOL_PROGRAMS = 2,   /* from this version on programs are rolled out: messages 38 to 41 */
-    PROTOCOL_ROUNDS = 2,     /* from this version on status may tell of rounds: message 43 */
-    PROTOCOL_VALIDATIONS = 3 /* from this version on workers tell of validations: messages 44 to 46 */
+    PROTOCOL_VERSION_MAX = 4,
+    PROTOCOL_PROGRAMS = 2,    /* from this version on programs are rolled out: messages 38 to 41 */
+    PROTOCOL_ROUNDS = 2,      /* from this version on status may tell of rounds: message 43 */
+    PROTOCOL_VALIDATIONS = 3, /* from this version on workers tell of validations: messages 44 to 46 */
+    PROTOCOL_TOLD = 4         /* from this version on answers may be int8 or the largest; and there is vector 4 */
 };
 
 struct frame {

@@ -155,7 +155,7 @@
     FIELD(TEXT,   source,          4096,    "origin of the values, for logs: \"initialised\" or a checkpoint")
 
 #define MESSAGE_FIELDS_write(FIELD)                                                                                    \
-    FIELD(U8,     vector,          3,       "as in model")                                                             \
+    FIELD(U8,     vector,          4,       "as in model")                                                             \
     FIELD(U8,     dtype,           1,       "of the bulk: 0 float32, 1 bfloat16")                                      \
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds")
 
@@ -170,7 +170,7 @@
     FIELD(U32,    wait_ms,         600000,  "give up after this long")
 
 #define MESSAGE_FIELDS_read(FIELD)                                                                                     \
-    FIELD(U8,     vector,          3,       "as in model")                                                             \
+    FIELD(U8,     vector,          4,       "as in model")                                                             \
     FIELD(U64,    snapshot,        0,       "number of a snapshot; 0: the current state")                              \
     FIELD(RANGES, ranges,          65536,   "which floats; empty: all held here")
 
@@ -178,15 +178,16 @@
     FIELD(U64,    snapshot,        0,       "its number")
 
 #define MESSAGE_FIELDS_pull(FIELD)                                                                                     \
-    FIELD(U8,     dtype,           2,       "requested for the bulk of the answer, as there")                          \
+    FIELD(U8,     dtype,           6,       "requested for the bulk of the answer, as there")                          \
     FIELD(U64,    since_version,   0,       "only changes after this version; 0: all")                                 \
     FIELD(I64,    after_step,      0,       "answer once the global step is past this one; -1: now")                   \
     FIELD(U32,    wait_ms,         600000,  "answer after this long in any case")                                      \
     FIELD(RANGES, ranges,          65536,   "which floats; empty: all held here")
 
 #define MESSAGE_FIELDS_values(FIELD)                                                                                   \
-    FIELD(U8,     vector,          3,       "as in model")                                                             \
-    FIELD(U8,     dtype,           2,       "of the bulk: 0 float32, 1 bfloat16, 2 differences")                       \
+    FIELD(U8,     vector,          4,       "as in model")                                                             \
+    FIELD(U8,     dtype,           6,       "of the bulk: 0 float32, 1 bfloat16, 2 differences, 3 int8, 4 to 6 the "   \
+                                            "largest")                                                                 \
     FIELD(U64,    version,         0,       "of the shard when these values were taken")                               \
     FIELD(I64,    global_step,     0,       "when these values were taken")                                            \
     FIELD(I64,    token,           0,       "synchronous training: the step to which the next push may belong; -1: "   \
@@ -203,7 +204,7 @@
     FIELD(U32,    examples,        0,                                                                                  \
           "examples that the gradient averages; of a difference, those that the worker has: its weight")               \
     FIELD(F32,    loss,            0,       "of those examples")                                                       \
-    FIELD(U8,     answer_dtype,    2,       "requested for the bulk of the answer, as there")                          \
+    FIELD(U8,     answer_dtype,    6,       "requested for the bulk of the answer, as there")                          \
     FIELD(U8,     dtype,           6,       "of the bulk: 0 float32, 1 bfloat16, 3 int8, 4 to 6 the largest")          \
     FIELD(RANGES, ranges,          65536,   "which floats the bulk holds; floats that no frame of the push names are " \
                                             "zero")
@@ -217,7 +218,8 @@
     FIELD(I64,    token,           0,       "synchronous training: the step to which the next push may belong; -1: "   \
                                             "none")                                                                    \
     FIELD(U32,    staleness,       0,       "global steps between the gradient's computation and its application")     \
-    FIELD(U8,     dtype,           2,       "of the bulk: 0 float32, 1 bfloat16, 2 differences")                       \
+    FIELD(U8,     dtype,           6,       "of the bulk: 0 float32, 1 bfloat16, 2 differences, 3 int8, 4 to 6 the "   \
+                                            "largest")                                                                 \
     FIELD(RANGES, ranges,          65536,   "parameters that changed since the push's base_version, as in the bulk")
 
 #define MESSAGE_FIELDS_heartbeat(FIELD)                                                                                \

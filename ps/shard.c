@@ -218,13 +218,13 @@ static void pack_begin(struct stage *stage, enum dtype dtype)
     stage->changes = (struct changes){.dtype = dtype, .ranges = stage->ranges, .values = stage->answer};
 }
 
-static void pack_block(struct stage *stage, const struct shard_block *block)
+static void pack_block(struct stage *stage, enum store_vector vector, const struct shard_block *block)
 {
     struct changes *changes = &stage->changes;
     size_t gap = shard_pack_range(changes, stage->ranges, &stage->packed_local, block);
     size_t count = gap + block_extent(block);
     shard_pack_values(stage->answer, changes->value_count - count, changes->dtype,
-                      stage->shard->vectors[STORE_PARAMETERS] + block->local - gap, count);
+                      stage->shard->vectors[vector] + block->local - gap, count);
 }
 
 static void pack_end(struct stage *stage, uint64_t version, int64_t global_step, struct changes *changes)
@@ -345,7 +345,7 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
                 shard->versions[i] = walk.version;
             }
             if (shard->versions[i] > base_version) {
-                pack_block(stage, &shard->blocks[i]);
+                pack_block(stage, STORE_PARAMETERS, &shard->blocks[i]);
             }
         }
         shard_walk_on(shard, k, &walk, walk.global_step + steps);
@@ -355,18 +355,32 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
     return true;
 }
 
+bool shard_tells(const struct shard *shard)
+{
+    return shard->told;
+}
+
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes)
 {
+    const bool tells = dtype_is_packed(dtype);
+    const enum store_vector vector = tells ? STORE_TOLD : STORE_PARAMETERS;
+    assert(!tells || shard->told);
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
+    if (tells && shard_told_since(shard, stage, since_version, changes)) {
+        pthread_mutex_unlock(&shard->stripes[0].lock);
+        return true;
+    }
+    since_version = tells ? 0 : since_version;
+    dtype = tells ? DTYPE_FLOAT32 : dtype;
     struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
     pack_begin(stage, dtype);
     for (int k = 0; k < shard->stripe_count; k++) {
         for (size_t i = shard->stripes[k].first_block; i < shard->stripes[k].end_block; i++) {
             if (shard->versions[i] > since_version) {
-                pack_block(stage, &shard->blocks[i]);
+                pack_block(stage, vector, &shard->blocks[i]);
             }
         }
         shard_walk_on(shard, k, &walk, walk.global_step);
@@ -378,7 +392,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_VECTORS || !shard->vectors[vector]) {
+    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }

@@ -22,7 +22,8 @@
  * x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x (2 +
  * one per worker): answers cannot lie where gradients still wait for their step, and two hold what all workers get.
  * train.buffer_size takes 4 bytes x floats, however large it is. With wire_dtype bfloat16, 2 bytes x floats per worker
- * remember what it was told. A push allocates nothing.
+ * remember what it was told; where answers are packed (ps/store/told.h), 4 bytes x floats x 4 do so for all workers. A
+ * push allocates nothing.
  *
  * Threads: any may call anything, but one stage is used by one thread at a time. The shard knows neither clock nor
  * network; waits are for locks that are held for microseconds.
@@ -65,9 +66,9 @@ void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step);
  * Restoring. shard_begin_write waits for what is under way and closes the shard: until shard_end_write, applying,
  * reading and snapshots fail. Slots are back at their initial values then, all else is zero, the version is 0.
  * shard_claim_write tells where the values of a range go; the caller writes them there, before shard_end_write.
- * shard_end_write fails if parameters are missing or a value is not finite; averages that nobody wrote begin as copies
- * of the parameters. epoch_steps stands in for train.lr_decay_steps where that is 0. The version is 1 afterwards. One
- * thread writes.
+ * shard_end_write fails if parameters are missing or a value is not finite; averages that nobody wrote, and what
+ * workers were told, begin as copies of the parameters. epoch_steps stands in for train.lr_decay_steps where that is 0.
+ * The version is 1 afterwards. One thread writes.
  */
 void shard_begin_write(struct shard *shard, uint32_t generation);
 bool shard_claim_write(struct shard *shard, enum store_vector vector, struct range range, float **values,
@@ -100,9 +101,9 @@ struct changes {
     enum dtype dtype;
     const uint8_t *ranges; /* [range_count * RANGE_BYTES], as on the wire; padding between rows may be in them */
     uint32_t range_count;
-    const void *values; /* float32 or bfloat16 */
-    uint64_t value_count;
-    void *shared; /* of shard_answer: several may hold the same */
+    const void *values;   /* float32 or bfloat16; of a packed dtype: told_piece_at, one after another, and no ranges */
+    uint64_t value_count; /* of a packed dtype: bytes */
+    void *shared;         /* of shard_answer: several may hold the same */
 };
 
 /*
@@ -114,7 +115,23 @@ struct changes {
 bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
                  struct changes *changes);
 
-/* The same without applying anything. since_version 0: all. */
+/*
+ * Where answers are packed (ps/store/told.h): a piece of one, and where the next begins. Those of a version are
+ * ascending; those of the next version follow.
+ */
+enum { TOLD_HEAD = RANGE_BYTES + 4 };
+struct told_piece {
+    struct range range;
+    uint32_t size;
+    const uint8_t *bytes;
+};
+struct told_piece told_piece_at(const uint8_t *bytes);
+bool shard_tells(const struct shard *shard); /* are they packed? */
+
+/*
+ * The same without applying anything. since_version 0: all. Of a packed dtype, where shard_tells: what was told since
+ * that version; or, if that is not known any more, the told model, as float32 (changes->dtype).
+ */
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes);
 

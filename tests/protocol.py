@@ -32,7 +32,7 @@ def read_schema(text, version=1):
 
 TEXT = DOCUMENT.read_text()
 SCHEMA = read_schema(TEXT)  # of version 1, which the client below speaks
-SCHEMAS = {1: SCHEMA, 2: read_schema(TEXT, 2)}
+SCHEMAS = {1: SCHEMA, **{version: read_schema(TEXT, version) for version in (2, 3, 4)}}
 NUMBER = {name: number for number, (name, _) in SCHEMA.items()}
 
 
@@ -188,6 +188,40 @@ def learn(known, ranges, bulk):
                     signed = change - (1 << bits) if change >> (bits - 1) else change
                     known[block + j] = (known[block + j] + signed) & 0xFFFF
             at += bits * floats // 8
+    assert at == len(bulk), (at, len(bulk))
+
+
+def add_packed(known, ranges, bulk, dtype):
+    """Adds packed answers (dtypes 3 to 6) to known, {index: float}, in float32 as members do."""
+    single = struct.Struct("<f")
+
+    def values(count, at):
+        if dtype == 4:
+            return struct.unpack_from(f"<{count}f", bulk, at), at + 4 * count
+        if dtype == 5:
+            halves = struct.unpack_from(f"<{count}H", bulk, at)
+            return [single.unpack(struct.pack("<I", half << 16))[0] for half in halves], at + 2 * count
+        blocks = (count + 63) // 64
+        scales = struct.unpack_from(f"<{blocks}f", bulk, at)
+        changes = struct.unpack_from(f"<{count}b", bulk, at + 4 * blocks)
+        widened = [single.unpack(single.pack(scales[i // 64] * change))[0] for i, change in enumerate(changes)]
+        return widened, at + 4 * blocks + count
+
+    at = 0
+    for first, count in ranges:
+        places = range(count)
+        if dtype > 3:
+            chosen, size = struct.unpack_from("<HH", bulk, at)
+            gaps, places, next_place = iter(bulk[at + 4:at + 4 + size]), [], 0
+            for gap in gaps:
+                gap = gap & 127 | next(gaps) << 7 if gap > 127 else gap
+                places.append(next_place + gap)
+                next_place = places[-1] + 1
+            assert len(places) == chosen, (chosen, places)
+            at += 4 + size
+        added, at = values(len(places), at)
+        for place, value in zip(places, added, strict=True):
+            known[first + place] = single.unpack(single.pack(known[first + place] + value))[0]
     assert at == len(bulk), (at, len(bulk))
 
 

@@ -298,10 +298,15 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
         assert_bits_of_one_process(trainer, cluster, steps, 1, *flags)
 
 
-def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path):
+@pytest.mark.parametrize("wire", [
+    ("--wire_dtype=bfloat16",),
+    ("--wire_dtype=int8",),
+    ("--wire_dtype=bfloat16", "--wire_top=0.5"),
+], ids=["bfloat16", "int8", "largest"])
+def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path, wire):
     """bfloat16 travels as changes of what a connection brought before: after each cut as if nothing had been
-    brought."""
-    dice, steps, flags = generator(), repeats(120, 1000), ("--optimizer=adam", "--wire_dtype=bfloat16")
+    brought. What is packed leads from one version to the next: where it is cut, all is told."""
+    dice, steps, flags = generator(), repeats(120, 1000), ("--optimizer=adam", *wire)
     with Cluster(trainer, tmp_path / "cut", ps=2, workers=2, flags=sync(steps, *flags)) as cluster:
         run_over_links_that_are_cut(cluster, dice, 500_000, 10)
     with Cluster(trainer, tmp_path / "whole", ps=2, workers=2, flags=sync(steps, *flags)) as cluster:

@@ -367,6 +367,35 @@ def test_small_messages_learn_as_well_in_far_fewer_bytes(trainer, tmp_path):
     assert bytes_of["small"] * 60 < bytes_of["each"]
 
 
+def test_small_messages_go_both_ways(trainer, tmp_path):
+    """What a round tells a worker is no larger than what the worker pushes, and the same in every run."""
+    floats, rounds = 784 * 100 + 100 + 100 * 10 + 10, 60
+    flags = (*ROUNDS, *SMALL_MESSAGES, "--layers=784,100,10", "--local_steps=2", f"--train_steps={rounds}",
+             "--train_dir=kept", "--min_replicas=2", "--validate_steps=1000")
+    for name in ("one", "again"):
+        with Cluster(trainer, tmp_path / name, workers=2, flags=flags) as cluster:
+            cluster.start_all("--serve_forever=1")
+            for worker in ("worker 0", "worker 1"):
+                cluster.wait(worker, timeout=90)
+            told = cluster.status()[1]["ps 0"]["bytes_out"]
+        begin_and_end = 4 * (2 + 2) * floats  # each worker gets all once, and the chief saves it and what was told
+        assert told - begin_and_end < rounds * 2 * 0.1 * floats, told
+    assert same_tensors(newest(tmp_path / "one" / "kept"), newest(tmp_path / "again" / "kept")) == []
+
+
+def test_a_round_of_some_is_told_what_they_missed(trainer, tmp_path):
+    """Who is asked now and then is told of all rounds since, and not the whole model."""
+    floats, rounds = 784 * 100 + 100 + 100 * 10 + 10, 60
+    flags = (*ROUNDS, *SMALL_MESSAGES, "--layers=784,100,10", "--local_steps=2", f"--train_steps={rounds}",
+             "--participation=0.4", "--min_workers=3", "--validate_steps=1000")
+    with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
+        cluster.start_all("--serve_forever=1")
+        for worker in ("worker 0", "worker 1", "worker 2"):
+            cluster.wait(worker, timeout=90)
+        told = cluster.status()[1]["ps 0"]["bytes_out"]
+    assert told < 4 * (3 + 2) * floats + rounds * 3 * 0.1 * floats, told
+
+
 @pytest.mark.parametrize("flag, word", [("--wire_dtype=int8", "wire_dtype"), ("--wire_top=0.1", "wire_top")])
 def test_clients_have_no_wire(run, flag, word):
     result = run("--clients=3", "--local_steps=2", flag, status=2)

@@ -198,6 +198,64 @@ def test_differences(ps):
         worker.socket.close()
 
 
+def told_packed(client, known, dtype):
+    """(fields of the last frame, dtypes of all) of an answer that known is brought up to, packed or as a whole."""
+    dtypes = set()
+    while True:
+        name, fields, bulk = client.receive()
+        if fields["request"] != client.request:
+            continue
+        assert name in ("pushed", "values"), (name, fields)
+        dtypes.add(fields["dtype"])
+        if fields["dtype"] == 0:
+            places = [i for first, count in fields["ranges"] for i in range(first, first + count)]
+            known.update(zip(places, struct.unpack(f"<{len(places)}f", bulk), strict=True))
+        else:
+            assert fields["dtype"] == dtype
+            protocol.add_packed(known, fields["ranges"], bulk, dtype)
+        if fields["last"]:
+            return fields, dtypes
+
+
+@pytest.mark.parametrize("flags, dtype", [
+    (("--wire_dtype=int8",), 3),
+    (("--wire_top=0.2",), 4),
+    (("--wire_dtype=bfloat16", "--wire_top=0.2"), 5),
+    (("--wire_dtype=int8", "--wire_top=0.2"), 6),
+])
+def test_what_workers_are_told(ps, flags, dtype):
+    """Packed answers lead from any version to the same told model, by arithmetic that is this client's own."""
+    dice = random.Random(seed_of_tests())
+    served = ps("--issync=1", "--replicas_to_aggregate=1", *flags)
+    with served.client(0) as chief:
+        restore(chief, values=[dice.uniform(-1, 1) for _ in range(FLOATS)])
+        known, late, exact = (dict.fromkeys(range(FLOATS), 0.0) for _ in range(3))  # padding, too, may be told
+        seen = set()
+        chief.send("pull", dtype=dtype, since_version=0, after_step=-1)
+        fields, dtypes = told_packed(chief, known, dtype)
+        assert dtypes == {0}
+        version, late_version = fields["version"], 0
+        for step in range(40):
+            scale = 10.0 ** -dice.randrange(0, 4)
+            gradient = [dice.uniform(-scale, scale) for _ in range(dice.randrange(1, FLOATS))]
+            chief.send("push", sequence=step + 1, base_version=version, base_step=step, token=step, examples=1,
+                       answer_dtype=dtype, ranges=[(0, len(gradient))], bulk=floats(*gradient))
+            fields, dtypes = told_packed(chief, known, dtype)
+            assert (fields["outcome"], fields["global_step"], dtypes) == (0, step + 1, {dtype})
+            version = fields["version"]
+            _, _, bulk = chief.call("read", vector=4)
+            assert list(known.values()) == list(struct.unpack(f"<{FLOATS}f", bulk))
+            if dice.randrange(4) == 0:
+                chief.send("pull", dtype=dtype, since_version=late_version, after_step=-1)
+                fields, dtypes = told_packed(chief, late, dtype)
+                late_version, seen = fields["version"], seen | dtypes
+                assert late == known
+        assert dtype in seen and 0 in seen
+        chief.send("pull", dtype=0, since_version=0, after_step=-1)  # as members of earlier versions ask
+        told_packed(chief, exact, dtype)
+        assert exact != known
+
+
 def test_differences_are_not_for_float32(ps):
     """A ps that remembers nothing for its workers answers by bfloat16, and by what changed."""
     served = ps()

@@ -162,7 +162,7 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
     cut.write_bytes(good.read_bytes()[:1 << 20])
     foreign = programs.foreign(trainer, fleet.folder / "foreign")
     late = fleet.folder / "late"
-    late.write_bytes(good.read_bytes().replace(MARK, MARK[:-4] + struct.pack("<HH", 4, 4)))
+    late.write_bytes(good.read_bytes().replace(MARK, MARK[:-4] + struct.pack("<HH", 5, 5)))
     (fleet.folder / "text").write_text("no program")
     for path, message in (
         (cut, "is truncated"),
@@ -171,7 +171,7 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
         (fleet.folder / "missing", "cannot be opened"),
         ("/bin/true", "is no trainer"),
         (f"{good},{good}", "one for each architecture"),
-        (late, "speaks protocol versions from 4 on"),
+        (late, "speaks protocol versions from 5 on"),
     ):
         result = fleet.bring(path)
         assert result.returncode in (1, 2) and message in text_of(result), (path, text_of(result))

@@ -88,11 +88,11 @@ const struct config_key config_keys[] = {
     {"cluster", "wire_dtype", KEY_WORD, AT(cluster.wire_dtype), .words = wire_dtypes, .initial = "float32",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of gradients and parameters on the wire; bfloat16 takes about a third of the bytes, int8 a "
-                    "quarter of a gradient's"},
+                    "quarter (of parameters: in synchronous training)"},
     {"cluster", "wire_top", KEY_NUMBER, AT(cluster.wire_top), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the next "
-                    "gradient; 1 = all"},
+                    "gradient; in synchronous training parameters come back likewise; 1 = all"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "pushes that may be in flight while a worker computes its next step"},

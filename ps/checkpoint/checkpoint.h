@@ -53,7 +53,8 @@ struct checkpoint_info {
 struct checkpoint_state {
     const struct model *model;        /* borrowed */
     const struct config_train *train; /* borrowed */
-    float *vectors[STORE_VECTORS];    /* [model->float_count] each, 64-byte aligned, or NULL, as in struct store */
+    /* [model->float_count] each, 64-byte aligned, or NULL, as in struct store. STORE_TOLD: the caller's, in no file. */
+    float *vectors[STORE_PS_VECTORS];
     void *memory;
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/simulation.h"
 #include "ps/store/optimizer.h"
+#include "ps/store/told.h"
 #include "ps/shard.h"
 
 enum {
@@ -101,7 +102,7 @@ struct shard {
     size_t block_count;
     struct stripe stripes[MAX_STRIPES];
     int stripe_count;
-    float *vectors[STORE_VECTORS]; /* [floats], NULL where there is none */
+    float *vectors[STORE_PS_VECTORS]; /* [floats], NULL where there is none */
 
     /* Guarded by the first stripe's lock: what the next to pass there builds on. */
     uint64_t version;
@@ -112,15 +113,16 @@ struct shard {
     int64_t done_step;
     atomic_bool closed; /* written with the first stripe locked */
 
-    size_t claimed[STORE_VECTORS];              /* floats written since shard_begin_write */
+    size_t claimed[STORE_PS_VECTORS];           /* floats written since shard_begin_write */
     pthread_mutex_t snapshot_lock;              /* taken after any other */
     struct snapshot snapshots[SHARD_SNAPSHOTS]; /* [0]: the plain one; then the orders, in any order */
     atomic_bool armed; /* some snapshot waits for its step: else a step has nothing to look at */
-    float *copies[SHARD_COPIES][STORE_VECTORS]; /* [floats] each; [0]: the plain snapshot's */
-    void *order_memory;                         /* the orders' copies; NULL: nothing was ever ordered */
+    float *copies[SHARD_COPIES][STORE_PS_VECTORS]; /* [floats] each; [0]: the plain snapshot's */
+    void *order_memory;                            /* the orders' copies; NULL: nothing was ever ordered */
 
     struct buffer buffer;
     struct aggregate *aggregate; /* with synchronous training */
+    struct told *told;           /* where its answers are packed; else NULL */
     struct stage *stages;
     int worker_count;
     void *memory;
@@ -206,6 +208,18 @@ void shard_pack_values(void *values, uint64_t at, enum dtype dtype, const float 
 size_t aggregate_memory(size_t floats, size_t blocks, int workers);
 void aggregate_create(struct shard *shard, void *memory); /* zeroed, aggregate_memory bytes, aligned */
 void aggregate_destroy(struct shard *shard);
+
+/* Memory of what is told, and its beginning. */
+size_t shard_told_memory(size_t floats);
+void shard_told_create(struct shard *shard, const struct config_cluster *cluster, void *memory); /* zeroed, aligned */
+void shard_told_forget(struct shard *shard); /* the told model was written: no version leads to it */
+/* A synchronous step was made, and all stripes are locked still: says how to bring the told model up to it. */
+void shard_told_step(struct shard *shard, uint64_t version);
+/*
+ * With the first stripe locked: what was told since that version, as it was told; ranges are among the values
+ * (told_piece_at). False: it is not known any more, and the told model is to be sent as a whole.
+ */
+bool shard_told_since(struct shard *shard, struct stage *stage, uint64_t since_version, struct changes *changes);
 
 static inline size_t shard_round_up(size_t bytes)
 {

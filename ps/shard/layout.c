@@ -77,11 +77,11 @@ struct layout_plan {
     struct span spans[PLACEMENT_MAX_SPANS];
     int span_count;
     size_t floats, blocks;
-    bool has[STORE_VECTORS];
+    bool has[STORE_PS_VECTORS];
     bool synchronous;
     int vectors, workers;
     size_t vector_bytes, known_bytes, present_bytes, range_bytes, version_bytes, block_bytes, stage_bytes;
-    size_t aggregate_bytes, buffer_bytes;
+    size_t aggregate_bytes, buffer_bytes, told_bytes;
     size_t total;
 };
 
@@ -95,8 +95,9 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     }
     plan->blocks = cut_spans(model, plan->spans, plan->span_count, NULL);
     const struct config_train train = outer_train(&config->train);
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
-        plan->has[vector] = store_has_vector(&train, (enum store_vector)vector);
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
+        plan->has[vector] =
+            vector == STORE_TOLD ? told_is_kept(&config->cluster) : store_has_vector(&train, (enum store_vector)vector);
         plan->vectors += plan->has[vector];
     }
     plan->workers = config_worker_room(&config->cluster);
@@ -110,13 +111,14 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     plan->aggregate_bytes =
         plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks, plan->workers)) : 0;
     plan->buffer_bytes = config->train.buffer_size > 0 ? plan->vector_bytes + plan->present_bytes : 0;
+    plan->told_bytes = plan->has[STORE_TOLD] ? shard_round_up(shard_told_memory(plan->floats)) : 0;
     plan->known_bytes =
         config->cluster.wire_dtype != WIRE_FLOAT32 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
     size_t per_worker =
         plan->vector_bytes * (plan->synchronous ? 2 : 1) + plan->known_bytes + plan->present_bytes + plan->range_bytes;
     plan->total = plan->vector_bytes * 2 * (size_t)plan->vectors + plan->block_bytes + plan->version_bytes +
                   plan->present_bytes + plan->stage_bytes + plan->buffer_bytes + plan->aggregate_bytes +
-                  (size_t)plan->workers * per_worker;
+                  plan->told_bytes + (size_t)plan->workers * per_worker;
 }
 
 size_t shard_memory(const struct model *model, const struct config *config, int ps)
@@ -159,7 +161,7 @@ static void lay_out(struct shard *shard, const struct layout_plan *plan)
         shard->span_locals[i] = local;
         local += plan->spans[i].count;
     }
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
         if (plan->has[vector]) {
             shard->vectors[vector] = carve(&memory, plan->vector_bytes);
             shard->copies[0][vector] = carve(&memory, plan->vector_bytes);
@@ -219,8 +221,12 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     lay_out(shard, &plan);
     cut_spans(model, shard->spans, shard->span_count, shard->blocks);
     divide_into_stripes(shard);
+    char *end = (char *)shard_round_up((size_t)memory) + plan.total;
     if (plan.synchronous) {
-        aggregate_create(shard, (char *)shard_round_up((size_t)memory) + plan.total - plan.aggregate_bytes);
+        aggregate_create(shard, end - plan.aggregate_bytes);
+    }
+    if (plan.has[STORE_TOLD]) {
+        shard_told_create(shard, &config->cluster, end - plan.aggregate_bytes - plan.told_bytes);
     }
     pthread_mutex_init(&shard->snapshot_lock, NULL);
     atomic_init(&shard->closed, true);

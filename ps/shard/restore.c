@@ -23,7 +23,7 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
         shard_walk_on(shard, i, &(struct block_walk){0}, 0);
     }
     shard_forget_snapshots(shard);
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
         shard->claimed[vector] = 0;
         if (shard->vectors[vector]) {
             bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
@@ -38,7 +38,7 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
 {
     size_t local;
     assert(atomic_load(&shard->closed));
-    if (vector >= STORE_VECTORS || !shard->vectors[vector]) {
+    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }
@@ -89,7 +89,7 @@ static bool check_written(struct shard *shard, struct error *error)
         return error_set(error, "only %zu of this shard's %zu parameters were written",
                          shard->claimed[STORE_PARAMETERS], real);
     }
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
         if (shard->vectors[vector] && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
             return error_set(error, "vector %d was written with a value that is not finite", vector);
         }
@@ -110,9 +110,12 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
     if (averages && shard->claimed[STORE_AVERAGES] == 0) {
         memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
     }
+    if (shard->told && shard->claimed[STORE_TOLD] == 0) {
+        memcpy(shard->vectors[STORE_TOLD], shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
+    }
     for (size_t i = 0; i < shard->block_count; i++) {
         size_t end = i + 1 < shard->block_count ? shard->blocks[i + 1].local : shard->floats;
-        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
             if (shard->vectors[vector]) {
                 reset_padding(shard, vector, &shard->blocks[i], end);
             }
@@ -123,6 +126,9 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
     pthread_mutex_lock(&shard->stripes[0].lock);
     shard->version = 1;
     shard->global_step = global_step;
+    if (shard->told) {
+        shard_told_forget(shard);
+    }
     shard_snapshots_from(shard, global_step);
     for (int i = 0; i < shard->stripe_count; i++) {
         if (i + 1 == shard->stripe_count) {

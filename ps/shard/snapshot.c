@@ -63,7 +63,7 @@ static bool need_order_memory(struct shard *shard)
     if (shard->order_memory) {
         return true;
     }
-    for (int vector = 0; vector < STORE_VECTORS; vector++) {
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
         vectors += !!shard->vectors[vector];
     }
     shard->order_memory = calloc(1, SHARD_ORDERS_KEPT * vectors * bytes + SHARD_ALIGN);
@@ -73,7 +73,7 @@ static bool need_order_memory(struct shard *shard)
     }
     at += (SHARD_ALIGN - (uintptr_t)at % SHARD_ALIGN) % SHARD_ALIGN;
     for (int copy = 1; copy < SHARD_COPIES; copy++) {
-        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
             if (shard->vectors[vector]) {
                 shard->copies[copy][vector] = (float *)(void *)at;
                 at += bytes;
@@ -128,7 +128,7 @@ void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const s
     size_t from = shard->blocks[stripe->first_block].local;
     size_t to = stripe->end_block < shard->block_count ? shard->blocks[stripe->end_block].local : shard->floats;
     for (int i = 0; i < walk->saves; i++) {
-        for (int vector = 0; vector < STORE_VECTORS; vector++) {
+        for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
             if (shard->vectors[vector]) {
                 memcpy(shard->copies[walk->copies[i].copy][vector] + from, shard->vectors[vector] + from,
                        (to - from) * sizeof(float));
@@ -295,7 +295,7 @@ bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vect
                            const float **values, int64_t *global_step, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_VECTORS || !shard->vectors[vector]) {
+    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
         return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
                          (int)vector);
     }

@@ -45,7 +45,15 @@ struct gradient_sink {
     void *context;
 };
 
-enum store_vector { STORE_PARAMETERS, STORE_SLOT0, STORE_SLOT1, STORE_AVERAGES, STORE_VECTORS };
+enum store_vector {
+    STORE_PARAMETERS,
+    STORE_SLOT0,
+    STORE_SLOT1,
+    STORE_AVERAGES,
+    STORE_VECTORS,              /* of a store, an engine, a checkpoint */
+    STORE_TOLD = STORE_VECTORS, /* of a ps alone: what workers were told (ps/store/told.h) */
+    STORE_PS_VECTORS
+};
 
 /* Does a store with this configuration have that vector? */
 bool store_has_vector(const struct config_train *config, enum store_vector vector);

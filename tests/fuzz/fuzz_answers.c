@@ -457,7 +457,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     stage = (struct stage){.input = input_of(bytes, size), .now_s = 1000};
     world.traffic = (struct traffic){.retries = 0};
     const uint8_t kind = input_byte(&stage.input);
-    world.config.cluster.wire_dtype = kind & 0x80 ? WIRE_BFLOAT16 : WIRE_FLOAT32;
+    world.config.cluster.wire_dtype = kind & 0x20 ? WIRE_INT8 : kind & 0x80 ? WIRE_BFLOAT16 : WIRE_FLOAT32;
+    world.config.cluster.wire_top = kind & 0x10 ? 0.1 : 1;
     world.config.cluster.issync = kind & 0x40;
     switch (kind % 8) {
     case 0:

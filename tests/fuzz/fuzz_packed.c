@@ -1,8 +1,12 @@
-/* Packed gradients as bytes from anywhere: refused, or read within their bounds; and what was packed is read again. */
+/*
+ * Packed gradients and parameters as bytes from anywhere: refused, or read within their bounds; and what was packed is
+ * read again.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include "ps/store/int8.h"
 #include "ps/store/largest.h"
+#include "ps/store/told.h"
 
 static void read_int8(const uint8_t *bytes, size_t size)
 {
@@ -44,6 +48,25 @@ static void read_largest(const uint8_t *bytes, size_t size, size_t n, enum dtype
     free(values);
 }
 
+/* As the answers of a ps: by the same rules, whatever follows. */
+static void learn(const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
+{
+    float *known = calloc(n, sizeof *known);
+    uint8_t *exact = malloc(size);
+    assert(known && exact);
+    memcpy(exact, bytes, size);
+    const size_t took = told_learn(known, exact, size, n, dtype);
+    assert(took <= size);
+    if (took > 0) {
+        float *again = calloc(n, sizeof *again);
+        assert(again && told_learn(again, exact, took, n, dtype) == took);
+        assert(memcmp(again, known, n * sizeof *known) == 0);
+        free(again);
+    }
+    free(known);
+    free(exact);
+}
+
 /* The bytes as floats: all kinds of them. */
 static void pack(const uint8_t *bytes, size_t size, size_t wanted, enum dtype dtype)
 {
@@ -81,6 +104,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const enum dtype dtype = (enum dtype)(DTYPE_LARGEST_FLOAT32 + bytes[2] % 3);
     read_int8(bytes + 4, size - 4);
     read_largest(bytes + 4, size - 4, n, dtype);
+    learn(bytes + 4, size - 4, n, dtype);
+    learn(bytes + 4, size - 4, n, DTYPE_INT8);
     pack(bytes + 4, size - 4, n, dtype);
     return 0;
 }

@@ -95,7 +95,7 @@ static void make_model_request(uint16_t type, union message *message, struct bor
         message->begin_restore.source = take_text(borrowed->text);
         break;
     case MESSAGE_write:
-        message->write = (struct message_write){.vector = take() % 4, .dtype = take() % 2};
+        message->write = (struct message_write){.vector = take() % 5, .dtype = take() % 2};
         message->write.ranges = take_ranges(borrowed->ranges[0]);
         break;
     case MESSAGE_end_restore:
@@ -109,7 +109,7 @@ static void make_model_request(uint16_t type, union message *message, struct bor
         message->release.snapshot = take() | (take() % 2 == 0 ? SNAPSHOT_ORDER : 0);
         break;
     case MESSAGE_read:
-        message->read = (struct message_read){take() % 4, take() % 8, {NULL, 0}};
+        message->read = (struct message_read){take() % 5, take() % 8, {NULL, 0}};
         message->read.snapshot |= message->read.snapshot > 3 ? SNAPSHOT_ORDER : 0;
         message->read.ranges = take_ranges(borrowed->ranges[0]);
         break;
@@ -127,13 +127,13 @@ static void make_training_request(uint16_t type, union message *message, struct 
                                               .base_step = take_step(),
                                               .token = take_step(),
                                               .loss = take_float(),
-                                              .answer_dtype = take() % 3,
+                                              .answer_dtype = take() % 7,
                                               .dtype = take() % 7};
         message->push.ranges = take_ranges(borrowed->ranges[0]);
         break;
     case MESSAGE_pull:
         message->pull = (struct message_pull){
-            .dtype = take() % 3, .since_version = take(), .after_step = take_step(), .wait_ms = take_wait()};
+            .dtype = take() % 7, .since_version = take(), .after_step = take_step(), .wait_ms = take_wait()};
         message->pull.ranges = take() % 4 == 0 ? take_ranges(borrowed->ranges[0]) : (struct ranges){NULL, 0};
         break;
     case MESSAGE_staged:
@@ -582,7 +582,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const uint8_t kind = take(), more = take();
     config->cluster.issync = kind & 1;
     config->cluster.ps_hosts.count = kind & 2 ? SERVING_PS : 1;
-    config->cluster.wire_dtype = kind & 8 ? WIRE_BFLOAT16 : WIRE_FLOAT32;
+    config->cluster.wire_dtype = !(kind & 8) ? WIRE_FLOAT32 : more & 4 ? WIRE_INT8 : WIRE_BFLOAT16;
+    config->cluster.wire_top = more & 2 ? 0.3 : 1;
     config->cluster.max_staleness = kind & 16 ? 1 : 0;
     config->train.optimizer = kind & 32 ? OPTIMIZER_ADAM : OPTIMIZER_SGD;
     config->train.beta1 = config->train.beta2 = 0.5;

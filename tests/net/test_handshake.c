@@ -296,7 +296,7 @@ static void future_version(void **state)
     assert_int_equal(channel.frame.type, MESSAGE_refused);
     assert_int_equal(channel.message.refused.reason, REFUSAL_VERSION);
     assert_string_equal(channel.message.refused.message, "worker 1 (trainer 5) speaks protocol versions 5 to 9, ps 0 "
-                                                         "(trainer 1.0) speaks 1 to 3: upgrade the older one");
+                                                         "(trainer 1.0) speaks 1 to 4: upgrade the older one");
     assert_non_null(strstr(service.error.text, "speaks protocol versions 5 to 9"));
     channel_close(&channel);
 }

@@ -26,7 +26,9 @@ struct odd_engine {
 
 float engine_mix(float parameter, int worker, int draw, int col)
 {
-    const float seen = oracle.bfloat16 ? bfloat16_widen(bfloat16_round(parameter)) : parameter;
+    /* What workers are told of int8 steps is not the parameters: nothing depends on it, but that all know the same. */
+    const float known = oracle.int8 && oracle.synchronous ? 0 : parameter;
+    const float seen = oracle.bfloat16 ? bfloat16_widen(bfloat16_round(known)) : known;
     const float mixed = 0.001f * seen + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;
     if (oracle.int8) { /* multiples of a scale that one of the columns sees to */
         return col == 0 ? 1.0f : 1.0f / 127.0f * fminf(rintf(127.0f * mixed), 127.0f);
@@ -49,6 +51,7 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
         result->bad_loss = NAN;
         return true;
     }
+    oracle_sees(engine->worker, batch->step, engine->parameters);
     bool bad = chance_of(oracle.not_finite);
     for (int row = 0; row < weights->rows; row++) {
         counts[row * 16 + engine->worker % weights->cols] = bad ? NAN : -1.0f;

@@ -105,6 +105,9 @@ struct sent {
 };
 
 static struct reference reference;
+static const struct push_pull *exchanges[WORKERS_MAX_SIMULATED]; /* that each worker trains by */
+static uint32_t computed_in[ORACLE_MAX_STEPS];                   /* the generation that a step was last seen of... */
+static float computed_from[ORACLE_MAX_STEPS][FLOATS];            /* ...and the parameters that it was computed from */
 static struct sent sent[WORKERS_MAX_SIMULATED][8];
 static float saved[ORACLE_MAX_STEPS][FLOATS];
 static double saved_sum[ORACLE_MAX_STEPS]; /* what rows add up to */
@@ -143,6 +146,7 @@ void oracle_begin(void)
     }
     memset(is_saved, 0, sizeof is_saved);
     reference.generation = lineage.generation = 0;
+    memset(computed_in, 0, sizeof computed_in);
     reference.first_step = reference.step = lineage.first_step = lineage.end_step = 0;
     lineage.mixed = false;
     lineage.base = 0;
@@ -355,6 +359,7 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     }
     if (is_first) {
         oracle.diverged = false;
+        memset(computed_in, 0, sizeof computed_in); /* generations are counted anew once all are gone */
         lineage.generation = generation;
         lineage.first_step = lineage.end_step = global_step;
         lineage.base = global_step > 0 ? saved_sum[global_step] : 0;
@@ -664,8 +669,24 @@ WRAP(bool, channel_send_frame, struct channel *channel, const struct outgoing *o
 /* It computes again, perhaps the same. */
 WRAP(enum push_pull_end, push_pull_join, struct push_pull *exchange, struct error *error)
 {
+    exchanges[world.here->number - oracle.ps] = exchange;
     memset(sent[world.here->number - oracle.ps], 0, sizeof sent[0]);
     return __real_push_pull_join(exchange, error);
+}
+
+/* However they came to know them: all compute a step from the same parameters, to the bit. */
+void oracle_sees(int worker, int64_t step, const float *parameters)
+{
+    const uint32_t generation = exchanges[worker]->generation;
+    if (!oracle.synchronous || oracle.local_steps > 1 || step < 0 || step >= ORACLE_MAX_STEPS) {
+        return;
+    }
+    if (computed_in[step] != generation) {
+        computed_in[step] = generation;
+        memcpy(computed_from[step], parameters, sizeof computed_from[step]);
+    } else if (memcmp(computed_from[step], parameters, sizeof computed_from[step]) != 0) {
+        fail("worker %d computes step %lld from other parameters than another", worker, (long long)step);
+    }
 }
 
 /* --- Synchronous steps --- */

@@ -18,7 +18,7 @@ extern struct oracle {
     int listed;
     bool synchronous;
     bool bfloat16;                                    /* on the wire */
-    bool int8;                                        /* that, and gradients as int8 */
+    bool int8;                                        /* that, and gradients, or all, as int8 */
     bool rotten;                                      /* no checkpoint can be read until somebody repairs the disk */
     int local_steps;                                  /* of a round; above 1, each worker has data of its own */
     double participation, over_selection, deadline_s; /* of rounds; participation 1: all are asked */
@@ -52,6 +52,9 @@ static inline bool oracle_is_right(int worker, int64_t step, int example)
 
 /* The part of a gradient that depends on what it was computed from. */
 float engine_mix(float parameter, int worker, int draw, int col);
+
+/* A worker computes a step from these parameters. */
+void oracle_sees(int worker, int64_t step, const float *parameters);
 
 void oracle_begin(void);
 

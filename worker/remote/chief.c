@@ -9,6 +9,7 @@
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "ps/store/outer.h"
+#include "ps/store/told.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
@@ -23,6 +24,19 @@ static void create_locks(struct chief *chief)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&chief->wake, &attributes);
     pthread_condattr_destroy(&attributes);
+}
+
+/* What workers were told is none of the model's: it lies beside the checkpoints (ps/store/told.h). */
+static bool create_told(struct chief *chief, const struct config *config, struct error *error)
+{
+    const size_t floats = chief->options.model->float_count;
+    if (!told_is_kept(&config->cluster) || config->output.train_dir[0] == '\0') {
+        return true;
+    }
+    chief->told = calloc(floats, sizeof *chief->told);
+    chief->state.vectors[STORE_TOLD] = chief->told;
+    chief->told_left = (struct left_over){config->output.train_dir, LEFT_OVER_TOLD, floats, config->output.save_steps};
+    return chief->told || error_set(error, "out of memory for what workers were told");
 }
 
 bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)
@@ -50,7 +64,8 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                                          .given_up = options->given_up,
                                          .context = options->context};
     bool done = push_pull_create(&chief->shards, &exchange, error) &&
-                checkpoint_state_create(&chief->state, options->model, &chief->train, error);
+                checkpoint_state_create(&chief->state, options->model, &chief->train, error) &&
+                create_told(chief, config, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
             checkpoint_folder_open(&chief->folder, config->output.train_dir, &chief->output, error);
@@ -69,6 +84,7 @@ void chief_destroy(struct chief *chief)
         chief_stop_saving(chief);
         push_pull_destroy(&chief->shards);
         checkpoint_state_destroy(&chief->state);
+        free(chief->told);
         if (chief->has_folder) {
             checkpoint_folder_close(&chief->folder);
         }

@@ -1,7 +1,10 @@
 /* Floats between a connection and memory, in frames. */
+#include <string.h>
+
 #include "base/profile.h"
 #include "net/spans.h"
 #include "ps/store/bfloat16.h"
+#include "ps/store/told.h"
 #include "ps/server/requests/requests.h"
 
 enum {
@@ -63,6 +66,9 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
 {
     const struct stage *stage = shard_stage(session->server->shard, session->worker);
     struct wanted wanted = {(enum dtype)dtype, (enum dtype)dtype, since_version, false};
+    if (dtype_is_packed(wanted.dtype) && !shard_tells(session->server->shard)) {
+        wanted.dtype = wanted.packed = DTYPE_FLOAT32;
+    }
     if (dtype == DTYPE_DIFFERENCES) {
         wanted.packed = DTYPE_BFLOAT16;
         wanted.dtype = stage_remembers(stage) ? DTYPE_DIFFERENCES : DTYPE_BFLOAT16;
@@ -72,11 +78,50 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
     return wanted;
 }
 
+/* Pieces that are packed as they are to be sent. They are moved together, since what is between them is not. */
+static bool send_told(struct session *session, enum message_type type, uint64_t request, const void *message,
+                      struct ranges *ranges, const struct changes *changes, struct error *error)
+{
+    uint8_t bytes[TOLD_FRAME_RANGES * RANGE_BYTES];
+    uint8_t *at = (uint8_t *)(uintptr_t)changes->values, *const end = at + changes->value_count; /* the stage's */
+    const double deadline_s = serve_deadline();
+    bool sent;
+    do {
+        uint8_t *const begin = at, *packed = at;
+        uint64_t behind = 0;
+        *ranges = (struct ranges){bytes, 0};
+        while (at < end && ranges->count < TOLD_FRAME_RANGES) {
+            const struct told_piece piece = told_piece_at(at);
+            if (piece.range.first < behind || (size_t)(packed - begin) + piece.size > TOLD_FRAME_BYTES) {
+                break; /* another version begins, or the frame is full */
+            }
+            range_put(bytes, ranges->count++, piece.range);
+            behind = piece.range.first + piece.range.count;
+            at += TOLD_HEAD + piece.size;
+            memmove(packed, piece.bytes, piece.size);
+            packed += piece.size;
+        }
+        struct iovec bulk = {begin, (size_t)(packed - begin)};
+        const struct outgoing frame = {.type = type,
+                                       .request = request,
+                                       .message = message,
+                                       .bulk = &bulk,
+                                       .bulk_parts = ranges->count > 0 ? 1 : 0,
+                                       .more = at < end};
+        sent = channel_send_frame(session->channel, &frame, deadline_s, error);
+    } while (sent && at < end);
+    *ranges = (struct ranges){NULL, 0};
+    return sent;
+}
+
 bool serve_send_changes(struct session *session, enum message_type type, uint64_t request, const void *message,
                         struct ranges *ranges, const struct changes *changes, const struct wanted *wanted,
                         struct error *error)
 {
     PROFILE(SPAN_SEND_CHANGES);
+    if (dtype_is_packed(changes->dtype)) {
+        return send_told(session, type, request, message, ranges, changes, error);
+    }
     uint8_t told[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
                  DIFFERENCES_RANGES];
     struct stage *stage = shard_stage(session->server->shard, session->worker);

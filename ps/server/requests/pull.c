@@ -106,7 +106,7 @@ static bool send_pulled(struct session *session, const struct message_pull *pull
     if (shard_changes(session->server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)) {
         struct message_values values = {
             .vector = STORE_PARAMETERS,
-            .dtype = (uint8_t)wanted.dtype,
+            .dtype = serve_dtype(&wanted, &changes),
             .version = changes.version,
             .global_step = changes.global_step,
             .token = token_of(session, changes.global_step),

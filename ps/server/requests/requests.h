@@ -69,12 +69,17 @@ bool serve_read_floats(struct session *session, enum dtype dtype, float *values,
 
 /* What an answer holds that was asked for as this dtype. The stage of the session's worker is taken. */
 struct wanted {
-    enum dtype dtype;       /* that it travels as */
+    enum dtype dtype;       /* that it travels as; packed: or as float32, as the changes say */
     enum dtype packed;      /* that it is to be packed as */
     uint64_t since_version; /* what changed after this one */
     bool in_full;           /* nothing was told on this connection yet */
 };
 struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_t since_version);
+
+static inline uint8_t serve_dtype(const struct wanted *wanted, const struct changes *changes)
+{
+    return (uint8_t)(dtype_is_packed(wanted->dtype) ? changes->dtype : wanted->dtype);
+}
 
 /* Sends what was packed as many frames of `type`. ranges: the field of `message` that says what a frame holds. */
 bool serve_send_changes(struct session *session, enum message_type type, uint64_t request, const void *message,

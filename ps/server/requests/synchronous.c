@@ -125,7 +125,7 @@ static bool answer_push(struct session *session, const struct message_push *push
         .global_step = changes.global_step,
         .token = token,
         .staleness = verdict->outcome == PUSH_STALE && late > 0 ? (uint32_t)late : 0,
-        .dtype = (uint8_t)wanted.dtype,
+        .dtype = serve_dtype(&wanted, &changes),
     };
     bool sent = serve_send_changes(session, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
     shard_answered(server->shard, &changes);

@@ -52,6 +52,15 @@ static bool chief_state_is_finite(const struct chief *chief)
     return true;
 }
 
+/* Before the checkpoint itself: whoever goes on from that finds it. */
+static void keep_told(struct chief *chief, int64_t global_step)
+{
+    struct error error;
+    if (chief->told && !left_over_save(&chief->told_left, global_step, chief->told, &error)) {
+        log_warning("what workers were told is not kept: %s", error.text);
+    }
+}
+
 void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step)
 {
     struct error error;
@@ -63,6 +72,7 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
     snprintf(info.config_digest, sizeof info.config_digest, "%s", now->digest);
     if (targets & CHECKPOINT_MODEL) {
         supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
+        keep_told(chief, global_step);
     }
     const double began_s = clock_monotonic_s();
     char *kept_rows = kept_rows_tell(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);

@@ -17,7 +17,7 @@ enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct 
                               struct error *error)
 {
     /* All of it if it may turn out to be the best, and so worth keeping. */
-    unsigned which = chief->has_folder ? ~0u : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
+    unsigned which = chief->has_folder ? ~(1u << STORE_TOLD) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
     enum push_pull_end end = PUSH_PULL_AGAIN;
     chief_lock(chief);
     if (chief_take_now(chief, which, false, &chief->held_step, error) == PUSH_PULL_DONE) {

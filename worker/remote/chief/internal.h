@@ -17,6 +17,7 @@
 #include "ps/checkpoint/supervisor.h"
 #include "ps/shard.h"
 #include "worker/remote/chief.h"
+#include "worker/remote/exchange/left_over.h"
 
 /* A checkpoint by steps that the shards were told of. */
 struct order {
@@ -29,6 +30,8 @@ struct chief {
     struct push_pull shards;
     struct config_train train; /* by which the state is kept */
     struct checkpoint_state state;
+    float *told;                     /* [float_count]: the state's STORE_TOLD; NULL: it has none */
+    struct left_over told_left;      /* files of it, one for each checkpoint */
     struct config_output output;     /* when to save, and what to keep. Locked */
     struct plan plan;                /* locked, too */
     struct checkpoint_folder folder; /* only with a train_dir */

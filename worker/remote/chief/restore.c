@@ -112,11 +112,32 @@ static void begin_supervising(struct chief *chief, int64_t saved)
     chief->ordered = -1;
 }
 
+/* What workers had been told at that step; else they are told all of it. */
+static bool recall_told(struct chief *chief, struct error *error)
+{
+    const int64_t step = chief->info.global_step;
+    int64_t found = -1;
+    if (!chief->told) {
+        return true;
+    }
+    if (chief->has_folder && !left_over_load(&chief->told_left, step, chief->told, &found, error)) {
+        return false;
+    }
+    if (found != step) {
+        memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_left.count * sizeof *chief->told);
+    }
+    if (found != step && step > 0) {
+        log_warning("what workers had been told at step %lld is not known any more: they are told all of it",
+                    (long long)step);
+    }
+    return true;
+}
+
 static enum push_pull_end write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
                                        struct error *error)
 {
     char source[256] = "";
-    if (!find_state(chief, true, source, sizeof source, error)) {
+    if (!find_state(chief, true, source, sizeof source, error) || !recall_told(chief, error)) {
         return PUSH_PULL_REFUSED;
     }
     start->global_step = chief->info.global_step;

@@ -128,11 +128,29 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
            error_set(error, "%s: answered write by %s", part->link.name, message_name(channel->frame.type));
 }
 
+/* A ps of an earlier program knows nothing of what workers were told, and tells them the parameters. */
+static bool has_vector(const struct shard_part *part, const struct checkpoint_state *state, int vector)
+{
+    return state->vectors[vector] && (vector != STORE_TOLD || part->link.channel.version >= PROTOCOL_TOLD);
+}
+
+/* The parameters themselves are what a ps takes for told unless it is told otherwise: so at the beginning. */
+static bool is_worth_writing(const struct shard_part *part, const struct checkpoint_state *state, int vector)
+{
+    bool same = vector == STORE_TOLD;
+    for (int i = 0; same && i < part->span_count; i++) {
+        const size_t first = part->spans[i].first, bytes = part->spans[i].count * sizeof(float);
+        same = memcmp(state->vectors[vector] + first, state->vectors[STORE_PARAMETERS] + first, bytes) == 0;
+    }
+    return !same;
+}
+
 static bool write_vectors(struct shard_part *part, const struct checkpoint_state *state, uint16_t *code,
                           struct error *error)
 {
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        for (int i = 0; state->vectors[v] && i < part->span_count; i++) {
+    for (int v = 0; v < STORE_PS_VECTORS; v++) {
+        const bool writes = has_vector(part, state, v) && is_worth_writing(part, state, v);
+        for (int i = 0; writes && i < part->span_count; i++) {
             size_t first = part->spans[i].first, left = part->spans[i].count;
             while (left > 0) {
                 size_t now = left < WRITE_FLOATS ? left : WRITE_FLOATS;
@@ -329,14 +347,28 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
     return true;
 }
 
+/* What such a ps has told: what it holds. */
+static void take_as_told(const struct shard_part *part, struct checkpoint_state *state)
+{
+    for (int i = 0; i < part->span_count; i++) {
+        const struct span *span = &part->spans[i];
+        memcpy(state->vectors[STORE_TOLD] + span->first, state->vectors[STORE_PARAMETERS] + span->first,
+               span->count * sizeof(float));
+    }
+}
+
 static enum push_pull_end read_part(struct push_pull *exchange, struct shard_part *part, uint64_t number,
                                     unsigned which, struct checkpoint_state *state, struct error *error)
 {
     struct channel *channel = &part->link.channel;
     uint16_t code;
     enum push_pull_end end = need_link(exchange, part, error);
-    for (int v = 0; v < STORE_VECTORS && end == PUSH_PULL_DONE; v++) {
+    for (int v = 0; v < STORE_PS_VECTORS && end == PUSH_PULL_DONE; v++) {
         if (!state->vectors[v] || !(which >> v & 1)) {
+            continue;
+        }
+        if (!has_vector(part, state, v)) {
+            take_as_told(part, state);
             continue;
         }
         struct message_read read = {.vector = (uint8_t)v, .snapshot = number};

@@ -21,8 +21,11 @@ bool push_pull_must_rejoin(const struct push_pull *exchange, struct error *error
  */
 enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error);
 
-/* What parameters are to travel as. */
-enum dtype push_pull_dtype(const struct push_pull *exchange);
+/* What parameters are to travel as, from a ps that we have a link to. */
+enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part);
+
+/* Brings the told model into the engine, of what this ps holds. */
+bool push_pull_show_told(struct push_pull *exchange, const struct shard_part *part, struct error *error);
 
 /* An error that a ps answered with: what it means for us. */
 enum push_pull_end push_pull_by_code(uint16_t code);

@@ -41,7 +41,11 @@ static void put_head(uint8_t head[HEAD], const struct left_over *files, int64_t 
 
 static void name_of(const struct left_over *files, int64_t step, char name[MAX_NAME])
 {
-    snprintf(name, MAX_NAME, "left-over-worker%d-%lld", files->worker, (long long)step);
+    if (files->worker == LEFT_OVER_TOLD) {
+        snprintf(name, MAX_NAME, "told-%lld", (long long)step);
+    } else {
+        snprintf(name, MAX_NAME, "left-over-worker%d-%lld", files->worker, (long long)step);
+    }
 }
 
 static bool path_of(const struct left_over *files, int64_t step, char path[PATH_MAX], struct error *error)

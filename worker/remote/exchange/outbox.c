@@ -13,6 +13,7 @@
 #include "ps/store/bfloat16.h"
 #include "ps/store/int8.h"
 #include "ps/store/largest.h"
+#include "ps/store/told.h"
 
 enum {
     PADDING_SENT = 32,      /* floats between two rows that are still sent along */
@@ -28,14 +29,7 @@ static size_t round_up(size_t bytes)
 
 struct outbox_form outbox_form(const struct config *config)
 {
-    static const enum dtype all[] = {
-        [WIRE_FLOAT32] = DTYPE_FLOAT32, [WIRE_BFLOAT16] = DTYPE_BFLOAT16, [WIRE_INT8] = DTYPE_INT8};
-    static const enum dtype largest[] = {[WIRE_FLOAT32] = DTYPE_LARGEST_FLOAT32,
-                                         [WIRE_BFLOAT16] = DTYPE_LARGEST_BFLOAT16,
-                                         [WIRE_INT8] = DTYPE_LARGEST_INT8};
-    const struct config_cluster *cluster = &config->cluster;
-    const enum dtype *dtypes = cluster->wire_top < 1 ? largest : all;
-    return (struct outbox_form){dtypes[cluster->wire_dtype], cluster->wire_top};
+    return (struct outbox_form){told_gradient_dtype(&config->cluster), config->cluster.wire_top};
 }
 
 /* Memory for what is packed. */

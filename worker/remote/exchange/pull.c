@@ -89,6 +89,7 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
         struct shard_part *part = &exchange->parts[i];
         uint32_t generation = 0;
         part->incarnation = 0; /* another process now */
+        part->version = 0;
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
         end = end == PUSH_PULL_DONE ? ask_model(exchange, part, ready, &generation, error) : end;
         if (end != PUSH_PULL_DONE) {
@@ -138,10 +139,10 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
         if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)values->dtype, &values->ranges, error)) {
             return false;
         }
-        part->version = values->version;
-        part->global_step = values->global_step;
-        push_pull_note_token(exchange, part, values->token);
     } while (!(channel->frame.flags & FRAME_LAST));
+    part->version = channel->message.values.version;
+    part->global_step = channel->message.values.global_step;
+    push_pull_note_token(exchange, part, channel->message.values.token);
     return true;
 }
 
@@ -157,8 +158,8 @@ static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_par
             return end;
         }
         struct channel *channel = &part->link.channel;
-        struct message_pull pull = {.dtype = (uint8_t)push_pull_dtype(exchange),
-                                    .since_version = since,
+        struct message_pull pull = {.dtype = (uint8_t)push_pull_dtype(exchange, part),
+                                    .since_version = part->version == 0 ? 0 : since,
                                     .after_step = after_step,
                                     .wait_ms = after_step >= 0 ? STEP_WAIT_MS : 0};
         uint64_t request = ++channel->next_request;
@@ -302,11 +303,23 @@ enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t aft
     return push_pull_is_asked(exchange) ? push_pull_align(exchange, error) : PUSH_PULL_DONE;
 }
 
+static enum push_pull_end refresh_part(struct push_pull *exchange, struct shard_part *part, struct error *error)
+{
+    const uint64_t since = part->is_told ? part->version : 0;
+    if (part->span_count == 0) {
+        return PUSH_PULL_DONE;
+    }
+    if (since > 0 && !push_pull_show_told(exchange, part, error)) {
+        return PUSH_PULL_REFUSED;
+    }
+    return pull_part(exchange, part, since, -1, error);
+}
+
 enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
 {
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        enum push_pull_end end = part->span_count > 0 ? pull_part(exchange, part, 0, -1, error) : PUSH_PULL_DONE;
+        enum push_pull_end end = refresh_part(exchange, part, error);
         if (end != PUSH_PULL_DONE) {
             return end;
         }

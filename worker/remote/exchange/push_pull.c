@@ -8,9 +8,11 @@
 #include "base/clock.h"
 #include "base/process/signals.h"
 #include "ps/store/bfloat16.h"
+#include "ps/store/told.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { LANDING_BYTES = 64 * 1024 /* stays in the innermost caches on its way */ };
+_Static_assert((int)LANDING_BYTES >= (int)TOLD_FRAME_BYTES, "a frame of what is told lands as a whole");
 
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error)
 {
@@ -28,11 +30,14 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     exchange->bulk = calloc(PUSH_FRAME_RANGES, sizeof *exchange->bulk);
     exchange->landing = malloc(LANDING_BYTES);
     exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
-    bool halves = cluster->wire_dtype != WIRE_FLOAT32; /* int8 is for gradients */
+    /* Where both are there a ps of an earlier program uses the first; pages that are not touched take no memory. */
+    bool halves = cluster->wire_dtype != WIRE_FLOAT32, tells = told_is_kept(cluster);
     exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
+    exchange->told = tells ? calloc(options->model->float_count, sizeof *exchange->told) : NULL;
+    exchange->told_dtype = told_gradient_dtype(cluster);
     exchange->polled = calloc((size_t)exchange->count, sizeof *exchange->polled);
     if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||
-        !exchange->widened || (halves && !exchange->known)) {
+        !exchange->widened || (halves && !exchange->known) || (tells && !exchange->told)) {
         push_pull_destroy(exchange);
         return error_set(error, "out of memory for connections to %d parameter servers", cluster->ps_hosts.count);
     }
@@ -60,6 +65,7 @@ void push_pull_destroy(struct push_pull *exchange)
     free(exchange->landing);
     free(exchange->widened);
     free(exchange->known);
+    free(exchange->told);
     memset(exchange, 0, sizeof *exchange);
 }
 
@@ -133,6 +139,10 @@ static bool put(struct push_pull *exchange, enum store_vector vector, enum dtype
         return true;
     }
     const float *values = (const float *)(const void *)bytes;
+    if (there) {
+        memcpy(there, values, count * sizeof *values);
+        return true;
+    }
     if (dtype == DTYPE_BFLOAT16) {
         bfloat16_to_floats(exchange->widened, (const uint16_t *)(const void *)bytes, count);
         values = exchange->widened;
@@ -154,25 +164,37 @@ static bool check_range(const struct shard_part *part, struct range range, struc
                      (unsigned long long)range.first, (unsigned long long)range.first + range.count - 1);
 }
 
-enum dtype push_pull_dtype(const struct push_pull *exchange)
+enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part)
 {
-    return exchange->known ? DTYPE_DIFFERENCES : DTYPE_FLOAT32;
+    return exchange->told && part->link.channel.version >= PROTOCOL_TOLD ? exchange->told_dtype
+           : exchange->known                                             ? DTYPE_DIFFERENCES
+                                                                         : DTYPE_FLOAT32;
+}
+
+/* The whole bulk of a frame that is not large; `what` is in it. */
+static bool land_bulk(struct push_pull *exchange, struct shard_part *part, const char *what, size_t *size,
+                      struct error *error)
+{
+    struct channel *channel = &part->link.channel;
+    *size = channel->bulk_left;
+    if (*size > LANDING_BYTES) {
+        return error_set(error, "%s: %zu bytes of %s, more than there can be", part->link.name, *size, what);
+    }
+    return channel_read_bulk(channel, exchange->landing, *size, clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 
 /* Reads a frame of differences. */
 static bool land_differences(struct push_pull *exchange, struct shard_part *part, const struct ranges *ranges,
                              struct error *error)
 {
-    struct channel *channel = &part->link.channel;
-    double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
-    size_t left = channel->bulk_left;
     const uint8_t *told = exchange->landing;
     const char *name = part->link.name;
-    if (!exchange->known || left > LANDING_BYTES) {
-        return error_set(error, "%s: %zu bytes of differences, %s", name, left,
-                         exchange->known ? "more than there can be" : "which nobody asked for");
+    size_t left;
+    if (!exchange->known) {
+        return error_set(error, "%s: differences, which nobody asked for", name);
     }
-    if (!channel_read_bulk(channel, exchange->landing, left, deadline_s, error)) {
+    part->is_told = false;
+    if (!land_bulk(exchange, part, "differences", &left, error)) {
         return false;
     }
     for (uint32_t i = 0; i < ranges->count; i++) {
@@ -195,6 +217,75 @@ static bool land_differences(struct push_pull *exchange, struct shard_part *part
     return left == 0 || error_set(error, "%s: %zu bytes more of differences than of floats", name, left);
 }
 
+/* Reads a frame of what brings the told model up to a later version: until the last one is in, it is of none. */
+static bool land_told(struct push_pull *exchange, struct shard_part *part, enum dtype dtype,
+                      const struct ranges *ranges, struct error *error)
+{
+    const uint8_t *bytes = exchange->landing;
+    const char *name = part->link.name;
+    size_t left;
+    if (!exchange->told || dtype != exchange->told_dtype) {
+        return error_set(error, "%s: parameters are packed as nobody asked for", name);
+    }
+    part->version = 0;
+    part->is_told = true;
+    if (!land_bulk(exchange, part, "packed parameters", &left, error)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        const struct range range = range_get(ranges, i);
+        const size_t first = (size_t)range.first;
+        if (!check_range(part, range, error)) {
+            return false;
+        }
+        const size_t took = told_learn(exchange->told + first, bytes, left, range.count, dtype);
+        if (took == 0) {
+            return error_set(error, "%s: packed parameters %zu and on make no sense", name, first);
+        }
+        bytes += took;
+        left -= took;
+        if (!put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, first, range.count,
+                 (const uint8_t *)(const void *)(exchange->told + first), error)) {
+            return false;
+        }
+    }
+    return left == 0 || error_set(error, "%s: %zu bytes more than packed parameters take", name, left);
+}
+
+/* Reads a frame of the told model itself, which is the parameters that we are to have. */
+static bool land_whole(struct push_pull *exchange, struct shard_part *part, const struct ranges *ranges,
+                       struct error *error)
+{
+    const double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
+    part->version = 0;
+    part->is_told = true;
+    for (uint32_t i = 0; i < ranges->count; i++) {
+        const struct range range = range_get(ranges, i);
+        if (!check_range(part, range, error)) {
+            return false;
+        }
+        float *told = exchange->told + range.first;
+        if (!channel_read_bulk(&part->link.channel, told, range.count * sizeof *told, deadline_s, error) ||
+            !put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, (size_t)range.first, range.count,
+                 (const uint8_t *)(const void *)told, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool push_pull_show_told(struct push_pull *exchange, const struct shard_part *part, struct error *error)
+{
+    for (int i = 0; i < part->span_count; i++) {
+        const struct span *span = &part->spans[i];
+        const void *told = exchange->told + span->first;
+        if (!put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, span->first, span->count, told, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum store_vector vector, enum dtype dtype,
                     const struct ranges *ranges, struct error *error)
 {
@@ -202,6 +293,12 @@ bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum st
     double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
     if (dtype == DTYPE_DIFFERENCES) {
         return land_differences(exchange, part, ranges, error);
+    }
+    if (dtype_is_packed(dtype)) {
+        return land_told(exchange, part, dtype, ranges, error);
+    }
+    if (dtype == DTYPE_FLOAT32 && vector == STORE_PARAMETERS && exchange->told) {
+        return land_whole(exchange, part, ranges, error);
     }
     size_t size = dtype_size(dtype), at = 0, there = 0;
     for (uint32_t i = 0; i < ranges->count; i++) {

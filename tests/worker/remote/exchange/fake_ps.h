@@ -20,7 +20,9 @@
 #include "net/handshake.h"
 #include "tests/net/accepting.h"
 #include "ps/store/bfloat16.h"
+#include "ps/store/int8.h"
 #include "ps/store/model.h"
+#include "ps/store/told.h"
 #include "ps/identity.h"
 
 enum { FAKE_MOST_PUSHES = 1000 };
@@ -33,8 +35,10 @@ struct fake_ps {
     pthread_t thread;
     atomic_bool stopping;
     float *parameters;
-    uint16_t *known; /* what the open connection was told, as bfloat16 */
-    bool knows;      /* it was told something */
+    uint16_t *known;       /* what the open connection was told, as bfloat16 */
+    bool knows;            /* it was told something */
+    float *told;           /* where answers are packed: what the worker was told... */
+    uint64_t told_version; /* ...as this version */
     uint32_t generation;
     uint64_t applied; /* highest sequence */
     int64_t steps;
@@ -53,7 +57,8 @@ struct fake_ps {
     int cut_in_push;       /* connections are cut while this push comes (counted from 1); once */
     int cut_before_answer; /* likewise, after it was applied */
     int cut_in_answer;     /* likewise, in the middle of its answer */
-    int short_at;          /* differences after this push lack their last byte; once */
+    int cut_behind;        /* likewise, before the frame that would say that the answer is over */
+    int short_at;          /* differences, or what is packed, after this push lack their last byte; once */
     int beyond_at;         /* the answer to this push speaks of a float that it does not hold; once */
     int nonsense_at;       /* likewise, or have a first byte that cannot be */
     int wrong_at;          /* this push is answered by `error`, or by `outcome`; once */
@@ -71,6 +76,15 @@ static inline bool fake_is_now(int *when, int push)
     bool now = *when == push && push > 0;
     *when = now ? 0 : *when;
     return now;
+}
+
+/* Packed is what brings the told model up to the parameters, for who knows it; others get it in full. */
+static inline enum dtype fake_dtype(struct fake_ps *ps, uint8_t wanted, uint64_t since_version)
+{
+    if (!dtype_is_packed((enum dtype)wanted) || (since_version > 0 && since_version == ps->told_version)) {
+        return (enum dtype)wanted;
+    }
+    return DTYPE_FLOAT32;
 }
 
 /* The parameters in one frame; `half` of them and then the end of the connection. */
@@ -92,9 +106,29 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
         bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
         told[0] = fake_is_now(&ps->nonsense_at, ps->pushes) ? 5 : told[0];
     }
+    uint8_t *packed = malloc(LARGEST_ROOM);
+    if (dtype == DTYPE_INT8) {
+        float *left = malloc(count * sizeof *left);
+        for (size_t i = 0; i < count; i++) {
+            left[i] = ps->parameters[i] - ps->told[i];
+        }
+        bulk = (struct iovec){packed, told_tell(packed, left, ps->told, count, NULL, dtype)};
+        bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
+        packed[3] |= fake_is_now(&ps->nonsense_at, ps->pushes) ? 0x80 : 0; /* a scale below 0 */
+        free(left);
+    } else {
+        memcpy(ps->told, ps->parameters, count * sizeof *ps->told);
+    }
+    ps->told_version = (uint64_t)ps->steps + 1;
+    const bool cut = fake_is_now(&ps->cut_behind, ps->pushes);
     const struct outgoing frame = {
-        .type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1};
+        .type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1, .more = cut};
     bool sent = channel_send_frame(channel, &frame, fake_soon(), &error);
+    if (cut) {
+        connection_flush(channel->connection, fake_soon(), &error);
+    }
+    sent = sent && !cut;
+    free(packed);
     free(told);
     free(halves);
     return sent;
@@ -106,6 +140,16 @@ static inline bool fake_take_frame(struct fake_ps *ps, struct channel *channel, 
     const struct message_push *push = &channel->message.push;
     for (uint32_t i = 0; i < push->ranges.count; i++) {
         struct range range = range_get(&push->ranges, i);
+        if (push->dtype == DTYPE_INT8) {
+            uint8_t *bytes = malloc(int8_size(range.count));
+            bool read = channel_read_bulk(channel, bytes, int8_size(range.count), fake_soon(), &error) &&
+                        int8_widen(gradient + range.first, bytes, range.count);
+            free(bytes);
+            if (!read) {
+                return false;
+            }
+            continue;
+        }
         uint16_t *halves = malloc(range.count * sizeof *halves);
         void *to = push->dtype == DTYPE_BFLOAT16 ? (void *)halves : (void *)(gradient + range.first);
         bool read =
@@ -168,7 +212,7 @@ static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
                                     .global_step = ps->steps,
                                     .token = -1,
                                     .staleness = (uint32_t)(ps->steps - 1 - push.base_step),
-                                    .dtype = push.answer_dtype};
+                                    .dtype = (uint8_t)fake_dtype(ps, push.answer_dtype, push.base_version)};
     if (fake_is_now(&ps->cut_in_answer, ps->pushes)) {
         float garbage[16] = {0};
         uint8_t bytes[RANGE_BYTES];
@@ -187,7 +231,7 @@ static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
         return false;
     }
     return fake_send_parameters(ps, channel, MESSAGE_pushed, request, &pushed, &pushed.ranges,
-                                (enum dtype)push.answer_dtype);
+                                (enum dtype)pushed.dtype);
 }
 
 static inline bool fake_answer(struct fake_ps *ps, struct channel *channel)
@@ -207,7 +251,8 @@ static inline bool fake_answer(struct fake_ps *ps, struct channel *channel)
         return channel_send(channel, MESSAGE_model, request, &model, fake_soon(), &error);
     }
     if (channel->frame.type == MESSAGE_pull) {
-        struct message_values values = {.dtype = channel->message.pull.dtype,
+        const struct message_pull *pull = &channel->message.pull;
+        struct message_values values = {.dtype = (uint8_t)fake_dtype(ps, pull->dtype, pull->since_version),
                                         .version = (uint64_t)ps->steps + 1,
                                         .global_step = ps->steps,
                                         .token = -1};
@@ -273,6 +318,7 @@ static inline void fake_ps_start(struct fake_ps *ps, const char *const *flags)
     model_layout(&ps->model, &ps->config.model);
     ps->parameters = calloc(ps->model.float_count, sizeof *ps->parameters);
     ps->known = calloc(ps->model.float_count, sizeof *ps->known);
+    ps->told = calloc(ps->model.float_count, sizeof *ps->told);
     ps->generation = 1;
     int result = pthread_create(&ps->thread, NULL, fake_thread, ps);
     assert(result == 0);
@@ -291,6 +337,7 @@ static inline void fake_ps_free(struct fake_ps *ps)
 {
     free(ps->parameters);
     free(ps->known);
+    free(ps->told);
     identity_destroy(&ps->identity);
     config_free(&ps->config);
 }

@@ -98,6 +98,10 @@ static void other_workers_have_their_own(void **state)
     assert_int_equal(load(0), -1);
     files.worker = 33;
     assert_int_equal(load(10), 8);
+    files.worker = LEFT_OVER_TOLD;
+    assert_int_equal(load(10), -1);
+    save(9);
+    assert_int_equal(load(10), 9);
 }
 
 static void what_is_damaged_is_passed_over(void **state)

@@ -82,6 +82,7 @@ static enum push_pull_end push(struct bench *bench, int number, struct push_answ
 {
     struct push_note note = {.base_step = bench->exchange.global_step, .local_step = number, .examples = 1};
     fill(&bench->outbox, &bench->ps.model, -1.0f);
+    push_pull_pack(&bench->exchange, &bench->outbox);
     return push_pull_exchange(&bench->exchange, &bench->outbox, &note, answer, error);
 }
 
@@ -154,6 +155,38 @@ static void differences_that_make_no_sense(void **state)
     assert_int_equal(bench.ps.steps, PUSHES);
     assert_int_equal(bench.ps.connections, 5);
     end(&bench);
+}
+
+/*
+ * Packed answers: whoever knows a version is told what leads from it to the next. An answer that breaks off, or makes
+ * no sense, leaves no version behind, and all is told in full: what was added once must not be added again.
+ */
+static void packed_answers_count_once(void **state)
+{
+    static const char *const int8[] = {"wire_dtype", "int8", "issync", "1", NULL};
+    const struct engine_table *tables[] = {&fake_engine_near, &fake_engine_far};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct bench bench;
+        begin(&bench, tables[i], int8);
+        bench.ps.cut_in_push = 2;
+        bench.ps.cut_behind = 4;
+        bench.ps.cut_in_answer = 6;
+        bench.ps.short_at = 8;
+        bench.ps.nonsense_at = 10;
+        bench.ps.cut_before_answer = 12;
+        push_all(&bench);
+        fake_ps_stop(&bench.ps);
+        assert_int_equal(bench.ps.steps, PUSHES);
+        assert_int_equal(bench.ps.connections, 7);
+        assert_int_equal(bench.ps.pushes, PUSHES + 5);
+        for (int k = 1; k < bench.ps.pushes; k++) {
+            const bool again = bench.ps.sequences[k] == bench.ps.sequences[k - 1];
+            const bool broke_off = again && k != 8 && k != 12; /* of those nothing had landed */
+            assert_int_equal(bench.ps.seen[k].base_version, broke_off ? 0 : bench.ps.sequences[k]);
+        }
+        end(&bench);
+    }
 }
 
 /* The connection breaks while a push comes, after it was applied, and in its answer: it is sent again, counts once. */
@@ -266,6 +299,7 @@ int main(void)
         cmocka_unit_test(parameters_land),
         cmocka_unit_test(broken_connections),
         cmocka_unit_test(differences_that_make_no_sense),
+        cmocka_unit_test(packed_answers_count_once),
         cmocka_unit_test(answers_that_take_long),
         cmocka_unit_test(errors_tell_what_to_do),
         cmocka_unit_test(outcomes),

@@ -1,0 +1,152 @@
+/* Pieces of what workers are told: both sides know the same afterwards, and what makes no sense is refused. */
+#include "ps/store/told.h"
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/store/int8.h"
+#include "tests/random.h"
+
+static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
+static struct largest choose(const float *left, size_t n, size_t count)
+{
+    struct largest_search search;
+    largest_begin(&search, count);
+    for (int pass = 0; pass < LARGEST_PASSES; pass++) {
+        largest_look(&search, left, n);
+        largest_end_pass(&search);
+    }
+    return largest_found(&search);
+}
+
+/* Exactly as many bytes as there are, so that a sanitizer sees who reads beyond them. */
+static size_t learn(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
+{
+    uint8_t *exact = malloc(size > 0 ? size : 1);
+    memcpy(exact, bytes, size);
+    const size_t took = told_learn(known, exact, size, n, dtype);
+    free(exact);
+    return took;
+}
+
+static void what_is_left_becomes_less_until_nothing_is(void **state)
+{
+    enum { MOST = 700 };
+    struct test_random random = test_random_begin("told");
+    static uint8_t bytes[LARGEST_ROOM];
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const enum dtype dtype = dtypes[round % DTYPES];
+        const size_t n = 1 + (size_t)test_random_below(&random, MOST);
+        float wanted[MOST], known[MOST] = {0}, heard[MOST] = {0}, left[MOST];
+        for (size_t i = 0; i < n; i++) {
+            wanted[i] = ldexpf(test_random_float(&random), test_random_below(&random, 9) - 4);
+        }
+        for (int times = 0; times < 60; times++) {
+            float before = 0, after = 0;
+            for (size_t i = 0; i < n; i++) {
+                left[i] = wanted[i] - known[i];
+                before = fmaxf(before, fabsf(left[i]));
+            }
+            struct largest chosen = choose(left, n, 1 + n / 8);
+            const size_t size = told_tell(bytes, left, known, n, &chosen, dtype);
+            if (size == 0) {
+                break; /* nothing is left */
+            }
+            assert_int_equal(learn(heard, bytes, size, n, dtype), size);
+            assert_memory_equal(heard, known, n * sizeof *known);
+            for (size_t i = 0; i < n; i++) {
+                after = fmaxf(after, fabsf(wanted[i] - known[i]));
+            }
+            assert_true(after <= before);
+        }
+        for (size_t i = 0; i < n; i++) { /* all has been told several times over: what is below an ulp may stay */
+            assert_true(fabsf(wanted[i] - known[i]) <= 2 * FLT_EPSILON * fmaxf(fabsf(wanted[i]), 1e-3f));
+        }
+    }
+}
+
+static void what_is_cut_short_makes_no_sense(void **state)
+{
+    enum { N = 150 };
+    struct test_random random = test_random_begin("told, cut");
+    static uint8_t bytes[LARGEST_ROOM];
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        const enum dtype dtype = dtypes[round % DTYPES];
+        float known[N] = {0}, left[N], heard[N] = {0};
+        const float nothing[N] = {0};
+        for (size_t i = 0; i < N; i++) {
+            left[i] = test_random_float(&random);
+        }
+        struct largest chosen = choose(left, N, 20);
+        const size_t size = told_tell(bytes, left, known, N, &chosen, dtype);
+        for (size_t cut = 0; cut < size; cut++) {
+            assert_int_equal(learn(heard, bytes, cut, N, dtype), 0);
+            assert_memory_equal(heard, nothing, sizeof nothing);
+        }
+        bytes[size] = 0xff; /* what follows is another piece's */
+        assert_int_equal(learn(heard, bytes, size + 1, N, dtype), size);
+        assert_memory_equal(heard, known, sizeof known);
+    }
+}
+
+static void nonsense_is_refused(void **state)
+{
+    static const uint8_t none[] = {0, 0, 0, 0}, many[] = {3, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0};
+    static const uint8_t beyond[] = {1, 0, 1, 0, 9, 0, 0, 0, 0}, gaps[] = {1, 0, 2, 0, 0, 0, 0, 0, 0, 0};
+    float known[2] = {1, 2}, scale = -1;
+    uint8_t negative[sizeof scale + 2] = {0};
+    (void)state;
+    memcpy(negative, &scale, sizeof scale);
+    assert_int_equal(told_learn(known, none, sizeof none, 2, DTYPE_LARGEST_FLOAT32), 0);
+    assert_int_equal(told_learn(known, many, sizeof many, 2, DTYPE_LARGEST_BFLOAT16), 0);
+    assert_int_equal(told_learn(known, beyond, sizeof beyond, 2, DTYPE_LARGEST_FLOAT32), 0);
+    assert_int_equal(told_learn(known, gaps, sizeof gaps, 2, DTYPE_LARGEST_FLOAT32), 0);
+    assert_int_equal(told_learn(known, negative, sizeof negative, 2, DTYPE_INT8), 0);
+    assert_true(known[0] == 1.0f && known[1] == 2.0f);
+}
+
+static void it_is_kept_where_answers_are_packed(void **state)
+{
+    static const struct {
+        bool issync;
+        enum wire_dtype dtype;
+        double top;
+        bool kept;
+        enum dtype sent;
+    } cases[] = {{true, WIRE_FLOAT32, 1, false, DTYPE_FLOAT32},
+                 {true, WIRE_BFLOAT16, 1, false, DTYPE_BFLOAT16},
+                 {true, WIRE_INT8, 1, true, DTYPE_INT8},
+                 {true, WIRE_FLOAT32, 0.1, true, DTYPE_LARGEST_FLOAT32},
+                 {true, WIRE_BFLOAT16, 0.1, true, DTYPE_LARGEST_BFLOAT16},
+                 {true, WIRE_INT8, 0.1, true, DTYPE_LARGEST_INT8},
+                 {false, WIRE_INT8, 0.1, false, DTYPE_LARGEST_INT8}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct config_cluster cluster = {
+            .issync = cases[i].issync, .wire_dtype = cases[i].dtype, .wire_top = cases[i].top};
+        assert_int_equal(told_is_kept(&cluster), cases[i].kept);
+        assert_int_equal(told_gradient_dtype(&cluster), cases[i].sent);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_left_becomes_less_until_nothing_is),
+        cmocka_unit_test(what_is_cut_short_makes_no_sense),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(it_is_kept_where_answers_are_packed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
