@@ -27,12 +27,12 @@ build/other/trainer: build/other/keys.o $(objects) $(musl_libs)
 programs_want := build/trainer build/clocked/trainer build/other/trainer build/bench/ps_load build/bench/gpu_bench \
 	build/fake/libcuda.so.1 build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
 	build/venv-deploy/ready build/venv-dist/ready \
-	$(if $(T),,aarch64)
+	$(if $(T),,aarch64 build/tests.compiled)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 
 # Cheap ones first. What waits for processes and what computes go side by side; those that measure time, by themselves.
 ifeq ($(T),)
-run_tests := tests/run test-units "test-programs lint test-fuzz simulate" test-alone
+run_tests := tests/run "test-units test-programs & lint test-fuzz simulate" test-alone
 else
 run_tests := tests/some "$(T)" $(unit_programs)
 endif
@@ -62,16 +62,23 @@ test-fuzz: $(fuzz_programs)
 
 # Several tests a processor, for most wait for processes more than they compute.
 processors := $(or $(shell nproc 2>/dev/null),2)
-pytest     := build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
+pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
 test-programs: $(programs_want)
 	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 3)) --dist loadgroup tests
+
+# To compile the tests takes pytest seconds, which each of its processes would spend: once, and kept beside the source
+# even where the environment says that Python keeps nothing.
+build/tests.compiled: $(wildcard tests/*.py) build/venv/ready
+	@echo "python: tests"
+	@$(pytest) --collect-only -q tests >/dev/null || :
+	@touch $@
 
 # What runs schedulers and installers of others.
 test-deploy: $(programs_want) build/venv-installers/ready
 	@$(pytest) -m deploy tests
 
 test-alone: $(programs_want)
-	@$(pytest) -m alone tests
+	@$(pytest) -m alone $$(grep -lE 'mark\.alone\b' tests/test_*.py)
 
 # tlsfuzzer's scripts for TLS 1.3, from a copy in the folder TLSFUZZER: it is in no package registry. The table that it
 # prints stands in tests/net/tls/TLSFUZZER.md.
