@@ -8,11 +8,9 @@ import subprocess
 import time
 
 from ports import free_ports
-from runs import SMALL, Result, wait_for
+from runs import ENDLESS_STEPS, PACE, SMALL, Result, pause_after, wait_for
 
 SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
-ENDLESS_STEPS = 100000  # whoever trains for as many is stopped by its test, or by what it reached
-PACE = 200              # steps a second of such a worker: the processors are left to other tests
 
 
 def threads_stand_still(pid):
@@ -97,10 +95,14 @@ class Cluster:
 
     def until(self, name, condition, what, timeout=30):
         deadline = time.monotonic() + timeout
-        while not condition(self.text(name)):
+        while True:
+            begun = time.monotonic()
+            if condition(self.text(name)):
+                return
+            now = time.monotonic()
             assert self.members[name].poll() is None, f"{name} ended before {what}\n{self.text(name)}"
-            assert time.monotonic() < deadline, f"no {what} from {name} within {timeout} s\n{self.text(name)}"
-            time.sleep(0.01)
+            assert now < deadline, f"no {what} from {name} within {timeout} s\n{self.text(name)}"
+            pause_after(now - begun)
 
     def kill(self, name, number=signal.SIGKILL):
         """Returns when it has had its effect: on a busy machine a process that is stopped runs on for a while."""

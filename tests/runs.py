@@ -12,6 +12,9 @@ import time
 # Digits that the program draws itself, few enough that loading takes no time.
 SMALL_DATA = ("--data_source=synthetic", "--synthetic_train=3000", "--synthetic_test=500", "--validation_size=500")
 SMALL = SMALL_DATA + ("--layers=784,32,10", "--batch_size=50", "--num_threads=1")
+ENDLESS_STEPS = 100000  # whoever trains for as many is stopped by its test, or by what it reached
+PACE = 200              # steps a second of such a process: the processors are left to other tests
+ENDLESS = ("--train_steps=100000000", f"--max_steps_per_s={PACE}")
 
 
 def seed_of_tests():
@@ -112,11 +115,21 @@ def read_lines(process, count):
     return text.decode()
 
 
+def pause_after(took_s):
+    """Between two looks at something, of which the last one took so long. One that starts a process, or asks several,
+    had better not keep a processor busy while others work towards what is waited for."""
+    time.sleep(min(max(0.005, 3 * took_s), 0.1))
+
+
 def wait_for(condition, what, timeout=60):
     deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} within {timeout} s"
-        time.sleep(0.005)
+    while True:
+        begun = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        assert now < deadline, f"no {what} within {timeout} s"
+        pause_after(now - begun)
 
 
 def best_seconds(action, limit_s, tries=300):

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 
 from ports import free_ports
-from runs import SMALL, start, wait_for
+from runs import ENDLESS, SMALL, start, wait_for
 
 
 def health(port):
@@ -18,8 +18,8 @@ def health(port):
 def test_an_upgrade_ends_the_connection_and_nothing_else(trainer, tmp_path):
     """What follows such a request may be anything. No token is needed for this path."""
     (port,) = free_ports(1)
-    process = start(trainer, *SMALL, "--train_steps=100000000", "--validate_steps=0", "--log_steps=0",
-                    f"--http=127.0.0.1:{port}", cwd=tmp_path)
+    process = start(trainer, *SMALL, *ENDLESS, "--validate_steps=0", "--log_steps=0", f"--http=127.0.0.1:{port}",
+                    cwd=tmp_path)
     try:
         wait_for(lambda: health(port) == 200, "the server")
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:

@@ -22,7 +22,7 @@ import page_server
 from clusters import Cluster
 from page_server import Member, Run
 from ports import free_ports
-from runs import SMALL_DATA, run, start, train, wait_for
+from runs import ENDLESS, SMALL_DATA, run, start, train, wait_for
 
 pytestmark = pytest.mark.xdist_group("page")  # one browser is for all tests of the file
 
@@ -510,7 +510,7 @@ def stop(process):
 
 def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
     (port,) = free_ports(1)
-    process = start(trainer, *REAL, "--train_steps=100000000", "--train_dir=run", "--save_model_secs=1",
+    process = start(trainer, *REAL, *ENDLESS, "--train_dir=run", "--save_model_secs=1",
                     "--validate_steps=200", f"--http=127.0.0.1:{port}", cwd=tmp_path)
     try:
         wait_for(lambda: answers(port), "answer")
@@ -575,7 +575,7 @@ def history_of(port):
 def test_the_dashboard_of_finished_runs(chromium, trainer, tmp_path, screenshots):
     """One run was served and left its history, the other left TensorBoard's files alone."""
     ports = free_ports(2)
-    served = start(trainer, *REAL, "--train_steps=100000000", "--train_dir=runs/sgd", f"--http=127.0.0.1:{ports[0]}",
+    served = start(trainer, *REAL, *ENDLESS, "--train_dir=runs/sgd", f"--http=127.0.0.1:{ports[0]}",
                    "--validate_steps=200", cwd=tmp_path)
     wait_for(lambda: history_of(ports[0]).get("loss", []) and history_of(ports[0]).get("metric:accuracy"), "history")
     stop(served)
