@@ -221,6 +221,7 @@ def makefile():
     return subprocess.run(["make", "-pq", "help"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
 
 
+@pytest.mark.xdist_group("makefile")  # make is asked once for all of them
 @pytest.mark.parametrize("name", NAMES)
 def test_make_targets_exist(name, makefile):
     targets = set(re.findall(r"(?<!# Not a target:\n)^([\w./-]+):", makefile, re.M))
