@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from ports import free_ports
-from runs import checkpoints, newest, run, same_tensors, wait_for
+from runs import checkpoints, newest, run, same_tensors, tensors, wait_for
 
 FLAGS = ("train", "--follow", "--data_dir=data", "--target=y", "--hidden=16", "--epochs=4", "--batch_size=32",
          "--train_dir=run", "--num_threads=1", "--log_format=json", "--log_steps=0")
@@ -98,6 +98,7 @@ def test_better_models_are_promoted_and_worse_ones_are_not(feed):
     assert second["promoted"] and second["score"] > second["served_score"]
     assert second["global_step"] > first["global_step"]
     promoted = newest(feed.folder / "run")
+    assert len(json.loads(tensors(promoted)[1]["kept_rows"])) == 1 + 4  # for who serves it to check it by
     # All answers wrong: it learns them, does worse on what is held out of all files, and is not promoted.
     feed.put("train-2.csv", 1500, 3, flipped=True)
     third = feed.until_round(3)

@@ -824,6 +824,26 @@ def test_pictures_are_kept_by_class_and_training_reads_them(trainer, digits):
     assert "100.00%" in said  # of what it said itself
 
 
+@pytest.mark.parametrize("floating", [False, True])
+def test_a_batch_of_its_own_is_kept_and_counted(trainer, digits, floating):
+    """As rows that are copied are, though nobody took these out of the body."""
+    folder, pictures, probabilities, _ = digits
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    values = pictures.reshape(-1, 784) * numpy.float32(0.9) / 255 if floating else pictures.reshape(-1, 784)
+    values = numpy.tile(values, (2, 1)).astype(numpy.float32 if floating else numpy.uint8)
+    with Served(trainer, "digits=run", "--request_log=log", "--workers=1", cwd=folder) as server:
+        with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+            asked(client, values, "FP32" if floating else "UINT8", True)
+        assert server.metric("trainer_serve_predictions_total") == 80
+        assert server.metric("trainer_serve_batch_rows_sum") == 80
+        assert server.metric("trainer_serve_batch_rows_count") == 1
+    files = sorted((folder / "log/digits").glob("*/*/*.png"), key=lambda path: path.name)
+    assert len(files) == 80
+    for path, picture in zip(files, numpy.tile(pictures, (2, 1, 1))):
+        difference = numpy.asarray(Image.open(path)).astype(int) - (picture * 0.9 if floating else picture)
+        assert abs(difference).max() <= (0.51 if floating else 0)
+
+
 def test_the_log_of_requests_stays_within_its_space(trainer, plants):
     """The oldest files go, those of an earlier process too; what a killed process left is taken up."""
     folder, names, _ = plants
