@@ -43,8 +43,46 @@ def pods(manifest):
     return {name: (spec["template"], spec.get("completions", spec.get("replicas")))}
 
 
+def jobs_aside(value):
+    """A manifest of an operator's kind but for the Jobs in it, which are Kubernetes' own."""
+    if isinstance(value, list):
+        return [jobs_aside(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    aside = {key: jobs_aside(item) for key, item in value.items()}
+    for job in aside.get("replicatedJobs", []):
+        del job["template"]["spec"]
+    return aside
+
+
+def faults_of(manifests):
+    """What is wrong with each, by its operator's schema."""
+    result = subprocess.run([TOOLS / "python", ROOT / "tests" / "operator_models.py"],
+                            input=json.dumps(list(map(jobs_aside, manifests))), capture_output=True, text=True,
+                            timeout=300)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_what_operators_bring_is_as_they_publish_it():
+    jobset, runtime, job, monitor = found = manifests("jobset/jobset.yaml", "kubeflow/runtime.yaml",
+                                                      "kubeflow/trainjob.yaml", "monitoring/servicemonitor.yaml")
+    wrong = json.loads(json.dumps(found))
+    for manifest, path, key, value in zip(wrong, (("network",), ("mlPolicy",), ("trainer",), ("endpoints", 0)),
+                                          ("enableDNSHostname", "numNodes", "numNode", "schema"),
+                                          (True, "three", 3, "https")):
+        at = manifest["spec"]
+        for step in path:
+            at = at[step]
+        at[key] = value
+    faults = faults_of([jobset, runtime, job, monitor, *wrong])
+    assert faults[:4] == [[]] * 4
+    assert faults[4] == ["JobSet.spec.network.enableDNSHostname"] and "should be a valid integer" in faults[5][0]
+    assert faults[6:] == [["TrainJob.spec.trainer.numNode"], ["ServiceMonitor.spec.endpoints[0].schema"]]
+
+
 def test_the_manifests_are_valid(tmp_path):
-    """What no schema comes with the validator for (JobSet, TrainingRuntime) is made of Jobs, which it has one for."""
+    """Of what operators bring (JobSet, TrainingRuntime) the validator knows the Jobs that it is made of."""
     known, foreign = [], {"jobset.x-k8s.io/v1alpha2", "trainer.kubeflow.org/v1alpha1", "monitoring.coreos.com/v1"}
     for path in FILES:
         for manifest in read_yaml(path):

@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
+import programs
 from clusters import Cluster
 from conftest import ROOT
-from fleets import OpenFleet
+from fleets import OpenFleet, text_of
 from runs import checkpoints, wait_for
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
@@ -110,6 +111,61 @@ def test_backup_and_recovery(trainer, tmp_path):
         shell(block_with("cp -a backup run"), tmp_path)
         fleet.start_and_train()
         assert f"model-{kept:010d}.safetensors" in fleet.text("worker 0")
+
+
+def make_machine(fleet, name):
+    """A folder with what every member needs."""
+    folder = fleet.folder / name
+    folder.mkdir()
+    for file in ("config.json", "fleet.key", "operator.pub"):
+        shutil.copy(fleet.folder / file, folder)
+    return f"--config={name}/config.json"
+
+
+def test_ps_0_comes_back_with_what_another_member_has(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path, ps=1, workers=2) as fleet:
+        fleet.start_and_train(make_machine(fleet, "first"))
+        new = programs.variant(trainer, tmp_path / "new")
+        result = fleet.rollout(f"--binary={new}", "--yes", "--healthy_secs=0.5", "--least_speed=0%")
+        assert result.returncode == 0, text_of(result)
+        fleet.kill("ps 0")
+        shutil.rmtree(tmp_path / "first")
+        second = make_machine(fleet, "second")
+        for name in ("config.json.d", "trainer.d"):
+            shutil.copytree(tmp_path / name, tmp_path / "second" / name)
+        fleet.start("ps 0", second)
+        fleet.goes_on()
+        assert set(fleet.versions().values()) == {2}
+        assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
+        result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
+        assert result.returncode == 0, text_of(result)
+
+
+def test_an_operator_who_lost_the_key_makes_another(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path, ps=1, workers=2) as fleet:
+        fleet.start_and_train()
+        result = fleet.rollout(fleet.candidate(2, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
+        assert result.returncode == 0, text_of(result)
+        for name in ("operator.key", "operator.key.pub"):
+            (tmp_path / name).unlink()
+        subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, check=True, timeout=20)
+        shutil.move(tmp_path / "operator.key.pub", tmp_path / "operator.pub")
+        result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.03}), "--yes", "--healthy_secs=0.5")
+        assert result.returncode == 0, text_of(result)
+        assert set(fleet.versions().values()) == {3}
+
+
+def test_worker_0_comes_back_elsewhere_with_a_copy(trainer, tmp_path):
+    """What the ps hold is newer than the copy, and counts."""
+    with OpenFleet(trainer, tmp_path, ps=1, workers=2, output={"save_steps": 50}) as fleet:
+        fleet.start_and_train()
+        wait_for(lambda: checkpoints(tmp_path / "run"), "checkpoint")
+        shutil.copytree(tmp_path / "run", tmp_path / "backup")
+        before = fleet.goes_on(more=10)["global_step"]
+        fleet.kill("worker 0")
+        shutil.rmtree(tmp_path / "run")
+        fleet.start("worker 0", make_machine(fleet, "elsewhere"), "--train_dir=backup")
+        assert fleet.goes_on()["global_step"] > before and "generation 2" not in fleet.text("ps 0")
 
 
 def test_a_ps_takes_as_much_memory_as_the_table_says(trainer, tmp_path):
