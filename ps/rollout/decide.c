@@ -128,12 +128,19 @@ static bool is_off(const struct rollout_member *member, double now_s)
     return member->listed && may_be_off(member->who) && !rollout_is_here(member, now_s);
 }
 
+/* In another version than the others: it follows by itself, if it can, which is no reason to wait for it. */
+static bool is_behind(const struct rollout_member *member, uint64_t fallback)
+{
+    return member->listed && may_be_off(member->who) && member->version != fallback;
+}
+
 static void note_absent(struct rollout *rollout, double now_s)
 {
     rollout->absent = (struct rollout_absent){{0}};
     for (int i = 0; i < rollout->count; i++) {
-        const int worker = rollout->members[i].who.index;
-        if (is_off(&rollout->members[i], now_s) && worker < ROLLOUT_MAX_LISTED) {
+        const struct rollout_member *member = &rollout->members[i];
+        const int worker = member->who.index;
+        if ((is_off(member, now_s) || is_behind(member, rollout->fallback)) && worker < ROLLOUT_MAX_LISTED) {
             rollout->absent.bits[worker / 8] |= (uint8_t)(1 << worker % 8);
         }
     }
@@ -189,25 +196,27 @@ static void let_go_of_absent(struct rollout *rollout, double now_s)
     }
 }
 
-/* Would a job that restarts wait for workers that are off, in the target or back in the fallback? */
+/* Would a job that restarts wait for workers that are off or behind, in the target or back in the fallback? */
 static bool would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s, char message[256])
 {
     const struct rollout_demand *demands[] = {&plan->to, &plan->from};
     for (int k = 0; k < 2; k++) {
-        int there = demands[k]->listed, first = -1;
+        const struct rollout_member *first = NULL;
+        int there = demands[k]->listed;
         for (int i = 0; i < rollout->count; i++) {
             const struct rollout_member *member = &rollout->members[i];
-            if (is_off(member, now_s) && member->who.index < demands[k]->listed) {
+            const bool may_come = !is_off(member, now_s) && !is_behind(member, plan->fallback);
+            if (!may_come && member->who.index < demands[k]->listed) {
                 there--;
-                first = first < 0 ? member->who.index : first;
+                first = first ? first : member;
             }
         }
-        if (first >= 0 && there < demands[k]->least) {
+        if (first && there < demands[k]->least) {
             snprintf(
                 message, 256,
-                "worker %d is off, and the job would restart and wait for %d workers (min_workers), of which %d can "
+                "worker %d is %s, and the job would restart and wait for %d workers (min_workers), of which %d can "
                 "come: start it, or roll out a lower cluster.min_workers first",
-                first, demands[k]->least, there);
+                first->who.index, is_off(first, now_s) ? "off" : "behind", demands[k]->least, there);
             return true;
         }
     }
@@ -461,7 +470,8 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
         snprintf(message, 256, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
         return false;
     }
-    if (plan->kind == ROLLOUT_JOB && !vitals->waits && would_wait(rollout, plan, now_s, message)) {
+    const bool restarts = plan->kind == ROLLOUT_JOB || plan->brings_program;
+    if (restarts && !vitals->waits && would_wait(rollout, plan, now_s, message)) {
         return false;
     }
     take_plan(rollout, plan, vitals->loss);

@@ -142,7 +142,7 @@ static void describe_absent(const struct rollout *rollout, char text[ABSENT_TEXT
 {
     enum { NAMED = 3 };
     char names[NAMED][MEMBER_TEXT];
-    int count = 0;
+    int count = 0, behind = 0;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
         if (member->listed && !member->takes_part && rollout_is_absent(&rollout->absent, member->who)) {
@@ -150,6 +150,7 @@ static void describe_absent(const struct rollout *rollout, char text[ABSENT_TEXT
                 member_format(&member->who, ' ', names[count]);
             }
             count++;
+            behind += member->heard_s >= 0 && member->version != rollout->fallback;
         }
     }
     size_t used = 0;
@@ -162,7 +163,8 @@ static void describe_absent(const struct rollout *rollout, char text[ABSENT_TEXT
         used += (size_t)snprintf(text + used, ABSENT_TEXT - used, " and %d more", count - NAMED);
     }
     if (count > 0) {
-        snprintf(text + used, ABSENT_TEXT - used, ", which %s off", count == 1 ? "is" : "are");
+        const char *how = behind == 0 ? "off" : behind == count ? "behind" : "off or behind";
+        snprintf(text + used, ABSENT_TEXT - used, ", which %s %s", count == 1 ? "is" : "are", how);
     }
 }
 

@@ -16,6 +16,9 @@
 #include "worker/engine_choose.h"
 #include "worker/load.h"
 
+/* Whoever is asked to leave does so after the step that it is in, and is not waited for much longer than that. */
+static const double MOST_STEP_S = 48;
+
 struct odd_engine {
     struct engine base;
     const struct model *model;
@@ -161,7 +164,7 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
     engine->model = options->model;
     engine->worker = options->config->cluster.task_index;
     engine->parameters = parameters;
-    engine->slowness_s = oracle.slowness_s[engine->worker] * programs_slowness(world.here);
+    engine->slowness_s = fmin(oracle.slowness_s[engine->worker] * programs_slowness(world.here), MOST_STEP_S);
     *out = &engine->base;
     return true;
 }

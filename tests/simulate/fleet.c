@@ -45,7 +45,7 @@ struct content {
     enum fate fate;
     bool is_signed;
     bool waited;                  /* the job did, for workers, when it was rolled out */
-    bool off[WORLD_MAX_MACHINES]; /* workers that had not been heard of for long then: they hold nobody up */
+    bool off[WORLD_MAX_MACHINES]; /* workers that had not been heard of for long, or were behind: they hold nobody up */
     char digest[CONFIG_DIGEST_HEX + 1];
     uint64_t fallback;
     uint64_t job;       /* the version that its job began with: live and local changes keep it */
@@ -284,7 +284,8 @@ WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *pl
     content->waited = vitals->waits;
     for (int i = 0; i < fleet.member_count; i++) {
         const double heard_s = rollout->members[i].heard_s;
-        content->off[i] = i > oracle.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_IDLE_TIMEOUT_S);
+        const bool is_behind = rollout->members[i].version != plan->fallback;
+        content->off[i] = i > oracle.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_IDLE_TIMEOUT_S || is_behind);
     }
     if (done && plan->target <= fleet.highest_kept) {
         fail("a rollout of version %llu begins, and version %llu was here already", (unsigned long long)plan->target,
@@ -745,7 +746,7 @@ static void check_reason(const struct rollout *rollout)
         if ((comes_and_goes(i) || content->off[i]) && strncmp(rollout->reason, name, length) == 0 &&
             rollout->reason[length] == ' ') {
             fail("the rollout of version %llu is given up for %s, which %s: %s", (unsigned long long)rollout->target,
-                 name, comes_and_goes(i) ? "may come and go" : "was off when it began", rollout->reason);
+                 name, comes_and_goes(i) ? "may come and go" : "was off or behind when it began", rollout->reason);
         }
     }
 }
@@ -908,11 +909,28 @@ bool fleet_is_done(void)
     return fleet.candidates == 0 && !fleet.operator->runs && is_idle() && fleet.abort_s > world.now_s + 1e9;
 }
 
+/* It was not there to say that it can't run what the others do: nobody of its architecture was. */
+static bool is_left_out(int i, uint64_t version)
+{
+    return programs_roll() && (comes_and_goes(i) || content_of(version)->off[i]) &&
+           !programs_works(&world.machines[i], version);
+}
+
+/* Does it, but for those who could not say so? */
+static bool does_no_good(uint64_t version)
+{
+    bool bad = false;
+    for (int i = 0; content_of(version)->fate == FATE_BAD_PROGRAM && i < fleet.member_count; i++) {
+        bad = bad || (!programs_works(&world.machines[i], version) && !is_left_out(i, version));
+    }
+    return bad || (content_of(version)->fate != FATE_GOOD && content_of(version)->fate != FATE_BAD_PROGRAM);
+}
+
 /* Is this member where it should be at the end? */
 static bool is_settled(int i, bool on_disk)
 {
     const struct fleet_member *member = &fleet.members[i], *first = &fleet.members[0];
-    if (comes_and_goes(i) && !world.machines[i].runs) {
+    if ((comes_and_goes(i) && !world.machines[i].runs) || is_left_out(i, first->version)) {
         return true;
     }
     return world.machines[i].runs && member->version == first->version &&
@@ -950,7 +968,7 @@ bool fleet_is_at_rest(void)
     }
     const struct rollout *rollout = leader();
     const uint64_t version = fleet.members[0].version;
-    if (content_of(version)->fate != FATE_GOOD) {
+    if (does_no_good(version)) {
         fail("the fleet ends on version %llu, which does no good", (unsigned long long)version);
     }
     if (rollout->outcome != OUTCOME_NONE &&

@@ -204,6 +204,12 @@ bool programs_has(const struct machine *machine, uint64_t version)
     return bytes && by_bytes(bytes, size) == build;
 }
 
+bool programs_works(const struct machine *machine, uint64_t version)
+{
+    const int build = expected(machine, version);
+    return build >= 0 && (programs.builds[build].kind == WORKS || programs.builds[build].kind == IS_SLOW);
+}
+
 bool programs_differ(uint64_t version, uint64_t other)
 {
     return memcmp(programs.of[version], programs.of[other], sizeof programs.of[0]) != 0;

@@ -54,6 +54,8 @@ void programs_excuse(const struct machine *machine);
 /* Does this machine have, or its process run, what that version runs in? */
 bool programs_has(const struct machine *machine, uint64_t version);
 bool programs_is_in(const struct machine *machine, uint64_t version);
+/* Is what that version runs in on this machine a program that works? */
+bool programs_works(const struct machine *machine, uint64_t version);
 /* Does the version run in other programs than that one? */
 bool programs_differ(uint64_t version, uint64_t other);
 int programs_architectures(void);

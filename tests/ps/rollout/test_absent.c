@@ -430,8 +430,35 @@ static void a_job_that_would_wait_is_not_begun(void **state)
     rollout.state = ROLLOUT_IDLE;
     plan.from.least = 2; /* but would be again, if all go back */
     assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
+    plan.kind = ROLLOUT_LOCAL;
+    plan.brings_program = true; /* for which every ps restarts, too */
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
+    say(last, PHASE_NONE, 3, 100); /* it could not follow the others */
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
+    assert_non_null(strstr(message, "worker 1 is behind, and the job would restart"));
     say(last, PHASE_NONE, 1, 100);
     begin(&plan, 100);
+}
+
+/* What it can't run is in force, and what comes next may be its cure: it is not to hold that up. */
+static void one_that_can_not_follow_is_not_waited_for(void **state)
+{
+    (void)state;
+    char text[512];
+    double now_s = 100;
+    const struct rollout_plan next = {.target = 3, .fallback = 2, .kind = ROLLOUT_LOCAL, .healthy_s = 5};
+    all_say(PHASE_NONE, 2, now_s);
+    say(last, PHASE_NONE, 1, now_s);
+    begin(&next, now_s);
+    rollout_describe(&rollout, text, sizeof text);
+    assert_non_null(strstr(text, "; without worker 1, which is behind"));
+    for (; rollout.state == ROLLOUT_STAGING && now_s < 100 + ROLLOUT_STAGE_S; now_s += 0.5) {
+        say((struct member){MEMBER_PS, 0}, PHASE_STAGED, 2, now_s);
+        say(chief, PHASE_STAGED, 2, now_s);
+        say(last, PHASE_NONE, 1, now_s);
+        rollout_tick(&rollout, &vitals, now_s);
+    }
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
 }
 
 /* The first step of a synchronous job waits for whom it has not seen yet. */
@@ -563,6 +590,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_leader_that_starts_anew_waits_to_hear_of_all_before_it_is_over, enter, leave),
         cmocka_unit_test_setup_teardown(one_that_was_off_comes_back_meanwhile, enter, leave),
         cmocka_unit_test_setup_teardown(a_job_that_would_wait_is_not_begun, enter, leave),
+        cmocka_unit_test_setup_teardown(one_that_can_not_follow_is_not_waited_for, enter, leave),
         cmocka_unit_test_setup_teardown(steps_may_wait_for_one_that_is_off, enter, leave),
         cmocka_unit_test_setup_teardown(many_that_are_off_are_named_in_short, enter, leave),
         cmocka_unit_test_setup_teardown(anything_may_happen_to_a_job, enter, leave),
