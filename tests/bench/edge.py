@@ -3,14 +3,15 @@
 
     tests/bench/edge.py [--trainer=build/trainer] [--data=DIR] [--rounds=3] [PART ...]
 
-PART: iid, shards, flwr, link, loss, unlike; all of them by default. One JSON line for each figure. iid and shards: the
-2NN of McMahan et al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10), to 97% of
-the validation images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours. flwr: the
-same beside Flower's simulation (tests/bench/peers/flwr_fedavg.py), if there are flwr, Ray and PyTorch. link: 8
-workers, each behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push
+PART: iid, shards, flwr, link, loss, unlike, slow; all of them by default. One JSON line for each figure. iid and
+shards: the 2NN of McMahan et al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10),
+to 97% of the validation images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours.
+flwr: the same beside Flower's simulation (tests/bench/peers/flwr_fedavg.py), if there are flwr, Ray and PyTorch. link:
+8 workers, each behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push
 at every step against rounds. loss: the same fleet, as many local steps either way, and what test accuracy the rounds
-lose. unlike: 8 clients of two classes each, by each outer optimizer. EDGE_EPOCHS says how long the last two train; 2
-shows that they work.
+lose. unlike: 8 clients of two classes each, by each outer optimizer. EDGE_EPOCHS says how long these two train; 2 shows
+that they work. slow: 8 workers, of which one is ten times slower: rounds that wait for it against asynchronous ones
+(buffer_size).
 """
 
 import importlib.util
@@ -41,6 +42,7 @@ FLEET = ("--layers=784,500,10", "--optimizer=adam", "--learning_rate=0.001", "--
 WIRE_DTYPES = ("float32", "bfloat16")
 OUTER_OPTIMIZERS = ("average", "momentum", "nesterov", "adam")
 EPOCHS = int(os.environ.get("EDGE_EPOCHS", 20))
+STEPS_PER_S = 20  # of a worker of the part `slow`
 STEPS_SEEN = 8  # of those with a push at each
 
 
@@ -207,6 +209,26 @@ class Bench:
                 show(f"8 clients of two classes each: test accuracy, {name}", round(done["test_accuracy"], 4),
                      rounds=done["steps"])
 
+    def slow(self):
+        """The pace is set, so that the processors of this machine are not what is measured. Nothing is owed."""
+        seconds = {}
+        for name, flags in (("synchronous", ("--issync=1",)), ("asynchronous", ("--buffer_size=4",))):
+            with tempfile.TemporaryDirectory() as folder:
+                common = [flag for flag in FLEET if flag != "--issync=1"]
+                with Cluster(self.trainer, folder, workers=8,
+                             flags=(*common, f"--data_dir={self.data}", "--local_steps=10", "--train_steps=10000",
+                                    "--validate_steps=2", "--target_accuracy=0.95", *flags)) as cluster:
+                    cluster.start("ps 0")
+                    for i in range(8):
+                        cluster.start(f"worker {i}", f"--max_steps_per_s={STEPS_PER_S / (10 if i == 7 else 1)}")
+                    cluster.wait_all(600)
+                    done = events(cluster.text("worker 0"), "done")[0]
+                seconds[name] = done["seconds"]
+                show(f"8 workers, one of them ten times slower: to 95% in {name} rounds", round(done["seconds"], 1),
+                     unit="s", rounds=done["steps"], test_accuracy=round(done["test_accuracy"], 4))
+        show("8 workers, one of them ten times slower: time in synchronous rounds / in asynchronous ones",
+             round(seconds["synchronous"] / seconds["asynchronous"], 1))
+
     def fleet(self, folder, least, *flags):
         """Seconds of training, bytes that passed and what worker 0 said, of 8 workers behind thin links."""
         with Cluster(self.trainer, folder, workers=8, flags=(*FLEET, f"--data_dir={self.data}", *flags)) as cluster:
@@ -221,7 +243,8 @@ class Bench:
 
 
 PARTS = {"iid": lambda bench: bench.rounds("iid", "iid"), "shards": lambda bench: bench.rounds("shards", "shards:2"),
-         "flwr": Bench.flwr, "link": Bench.link, "loss": Bench.loss, "unlike": Bench.unlike}
+         "flwr": Bench.flwr, "link": Bench.link, "loss": Bench.loss, "unlike": Bench.unlike,
+         "slow": Bench.slow}
 
 if __name__ == "__main__":
     run_parts(arguments(__doc__, rounds=3), PARTS, Bench)
