@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/config.h"
+#include "base/simulation.h"
 #include "net/message.h"
 #include "ps/store/largest.h"
 
@@ -26,7 +27,7 @@ enum dtype told_gradient_dtype(const struct config_cluster *cluster);
 bool told_is_kept(const struct config_cluster *cluster);
 
 /* The bulk of a frame of packed answers is no larger than this, nor are there more ranges. */
-enum { TOLD_FRAME_BYTES = 64 * 1024, TOLD_FRAME_RANGES = 512 };
+enum { TOLD_FRAME_BYTES = 64 * 1024, TOLD_FRAME_RANGES = SMALLER(512, 1) };
 
 /*
  * Packs a piece of up to PACKED_FLOATS differences, and brings `known` up by what that says. `bytes` has LARGEST_ROOM.

@@ -20,6 +20,7 @@
  *  - in asynchronous rounds every few differences make a step, on each ps in the order in which they come to it: what
  *    is saved has the bits of one process that adds them up in that order, by examples and age; each is of a model that
  *    this very ps has had, and what waits for a step is forgotten with its generation;
+ *  - in synchronous training all workers compute a step from the same parameters, to the bit, however they travelled;
  *  - what workers found in validations of a step is added up once for each, and is of the model of that step;
  *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
  */
