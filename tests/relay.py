@@ -4,8 +4,8 @@ The ps binds to 127.0.0.1 and the relay to 127.0.0.2, with the same port, so all
 address and still have the same config.
 """
 
+import contextlib
 import random
-import select
 import socket
 import threading
 import time
@@ -33,6 +33,8 @@ class Relay:
 
     def __exit__(self, *_):
         self.closed = True
+        with contextlib.suppress(OSError):  # it may have ended before
+            self.listener.shutdown(socket.SHUT_RDWR)  # which wakes the thread that accepts
         self.listener.close()
         self.cut()
 
@@ -54,7 +56,7 @@ class Relay:
             reset(near)
             return
         far.settimeout(None)
-        pair = {"ends": (near, far), "stalled": False, "left": None}
+        pair = {"ends": (near, far), "stalled": False, "left": None, "over": threading.Event()}
         with self.lock:
             self.connections += 1
             if self.cut_after:
@@ -75,12 +77,8 @@ class Relay:
         try:
             while True:
                 if pair["stalled"]:  # half open: nothing passes, nobody is told
-                    if not select.select([source], [], [], 0.05)[0] or not pair["stalled"]:
-                        continue
-                    time.sleep(0.05)
-                    if source.fileno() < 0:
-                        return
-                    continue
+                    pair["over"].wait()
+                    return
                 data = source.recv(65536)
                 if pair["stalled"]:
                     continue
@@ -106,6 +104,7 @@ class Relay:
             self.cuts += count
         for end in pair["ends"]:
             reset(end)
+        pair["over"].set()
 
     def cut(self):
         """Resets all connections."""
