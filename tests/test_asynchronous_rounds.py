@@ -35,12 +35,12 @@ def test_one_worker_gives_the_bits_of_one_process_over_links_that_are_cut(traine
     flags = (*ROUNDS, "--train_steps=60", "--num_threads=1", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=1,
                  flags=(*flags, "--buffer_size=1", "--train_dir=kept", "--lease_secs=1")) as cluster:
-        relays = relayed(cluster, 20_000, 1_000_000)
+        relays = relayed(cluster, 200_000, 2_000_000)
         cluster.start_all("--bind=127.0.0.1")
         cluster.wait_all(90)
         for relay in relays:
             relay.__exit__()
-        assert sum(relay.cuts for relay in relays) >= 5
+        assert sum(relay.cuts for relay in relays) >= 3
     train(trainer, *SMALL, *flags, "--clients=1", "--train_dir=played", cwd=tmp_path)
     assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "played")) == []
 
