@@ -126,6 +126,23 @@ static bool answer_of_rollout(struct session *session, struct error *error)
     }
 }
 
+/* Of who is there. */
+static bool answer_of_membership(struct session *session, struct error *error)
+{
+    switch (session->channel->frame.type) {
+    case MESSAGE_heartbeat:
+        return serve_heartbeat(session, error);
+    case MESSAGE_leave:
+        return serve_leave(session, error);
+    case MESSAGE_get_place:
+        return serve_get_place(session, error);
+    case MESSAGE_ping:
+        return serve_ping(session, error);
+    default:
+        return serve_pong(session);
+    }
+}
+
 static bool answer(struct session *session, struct error *error)
 {
     char message[128];
@@ -163,12 +180,8 @@ static bool answer(struct session *session, struct error *error)
         return serve_snapshot(session, error);
     case MESSAGE_release:
         return serve_release(session, error);
-    case MESSAGE_heartbeat:
-        return serve_heartbeat(session, error);
     case MESSAGE_end_job:
         return serve_end_job(session, error);
-    case MESSAGE_leave:
-        return serve_leave(session, error);
     case MESSAGE_get_status:
         return serve_get_status(session, error);
     case MESSAGE_describe:
@@ -188,12 +201,12 @@ static bool answer(struct session *session, struct error *error)
     case MESSAGE_put_program:
     case MESSAGE_get_program:
         return answer_of_rollout(session, error);
+    case MESSAGE_heartbeat:
+    case MESSAGE_leave:
     case MESSAGE_get_place:
-        return serve_get_place(session, error);
     case MESSAGE_ping:
-        return serve_ping(session, error);
     case MESSAGE_pong:
-        return serve_pong(session);
+        return answer_of_membership(session, error);
     default:
         snprintf(message, sizeof message, "%s is not a request to a ps", message_name(frame->type));
         return serve_send_error(session, frame->request, ERROR_BAD_REQUEST, message, error);
