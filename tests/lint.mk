@@ -58,9 +58,9 @@ cppcheck_off := missingIncludeSystem invalidPointerCast invalidFunctionArg ctuun
 	normalCheckLevelMaxBranches
 
 build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) | $(packages)
-	@mkdir -p $(@D)/cppcheck-work
+	@mkdir -p $(@D)
 	@echo "lint: cppcheck"
-	@tests/lint/once "$^" \
+	@tests/lint/kept $(@D)/cppcheck-work tests/lint/once "$^" \
 		cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c $(simulator_sources)
 	@touch $@

@@ -70,3 +70,22 @@ def test_circles_are_found(lint):
     files["base/b.c"] = '#include "base/b.h"\n#include "base/internal.h"\n'
     files["base/internal.h"] = '#include "base/a.h"\n'
     assert lint("circles.py", files) == ["circle of includes: base/a -> base/b -> base/a"]
+
+
+def test_what_a_tool_found_out_is_kept_for_the_next_clone(root, tmp_path):
+    """Of successes alone; LINT_CACHE=none keeps nothing."""
+    def run(clone, command, cache=str(tmp_path / "cache")):
+        return subprocess.run([root / "tests/lint/kept", tmp_path / clone / "work", "sh", "-c",
+                               f"cd {tmp_path / clone / 'work'} && {command}"], env={"LINT_CACHE": cache,
+                                                                                     "PATH": "/usr/bin:/bin"},
+                              capture_output=True, text=True)
+
+    for clone in ("one", "two", "three"):
+        (tmp_path / clone).mkdir()
+    assert run("one", "test ! -e found && echo first >found").returncode == 0
+    assert run("two", "cat found").stdout == "first\n"
+    assert run("two", "echo second >found; exit 3").returncode == 3
+    assert run("three", "test -e found", cache="none").returncode == 1
+    (tmp_path / "three/work").rmdir()
+    assert run("three", "cat found").stdout == "first\n"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["work"]
