@@ -190,7 +190,7 @@ static enum link_try try_now(struct link *link, struct error *error)
     const struct hello_identity hello = self->hello(self->context);
     const bool welcome = handshake_connect(&link->channel, &hello, &link->member, &peer, deadline_s, &reason, error);
     if (welcome || reason != 0) {
-        atomic_store(&link->options.traffic->answer_by_s, 0);
+        atomic_store(&link->options.traffic->answer_within_s, 0);
     }
     if (welcome) {
         link->incarnation = peer.incarnation;
@@ -205,12 +205,12 @@ static enum link_try try_now(struct link *link, struct error *error)
 /* Has this process waited long enough for its first answer? */
 static bool is_hopeless(const struct link *link, struct error *error)
 {
-    const double by_s = atomic_load(&link->options.traffic->answer_by_s), now_s = clock_monotonic_s();
-    if (by_s <= 0 || now_s < by_s || link->options.retries_refusals) {
+    const double within_s = atomic_load(&link->options.traffic->answer_within_s);
+    const double waited_s = clock_monotonic_s() - atomic_load(&link->options.traffic->first_try_s);
+    if (within_s <= 0 || waited_s < within_s || link->options.retries_refusals) {
         return false;
     }
-    error_wrap(error, "gave up waiting for %s after %.0f s (join_secs), having reached nobody", link->name,
-               now_s - link->missed_s);
+    error_wrap(error, "gave up waiting for %s after %.0f s (join_secs), having reached nobody", link->name, waited_s);
     return true;
 }
 
@@ -233,6 +233,8 @@ enum link_try link_try(struct link *link, struct error *error)
         return LINK_LATER;
     }
     const double begun_s = clock_monotonic_s();
+    double never = 0;
+    atomic_compare_exchange_strong(&link->options.traffic->first_try_s, &never, begun_s);
     enum link_try result = try_now(link, error);
     if (result == LINK_LATER && is_hopeless(link, error)) {
         return LINK_REFUSED;

@@ -34,8 +34,10 @@ struct traffic {
     /* Until then no link is tried: this process has just been started in a version that ps 0 may not be in yet, and
        would be turned away after a whole handshake on every link, again and again, as would all others. 0: not so. */
     _Atomic(double) held_until_s;
-    /* By then some peer must have answered, if only to refuse, or links give up; 0: no such time, or one has. */
-    _Atomic(double) answer_by_s;
+    /* So long after the first try some peer must have answered, if only to refuse, or links give up; 0: however long,
+       or one has. */
+    _Atomic(double) answer_within_s;
+    _Atomic(double) first_try_s; /* 0: nobody has been tried */
 };
 
 /* Everything but `peer`, `self` and `traffic` may be left zero. */

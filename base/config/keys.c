@@ -103,8 +103,8 @@ const struct config_key config_keys[] = {
      .description = "longest delay between reconnects to a lost ps"},
     {"cluster", "join_secs", KEY_NUMBER, AT(cluster.join_secs), .maximum = 31536000, .initial = "3600",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "a worker that has reached no other member this long after its start gives up, for the job may be "
-                    "over; 0 = never"},
+     .description = "a worker that has tried for so long to reach another member, and reached none, gives up, for the "
+                    "job may be over; 0 = never"},
     {"cluster", "bind", KEY_TEXT, AT(cluster.bind), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "address or host name to listen on; empty = all interfaces"},
     {"cluster", "serve_forever", KEY_SWITCH, AT(cluster.serve_forever), .initial = "false",

@@ -444,6 +444,31 @@ static void held_and_woken(void **state)
     wake_destroy(&bench.wake);
 }
 
+/* How long nobody has answered counts from the first try, however long the process had other things to do. */
+static void somebody_answers_in_time_or_it_is_hopeless(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct listening owner = {.refusal = 0};
+    struct error error;
+    const uint16_t port = free_port();
+    create_link(&bench, port, (struct link_options){.longest_delay_s = 0.02});
+    atomic_store(&bench.traffic.answer_within_s, 1000);
+    const double before_s = clock_monotonic_s();
+    assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+    assert_true(atomic_load(&bench.traffic.first_try_s) >= before_s);
+    atomic_store(&bench.traffic.first_try_s, clock_monotonic_s() - 1000.2);
+    assert_int_equal(link_open(&bench.link, NULL, NULL, &error), LINK_REFUSED);
+    assert_non_null(strstr(error.text, "gave up waiting for ps 0"));
+    assert_non_null(strstr(error.text, " s (join_secs), having reached nobody: "));
+    listening_start(&owner, NULL, port);
+    bench.link.next_try_s = 0;
+    assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);
+    assert_true(atomic_load(&bench.traffic.answer_within_s) == 0); /* from now on it waits as long as it takes */
+    link_destroy(&bench.link);
+    listening_stop(&owner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,6 +484,7 @@ int main(void)
         cmocka_unit_test(times_for_a_try),
         cmocka_unit_test(open_means_open),
         cmocka_unit_test(held_and_woken),
+        cmocka_unit_test(somebody_answers_in_time_or_it_is_hopeless),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static bool ask_once(struct link *link, uint64_t key, int *index, bool *again, s
 
 static bool ask(const struct config *config, const struct identity *identity, int *index, struct error *error)
 {
-    struct traffic traffic = {0};
+    struct traffic traffic = {.answer_within_s = config->cluster.join_secs};
     struct link link;
     const struct link_options options = {.peer = {MEMBER_PS, 0},
                                          .self = identity_guest(identity),
@@ -74,9 +74,6 @@ static bool ask(const struct config *config, const struct identity *identity, in
     bool done = false, again = true;
     if (!link_create(&link, config->cluster.ps_hosts.items[0], &options, error)) {
         return false;
-    }
-    if (config->cluster.join_secs > 0) {
-        atomic_store(&traffic.answer_by_s, clock_monotonic_s() + config->cluster.join_secs);
     }
     while (again) {
         again = false;

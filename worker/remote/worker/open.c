@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/process/notify.h"
 #include "worker/load.h"
 #include "worker/remote/data_shape.h"
@@ -149,9 +148,7 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     worker->training.test = worker->is_chief ? &worker->test : NULL;
     worker->training.digest = worker->identity.digest;
     live_config_hold(&worker->traffic, config);
-    if (config->cluster.join_secs > 0) {
-        atomic_store(&worker->traffic.answer_by_s, clock_monotonic_s() + config->cluster.join_secs);
-    }
+    atomic_store(&worker->traffic.answer_within_s, config->cluster.join_secs);
     if (by_chief && !worker->is_chief) { /* how many there are is asked once somebody listens */
         return (!data_shape_is_unknown(config) ||
                 data_shape_learn(&worker->dataset, config, &worker->identity, &worker->traffic, error)) &&
