@@ -513,6 +513,16 @@ static bool understand(struct rollout_participant *participant, const struct man
     return !participant->misreads;
 }
 
+/* What it would go back to is no longer kept: deaths from now on have other causes. */
+static void end_own_probation(const struct rollout_participant *participant)
+{
+    struct probation probation;
+    if (probation_read(participant->config->path, &probation) && !probation.failed &&
+        probation.target == participant->version) {
+        probation_end(participant->config->path);
+    }
+}
+
 /* Verifies the order's manifest, keeps both versions, and prepares. The participant has forgotten the last one. */
 static bool stage_manifest(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
@@ -535,6 +545,9 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
         const bool mixes = participant->kind != ROLLOUT_JOB;
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
         snprintf(participant->digests[1], sizeof participant->digests[1], "%s", mixes ? from->digest : "");
+    }
+    if (done && participant->version == from->version) { /* which was settled, though this process may not have heard */
+        end_own_probation(participant);
     }
     if (done && order->order == ORDER_STAGE && is_behind && participant->host.prepare) {
         done = participant->host.prepare(participant->host.context, error);

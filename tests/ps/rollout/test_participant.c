@@ -421,6 +421,23 @@ static void knows_the_program_to_go_back_to(void **state)
     assert_string_equal(digest, program_own_digest());
 }
 
+/* The next rollout tells that the one before was settled, whose way back is not kept any longer. */
+static void the_next_rollout_ends_its_probation(void **state)
+{
+    (void)state;
+    struct probation probation;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    participant_act(&participant, &order);
+    assert_true(probation_begin(config_path, 2, 1, &(struct error){""}));
+    assert_true(versions_switch(&participant.versions, 2, &(struct error){""}));
+    start();
+    assert_true(probation_read(config_path, &probation));
+    order = order_of(ORDER_STAGE, 2, 0.25, 3, 0.125, "", secret_key);
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 2, "");
+    assert_false(probation_read(config_path, &probation));
+}
+
 /* The next process, in the target: its program makes something else of the config than the one that staged it. */
 static struct participant_order misread(void)
 {
@@ -853,6 +870,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_program_that_is_not_here_is_not_done_without, set_up, tear_down),
         cmocka_unit_test_setup_teardown(knows_the_program_to_go_back_to, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_next_rollout_ends_its_probation, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_canary_that_misreads_goes_back_by_itself, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_misreads_is_sent_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_without_the_key, set_up, tear_down),
