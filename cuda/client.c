@@ -16,15 +16,14 @@
 #include "cuda/payload.h"
 #include "cuda/use.h"
 
-enum {
-    FORWARD_IMAGES = 1000, /* per command; more if the batch is larger */
-};
+/* Examples of a FORWARD, unless they take too much memory; more if the batch is larger. */
+enum { FORWARD_EXAMPLES = 1000, FORWARD_BYTES = 32 << 20 };
 
 static const double DRIVER_S =
     60; /* to load it and to take a device: seconds each, unless another process keeps the driver loaded */
 static const double SLACK = 10; /* times what a step has taken so far */
 
-/* Duration of a unit of work (a step, an image): a maximum that decays. */
+/* Duration of a unit of work (a step, an example): a maximum that decays. */
 struct pace {
     double seconds;
 };
@@ -163,6 +162,18 @@ static void *take(uint8_t *base, size_t *used, size_t bytes)
     return place;
 }
 
+/* How many examples, and their outputs, the areas hold. */
+static int examples_in_areas(const struct device_shape *shape)
+{
+    uint64_t bytes = (uint64_t)shape->widths[shape->layer_count] * sizeof(float);
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        bytes += device_example_bytes(shape, i);
+    }
+    uint64_t most = FORWARD_BYTES / bytes;
+    int examples = most < FORWARD_EXAMPLES ? (int)most : FORWARD_EXAMPLES;
+    return shape->batch_size > examples ? shape->batch_size : examples;
+}
+
 /* Returns the bytes that all areas need. */
 static size_t lay_out(struct gpu_areas *areas, uint8_t *base, const struct device_shape *shape, size_t float_count)
 {
@@ -173,12 +184,14 @@ static size_t lay_out(struct gpu_areas *areas, uint8_t *base, const struct devic
             areas->vectors[set][v] = has_vector(shape, v) ? take(base, &used, floats) : NULL;
         }
     }
-    areas->batch_images = shape->batch_size > FORWARD_IMAGES ? shape->batch_size : FORWARD_IMAGES;
-    size_t images = (size_t)areas->batch_images;
+    areas->most_examples = examples_in_areas(shape);
+    size_t examples = (size_t)areas->most_examples;
     areas->gradient = take(base, &used, floats);
-    areas->images = take(base, &used, images * (size_t)shape->widths[0]);
-    areas->labels = take(base, &used, images * sizeof(int32_t));
-    areas->logits = take(base, &used, images * (size_t)shape->widths[shape->layer_count] * sizeof(float));
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        size_t bytes = (size_t)device_example_bytes(shape, i);
+        areas->arrays[i] = bytes > 0 ? take(base, &used, examples * bytes) : NULL;
+    }
+    areas->outputs = take(base, &used, examples * (size_t)shape->widths[shape->layer_count] * sizeof(float));
     return used;
 }
 
@@ -253,15 +266,18 @@ int gpu_client_precision(const struct gpu_client *client)
 
 /* --- Work --- */
 
-bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int32_t *labels, int count,
-                     struct error *error)
+bool gpu_client_data(struct gpu_client *client, const struct device_examples *examples, struct error *error)
 {
     struct wait wait = {.what = "take the training data", .seconds = DRIVER_S};
     uint64_t at = protocol_header_bytes() + client->transfer_bytes;
-    size_t image_bytes = (size_t)count * (size_t)client->shape.widths[0], label_bytes = (size_t)count * sizeof *labels;
-    size_t room = (size_t)protocol_round_up(image_bytes), bytes = room + label_bytes;
-    struct protocol_command command = {
-        .verb = PROTOCOL_DATA, .images = count, .images_at = at, .labels_at = at + room, .file_bytes = at + bytes};
+    size_t bytes = 0, sizes[DEVICE_ARRAYS];
+    struct protocol_command command = {.verb = PROTOCOL_DATA, .examples = examples->count};
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        sizes[i] = (size_t)examples->count * (size_t)device_example_bytes(&client->shape, i);
+        command.arrays_at[i] = at + bytes;
+        bytes += (size_t)protocol_round_up(sizes[i]);
+    }
+    command.file_bytes = at + bytes;
     if (client->exchange.dead) {
         *error = client->exchange.death;
         return false;
@@ -274,8 +290,11 @@ bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int
         return error_set(error, "out of memory while handing %zu MiB of training data to the GPU engine: %s",
                          bytes >> 20, strerror(errno));
     }
-    memcpy(memory, images, image_bytes);
-    memcpy(memory + room, labels, label_bytes);
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        if (sizes[i] > 0) {
+            memcpy(memory + (command.arrays_at[i] - at), examples->arrays[i], sizes[i]);
+        }
+    }
     munmap(memory, bytes);
     bool done = exchange_carry_out(&client->exchange, &command, &wait, error);
     /* The device has its own copy by now. */
@@ -332,20 +351,27 @@ bool gpu_client_train(struct gpu_client *client, int64_t first_step, int steps, 
     return true;
 }
 
-bool gpu_client_step(struct gpu_client *client, int images, uint32_t task, int64_t step,
+/* Sets where the areas' arrays are. */
+static void name_arrays(const struct gpu_client *client, struct protocol_command *command)
+{
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        command->arrays_at[i] = client->areas.arrays[i] ? offset_of(client, client->areas.arrays[i]) : 0;
+    }
+}
+
+bool gpu_client_step(struct gpu_client *client, int examples, uint32_t task, int64_t step,
                      void (*grown)(void *context, size_t floats), void *context, struct device_outcome *outcome,
                      struct error *error)
 {
     const struct gpu_areas *areas = &client->areas;
-    assert(images > 0 && images <= areas->batch_images);
+    assert(examples > 0 && examples <= areas->most_examples);
     struct protocol_command command = {.verb = PROTOCOL_STEP,
                                        .step = step,
                                        .task = task,
-                                       .images = images,
+                                       .examples = examples,
                                        .count = client->float_count,
-                                       .images_at = offset_of(client, areas->images),
-                                       .labels_at = offset_of(client, areas->labels),
                                        .floats_at = offset_of(client, areas->gradient)};
+    name_arrays(client, &command);
     struct wait wait = paced_wait(client, &client->step, "compute a gradient", 1);
     wait.grown = grown;
     wait.context = context;
@@ -361,15 +387,15 @@ bool gpu_client_step(struct gpu_client *client, int images, uint32_t task, int64
     return true;
 }
 
-bool gpu_client_forward(struct gpu_client *client, bool averaged, int images, struct error *error)
+bool gpu_client_forward(struct gpu_client *client, bool averaged, int examples, struct error *error)
 {
     const struct gpu_areas *areas = &client->areas;
-    assert(images > 0 && images <= areas->batch_images);
+    assert(examples > 0 && examples <= areas->most_examples);
     struct protocol_command command = {.verb = PROTOCOL_FORWARD,
                                        .averaged = averaged,
-                                       .images = images,
-                                       .images_at = offset_of(client, areas->images),
-                                       .floats_at = offset_of(client, areas->logits)};
-    struct wait wait = paced_wait(client, &client->forward, "classify images", images);
-    return carry_out_paced(client, &command, &wait, &client->forward, images, error);
+                                       .examples = examples,
+                                       .floats_at = offset_of(client, areas->outputs)};
+    name_arrays(client, &command);
+    struct wait wait = paced_wait(client, &client->forward, "classify examples", examples);
+    return carry_out_paced(client, &command, &wait, &client->forward, examples, error);
 }

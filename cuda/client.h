@@ -33,10 +33,9 @@ enum { GPU_VECTOR_SETS = 2 };
 struct gpu_areas {
     float *vectors[GPU_VECTOR_SETS][STORE_VECTORS]; /* [float_count]; NULL where the shape has none */
     float *gradient;                                /* [float_count] */
-    uint8_t *images;                                /* [batch_images, widths[0]] */
-    int32_t *labels;                                /* [batch_images] */
-    float *logits;                                  /* [batch_images, classes] */
-    int batch_images;                               /* limit of one STEP and one FORWARD */
+    void *arrays[DEVICE_ARRAYS];                    /* of most_examples; NULL where the shape has none */
+    float *outputs;                                 /* [most_examples, widths[layer_count]] */
+    int most_examples;                              /* limit of one STEP and one FORWARD */
 };
 
 /* Whether there is a program to start; builds without nvcc have none. */
@@ -67,13 +66,12 @@ bool gpu_client_open_begin(struct gpu_client *client, int ordinal, const struct 
                            double memory_fraction, size_t float_count, struct error *error);
 bool gpu_client_open_end(struct gpu_client *client, struct error *error);
 const struct gpu_areas *
-gpu_client_areas(const struct gpu_client *client);                   /* after gpu_client_open_end, until the stop */
+gpu_client_areas(const struct gpu_client *client);                   /* after gpu_client_open_begin, until the stop */
 const char *gpu_client_description(const struct gpu_client *client); /* device_describe's */
 int gpu_client_precision(const struct gpu_client *client);           /* device_precision's, an enum precision */
 
-/* images: [count, widths[0]], labels: [count]; copied. */
-bool gpu_client_data(struct gpu_client *client, const uint8_t *images, const int32_t *labels, int count,
-                     struct error *error);
+/* The training set; copied, by way of shared memory that is as large and is released again. */
+bool gpu_client_data(struct gpu_client *client, const struct device_examples *examples, struct error *error);
 
 /* Copies floats [first, first + count) of a vector from or to the same place in one of the sets. */
 bool gpu_client_write(struct gpu_client *client, int set, enum store_vector vector, size_t first, size_t count,
@@ -92,11 +90,11 @@ bool gpu_client_train(struct gpu_client *client, int64_t first_step, int steps, 
  * Computes the gradient of the batch in the areas into areas->gradient. grown(context, floats) is called with the
  * number of final leading floats as it grows, finally with all of them; never if the loss is not finite.
  */
-bool gpu_client_step(struct gpu_client *client, int images, uint32_t task, int64_t step,
+bool gpu_client_step(struct gpu_client *client, int examples, uint32_t task, int64_t step,
                      void (*grown)(void *context, size_t floats), void *context, struct device_outcome *outcome,
                      struct error *error);
 
-/* Computes the logits of the images in the areas, 1..batch_images of them, into areas->logits. */
-bool gpu_client_forward(struct gpu_client *client, bool averaged, int images, struct error *error);
+/* Computes the outputs of the examples in the areas, 1..most_examples of them, into areas->outputs. */
+bool gpu_client_forward(struct gpu_client *client, bool averaged, int examples, struct error *error);
 
 #endif

@@ -31,12 +31,12 @@ enum {
 enum protocol_verb {
     PROTOCOL_LIST,    /* which devices the driver shows */
     PROTOCOL_OPEN,    /* ordinal, shape, memory_fraction, transfer_bytes */
-    PROTOCOL_DATA,    /* images: their number; images_at, labels_at: after the transfer area; file_bytes */
+    PROTOCOL_DATA,    /* examples: their number; arrays_at: after the transfer area; file_bytes */
     PROTOCOL_WRITE,   /* vector, first, count, floats_at */
     PROTOCOL_READ,    /* likewise */
     PROTOCOL_TRAIN,   /* step, steps; updates in the header */
-    PROTOCOL_STEP,    /* step, task, images, images_at, labels_at, count, floats_at: of the gradient; ready grows */
-    PROTOCOL_FORWARD, /* averaged, images, images_at, floats_at: of the logits */
+    PROTOCOL_STEP,    /* step, task, examples, arrays_at, count, floats_at: of the gradient; ready grows */
+    PROTOCOL_FORWARD, /* averaged, examples, arrays_at: of the inputs, floats_at: of the outputs */
     PROTOCOL_QUIT,
     PROTOCOL_VERBS
 };
@@ -50,9 +50,10 @@ struct protocol_command {
     int32_t vector; /* enum store_vector */
     uint64_t first, count;
     int64_t step;
-    int32_t steps, images, averaged;
+    int32_t steps, examples, averaged;
     uint32_t task;
-    uint64_t images_at, labels_at, floats_at;
+    uint64_t arrays_at[DEVICE_ARRAYS]; /* where examples' arrays begin; of those that the shape has not, anything */
+    uint64_t floats_at;
 };
 
 enum protocol_status {

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -521,6 +522,85 @@ def test_a_worker_computes_on_the_gpu_and_a_ps_does_not(trainer, gpu, tmp_path):
         assert done["steps"] == 300 and done["test_accuracy"] > 0.6
         placed = {event["name"]: (event["job"], event["device"]) for event in cluster.events("worker 0", "placement")}
         assert placed["layer0/weights"] == ("ps", "cpu:0") and placed["layer0/MatMul"] == ("worker", "gpu:0")
+
+
+# --- Tables ---
+
+TABLE = ("--data_dir=d", "--features=shaking,heat,colour", "--test_share=0.2", "--validation_size=60",
+         "--batch_size=20", "--hidden=8", "--optimizer=adam", "--epochs=3", "--log_steps=6", "--save_summaries_steps=0",
+         "--num_threads=1")
+TABLE_GPU = (*TABLE, "--device=gpu", "--noallow_soft_placement")
+
+
+def write_table(folder, rows=400):
+    """What machines' sensors say, with gaps, and all that can be learnt from it."""
+    draw = random.Random(5)
+    lines = ["shaking,heat,colour,count,kind,cost,delay,loud,hot"]
+    for i in range(rows):
+        shaking, heat, colour = draw.gauss(0, 1), draw.gauss(50, 9), draw.choice(["red", "green", "blue", "grey"])
+        bad = shaking * (1 if colour in ("red", "blue") else -1) + draw.gauss(0, 0.3)
+        kind = "fails" if bad > 0.8 else "wears" if bad > 0 else "works"
+        lines.append(f"{shaking:.4f},{heat if i % 9 else ''},{colour if i % 11 else ''},{draw.randint(1, 4)},{kind},"
+                     f"{30 * bad + heat:.3f},{heat * bad:.3f},{int(shaking > 0)},{int(heat > 55)}")
+    folder.mkdir()
+    (folder / "train.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("flags", [
+    ("--target=kind", "--class_weights=balanced", "--label_smoothing=0.1", "--dropout=0.2"),
+    ("--target=loud,hot", "--weight=count"),
+    ("--target=cost", "--features=shaking,heat", "--clip_norm=1"),
+    ("--target=cost,delay", "--weight=count", "--micro_batches=2"),
+    ("--target=cost", "--loss=mae", "--weight=count", "--lazy_updates"),
+    ("--target=cost,delay", "--loss=huber", "--huber_delta=0.5", "--hidden=8,6", "--activation=tanh"),
+    ("--target=delay", "--loss=quantile", "--quantile=0.9", "--features=colour", "--ema_decay=0.9"),
+    ("--target=inputs", "--hidden="),
+])
+def test_tables_are_learnt_as_on_the_cpu(trainer, gpu, tmp_path, flags):
+    write_table(tmp_path / "d")
+    on_gpu = train(trainer, *TABLE_GPU, *flags, cwd=tmp_path)
+    on_cpu = train(trainer, *TABLE, *flags, "--device=cpu", cwd=tmp_path)
+    assert engine_of(on_gpu).startswith("gpu:0") and "for rows of a table" in engine_of(on_gpu)
+    assert len(curve(on_cpu)) > 2 and curve(on_gpu) == pytest.approx(curve(on_cpu), rel=2e-3)
+    metrics = [name for name, value in on_cpu.done.items() if name.startswith("test_") and isinstance(value, float)]
+    assert metrics
+    for name in metrics:
+        assert on_gpu.done[name] == pytest.approx(on_cpu.done[name], rel=5e-3, abs=0.02), name
+
+
+def test_a_table_is_evaluated_and_predicted_on_the_gpu(trainer, gpu, tmp_path):
+    write_table(tmp_path / "d")
+    train(trainer, *TABLE, "--target=cost,delay", "--train_dir=run", "--device=cpu", cwd=tmp_path)
+    evaluated, predicted = [], []
+    for flags in (("--device=cpu",), ("--device=gpu", "--noallow_soft_placement")):
+        evaluated.append(runs.run(trainer, "eval", "run", "d/train.csv", "--json", *flags, cwd=tmp_path).events[-1])
+        text = runs.run(trainer, "predict", "run", "d/train.csv", *flags, cwd=tmp_path).stdout
+        names, *rows = [line.split(",") for line in text.splitlines()]
+        predicted.append([float(row[i]) for row in rows for i, name in enumerate(names) if "prediction" in name])
+    assert evaluated[1]["test_rmse"] == pytest.approx(evaluated[0]["test_rmse"], rel=1e-4)
+    assert len(predicted[0]) == 800 and predicted[1] == pytest.approx(predicted[0], rel=1e-4, abs=1e-3)
+
+
+def test_a_table_that_does_not_fit_into_memory(trainer, gpu, tmp_path):
+    """Then the GPU gets each batch as it is drawn."""
+    write_table(tmp_path / "d", rows=40000)
+    flags = ("--target=cost", "--features=", "--memory_mb=1", "--shuffle_buffer=2000", "--test_share=0.02",
+             "--train_steps=40", "--log_steps=10")
+    on_gpu = train(trainer, *TABLE_GPU, *flags, cwd=tmp_path)
+    assert on_gpu.named("start")[0]["data"].endswith("; streams") and "gpu:0" in engine_of(on_gpu)
+    on_cpu = train(trainer, *TABLE, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(on_gpu) == pytest.approx(curve(on_cpu), rel=2e-3)
+
+
+@only_fake
+def test_the_cpu_takes_a_table_over(trainer, gpu, tmp_path):
+    write_table(tmp_path / "d")
+    gpu(LOSE_AT=200)
+    flags = ("--target=cost,delay", "--weight=count")
+    result = train(trainer, *TABLE, *flags, "--device=gpu", cwd=tmp_path)
+    assert "continuing on the CPU" in warning_of(result)
+    on_cpu = train(trainer, *TABLE, *flags, "--device=cpu", cwd=tmp_path)
+    assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
 
 
 # --- Faults ---

@@ -111,18 +111,6 @@ static bool create_on_cpu(struct engine **engine, const struct engine_options *o
     return true;
 }
 
-/* Does a GPU know how? It computes on pictures, and with softmax. */
-static bool is_for_gpu(const struct engine_options *options, struct error *why)
-{
-    const struct examples *like = options->like ? options->like : options->train;
-    enum loss_kind loss = options->config->train.loss;
-    if (like && examples_are_rows(like)) {
-        return error_set(why, "tables are trained on the CPU: use --device=cpu");
-    }
-    return loss == LOSS_AUTO || loss == LOSS_SOFTMAX ||
-           error_set(why, "loss %s is computed on the CPU: use --device=cpu", config_loss_name(loss));
-}
-
 bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                    struct error *error)
 {
@@ -131,9 +119,6 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     struct error why;
     char wanted[48];
     if (has_towers(options)) {
-        if (!is_for_gpu(options, &why)) {
-            return error_set(error, "train.towers: %s", why.text);
-        }
         if (!towers_engine_create(engine, options, train->towers, error)) {
             return false;
         }
@@ -144,8 +129,8 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         return create_on_cpu(engine, options, error);
     }
     snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
-    if (is_for_gpu(options, &why) && (options->streaming ? create_for_streaming(engine, options, startup, &why)
-                                                         : create_on_gpu(engine, options, startup, &why))) {
+    if (options->streaming ? create_for_streaming(engine, options, startup, &why)
+                           : create_on_gpu(engine, options, startup, &why)) {
         char name[16];
         snprintf(name, sizeof name, "gpu:%d", placement.gpu);
         device_log(options, name);

@@ -33,7 +33,8 @@ struct local_run {
 /* With rounds, the engine that clients share only computes: what there is to update is theirs. */
 static struct engine_options engine_options(struct local_run *run)
 {
-    struct engine_options options = {.model = &run->model, .config = &run->config};
+    struct engine_options options = {
+        .model = &run->model, .config = &run->config, .like = run->has_read ? &run->dataset.train : NULL};
     if (config_has_rounds(&run->config.train)) {
         run->inside = run->config;
         run->inside.train.optimizer = OPTIMIZER_SGD;

@@ -34,11 +34,61 @@ struct device_shape {
     int32_t soft_precision;            /* 1: fall back to float32 on GPUs without tensor cores for it; 0: fail */
     uint32_t first_task;               /* micro-batch i draws as task first_task + i */
     uint64_t seed;
+    int32_t numbers, codes; /* of rows, as in worker/data/examples.h; both 0: pictures */
+    int32_t targets;        /* target values per example; 0: a label */
+    int32_t weighted;       /* 1: examples have weights */
+    int32_t loss;           /* enum loss_kind, of target values; labels have softmax */
+    float huber_delta, quantile;
     float label_smoothing;
     double dropout;
     double clip_norm;      /* of a batch's gradient (worker/clip.h); 0: no clipping */
     uint64_t memory_limit; /* bytes it may use on the device; 0: no limit */
 };
+
+/* The arrays that examples consist of. A shape has either pictures or rows, and either labels or target values. */
+enum device_array {
+    DEVICE_IMAGES, /* uint8 [count, widths[0]] */
+    DEVICE_VALUES, /* float [count, numbers]: of rows, the first inputs */
+    DEVICE_PLACES, /* int32 [count, codes]: of rows, which other inputs are 1, numbers <= place < widths[0]; -1: none */
+    DEVICE_LABELS, /* int32 [count] */
+    DEVICE_TARGETS, /* float [count, targets] */
+    DEVICE_WEIGHTS, /* float [count] */
+    DEVICE_ARRAYS
+};
+
+/* Those that a forward pass takes come first. */
+enum { DEVICE_INPUT_ARRAYS = DEVICE_LABELS };
+
+/* Bytes of one example in an array; 0: the shape has no such array. */
+static inline uint64_t device_example_bytes(const struct device_shape *shape, int array)
+{
+    const bool rows = shape->numbers > 0 || shape->codes > 0;
+    const uint64_t bytes[DEVICE_ARRAYS] = {[DEVICE_IMAGES] = rows ? 0 : (uint64_t)shape->widths[0],
+                                           [DEVICE_VALUES] = (uint64_t)shape->numbers * sizeof(float),
+                                           [DEVICE_PLACES] = (uint64_t)shape->codes * sizeof(int32_t),
+                                           [DEVICE_LABELS] = shape->targets > 0 ? 0 : sizeof(int32_t),
+                                           [DEVICE_TARGETS] = (uint64_t)shape->targets * sizeof(float),
+                                           [DEVICE_WEIGHTS] = shape->weighted ? sizeof(float) : 0};
+    return bytes[array];
+}
+
+/* Examples of a shape, borrowed: its arrays, packed; NULL where it has none. A forward pass takes only the inputs. */
+struct device_examples {
+    const void *arrays[DEVICE_ARRAYS];
+    int count;
+};
+
+/* Examples [first, first + count) in the same memory. */
+static inline struct device_examples device_examples_part(const struct device_shape *shape,
+                                                          const struct device_examples *examples, int first, int count)
+{
+    struct device_examples part = {.count = count};
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        const char *array = examples->arrays[i];
+        part.arrays[i] = array ? array + (uint64_t)first * device_example_bytes(shape, i) : NULL;
+    }
+    return part;
+}
 
 /*
  * float32: products and sums in float32, by fused multiply-adds. tf32, bfloat16: tensor cores multiply rounded operands
@@ -70,8 +120,8 @@ int32_t device_precision(const struct device *device);
 /* True once a driver call has failed permanently. */
 bool device_lost(const struct device *device);
 
-/* The training set: images [count, widths[0]] uint8, labels [count]; copied to the device. */
-bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error);
+/* The training set, all of the shape's arrays; copied to the device. */
+bool device_data(struct device *device, const struct device_examples *examples, struct error *error);
 
 /* Reads or writes floats [first, first + count) of one vector, in the layout of ps/store/model.h. */
 bool device_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values,
@@ -88,10 +138,8 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
 
 /* A batch that the host drew, borrowed. */
 struct device_batch {
-    const uint8_t *images; /* [count, widths[0]], packed */
-    const int32_t *labels; /* [count] */
-    int count;             /* 1..batch_size */
-    uint32_t task;         /* what dropout draws as */
+    struct device_examples examples; /* 1..batch_size of them */
+    uint32_t task;                   /* what dropout draws as */
     int64_t step;
 };
 
@@ -104,10 +152,10 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
                  struct device_outcome *outcome, struct error *error);
 
 /*
- * Computes logits [count, classes] of images [count, widths[0]], any count. averaged: with the moving averages, if
- * kept.
+ * Computes the last layer's outputs, [count, widths[layer_count]], before any loss, of any number of examples, of which
+ * only the inputs are read. averaged: with the moving averages, if kept.
  */
-bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
+bool device_forward(struct device *device, bool averaged, const struct device_examples *examples, float *outputs,
                     struct error *error);
 
 /*

@@ -48,6 +48,7 @@ bool host_create(struct device *device, struct error *error)
     if (device->network.host_layers == 0) {
         return true;
     }
+    widest = device->network.rows.inputs ? (size_t)device->network.rows.pitch : widest;
     for (int i = 0; i < device->network.layers; i++) {
         size_t pitch = (size_t)device->network.layer[i].pitch;
         widest = pitch > widest ? pitch : widest;
@@ -107,7 +108,7 @@ void host_destroy(struct device *device)
 bool host_data(struct device *device, const uint8_t *images, int count, struct error *error)
 {
     size_t bytes = (size_t)count * (size_t)device->shape.widths[0];
-    if (!device->host || !is_host(device, 0)) {
+    if (!device->host || !is_host(device, 0) || !images) {
         return true;
     }
     free(device->host->images);
@@ -185,10 +186,10 @@ static bool fetch_inputs(struct device *device, int number, const uint8_t *given
 {
     struct host *host = device->host;
     size_t pixels = (size_t)device->shape.widths[0];
-    if (number > 0) {
-        const struct kernel_layer *under = &device->network.layer[number - 1];
-        *pitch = under->pitch;
-        return fetch(device, host->inputs, training ? under->outputs : under->activations, count, under->pitch, error);
+    const struct kernel_layer *layer = &device->network.layer[number];
+    if (layer->below) {
+        *pitch = layer->below_pitch;
+        return fetch(device, host->inputs, training ? layer->below_trained : layer->below, count, *pitch, error);
     }
     *pitch = (int)pixels;
     if (!given) {
@@ -323,7 +324,7 @@ bool host_batch(struct device *device, struct kernel_source *source, const uint8
         return false;
     }
     int count = device->progress->count;
-    if (!host_forward(device, network, source, given, count, true, error) || !launch_softmax(device, source, error) ||
+    if (!host_forward(device, network, source, given, count, true, error) || !launch_loss(device, source, error) ||
         !fetch_progress(device, error)) {
         return false;
     }

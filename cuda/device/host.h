@@ -15,14 +15,17 @@
 bool host_create(struct device *device, struct error *error);
 void host_destroy(struct device *device);
 
-/* The training images, for a first layer on the host; copied. [count, widths[0]] */
+/* The training images, for a first layer on the host; copied. [count, widths[0]]; NULL: rows of a table. */
 bool host_data(struct device *device, const uint8_t *images, int count, struct error *error);
 
 /* Copies the host layers' part of floats [first, first + count) of a vector to or from values. */
 void host_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values);
 void host_read(const struct device *device, enum store_vector vector, size_t first, size_t count, float *values);
 
-/* The forward pass of `count` images. given: the images, packed; NULL: those drawn from the training set. */
+/*
+ * The forward pass of `count` examples. given: the images, packed; NULL: those drawn from the training set, or rows of
+ * a table, which the device has written out.
+ */
 bool host_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
                   const uint8_t *given, int count, bool training, struct error *error);
 

@@ -17,7 +17,8 @@ bool launch_load(struct device *device, struct error *error)
 {
     static const char *const names[KERNELS] = {
         [KERNEL_DRAW] = "draw",
-        [KERNEL_SOFTMAX] = "softmax",
+        [KERNEL_SPREAD] = "spread",
+        [KERNEL_LOSS] = "loss",
         [KERNEL_MEASURE] = "measure",
         [KERNEL_APPLY] = "apply",
         [KERNEL_FORWARD + TILE_SMALL] = "forward_small",
@@ -116,11 +117,16 @@ bool launch_forward(struct device *device, struct kernel_network *network, struc
     return true;
 }
 
-bool launch_softmax(struct device *device, struct kernel_source *source, struct error *error)
+static int largest_batch(const struct device *device, const struct kernel_source *source)
 {
-    int most = source->given ? source->given : device->shape.batch_size;
+    return source->given ? source->given : device->shape.batch_size;
+}
+
+bool launch_loss(struct device *device, struct kernel_source *source, struct error *error)
+{
+    int most = largest_batch(device, source);
     void *arguments[] = {&device->network, source};
-    return launch(device, KERNEL_SOFTMAX, along(most, KERNEL_BLOCK_THREADS / KERNEL_WARP), KERNEL_BLOCK_THREADS,
+    return launch(device, KERNEL_LOSS, along(most, KERNEL_BLOCK_THREADS / KERNEL_WARP), KERNEL_BLOCK_THREADS,
                   2 * KERNEL_WARP * (int)sizeof(double) + 16, arguments, error);
 }
 
@@ -136,17 +142,19 @@ bool launch_delta(struct device *device, int layer, int count, struct error *err
 bool launch_draw(struct device *device, struct kernel_source *source, struct error *error)
 {
     void *arguments[] = {&device->network, source};
-    int most = source->given ? source->given : device->shape.batch_size;
+    int most = largest_batch(device, source);
     return launch(device, KERNEL_DRAW, along(most, KERNEL_BLOCK_THREADS), KERNEL_BLOCK_THREADS,
-                  (int)sizeof(struct sampler_order) + 16, arguments, error);
+                  (int)sizeof(struct sampler_order) + 16, arguments, error) &&
+           (!device->network.rows.inputs ||
+            launch(device, KERNEL_SPREAD, most, KERNEL_BLOCK_THREADS, 0, arguments, error));
 }
 
 bool launch_batch(struct device *device, struct kernel_source *source, struct error *error)
 {
     struct kernel_network *network = &device->network;
-    int most = source->given ? source->given : device->shape.batch_size;
+    int most = largest_batch(device, source);
     if (!launch_draw(device, source, error) || !launch_forward(device, network, source, most, true, error) ||
-        !launch_softmax(device, source, error)) {
+        !launch_loss(device, source, error)) {
         return false;
     }
     for (int i = network->layers - 2; i >= 0; i--) {
@@ -292,6 +300,9 @@ static const char *never_sharded(const struct device *device, int cooperative)
 {
     const struct device_shape *shape = &device->shape;
     return shape->host_layers != 0                          ? "with layers on the CPU"
+           : shape->numbers > 0 || shape->codes > 0         ? "for rows of a table"
+           : shape->targets > 0                             ? "for its loss"
+           : shape->weighted                                ? "for the weights of its examples"
            : shape->layer_count != 2                        ? "for its layers"
            : shape->widths[2] > SHARD_CLASSES               ? "for its many classes"
            : device->network.image_stride > SHARD_PIXELS    ? "for its large images"

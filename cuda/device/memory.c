@@ -7,7 +7,7 @@
 
 enum {
     ALIGN = 256,
-    EVALUATION_BYTES = 16 << 20, /* images are evaluated in batches whose matrices take about this much, ... */
+    EVALUATION_BYTES = 16 << 20, /* examples are evaluated in batches whose matrices take about this much, ... */
     EVALUATION_ROWS = 1024,      /* ... but not more of them than this */
 };
 
@@ -64,6 +64,33 @@ static void place_layer(struct device *device, struct arena *arena, int number)
         layer->outputs = place(arena, rows * (uint64_t)layer->pitch, sizeof(float));
     }
     layer->deltas = place(arena, rows * (uint64_t)layer->pitch, sizeof(float));
+    layer->below = number > 0 ? layer[-1].activations : device->network.rows.inputs;
+    layer->below_trained = number > 0 ? layer[-1].outputs : device->network.rows.inputs;
+    layer->below_pitch = number > 0 ? layer[-1].pitch : device->network.rows.pitch;
+}
+
+/* Bytes from one example to the next of an array on the device; 0: there is no such array. */
+static uint64_t stride_of(const struct device *device, int array)
+{
+    return array == DEVICE_IMAGES ? (uint64_t)device->network.image_stride
+                                  : device_example_bytes(&device->shape, array);
+}
+
+/* The arrays of so many examples. */
+static void place_examples(const struct device *device, struct arena *arena, uint64_t count,
+                           struct kernel_source *source)
+{
+    void *arrays[DEVICE_ARRAYS];
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        uint64_t stride = stride_of(device, i);
+        arrays[i] = stride > 0 ? place(arena, count, stride) : NULL;
+    }
+    source->images = arrays[DEVICE_IMAGES];
+    source->values = arrays[DEVICE_VALUES];
+    source->places = arrays[DEVICE_PLACES];
+    source->labels = arrays[DEVICE_LABELS];
+    source->targets = arrays[DEVICE_TARGETS];
+    source->weights = arrays[DEVICE_WEIGHTS];
 }
 
 static void place_all(struct device *device, struct arena *arena)
@@ -76,6 +103,8 @@ static void place_all(struct device *device, struct arena *arena)
     for (int i = 0; i < STORE_VECTORS; i++) {
         *vectors[i] = memory_keeps(&device->shape, (enum store_vector)i) ? place(arena, floats, sizeof(float)) : NULL;
     }
+    network->rows.inputs =
+        network->rows.pitch > 0 ? place(arena, rows * (uint64_t)network->rows.pitch, sizeof(float)) : NULL;
     for (int i = 0; i < network->layers; i++) {
         place_layer(device, arena, i);
     }
@@ -93,8 +122,7 @@ static void place_all(struct device *device, struct arena *arena)
     network->progress = place(arena, 1, sizeof(struct kernel_progress));
     device->updates = place(arena, DEVICE_UPDATES, 2 * sizeof(struct update));
     network->updates = device->updates;
-    device->staged.images = place(arena, rows, (uint64_t)network->image_stride);
-    device->staged.labels = place(arena, rows, sizeof(int32_t));
+    place_examples(device, arena, rows, &device->staged);
     if (device->sharded) {
         uint64_t sums = (uint64_t)device->shards.capacity * (uint64_t)network->layer[1].out + 1;
         device->shards.logits = place(arena, SHARD_TURNS * sums, sizeof(uint64_t));
@@ -136,7 +164,10 @@ static bool take(struct device *device, cu_pointer *pointer, uint64_t bytes, con
 
 bool memory_take(struct device *device, struct error *error)
 {
-    uint64_t row_bytes = (uint64_t)device->network.image_stride;
+    uint64_t row_bytes = (uint64_t)device->network.rows.pitch * sizeof(float);
+    for (int i = 0; i < DEVICE_INPUT_ARRAYS; i++) {
+        row_bytes += stride_of(device, i);
+    }
     for (int i = 1; i <= device->shape.layer_count; i++) {
         row_bytes += 2 * sizeof(float) * (uint64_t)device->shape.widths[i];
     }
@@ -155,8 +186,10 @@ bool memory_take(struct device *device, struct error *error)
     DEVICE_TRY(device, error, host_allocate, ((void **)&device->progress, sizeof *device->progress, 0));
     DEVICE_TRY(device, error, host_allocate,
                ((void **)&device->host_updates, DEVICE_UPDATES * sizeof *device->host_updates, 0));
-    DEVICE_TRY(device, error, host_allocate,
-               ((void **)&device->host_images, (size_t)device->rows * (size_t)device->network.image_stride, 0));
+    if (device->network.image_stride > 0) {
+        DEVICE_TRY(device, error, host_allocate,
+                   ((void **)&device->host_images, (size_t)device->rows * (size_t)device->network.image_stride, 0));
+    }
     const struct kernel_layer *last = &device->network.layer[device->network.layers - 1];
     DEVICE_TRY(device, error, host_allocate,
                ((void **)&device->host_logits, (size_t)device->rows * (size_t)last->pitch * sizeof(float), 0));
@@ -198,7 +231,7 @@ void memory_release(struct device *device)
     }
 }
 
-/* --- images --- */
+/* --- examples --- */
 
 static void pad_images(const struct device *device, const uint8_t *images, int count, uint8_t *padded)
 {
@@ -210,51 +243,68 @@ static void pad_images(const struct device *device, const uint8_t *images, int c
     }
 }
 
-bool memory_stage_images(struct device *device, cu_pointer to, const uint8_t *images, int count, struct error *error)
+bool memory_stage(struct device *device, const struct kernel_source *to, int at, const struct device_examples *examples,
+                  struct error *error)
 {
-    size_t stride = (size_t)device->network.image_stride;
-    if (device->shape.widths[0] != device->network.image_stride) {
-        pad_images(device, images, count, device->host_images);
-        images = device->host_images;
+    const void *const arrays[DEVICE_ARRAYS] = {to->images, to->values,  to->places,
+                                               to->labels, to->targets, to->weights};
+    for (int i = 0; i < DEVICE_ARRAYS; i++) {
+        const void *from = examples->arrays[i];
+        uint64_t stride = stride_of(device, i);
+        if (!from || stride == 0) {
+            continue;
+        }
+        if (stride != device_example_bytes(&device->shape, i)) { /* images are padded */
+            pad_images(device, from, examples->count, device->host_images);
+            from = device->host_images;
+        }
+        DEVICE_TRY(device, error, copy_to_device,
+                   (device_address(arrays[i]) + (uint64_t)at * stride, from, (uint64_t)examples->count * stride,
+                    device->stream));
     }
-    DEVICE_TRY(device, error, copy_to_device, (to, images, (size_t)count * stride, device->stream));
     return true;
 }
 
-bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error)
+/* Takes the memory of the training set; that of an earlier one is released. */
+static bool take_data(struct device *device, int count, struct error *error)
 {
-    const struct driver *driver = device->driver;
-    uint64_t stride = (uint64_t)device->network.image_stride;
-    uint64_t image_bytes = (uint64_t)count * stride;
-    uint64_t bytes = image_bytes + (uint64_t)count * sizeof *labels;
+    struct kernel_source *train = &device->train;
+    struct arena arena = {0, 0};
     if (device->data != 0) {
-        driver->release(device->data);
+        device->driver->release(device->data);
         device->data = 0;
-        device->taken -= (uint64_t)device->train.sampler.examples * (stride + sizeof *labels);
+        device->taken -= device->data_bytes;
     }
-    if (!take(device, &device->data, bytes, "the training images", error)) {
+    place_examples(device, &arena, (uint64_t)count, train);
+    device->data_bytes = arena.used;
+    if (!take(device, &device->data, arena.used, "the training data", error)) {
         return false;
     }
-    /* In pieces that leave room for padding; images without padding are copied as they are. */
-    for (int first = 0; first < count;) {
-        int piece = count - first < device->rows ? count - first : device->rows;
-        const uint8_t *from = images + (size_t)first * (size_t)device->shape.widths[0];
-        if (!memory_stage_images(device, device->data + (uint64_t)first * stride, from, piece, error)) {
+    *train = (struct kernel_source){.sampler = {.seed = device->shape.seed,
+                                                .task = device->shape.first_task,
+                                                .examples = (uint32_t)count,
+                                                .batch_size = (uint32_t)device->shape.batch_size}};
+    arena = (struct arena){device->data, 0};
+    place_examples(device, &arena, (uint64_t)count, train);
+    return true;
+}
+
+bool device_data(struct device *device, const struct device_examples *examples, struct error *error)
+{
+    const struct driver *driver = device->driver;
+    int count = examples->count;
+    if (!take_data(device, count, error)) {
+        return false;
+    }
+    for (int first = 0, piece; first < count; first += piece) {
+        piece = count - first < device->rows ? count - first : device->rows;
+        const struct device_examples part = device_examples_part(&device->shape, examples, first, piece);
+        if (!memory_stage(device, &device->train, first, &part, error)) {
             return false;
         }
         DEVICE_TRY(device, error, stream_wait, (device->stream));
-        first += piece;
     }
-    DEVICE_TRY(device, error, copy_to_device,
-               (device->data + image_bytes, labels, (size_t)count * sizeof *labels, device->stream));
-    DEVICE_TRY(device, error, stream_wait, (device->stream));
-    device->train = (struct kernel_source){.images = device_pointer(device->data),
-                                           .labels = device_pointer(device->data + image_bytes),
-                                           .sampler = {.seed = device->shape.seed,
-                                                       .task = device->shape.first_task,
-                                                       .examples = (uint32_t)count,
-                                                       .batch_size = (uint32_t)device->shape.batch_size}};
-    if (!host_data(device, images, count, error)) {
+    if (!host_data(device, examples->arrays[DEVICE_IMAGES], count, error)) {
         return false;
     }
     /* The graphs hold the old pointers. */

@@ -43,10 +43,13 @@ static bool check_shape(const struct device_shape *shape, struct error *error)
 {
     bool fine = shape->layer_count >= 1 && shape->layer_count < CONFIG_MAX_LAYERS && shape->batch_size >= 1 &&
                 shape->micro_batches >= 1 && shape->precision >= PRECISION_FLOAT32 &&
-                shape->precision <= PRECISION_BFLOAT16 && shape->optimizer >= 0 && shape->optimizer < OPTIMIZER_KINDS;
+                shape->precision <= PRECISION_BFLOAT16 && shape->optimizer >= 0 && shape->optimizer < OPTIMIZER_KINDS &&
+                shape->numbers >= 0 && shape->codes >= 0 && shape->targets >= 0;
     for (int i = 0; fine && i <= shape->layer_count; i++) {
-        fine = shape->widths[i] >= 1 && shape->widths[i] <= CONFIG_MAX_WIDTH;
+        fine = shape->widths[i] >= 1 && shape->widths[i] <= (i == 0 ? CONFIG_MAX_INPUTS : CONFIG_MAX_WIDTH);
     }
+    fine = fine && shape->numbers <= shape->widths[0] && shape->codes <= shape->widths[0] &&
+           (shape->targets == 0 || shape->targets == shape->widths[shape->layer_count]);
     if (!fine) {
         return error_set(error, "bug: the GPU engine got a model that no config allows");
     }
@@ -73,19 +76,26 @@ static bool choose_precision(struct device *device, struct error *error)
 static void lay_out(struct device *device)
 {
     const struct device_shape *shape = &device->shape;
+    const bool rows = shape->numbers > 0 || shape->codes > 0;
     struct config_model config = {.layer_count = shape->layer_count + 1,
                                   .activation = (enum activation)shape->activation};
     memcpy(config.layers, shape->widths, sizeof config.layers);
     model_layout(&device->model, &config);
-    device->network = (struct kernel_network){.layers = shape->layer_count,
-                                              .activation = shape->activation,
-                                              .precision = shape->precision,
-                                              .host_layers = shape->host_layers,
-                                              .smoothing = shape->label_smoothing,
-                                              .micro_batches = shape->micro_batches,
-                                              .clip_norm = shape->clip_norm,
-                                              .dropout = dropout_make(shape->seed, shape->dropout),
-                                              .image_stride = memory_image_stride(shape->widths[0])};
+    device->network = (struct kernel_network){
+        .layers = shape->layer_count,
+        .activation = shape->activation,
+        .precision = shape->precision,
+        .host_layers = shape->host_layers,
+        .loss = {.kind = shape->loss,
+                 .targets = shape->targets,
+                 .smoothing = shape->label_smoothing,
+                 .huber_delta = shape->huber_delta,
+                 .quantile = shape->quantile},
+        .rows = {.numbers = shape->numbers, .codes = shape->codes, .pitch = rows ? (shape->widths[0] + 3) / 4 * 4 : 0},
+        .micro_batches = shape->micro_batches,
+        .clip_norm = shape->clip_norm,
+        .dropout = dropout_make(shape->seed, shape->dropout),
+        .image_stride = rows ? 0 : memory_image_stride(shape->widths[0])};
 }
 
 static bool take_context(struct device *device, struct error *error)

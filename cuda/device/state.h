@@ -23,7 +23,8 @@ bool driver_failed(const struct driver *driver, const char *call, cu_result resu
 /* Entry points of cuda/kernels/kernels.cu; tiled ones in the order of enum kernel_tile. */
 enum kernel {
     KERNEL_DRAW,
-    KERNEL_SOFTMAX,
+    KERNEL_SPREAD,
+    KERNEL_LOSS,
     KERNEL_MEASURE,
     KERNEL_APPLY,
     KERNEL_FORWARD,
@@ -59,16 +60,17 @@ struct device {
     cu_event computed[DEVICE_CHUNKS], copied[DEVICE_CHUNKS];
     cu_event known; /* the outcome of a step has reached the host */
 
-    int rows;            /* images that the matrices have room for */
+    int rows;            /* examples that the matrices have room for */
     cu_pointer memory;   /* the block allocated when the device is opened */
-    cu_pointer data;     /* images and labels to train on */
+    cu_pointer data;     /* examples to train on, ... */
+    uint64_t data_bytes; /* ... which take so much */
     cu_pointer gradient; /* allocated on first use */
     uint64_t taken;      /* bytes, all together */
     uint64_t allowed;    /* bytes */
 
     struct kernel_network network;
     struct kernel_source train;  /* batches drawn from the data */
-    struct kernel_source staged; /* images passed in by the host */
+    struct kernel_source staged; /* examples passed in by the host */
     struct update *updates;      /* device: [DEVICE_UPDATES][2] */
     cu_graph_exec graphs[DEVICE_GRAPHS];
 
@@ -80,7 +82,7 @@ struct device {
     /* Pinned host memory. */
     struct kernel_progress *progress;
     struct update (*host_updates)[2]; /* [DEVICE_UPDATES] */
-    uint8_t *host_images;             /* [rows, image_stride] */
+    uint8_t *host_images;             /* [rows, image_stride]; NULL: rows of a table */
     float *host_logits;               /* [rows, pitch] */
     void *pinned[DEVICE_SHARED];
     int pinned_count;
@@ -128,10 +130,11 @@ void memory_release(struct device *device);
 int memory_image_stride(int pixels);
 
 /*
- * Copies packed images [count, widths[0]] to `to` on the device, rows image_stride apart. The bytes must stay valid
- * until device->stream has been waited for if count <= device->rows; otherwise they are copied at once.
+ * Copies examples, device->rows of them at most, to [at, at + count) of those on the device; arrays that are NULL are
+ * left out. They must stay valid until device->stream has been waited for.
  */
-bool memory_stage_images(struct device *device, cu_pointer to, const uint8_t *images, int count, struct error *error);
+bool memory_stage(struct device *device, const struct kernel_source *to, int at, const struct device_examples *examples,
+                  struct error *error);
 
 /* Resets device->network.progress for a new call. */
 bool memory_begin(struct device *device, int64_t first_step, struct error *error);
@@ -141,13 +144,14 @@ bool memory_fetch_progress(struct device *device, struct error *error); /* async
 
 bool launch_load(struct device *device, struct error *error);
 
-/* The forward pass of at most `count` images. */
+/* The forward pass of at most `count` examples. */
 bool launch_forward(struct device *device, struct kernel_network *network, struct kernel_source *source, int count,
                     bool training, struct error *error);
 
 bool launch_forward_layer(struct device *device, struct kernel_network *network, struct kernel_source *source,
                           int layer, int count, bool training, struct error *error);
-bool launch_softmax(struct device *device, struct kernel_source *source, struct error *error);
+/* The losses, and the deltas of the last layer. */
+bool launch_loss(struct device *device, struct kernel_source *source, struct error *error);
 /* The deltas of hidden layer `layer`. */
 bool launch_delta(struct device *device, int layer, int count, struct error *error);
 
@@ -171,6 +175,7 @@ bool launch_apply(struct device *device, int how, float weight, struct error *er
 /* One whole step of training: all its batches, and the update. */
 bool launch_step(struct device *device, struct error *error);
 
+/* Draws a batch; rows of a table become the first layer's input. */
 bool launch_draw(struct device *device, struct kernel_source *source, struct error *error);
 
 /* Steps in one launch, if device->sharded. */

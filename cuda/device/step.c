@@ -17,20 +17,12 @@ struct pieces {
 };
 
 /* Puts the host's batch on the device, as if it had been drawn. */
-static bool stage(struct device *device, const uint8_t *images, const int32_t *labels, int count, uint32_t task,
-                  struct error *error)
+static bool stage(struct device *device, const struct device_examples *examples, uint32_t task, struct error *error)
 {
-    device->staged.given = count;
+    device->staged.given = examples->count;
     device->staged.micro = 0;
     device->staged.sampler.task = task;
-    if (!memory_stage_images(device, device_address(device->staged.images), images, count, error)) {
-        return false;
-    }
-    if (labels) {
-        DEVICE_TRY(device, error, copy_to_device,
-                   (device_address(device->staged.labels), labels, (size_t)count * sizeof *labels, device->stream));
-    }
-    return true;
+    return memory_stage(device, &device->staged, 0, examples, error);
 }
 
 /* Computes some rows of a layer's gradient (0: already computed), and queues the copy of floats up to `end`. */
@@ -93,18 +85,18 @@ static bool gather_gradient(struct device *device, const uint8_t *images, struct
 bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
                  struct device_outcome *outcome, struct error *error)
 {
-    assert(batch->count >= 1 && batch->count <= device->shape.batch_size);
+    assert(batch->examples.count >= 1 && batch->examples.count <= device->shape.batch_size);
     struct kernel_network *network = &device->network;
+    const uint8_t *images = batch->examples.arrays[DEVICE_IMAGES];
     struct pieces pieces = {.count = 0};
     int micro_batches = network->micro_batches;
     *outcome = (struct device_outcome){.finite = 1};
-    if (!memory_take_gradient(device, error) ||
-        !stage(device, batch->images, batch->labels, batch->count, batch->task, error) ||
+    if (!memory_take_gradient(device, error) || !stage(device, &batch->examples, batch->task, error) ||
         !memory_begin(device, batch->step, error)) {
         return false;
     }
     network->micro_batches = 1; /* the caller decides what to do with this batch */
-    bool launched = (device->host ? host_batch(device, &device->staged, batch->images, error)
+    bool launched = (device->host ? host_batch(device, &device->staged, images, error)
                                   : launch_batch(device, &device->staged, error)) &&
                     memory_fetch_progress(device, error);
     network->micro_batches = micro_batches;
@@ -112,7 +104,7 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
         return false;
     }
     DEVICE_TRY(device, error, event_record, (device->known, device->stream));
-    if (device->host ? !gather_gradient(device, batch->images, &pieces, gradient, error)
+    if (device->host ? !gather_gradient(device, images, &pieces, gradient, error)
                      : !send_gradient(device, &pieces, gradient, error)) {
         return false;
     }
@@ -136,21 +128,21 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
 }
 
 /* Drops the padding of the rows. */
-static bool fetch_logits(struct device *device, const struct kernel_layer *last, int count, float *logits,
-                         struct error *error)
+static bool fetch_outputs(struct device *device, const struct kernel_layer *last, int count, float *outputs,
+                          struct error *error)
 {
-    size_t row = (size_t)last->out * sizeof *logits;
-    size_t pitch = (size_t)last->pitch * sizeof *logits;
+    size_t row = (size_t)last->out * sizeof *outputs;
+    size_t pitch = (size_t)last->pitch * sizeof *outputs;
     cu_pointer from = device_address(last->activations);
     DEVICE_TRY(device, error, copy_to_host, (device->host_logits, from, (size_t)count * pitch, device->stream));
     DEVICE_TRY(device, error, stream_wait, (device->stream));
     for (int i = 0; i < count; i++) {
-        memcpy((char *)logits + (size_t)i * row, (const char *)device->host_logits + (size_t)i * pitch, row);
+        memcpy((char *)outputs + (size_t)i * row, (const char *)device->host_logits + (size_t)i * pitch, row);
     }
     return true;
 }
 
-bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
+bool device_forward(struct device *device, bool averaged, const struct device_examples *examples, float *outputs,
                     struct error *error)
 {
     struct kernel_network network = device->network;
@@ -158,16 +150,17 @@ bool device_forward(struct device *device, bool averaged, const uint8_t *images,
     if (averaged && network.vectors.averages) {
         network.vectors.parameters = network.vectors.averages;
     }
-    for (int first = 0; first < count;) {
-        int some = count - first < device->rows ? count - first : device->rows;
-        if (!stage(device, images + (size_t)first * (size_t)device->shape.widths[0], NULL, some, 0, error) ||
-            !memory_begin(device, 0, error) || !launch_draw(device, &device->staged, error) ||
-            (device->host ? !host_forward(device, &network, &device->staged,
-                                          images + (size_t)first * (size_t)device->shape.widths[0], some, false, error)
-                          : !launch_forward(device, &network, &device->staged, some, false, error))) {
+    for (int first = 0; first < examples->count;) {
+        int some = examples->count - first < device->rows ? examples->count - first : device->rows;
+        const struct device_examples part = device_examples_part(&device->shape, examples, first, some);
+        if (!stage(device, &part, 0, error) || !memory_begin(device, 0, error) ||
+            !launch_draw(device, &device->staged, error) ||
+            (device->host
+                 ? !host_forward(device, &network, &device->staged, part.arrays[DEVICE_IMAGES], some, false, error)
+                 : !launch_forward(device, &network, &device->staged, some, false, error))) {
             return false;
         }
-        if (!fetch_logits(device, last, some, logits + (size_t)first * (size_t)last->out, error)) {
+        if (!fetch_outputs(device, last, some, outputs + (size_t)first * (size_t)last->out, error)) {
             return false;
         }
         first += some;

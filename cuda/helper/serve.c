@@ -17,11 +17,16 @@ enum {
     LOOK_NS = 1000 * 1000 * 1000, /* between checks that the client is alive, in addition to the kernel's signal */
 };
 
+/* A mapped part of the file. */
+struct mapping {
+    uint8_t *memory; /* NULL: none */
+    uint64_t at, bytes;
+};
+
 struct helper_server {
     struct protocol_header *header;
     int file;
-    uint8_t *transfer; /* behind the header */
-    uint64_t transfer_bytes;
+    struct mapping transfer; /* behind the header */
     struct driver *driver;
     struct error no_driver; /* why it could not be loaded */
     struct device *device;
@@ -30,15 +35,30 @@ struct helper_server {
 
 /* --- Offsets in the file --- */
 
-/* The client is our own, but a wrong number should be an error, not a crash. NULL: outside the transfer area. */
-static void *place(const struct helper_server *server, uint64_t at, uint64_t count, uint64_t item_bytes)
+/* The client is our own, but a wrong number should be an error, not a crash. NULL: outside the mapping. */
+static void *place(const struct mapping *mapping, uint64_t at, uint64_t count, uint64_t item_bytes)
 {
-    uint64_t begin = protocol_header_bytes();
-    if (!server->transfer || at < begin || at - begin > server->transfer_bytes || at % item_bytes != 0 ||
-        count > (server->transfer_bytes - (at - begin)) / item_bytes) {
+    if (!mapping->memory || at < mapping->at || at - mapping->at > mapping->bytes || at % item_bytes != 0 ||
+        count > (mapping->bytes - (at - mapping->at)) / item_bytes) {
         return NULL;
     }
-    return server->transfer + (at - begin);
+    return mapping->memory + (at - mapping->at);
+}
+
+/* The first `arrays` arrays of a command's examples. False: it has none, or they are not within the mapping. */
+static bool find_examples(const struct helper_server *server, const struct mapping *mapping,
+                          const struct protocol_command *command, int arrays, struct device_examples *examples)
+{
+    *examples = (struct device_examples){.count = command->examples};
+    for (int i = 0; command->examples > 0 && i < arrays; i++) {
+        uint64_t bytes = (uint64_t)command->examples * device_example_bytes(&server->shape, i);
+        uint64_t item = i == DEVICE_IMAGES ? 1 : sizeof(float);
+        examples->arrays[i] = bytes > 0 ? place(mapping, command->arrays_at[i], bytes / item, item) : NULL;
+        if (bytes > 0 && !examples->arrays[i]) {
+            return false;
+        }
+    }
+    return command->examples > 0;
 }
 
 static bool out_of_bounds(struct error *error)
@@ -82,8 +102,7 @@ static bool map_transfer(struct helper_server *server, uint64_t bytes, struct er
         return error_set(error, "the GPU engine cannot map %llu MiB: %s", (unsigned long long)bytes >> 20,
                          strerror(errno));
     }
-    server->transfer = memory;
-    server->transfer_bytes = bytes;
+    server->transfer = (struct mapping){.memory = memory, .at = protocol_header_bytes(), .bytes = bytes};
     return true;
 }
 
@@ -106,7 +125,7 @@ static bool open_device(struct helper_server *server, const struct protocol_comm
                         struct protocol_reply *reply)
 {
     struct device_shape shape = command->shape;
-    if (server->device || server->transfer) {
+    if (server->device || server->transfer.memory) {
         return out_of_bounds(&reply->error);
     }
     if (!needs_driver(server, &reply->error) || !map_transfer(server, command->transfer_bytes, &reply->error) ||
@@ -115,7 +134,7 @@ static bool open_device(struct helper_server *server, const struct protocol_comm
         return false;
     }
     server->shape = shape;
-    device_share(server->device, server->transfer, server->transfer_bytes);
+    device_share(server->device, server->transfer.memory, server->transfer.bytes);
     reply->precision = device_precision(server->device);
     snprintf(reply->description, sizeof reply->description, "%s", device_describe(server->device));
     return true;
@@ -124,28 +143,27 @@ static bool open_device(struct helper_server *server, const struct protocol_comm
 /* The training set follows the transfer area only during this command. */
 static bool take_data(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
-    uint64_t begin = protocol_header_bytes() + server->transfer_bytes;
-    uint64_t count = (uint64_t)command->images, pixels = (uint64_t)server->shape.widths[0];
-    if (command->images < 1 || command->images_at != begin || command->labels_at < begin + count * pixels ||
-        command->labels_at % sizeof(int32_t) != 0 ||
-        command->file_bytes < command->labels_at + count * sizeof(int32_t)) {
+    struct mapping data = {.at = server->transfer.at + server->transfer.bytes};
+    struct device_examples examples;
+    if (command->file_bytes <= data.at) {
         return out_of_bounds(error);
     }
-    uint64_t bytes = command->file_bytes - begin;
-    uint8_t *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, server->file, (off_t)begin);
-    if (memory == MAP_FAILED) {
+    data.bytes = command->file_bytes - data.at;
+    data.memory = mmap(NULL, data.bytes, PROT_READ, MAP_SHARED, server->file, (off_t)data.at);
+    if (data.memory == MAP_FAILED) {
         return error_set(error, "the GPU engine cannot map %llu MiB of training data: %s",
-                         (unsigned long long)bytes >> 20, strerror(errno));
+                         (unsigned long long)data.bytes >> 20, strerror(errno));
     }
-    const void *labels = memory + (command->labels_at - begin);
-    bool done = device_data(server->device, memory, labels, command->images, error);
-    munmap(memory, bytes);
+    bool done = find_examples(server, &data, command, DEVICE_ARRAYS, &examples)
+                    ? device_data(server->device, &examples, error)
+                    : out_of_bounds(error);
+    munmap(data.memory, data.bytes);
     return done;
 }
 
 static bool move(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
-    float *floats = place(server, command->floats_at, command->count, sizeof(float));
+    float *floats = place(&server->transfer, command->floats_at, command->count, sizeof(float));
     if (!floats || command->vector < 0 || command->vector >= STORE_VECTORS) {
         return out_of_bounds(error);
     }
@@ -166,28 +184,27 @@ static bool train(struct helper_server *server, const struct protocol_command *c
 
 static bool step(struct helper_server *server, const struct protocol_command *command, struct protocol_reply *reply)
 {
-    uint64_t count = (uint64_t)command->images;
-    uint8_t *images = place(server, command->images_at, count * (uint64_t)server->shape.widths[0], 1);
-    int32_t *labels = place(server, command->labels_at, count, sizeof *labels);
-    float *gradient = place(server, command->floats_at, command->count, sizeof *gradient);
-    if (command->images < 1 || command->images > server->shape.batch_size || !images || !labels || !gradient) {
+    struct device_batch batch = {.task = command->task, .step = command->step};
+    float *gradient = place(&server->transfer, command->floats_at, command->count, sizeof *gradient);
+    if (!find_examples(server, &server->transfer, command, DEVICE_ARRAYS, &batch.examples) ||
+        command->examples > server->shape.batch_size || !gradient) {
         return out_of_bounds(&reply->error);
     }
-    const struct device_batch batch = {
-        .images = images, .labels = labels, .count = command->images, .task = command->task, .step = command->step};
     return device_step(server->device, &batch, gradient, &server->header->ready, &reply->outcome, &reply->error);
 }
 
 static bool forward(struct helper_server *server, const struct protocol_command *command, struct error *error)
 {
-    uint64_t count = (uint64_t)command->images;
-    uint64_t classes = (uint64_t)server->shape.widths[server->shape.layer_count];
-    uint8_t *images = place(server, command->images_at, count * (uint64_t)server->shape.widths[0], 1);
-    float *logits = place(server, command->floats_at, count * classes, sizeof *logits);
-    if (command->images < 1 || !images || !logits) {
+    struct device_examples examples;
+    if (!find_examples(server, &server->transfer, command, DEVICE_INPUT_ARRAYS, &examples)) {
         return out_of_bounds(error);
     }
-    return device_forward(server->device, command->averaged != 0, images, command->images, logits, error);
+    uint64_t floats = (uint64_t)examples.count * (uint64_t)server->shape.widths[server->shape.layer_count];
+    float *outputs = place(&server->transfer, command->floats_at, floats, sizeof *outputs);
+    if (!outputs) {
+        return out_of_bounds(error);
+    }
+    return device_forward(server->device, command->averaged != 0, &examples, outputs, error);
 }
 
 static bool carry_out(struct helper_server *server, const struct protocol_command *command,

@@ -1,8 +1,9 @@
-/* The beginning and the end of a batch's forward pass: drawing its images, and computing the loss. */
+/* The beginning and the end of a batch's forward pass: drawing its examples, and computing the loss. */
 #ifndef CUDA_KERNELS_BATCH_CUH
 #define CUDA_KERNELS_BATCH_CUH
 
 #include "cuda/kernels/elements.cuh"
+#include "cuda/kernels/losses.cuh"
 #include "cuda/kernels/machine.cuh"
 
 /* These two are called rarely: not inlining them saves code. */
@@ -28,7 +29,7 @@ static __device__ __forceinline__ void batch_order(struct sampler sampler, uint3
     *count = (int32_t)(left < sampler.batch_size ? left : sampler.batch_size);
 }
 
-/* Blocks of KERNEL_BLOCK_THREADS, one thread an image. */
+/* Blocks of KERNEL_BLOCK_THREADS, one thread an example. */
 static __device__ __forceinline__ void draw_batch(const struct kernel_network &network,
                                                   const struct kernel_source &source)
 {
@@ -61,7 +62,34 @@ static __device__ __forceinline__ void draw_batch(const struct kernel_network &n
     }
 }
 
-/* --- softmax cross-entropy --- */
+/* Writes the drawn rows of a table out: the numbers, then 0 or 1 for each category. One block a row. */
+static __device__ __forceinline__ void spread_row(const struct kernel_network &network,
+                                                  const struct kernel_source &source)
+{
+    const struct kernel_rows &rows = network.rows;
+    const struct kernel_progress &progress = *network.progress;
+    const int row = blockIdx.x;
+    if (progress.stopped || row >= progress.count) {
+        return;
+    }
+    const size_t example = (size_t)network.indexes[row];
+    const int width = network.layer[0].in;
+    float *inputs = rows.inputs + (size_t)row * rows.pitch;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < width; i += KERNEL_BLOCK_THREADS) {
+        inputs[i] = i < rows.numbers ? source.values[example * rows.numbers + i] : 0.0f;
+    }
+    __syncthreads(); /* a category's thread need not be the one that has cleared its place */
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows.codes; i += KERNEL_BLOCK_THREADS) {
+        const int place = source.places[example * rows.codes + i];
+        if (place >= 0) {
+            inputs[place] = 1.0f;
+        }
+    }
+}
+
+/* --- losses --- */
 
 static __device__ __forceinline__ float warp_sum(float value)
 {
@@ -119,7 +147,7 @@ static __device__ __forceinline__ float softmax_row(const float *logits, float *
     }
     warp_largest(largest, best);
     float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll 1
     for (int j = lane; j < classes; j += KERNEL_WARP) {
         sum += expf(logits[j] - largest);
     }
@@ -139,6 +167,42 @@ static __device__ __forceinline__ float softmax_row(const float *logits, float *
     *correct = best == label;
     float smoothed = smoothing > 0.0f ? smoothing * warp_sum(below) / (float)classes : 0.0f;
     return logf(sum) + (largest - target) + smoothed;
+}
+
+/* One row by one warp, as struct output_loss of base/kernels.h: deltas become slopes x scale. Returns the mean loss. */
+static __device__ __forceinline__ float output_row(const struct kernel_loss &loss, const float *outputs, float *deltas,
+                                                   const float *wanted, float scale, int *correct)
+{
+    const int lane = threadIdx.x % KERNEL_WARP;
+    float sum = 0.0f;
+    float wrong = 0.0f;
+#pragma unroll 1
+    for (int j = lane; j < loss.targets; j += KERNEL_WARP) {
+        float slope;
+        sum += output_loss(loss, outputs[j], wanted[j], &slope);
+        wrong += output_is_right(loss, outputs[j], wanted[j]) ? 0.0f : 1.0f;
+        deltas[j] = slope * (scale / (float)loss.targets);
+    }
+    *correct = warp_sum(wrong) == 0.0f;
+    return warp_sum(sum) / (float)loss.targets;
+}
+
+/* Row `row` of the batch by one warp; its loss and its deltas count by its weight. */
+static __device__ __forceinline__ float batch_row(const struct kernel_network &network,
+                                                  const struct kernel_source &source, int row, int count, int *correct)
+{
+    const struct kernel_layer &layer = network.layer[network.layers - 1];
+    const struct kernel_loss &loss = network.loss;
+    const size_t example = (size_t)network.indexes[row];
+    const size_t at = (size_t)row * layer.pitch;
+    const float weight = source.weights ? source.weights[example] : 1.0f;
+    const float scale = weight / (float)count;
+    if (loss.targets > 0) {
+        return weight * output_row(loss, layer.activations + at, layer.deltas + at,
+                                   source.targets + example * loss.targets, scale, correct);
+    }
+    return weight * softmax_row(layer.activations + at, layer.deltas + at, layer.out, source.labels[example], scale,
+                                loss.smoothing, correct);
 }
 
 /*
@@ -197,8 +261,8 @@ static __device__ __forceinline__ void record_batch(struct kernel_progress *prog
 }
 
 /* Blocks of KERNEL_BLOCK_THREADS, one warp per row; the last block to finish adds up. */
-static __device__ __forceinline__ void softmax_batch(const struct kernel_network &network,
-                                                     const struct kernel_source &source)
+static __device__ __forceinline__ void loss_batch(const struct kernel_network &network,
+                                                  const struct kernel_source &source)
 {
     double *scratch = (double *)shared_memory(); /* [64], then a flag */
     int *last = (int *)(scratch + 2 * KERNEL_WARP);
@@ -206,14 +270,11 @@ static __device__ __forceinline__ void softmax_batch(const struct kernel_network
     if (progress->stopped) {
         return;
     }
-    const struct kernel_layer &layer = network.layer[network.layers - 1];
     const int count = progress->count;
     const int row = blockIdx.x * (KERNEL_BLOCK_THREADS / KERNEL_WARP) + threadIdx.x / KERNEL_WARP;
     if (row < count) {
         int correct;
-        size_t at = (size_t)row * layer.pitch;
-        float loss = softmax_row(layer.activations + at, layer.deltas + at, layer.out,
-                                 source.labels[network.indexes[row]], 1.0f / (float)count, network.smoothing, &correct);
+        float loss = batch_row(network, source, row, count, &correct);
         if (threadIdx.x % KERNEL_WARP == 0) {
             network.losses[row] = loss;
             network.correct[row] = correct;

@@ -133,21 +133,20 @@ static __device__ __forceinline__ void forward_layer(const struct kernel_network
     const struct forward_finish finish = {&network, number, training != 0, progress.task, progress.step};
     const struct matrix_by_depth weights = {network.vectors.parameters + layer.weights, layer.stride, layer.in,
                                             layer.out};
+    const float *floats = training ? layer.below_trained : layer.below;
     if constexpr (S::TENSOR) {
-        const struct kernel_layer &under = network.layer[max(number - 1, 0)];
         const struct either<images_by_row, matrix_by_row> below = {
-            number == 0, {source.images, network.indexes, network.image_stride, count, layer.in},
+            floats == nullptr, {source.images, network.indexes, network.image_stride, count, layer.in},
             {
-                training ? under.outputs : under.activations, under.pitch, count, layer.in
+                floats, layer.below_pitch, count, layer.in
             }
         };
         product_tile<S>(network.precision, {row, col}, count, layer.out, layer.in, below, weights, finish);
-    } else if (number == 0) {
+    } else if (floats == nullptr) {
         const struct images_by_row below = {source.images, network.indexes, network.image_stride, count, layer.in};
         product_tile<S>(network.precision, {row, col}, count, layer.out, layer.in, below, weights, finish);
     } else {
-        const struct kernel_layer &under = network.layer[number - 1];
-        const struct matrix_by_row below = {training ? under.outputs : under.activations, under.pitch, count, layer.in};
+        const struct matrix_by_row below = {floats, layer.below_pitch, count, layer.in};
         product_tile<S>(network.precision, {row, col}, count, layer.out, layer.in, below, weights, finish);
     }
 }
@@ -233,21 +232,20 @@ static __device__ __forceinline__ void gradient_tile(const struct kernel_network
         mode == GRADIENT_UPDATE ? network.updates + 2 * (progress.step - progress.first_step) : nullptr;
     const struct gradient_finish finish = {&network, &layer, updates, mode, weight};
     const struct matrix_by_depth deltas = {layer.deltas, layer.pitch, count, layer.out};
+    const float *floats = layer.below_trained;
     if constexpr (S::TENSOR) {
-        const struct kernel_layer &under = network.layer[max(number - 1, 0)];
         const struct either<images_by_pixel, matrix_and_one> below = {
-            number == 0, {source.images, network.indexes, network.image_stride, count, layer.in},
+            floats == nullptr, {source.images, network.indexes, network.image_stride, count, layer.in},
             {
-                under.outputs, under.pitch, count, layer.in
+                floats, layer.below_pitch, count, layer.in
             }
         };
         product_tile<S>(network.precision, {row, col}, layer.in + 1, layer.out, count, below, deltas, finish);
-    } else if (number == 0) {
+    } else if (floats == nullptr) {
         const struct images_by_pixel below = {source.images, network.indexes, network.image_stride, count, layer.in};
         product_tile<S>(network.precision, {row, col}, layer.in + 1, layer.out, count, below, deltas, finish);
     } else {
-        const struct kernel_layer &under = network.layer[number - 1];
-        const struct matrix_and_one below = {under.outputs, under.pitch, count, layer.in};
+        const struct matrix_and_one below = {floats, layer.below_pitch, count, layer.in};
         product_tile<S>(network.precision, {row, col}, layer.in + 1, layer.out, count, below, deltas, finish);
     }
 }

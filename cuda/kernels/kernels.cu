@@ -11,9 +11,15 @@ extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
-    softmax(const __grid_constant__ struct kernel_network network, const __grid_constant__ struct kernel_source source)
+    spread(const __grid_constant__ struct kernel_network network, const __grid_constant__ struct kernel_source source)
 {
-    softmax_batch(network, source);
+    spread_row(network, source);
+}
+
+extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
+    loss(const __grid_constant__ struct kernel_network network, const __grid_constant__ struct kernel_source source)
+{
+    loss_batch(network, source);
 }
 
 extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)

@@ -2,7 +2,7 @@
  * Kernel parameters: plain C structs that gcc and nvcc lay out alike. Pointers are device pointers.
  *
  * The parameters, slots and averages are flat vectors in the layout of ps/store/model.h. A batch's matrices have one
- * row per image, `pitch` floats apart.
+ * row per example, `pitch` floats apart.
  */
 #ifndef CUDA_KERNELS_PARAMS_H
 #define CUDA_KERNELS_PARAMS_H
@@ -24,12 +24,15 @@ enum {
 
 struct kernel_layer {
     int32_t in, out;
-    int32_t stride;           /* floats from one row of weights to the next */
-    int32_t pitch;            /* floats from one row of the matrices below to the next */
-    uint64_t weights, biases; /* where they begin in the vectors */
-    float *activations;       /* [batch, out]: hidden layers' outputs; the last layer's logits */
-    float *outputs;           /* after dropout; without it, the same memory */
-    float *deltas;            /* [batch, out]: gradients of the pre-activations */
+    int32_t stride;             /* floats from one row of weights to the next */
+    int32_t pitch;              /* floats from one row of the matrices below to the next */
+    uint64_t weights, biases;   /* where they begin in the vectors */
+    float *activations;         /* [batch, out]: hidden layers' outputs; the last layer's, before the loss */
+    float *outputs;             /* after dropout; without it, the same memory */
+    float *deltas;              /* [batch, out]: gradients of the pre-activations */
+    const float *below;         /* [batch, in]: what it reads, the layer below's activations; NULL: images */
+    const float *below_trained; /* the same in training: after dropout */
+    int32_t below_pitch, padding;
 };
 
 struct kernel_vectors {
@@ -50,12 +53,27 @@ struct kernel_progress {
     int32_t padding;
 };
 
+/* What the last layer's outputs are measured by. */
+struct kernel_loss {
+    int32_t kind;    /* enum loss_kind, of target values */
+    int32_t targets; /* per example; 0: it has a label, and softmax */
+    float smoothing, huber_delta, quantile;
+};
+
+/* Rows of a table are written out as a matrix, batch by batch, which the first layer reads. */
+struct kernel_rows {
+    int32_t numbers, codes;
+    int32_t pitch; /* floats from one row to the next */
+    float *inputs; /* [batch, inputs]; NULL: pictures */
+};
+
 /* A network and its working memory; passed to every kernel by value. */
 struct kernel_network {
     int32_t layers;
     int32_t activation; /* enum activation */
     int32_t precision;  /* enum precision, of the matrix products */
-    float smoothing;
+    struct kernel_loss loss;
+    struct kernel_rows rows;
     int32_t micro_batches;
     struct kernel_layer layer[KERNEL_LAYERS];
     struct kernel_vectors vectors;
@@ -66,19 +84,23 @@ struct kernel_network {
     struct dropout dropout;
     int32_t image_stride; /* bytes */
     uint32_t host_layers; /* bit l: layer l is on the host (cuda/device/host.c) */
-    int32_t *indexes;     /* [batch]: images of the current batch */
+    int32_t *indexes;     /* [batch]: examples of the current batch */
     float *losses;        /* [batch] */
     int32_t *correct;     /* [batch]: 0 or 1 */
     struct kernel_progress *progress;
     const struct update *updates; /* [steps][2], from first_step on */
 };
 
-/* Images, labels, and how to form a batch. */
+/* Examples, array by array (enum device_array; NULL where there is none), and how to form a batch. */
 struct kernel_source {
     const uint8_t *images; /* [examples, image_stride] */
-    const int32_t *labels;
+    const float *values;   /* [examples, numbers] */
+    const int32_t *places; /* [examples, codes] */
+    const int32_t *labels; /* [examples] */
+    const float *targets;  /* [examples, targets] */
+    const float *weights;  /* [examples] */
     struct sampler sampler;
-    int32_t given; /* not 0: the batch is the first `given` images, in order; 0: the sampler draws it */
+    int32_t given; /* not 0: the batch is the first `given` examples, in order; 0: the sampler draws it */
     int32_t micro; /* which of the step's batches */
 };
 

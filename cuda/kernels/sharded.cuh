@@ -204,7 +204,7 @@ template <int UNITS> static __device__ __forceinline__ bool shard_softmax(const 
     for (int row = threadIdx.x; row < count; row += SHARD_THREADS) {
         int correct;
         float loss = shard_softmax_row(logits + row * s.classes(), s.classes(), labels[row], 1.0f / (float)count,
-                                       s.network->smoothing, &correct);
+                                       s.network->loss.smoothing, &correct);
         losses[row] = bad ? INFINITY : loss;
         labels[row] = correct;
         bad |= !isfinite(loss);

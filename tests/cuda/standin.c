@@ -71,11 +71,13 @@ bool device_lost(const struct device *device)
     return device->lost;
 }
 
-bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error)
+bool device_data(struct device *device, const struct device_examples *examples, struct error *error)
 {
+    const uint8_t *images = examples->arrays[DEVICE_IMAGES];
+    const int32_t *labels = examples->arrays[DEVICE_LABELS];
     (void)error;
-    device->examples = count;
-    for (int i = 0; i < count; i++) {
+    device->examples = examples->count;
+    for (int i = 0; i < examples->count; i++) {
         device->data_sum += images[(size_t)i * (size_t)device->shape.widths[0]] + (uint64_t)labels[i];
     }
     return true;
@@ -141,31 +143,34 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
 bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
                  struct device_outcome *outcome, struct error *error)
 {
+    const uint8_t *images = batch->examples.arrays[DEVICE_IMAGES];
+    const int32_t *labels = batch->examples.arrays[DEVICE_LABELS];
     if (batch->step == STANDIN_FAULT_STEP && !misbehave(device, error)) {
         return false;
     }
     for (size_t i = 0; i < STANDIN_FLOATS; i++) {
-        gradient[i] = (float)batch->images[0] + (float)i;
+        gradient[i] = (float)images[0] + (float)i;
         if (ready && i % 16 == 15) {
             atomic_store(ready, i + 1);
         }
     }
-    *outcome = (struct device_outcome){.steps = 1, .images = batch->count, .finite = 1, .correct = batch->labels[0]};
+    *outcome = (struct device_outcome){.steps = 1, .images = batch->examples.count, .finite = 1, .correct = labels[0]};
     return true;
 }
 
-bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
+bool device_forward(struct device *device, bool averaged, const struct device_examples *examples, float *outputs,
                     struct error *error)
 {
+    const uint8_t *images = examples->arrays[DEVICE_IMAGES];
     (void)error;
     int pixels = device->shape.widths[0], classes = device->shape.widths[device->shape.layer_count];
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < examples->count; i++) {
         int sum = averaged ? 1000 : 0;
         for (int p = 0; p < pixels; p++) {
             sum += images[(size_t)i * (size_t)pixels + (size_t)p];
         }
         for (int c = 0; c < classes; c++) {
-            logits[(size_t)i * (size_t)classes + (size_t)c] = (float)(sum + c);
+            outputs[(size_t)i * (size_t)classes + (size_t)c] = (float)(sum + c);
         }
     }
     return true;

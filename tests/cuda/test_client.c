@@ -119,7 +119,9 @@ static void moves_data_trains_and_reads(void **state)
         labels[i] = 1;
     }
     assert_string_equal(gpu_client_description(client), "stand-in");
-    assert_done(gpu_client_data(client, images, labels, EXAMPLES, &error), &error);
+    const struct device_examples examples = {.arrays = {[DEVICE_IMAGES] = images, [DEVICE_LABELS] = labels},
+                                             .count = EXAMPLES};
+    assert_done(gpu_client_data(client, &examples, &error), &error);
     for (int i = 0; i < STANDIN_FLOATS; i++) {
         areas->vectors[0][STORE_PARAMETERS][i] = (float)i;
     }
@@ -151,12 +153,12 @@ static void classifies(void **state)
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 10);
     const struct gpu_areas *areas = gpu_client_areas(client);
-    memset(areas->images, 1, (size_t)areas->batch_images * PIXELS);
-    assert_done(gpu_client_forward(client, false, areas->batch_images, &error), &error);
-    assert_true(areas->logits[0] == PIXELS);
-    assert_true(areas->logits[CLASSES * areas->batch_images - 1] == PIXELS + CLASSES - 1);
+    memset(areas->arrays[DEVICE_IMAGES], 1, (size_t)areas->most_examples * PIXELS);
+    assert_done(gpu_client_forward(client, false, areas->most_examples, &error), &error);
+    assert_true(areas->outputs[0] == PIXELS);
+    assert_true(areas->outputs[CLASSES * areas->most_examples - 1] == PIXELS + CLASSES - 1);
     assert_done(gpu_client_forward(client, true, 1, &error), &error);
-    assert_true(areas->logits[0] == 1000 + PIXELS);
+    assert_true(areas->outputs[0] == 1000 + PIXELS);
     gpu_client_stop(client);
 }
 
@@ -185,8 +187,8 @@ static void a_gradient_is_seen_as_it_grows(void **state)
     struct gpu_client *client = opened(STANDIN_WELL, 10);
     const struct gpu_areas *areas = gpu_client_areas(client);
     struct device_outcome outcome;
-    memset(areas->images, 40, PIXELS * BATCH);
-    areas->labels[0] = 2;
+    memset(areas->arrays[DEVICE_IMAGES], 40, PIXELS * BATCH);
+    *(int32_t *)areas->arrays[DEVICE_LABELS] = 2;
     for (int i = 0; i < 200; i++) {
         struct growth growth = {.gradient = areas->gradient};
         memset(areas->gradient, 0xff, STANDIN_FLOATS * sizeof(float));

@@ -68,6 +68,44 @@ static inline void test_examples_mark(struct examples *examples)
     }
 }
 
+/* Rows of a table: numbers, and ones in `codes` columns that share the other inputs evenly; some rows lack some. */
+static inline void test_rows(struct examples *examples, int count, struct test_random *random)
+{
+    const struct examples like = *examples;
+    if (!examples_create(examples, &like, count)) {
+        abort();
+    }
+    for (int i = 0; i < count * like.numbers; i++) {
+        examples->values[i] = test_random_float(random);
+    }
+    for (int i = 0; i < count * like.codes; i++) {
+        int places = like.inputs - like.numbers, code = i % like.codes;
+        int first = places * code / like.codes, end = places * (code + 1) / like.codes;
+        bool is_missing = test_random_below(random, 8) == 0;
+        examples->places[i] = is_missing ? -1 : like.numbers + first + test_random_below(random, end - first);
+    }
+    for (int i = 0; i < count && like.is_weighted; i++) {
+        examples->weights[i] = (float)test_random_below(random, 5) / 2;
+    }
+}
+
+/*
+ * What is wanted of them. Numbers are so far from what a network says at first that no rounding decides on which side
+ * of them it is; and all rows want one on the same side, so that errors add up, and rounding is small beside the sum.
+ */
+static inline void test_wanted(struct examples *examples, enum loss_kind loss, struct test_random *random)
+{
+    int first = test_random_below(random, 2);
+    for (int i = 0; i < examples->count && examples->labels; i++) {
+        examples->labels[i] = test_random_below(random, examples->classes);
+    }
+    for (int i = 0; i < examples->count * examples->targets; i++) {
+        bool yes = test_random_below(random, 2), positive = (first + i % examples->targets) % 2 == 0;
+        float size = 50 + 2 * test_random_float(random);
+        examples->target_values[i] = loss == LOSS_SIGMOID ? (float)yes : positive ? size : -size;
+    }
+}
+
 /* The caller frees. */
 static inline float *test_parameters(const struct config *config, const struct model *model, int64_t seed)
 {

@@ -30,8 +30,10 @@ struct stretch {
 struct gpu_engine {
     struct engine engine;
     struct engine_options options;
+    struct examples like;      /* the options': sizes */
     struct gpu_client *client; /* NULL: the CPU took over */
     struct engine *cpu;        /* set from then on */
+    struct device_shape shape;
     const struct gpu_areas *areas;
     char device[16]; /* "gpu:0" */
     char description[300];
@@ -246,18 +248,46 @@ static bool gpu_train(struct engine *base, int64_t n, struct train_result *resul
     return result->steps == n || train_on_cpu(engine, n - result->steps, result, error);
 }
 
-/* --- step --- */
+/* --- Examples --- */
+
+/* As the device takes them. */
+static struct device_examples arrays_of(const struct examples *examples)
+{
+    return (struct device_examples){.arrays = {[DEVICE_IMAGES] = examples->images,
+                                               [DEVICE_VALUES] = examples->values,
+                                               [DEVICE_PLACES] = examples->places,
+                                               [DEVICE_LABELS] = examples->labels,
+                                               [DEVICE_TARGETS] = examples->target_values,
+                                               [DEVICE_WEIGHTS] = examples->weights},
+                                    .count = examples->count};
+}
 
 /* Packs the batch into shared memory. */
 static void put_batch(const struct gpu_engine *engine, const struct batch *batch)
 {
-    size_t pixels = (size_t)engine->options.model->widths[0];
-    for (int i = 0; i < batch->count; i++) {
-        size_t from = (size_t)batch->indexes[i];
-        memcpy(engine->areas->images + (size_t)i * pixels, batch->examples->images + from * pixels, pixels);
-        engine->areas->labels[i] = batch->examples->labels[from];
+    const struct device_examples examples = arrays_of(batch->examples);
+    for (int array = 0; array < DEVICE_ARRAYS; array++) {
+        size_t bytes = (size_t)device_example_bytes(&engine->shape, array);
+        const char *from = examples.arrays[array];
+        char *to = engine->areas->arrays[array];
+        for (int i = 0; bytes > 0 && i < batch->count; i++) {
+            memcpy(to + (size_t)i * bytes, from + (size_t)batch->indexes[i] * bytes, bytes);
+        }
     }
 }
+
+/* Copies the inputs of examples into shared memory. */
+static void put_inputs(const struct gpu_engine *engine, const struct device_examples *examples)
+{
+    for (int array = 0; array < DEVICE_INPUT_ARRAYS; array++) {
+        size_t bytes = (size_t)examples->count * (size_t)device_example_bytes(&engine->shape, array);
+        if (bytes > 0) {
+            memcpy(engine->areas->arrays[array], examples->arrays[array], bytes);
+        }
+    }
+}
+
+/* --- step --- */
 
 static bool step_on_gpu(struct gpu_engine *engine, const struct batch *batch, struct gradient_stream *feed,
                         struct train_result *result, struct error *error)
@@ -296,18 +326,20 @@ static bool gpu_step(struct engine *base, const struct batch *batch, const struc
 
 /* --- forward --- */
 
-static bool forward_on_gpu(struct gpu_engine *engine, bool averaged, const uint8_t *images, int count, float *logits,
-                           struct error *error)
+static bool forward_on_gpu(struct gpu_engine *engine, bool averaged, const struct device_examples *examples,
+                           float *logits, struct error *error)
 {
     const struct model *model = engine->options.model;
-    size_t pixels = (size_t)model->widths[0], classes = (size_t)model->widths[model->layer_count];
+    size_t outputs = (size_t)model->widths[model->layer_count];
+    int most = engine->areas->most_examples;
     bool done = flush_writes(engine, error);
-    for (int first = 0; done && first < count; first += engine->areas->batch_images) {
-        int some = count - first < engine->areas->batch_images ? count - first : engine->areas->batch_images;
-        memcpy(engine->areas->images, images + (size_t)first * pixels, (size_t)some * pixels);
+    for (int first = 0; done && first < examples->count; first += most) {
+        int some = examples->count - first < most ? examples->count - first : most;
+        const struct device_examples part = device_examples_part(&engine->shape, examples, first, some);
+        put_inputs(engine, &part);
         done = gpu_client_forward(engine->client, averaged, some, error);
         if (done) {
-            memcpy(logits + (size_t)first * classes, engine->areas->logits, (size_t)some * classes * sizeof *logits);
+            memcpy(logits + (size_t)first * outputs, engine->areas->outputs, (size_t)some * outputs * sizeof *logits);
         }
     }
     return done;
@@ -317,8 +349,9 @@ static bool gpu_forward(struct engine *base, bool averaged, const struct example
                         float *logits, struct error *error)
 {
     struct gpu_engine *engine = of(base);
-    const uint8_t *images = examples->images + (size_t)first * (size_t)engine->options.model->widths[0];
-    if (engine->client && forward_on_gpu(engine, averaged, images, count, logits, error)) {
+    const struct device_examples all = arrays_of(examples);
+    const struct device_examples some = device_examples_part(&engine->shape, &all, first, count);
+    if (engine->client && forward_on_gpu(engine, averaged, &some, logits, error)) {
         return true;
     }
     if (engine->client && !recover(engine, error)) {
@@ -419,6 +452,20 @@ static void gpu_destroy(struct engine *base)
     free(engine);
 }
 
+/* What examples are; and for what is only asked for outputs, nothing of what is to be learnt. */
+static void shape_examples(struct device_shape *shape, const struct engine_options *options)
+{
+    const struct examples *like = options->like ? options->like : options->train;
+    if (like && examples_are_rows(like)) {
+        shape->numbers = like->numbers;
+        shape->codes = like->codes;
+    }
+    if (like && !options->only_forward) {
+        shape->targets = like->targets;
+        shape->weighted = like->is_weighted || like->weights;
+    }
+}
+
 static struct device_shape shape_of(const struct engine_options *options)
 {
     const struct config_train *train = &options->config->train;
@@ -434,6 +481,9 @@ static struct device_shape shape_of(const struct engine_options *options)
         .soft_precision = train->allow_soft_placement,
         .first_task = options->first_task,
         .seed = (uint64_t)train->seed,
+        .loss = (int32_t)train->loss,
+        .huber_delta = (float)train->huber_delta,
+        .quantile = (float)train->quantile,
         .label_smoothing = (float)train->label_smoothing,
         .dropout = train->dropout,
         .clip_norm = train->clip_norm,
@@ -441,6 +491,7 @@ static struct device_shape shape_of(const struct engine_options *options)
     for (int i = 0; i <= options->model->layer_count; i++) {
         shape.widths[i] = options->model->widths[i];
     }
+    shape_examples(&shape, options);
     return shape;
 }
 
@@ -455,15 +506,20 @@ bool gpu_engine_begin(struct gpu_client *client, const struct engine_options *op
 static bool finish_opening(struct gpu_engine *engine, struct error *error)
 {
     const struct engine_options *options = &engine->options;
+    engine->areas = gpu_client_areas(engine->client);
+    for (int i = 0; i < DEVICE_ARRAYS; i++) { /* what was begun knew what examples look like */
+        assert(!engine->areas->arrays[i] == (device_example_bytes(&engine->shape, i) == 0));
+    }
     if (!gpu_client_open_end(engine->client, error)) {
         return false;
     }
-    if (options->train && !gpu_client_data(engine->client, options->train->images, options->train->labels,
-                                           options->train->count, error)) {
-        return false;
+    if (options->train) {
+        const struct device_examples examples = arrays_of(options->train);
+        if (!gpu_client_data(engine->client, &examples, error)) {
+            return false;
+        }
     }
     process_watch_gpus(gpu_use_seconds);
-    engine->areas = gpu_client_areas(engine->client);
     snprintf(engine->device, sizeof engine->device, "gpu:%d",
              layer_placement_of(&options->config->train, options->model->layer_count).gpu);
     snprintf(engine->description, sizeof engine->description, "%s", gpu_client_description(engine->client));
@@ -514,6 +570,11 @@ bool gpu_engine_create(struct engine **out, const struct engine_options *options
     engine->engine.table = &gpu_table;
     engine->client = client;
     engine->options = *options;
+    if (options->like) {
+        engine->like = *options->like;
+        engine->options.like = &engine->like; /* for a CPU engine that takes over, when the caller's may be gone */
+    }
+    engine->shape = shape_of(options);
     engine->fresh = true;
     if (!finish_opening(engine, error)) {
         gpu_destroy(&engine->engine);

@@ -15,7 +15,8 @@
 
 /*
  * Asks the process, just started, to take the device (train.device_index), without waiting: that takes some tenths of a
- * second, during which the caller may read its data. options->train may still be missing.
+ * second, during which the caller may read its data. options->train may still be missing if examples are pictures, or
+ * if options->like says what they are.
  */
 bool gpu_engine_begin(struct gpu_client *client, const struct engine_options *options, struct error *error);
 

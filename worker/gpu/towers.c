@@ -366,7 +366,9 @@ static bool read_devices(struct towers *all, const char *devices, struct error *
 static bool create_tower(struct tower *tower, struct error *error)
 {
     struct towers *all = tower->all;
-    struct engine_options options = {.model = all->options.model, .config = &tower->config};
+    struct engine_options options = {.model = all->options.model,
+                                     .config = &tower->config,
+                                     .like = all->options.like ? all->options.like : all->options.train};
     struct gpu_client *client;
     tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
     size_t batch = (size_t)tower->config.train.batch_size;

@@ -81,6 +81,17 @@ static inline void setup(struct fixture *fixture, const int *layers, int layer_c
     test_examples_mark(&fixture->examples);
 }
 
+static inline struct device_examples arrays_of(const struct examples *examples)
+{
+    return (struct device_examples){.arrays = {[DEVICE_IMAGES] = examples->images,
+                                               [DEVICE_VALUES] = examples->values,
+                                               [DEVICE_PLACES] = examples->places,
+                                               [DEVICE_LABELS] = examples->labels,
+                                               [DEVICE_TARGETS] = examples->target_values,
+                                               [DEVICE_WEIGHTS] = examples->weights},
+                                    .count = examples->count};
+}
+
 static inline struct device_shape shape_of(const struct fixture *fixture)
 {
     const struct config_train *train = &fixture->config.train;
@@ -94,6 +105,13 @@ static inline struct device_shape shape_of(const struct fixture *fixture)
                                  .host_layers = layer_placement_of(train, fixture->model.layer_count).cpu_layers,
                                  .soft_precision = train->allow_soft_placement,
                                  .seed = (uint64_t)train->seed,
+                                 .numbers = fixture->examples.numbers,
+                                 .codes = fixture->examples.codes,
+                                 .targets = fixture->examples.targets,
+                                 .weighted = fixture->examples.is_weighted,
+                                 .loss = (int32_t)train->loss,
+                                 .huber_delta = (float)train->huber_delta,
+                                 .quantile = (float)train->quantile,
                                  .label_smoothing = (float)train->label_smoothing,
                                  .dropout = train->dropout,
                                  .clip_norm = train->clip_norm};
@@ -126,10 +144,10 @@ static inline void open_device(struct fixture *fixture)
 {
     struct error error = {{0}};
     struct device_shape shape = shape_of(fixture);
+    const struct device_examples examples = arrays_of(&fixture->examples);
     if (!driver_load(&fixture->driver, library(), &error) ||
         !device_open(&fixture->device, fixture->driver, 0, &shape, &error) ||
-        !device_data(fixture->device, fixture->examples.images, fixture->examples.labels, fixture->examples.count,
-                     &error)) {
+        !device_data(fixture->device, &examples, &error)) {
         fail_msg("%s", error.text);
     }
 }
@@ -159,8 +177,7 @@ static inline void teardown(struct fixture *fixture)
         fixture->cpu->table->destroy(fixture->cpu);
     }
     close_device(fixture);
-    free(fixture->examples.images);
-    free(fixture->examples.labels);
+    examples_free(&fixture->examples);
     free(fixture->parameters);
 }
 
@@ -300,10 +317,11 @@ static inline void check_logits(struct fixture *fixture)
 {
     struct error error = {{0}};
     int count = fixture->examples.count;
-    size_t floats = (size_t)count * (size_t)fixture->examples.classes;
+    size_t floats = (size_t)count * (size_t)fixture->model.widths[fixture->model.layer_count];
+    const struct device_examples examples = arrays_of(&fixture->examples);
     float *wanted = malloc(floats * sizeof *wanted), *got = malloc(floats * sizeof *got);
     bool averaged = fixture->config.train.ema_decay > 0.0;
-    if (!device_forward(fixture->device, averaged, fixture->examples.images, count, got, &error)) {
+    if (!device_forward(fixture->device, averaged, &examples, got, &error)) {
         fail_msg("%s", error.text);
     }
     assert_true(fixture->cpu->table->forward(fixture->cpu, averaged, &fixture->examples, 0, count, wanted, &error));
@@ -316,16 +334,14 @@ static inline void check_gradient(struct fixture *fixture, int count)
 {
     struct error error = {{0}};
     size_t floats = fixture->model.float_count;
-    size_t pixels = (size_t)fixture->model.widths[0];
     float *wanted = calloc(floats, sizeof *wanted);
     float *got = malloc(floats * sizeof *got);
-    uint8_t *images = malloc((size_t)count * pixels);
-    int32_t *labels = malloc((size_t)count * sizeof *labels);
     int32_t *indexes = malloc((size_t)count * sizeof *indexes);
+    struct examples drawn;
+    assert_true(examples_create(&drawn, &fixture->examples, count));
     for (int i = 0; i < count; i++) {
         indexes[i] = below(fixture->examples.count);
-        memcpy(images + (size_t)i * pixels, fixture->examples.images + (size_t)indexes[i] * pixels, pixels);
-        labels[i] = fixture->examples.labels[indexes[i]];
+        examples_copy(&drawn, i, &fixture->examples, indexes[i], 1);
     }
     struct batch batch = {.examples = &fixture->examples,
                           .indexes = indexes,
@@ -343,8 +359,7 @@ static inline void check_gradient(struct fixture *fixture, int count)
     if (below(2)) {
         device_share(fixture->device, got, floats * sizeof *got);
     }
-    const struct device_batch packed = {
-        .images = images, .labels = labels, .count = count, .task = batch.task, .step = batch.step};
+    const struct device_batch packed = {.examples = arrays_of(&drawn), .task = batch.task, .step = batch.step};
     if (!device_step(fixture->device, &packed, got, &ready, &gpu, &error)) {
         fail_msg("%s", error.text);
     }
@@ -357,8 +372,7 @@ static inline void check_gradient(struct fixture *fixture, int count)
     open_device(fixture);
     free(wanted);
     free(got);
-    free(images);
-    free(labels);
+    examples_free(&drawn);
     free(indexes);
 }
 

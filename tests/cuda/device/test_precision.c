@@ -170,7 +170,8 @@ static void test_logits_are_of_rounded_operands(void **state)
         for (size_t e = 0; e < floats; e++) {
             wanted[e] = (float)pass.values[1][e];
         }
-        assert_true(device_forward(fixture.device, false, fixture.examples.images, pass.count, got, &error));
+        const struct device_examples examples = arrays_of(&fixture.examples);
+        assert_true(device_forward(fixture.device, false, &examples, got, &error));
         assert_close("logits", got, wanted, floats, is_fake() ? 2e-6 : 1e-5); /* tensor cores cut off what they add */
         end_pass(&pass);
         free(got);
@@ -194,7 +195,7 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
     float *got = calloc(floats, sizeof *got), *wanted = calloc(floats, sizeof *wanted);
     float *plain = calloc(floats, sizeof *plain);
     const struct examples *examples = &fixture.examples;
-    const struct device_batch batch = {.images = examples->images, .labels = examples->labels, .count = count};
+    const struct device_batch batch = {.examples = arrays_of(examples)};
     if (!device_step(fixture.device, &batch, got, NULL, &outcome, &error)) {
         fail_msg("%s", error.text);
     }

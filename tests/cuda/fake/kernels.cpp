@@ -33,7 +33,8 @@ std::vector<fake_kernel> &fake_kernels()
 {
     static std::vector<fake_kernel> kernels = {
         ENTRY(draw),
-        ENTRY(softmax),
+        ENTRY(spread),
+        ENTRY(loss),
         ENTRY(measure),
         ENTRY(apply),
         ENTRY(forward_small),

@@ -26,6 +26,7 @@ struct device {
     struct model model;
     struct engine *engine;
     struct examples examples;
+    struct examples like; /* sizes */
     struct device_shape shape;
     float *vectors[STORE_VECTORS];
     float *gradient;
@@ -59,6 +60,34 @@ static bool misbehave(struct device *device, const char *verb, struct error *err
     return error_set(error, device->lost ? "the device is lost" : "the device has no memory");
 }
 
+/* --- Examples --- */
+
+static struct examples like_shape(const struct device_shape *shape)
+{
+    bool rows = shape->numbers > 0 || shape->codes > 0;
+    return (struct examples){.height = rows ? 0 : 1,
+                             .width = rows ? 0 : shape->widths[0],
+                             .inputs = rows ? shape->widths[0] : 0,
+                             .numbers = shape->numbers,
+                             .codes = shape->codes,
+                             .targets = shape->targets,
+                             .is_weighted = shape->weighted != 0};
+}
+
+/* As the CPU engine wants them; it does not write to them. */
+static struct examples examples_of(const struct device *device, const struct device_examples *from)
+{
+    struct examples examples = device->like;
+    examples.count = from->count;
+    memcpy(&examples.images, &from->arrays[DEVICE_IMAGES], sizeof examples.images);
+    memcpy(&examples.values, &from->arrays[DEVICE_VALUES], sizeof examples.values);
+    memcpy(&examples.places, &from->arrays[DEVICE_PLACES], sizeof examples.places);
+    memcpy(&examples.labels, &from->arrays[DEVICE_LABELS], sizeof examples.labels);
+    memcpy(&examples.target_values, &from->arrays[DEVICE_TARGETS], sizeof examples.target_values);
+    memcpy(&examples.weights, &from->arrays[DEVICE_WEIGHTS], sizeof examples.weights);
+    return examples;
+}
+
 /* --- Life --- */
 
 bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
@@ -86,13 +115,17 @@ bool device_open(struct device **out, const struct driver *driver, int ordinal, 
                                                  .seed = (int64_t)shape->seed,
                                                  .dropout = shape->dropout,
                                                  .clip_norm = shape->clip_norm,
+                                                 .loss = (enum loss_kind)shape->loss,
+                                                 .huber_delta = (double)shape->huber_delta,
+                                                 .quantile = (double)shape->quantile,
                                                  .label_smoothing = (double)shape->label_smoothing};
     model_layout(&device->model, model);
     for (int v = 0; v < STORE_VECTORS; v++) {
         device->vectors[v] = calloc(device->model.float_count, sizeof(float));
     }
     device->gradient = calloc(device->model.float_count, sizeof(float));
-    struct engine_options options = {.model = &device->model, .config = &device->config};
+    device->like = like_shape(shape);
+    struct engine_options options = {.model = &device->model, .config = &device->config, .like = &device->like};
     *out = device;
     return cpu_engine_create(&device->engine, &options, error);
 }
@@ -107,8 +140,7 @@ void device_close(struct device *device)
         free(device->vectors[v]);
     }
     free(device->gradient);
-    free(device->examples.images);
-    free(device->examples.labels);
+    examples_free(&device->examples);
     free(device);
 }
 
@@ -130,14 +162,13 @@ bool device_lost(const struct device *device)
 
 /* --- State --- */
 
-bool device_data(struct device *device, const uint8_t *images, const int32_t *labels, int count, struct error *error)
+bool device_data(struct device *device, const struct device_examples *examples, struct error *error)
 {
-    size_t bytes = (size_t)count * (size_t)device->shape.widths[0];
-    (void)error;
-    device->examples =
-        (struct examples){.images = calloc(bytes + 64, 1), .labels = calloc((size_t)count, 4), .count = count};
-    memcpy(device->examples.images, images, bytes);
-    memcpy(device->examples.labels, labels, (size_t)count * sizeof *labels);
+    const struct examples from = examples_of(device, examples);
+    if (!examples_create(&device->examples, &device->like, examples->count)) {
+        return error_set(error, "out of memory");
+    }
+    examples_copy(&device->examples, 0, &from, 0, examples->count);
     return true;
 }
 
@@ -238,15 +269,6 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
     return true;
 }
 
-/* As the CPU engine wants them; it does not write to them. */
-static struct examples examples_of(const struct device *device, const uint8_t *images, const int32_t *labels, int count)
-{
-    struct examples examples = {.count = count, .height = 1, .width = device->shape.widths[0]};
-    memcpy(&examples.images, &images, sizeof examples.images);
-    memcpy(&examples.labels, &labels, sizeof examples.labels);
-    return examples;
-}
-
 bool device_step(struct device *device, const struct device_batch *batch, float *gradient, _Atomic uint64_t *ready,
                  struct device_outcome *outcome, struct error *error)
 {
@@ -254,10 +276,10 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
     struct gradient_sink sink = collector_sink(&collector);
     int32_t indexes[4096];
     struct train_result result;
-    const struct examples examples = examples_of(device, batch->images, batch->labels, batch->count);
+    const struct examples examples = examples_of(device, &batch->examples);
     struct batch drawn = {
-        .examples = &examples, .indexes = indexes, .count = batch->count, .task = batch->task, .step = batch->step};
-    for (int i = 0; i < batch->count; i++) {
+        .examples = &examples, .indexes = indexes, .count = examples.count, .task = batch->task, .step = batch->step};
+    for (int i = 0; i < examples.count; i++) {
         indexes[i] = i;
     }
     device->step = batch->step;
@@ -283,10 +305,10 @@ bool device_step(struct device *device, const struct device_batch *batch, float 
     return true;
 }
 
-bool device_forward(struct device *device, bool averaged, const uint8_t *images, int count, float *logits,
+bool device_forward(struct device *device, bool averaged, const struct device_examples *examples, float *outputs,
                     struct error *error)
 {
-    const struct examples examples = examples_of(device, images, NULL, count);
+    const struct examples inputs = examples_of(device, examples);
     return misbehave(device, "forward", error) && load(device, averaged, error) &&
-           device->engine->table->forward(device->engine, false, &examples, 0, count, logits, error);
+           device->engine->table->forward(device->engine, false, &inputs, 0, inputs.count, outputs, error);
 }

@@ -99,8 +99,7 @@ static void end(struct fixture *fixture)
     if (fixture->cpu) {
         fixture->cpu->table->destroy(fixture->cpu);
     }
-    free(fixture->examples.images);
-    free(fixture->examples.labels);
+    examples_free(&fixture->examples);
 }
 
 static void train_both(struct fixture *fixture, int64_t n)
@@ -277,6 +276,46 @@ static void forward_is_the_same(void **state)
     free(logits[1]);
 }
 
+/* All arrays that examples may have travel: numbers, categories, target values and weights. */
+static void make_rows(struct fixture *fixture)
+{
+    struct test_random random = {11};
+    make(fixture, OPTIMIZER_ADAM);
+    examples_free(&fixture->examples);
+    fixture->config.train.loss = LOSS_HUBER;
+    fixture->config.train.huber_delta = 50;
+    fixture->examples = (struct examples){.inputs = 49, .numbers = 9, .codes = 4, .targets = 5, .is_weighted = true};
+    test_rows(&fixture->examples, EXAMPLES, &random);
+    test_wanted(&fixture->examples, LOSS_HUBER, &random);
+}
+
+static void rows_of_a_table_are_trained_on_too(void **state)
+{
+    (void)state;
+    static const char *const faults[] = {"none", "die train 5", "lose step 12", "die forward 8"};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct fixture fixture;
+        struct error error;
+        make_rows(&fixture);
+        start(&fixture, faults[i]);
+        train_both(&fixture, 3);
+        train_both(&fixture, 6);
+        assert_same_state(&fixture);
+        float *sums[] = {calloc(fixture.model.float_count, 4), calloc(fixture.model.float_count, 4)};
+        compare_gradients(&fixture, sums);
+        float logits[2][100 * 5];
+        struct engine *both[] = {fixture.gpu, fixture.cpu};
+        for (int k = 0; k < 2; k++) {
+            assert_true(both[k]->table->forward(both[k], true, &fixture.examples, 30, 100, logits[k], &error));
+        }
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        assert_int_equal(strncmp(description(&fixture), "CPU", 3) == 0, i > 0);
+        free(sums[0]);
+        free(sums[1]);
+        end(&fixture);
+    }
+}
+
 /* Wherever it fails, and however: nothing is lost, nothing trained twice. */
 static void the_cpu_takes_over(void **state)
 {
@@ -361,6 +400,7 @@ int main(void)
         cmocka_unit_test(writes_are_seen),
         cmocka_unit_test(gradients_are_the_same),
         cmocka_unit_test(forward_is_the_same),
+        cmocka_unit_test(rows_of_a_table_are_trained_on_too),
         cmocka_unit_test(the_cpu_takes_over),
         cmocka_unit_test(without_soft_placement_it_ends),
         cmocka_unit_test(a_loss_that_is_not_finite_is_told),

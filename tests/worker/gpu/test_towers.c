@@ -69,8 +69,7 @@ static void end(struct fixture *fixture)
         fixture->towers->table->destroy(fixture->towers);
         fixture->one->table->destroy(fixture->one);
     }
-    free(fixture->examples.images);
-    free(fixture->examples.labels);
+    examples_free(&fixture->examples);
 }
 
 static void train_both(struct fixture *fixture, int64_t n)
