@@ -184,7 +184,7 @@ static float threshold(const float *left, size_t floats, size_t count, size_t *t
     }
     qsort(sorted, floats, sizeof *sorted, falling);
     const float least = sorted[count - 1];
-    for (*ties = 0; *ties < count && sorted[count - 1 - *ties] >= least; ++*ties) {
+    for (*ties = 0; *ties < count && sorted[count - 1 - *ties] <= least; ++*ties) {
     }
     free(sorted);
     return least;
