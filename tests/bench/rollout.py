@@ -1,12 +1,20 @@
+#!/usr/bin/env python3
 """How long rollouts take on a fleet of real processes on this machine, as their logs tell, looked at every 2 ms.
 
-    tests/bench/rollout.py [MEMBERS]                      12, with one ps for every ten or so, and a net of 784-8-10
+    tests/bench/rollout.py [--trainer=build/trainer] [PART ...]
 
-Live: from the first member that has the new version in force to the last. Job: from the proposal to the end, without
---healthy_secs, and the pause, from worker 0's last step before to its first one after. Local: likewise from the
-proposal to the end.
+PART: 12, 40, 100, program; 12 and program by default.
+
+A number: configs, with so many members, one ps for every ten or so, and a net of 784-8-10. Live: from the first member
+that has the new version in force to the last. Job: from the proposal to the end, without --healthy_secs, and the pause,
+from worker 0's last step before to its first one after. Local: likewise from the proposal to the end.
+
+program: a hundred members under the program's own small parent, the workers at 8 steps a second, since two processors
+stand for all their machines. Builds that crash, hang, or make a quarter of the steps, from the canary's restart until
+all is as before; then one that is good. Training pauses while no worker makes a step, of five that are watched.
 """
 
+import json
 import os
 import pathlib
 import subprocess
@@ -17,10 +25,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from figures import missed, show  # noqa: E402
-from fleets import OpenFleet  # noqa: E402
+import programs  # noqa: E402
+from figures import arguments, run_parts, show  # noqa: E402
+from fleets import OpenFleet, supervise  # noqa: E402
 
 HEALTHY_S = 2.0
+MANY, STEPS_PER_S, WATCHED = 100, 8, 5
+PAUSE_S = 0.25  # without a step of anybody who is watched: many times what lies between two of them
+SMALL_DATA = {"synthetic_train": 400, "synthetic_test": 100}
 
 
 class Tail:
@@ -36,26 +48,48 @@ class Tail:
         return text.decode(errors="replace")
 
 
-def roll_out(fleet, new, line=None):
-    """(seconds in all, when each member first had the line, when worker 0's log had steps)."""
-    watched = fleet.members if line else ["worker 0"]  # looking costs a processor that the members want, too
-    tails = {name: Tail(fleet, name) for name in watched}
-    seen, steps = {}, []
-    begun = time.monotonic()
-    operator = subprocess.Popen([fleet.trainer, "rollout", new, "--yes", f"--healthy_secs={HEALTHY_S}",
-                                 *fleet.job_flags()],
-                                cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while operator.poll() is None:
+class Watch:
+    """Runs a rollout, and notes when lines came: {name: [time]} for each of the lines."""
+
+    def __init__(self, fleet, names, **lines):
+        self.fleet, self.lines = fleet, lines
+        self.tails = {name: Tail(fleet, name) for name in names}
+        self.seen = {key: {name: [] for name in names} for key in lines}
+        self.began = self.seconds = None
+
+    def look(self):
         now = time.monotonic()
-        for name, tail in tails.items():
+        for name, tail in self.tails.items():
             text = tail.look()
-            if line and line in text:
-                seen.setdefault(name, now)
-            if name == "worker 0" and '"event":"step"' in text:
-                steps.append(now)
-        time.sleep(0.002)
-    assert operator.returncode == 0, operator.communicate()[0]
-    return time.monotonic() - begun, seen, steps
+            for key, line in self.lines.items():
+                if line in text:
+                    self.seen[key][name].append(now)
+
+    def run(self, *arguments, status=0):
+        self.began = time.monotonic()
+        operator = subprocess.Popen([self.fleet.trainer, "rollout", *arguments, "--yes", f"--healthy_secs={HEALTHY_S}",
+                                     *self.fleet.job_flags()],
+                                    cwd=self.fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while operator.poll() is None:
+            self.look()
+            time.sleep(0.002)
+        self.seconds = time.monotonic() - self.began
+        output = operator.communicate()[0]
+        assert operator.returncode == status, output
+        return self
+
+    def times(self, key):
+        return sorted(moment for moments in self.seen[key].values() for moment in moments)
+
+    def first(self, key):
+        return min(self.times(key))
+
+
+STEP = '"event":"step"'
+
+
+def gaps(times):
+    return [after - before for before, after in zip(times, times[1:])]
 
 
 def processor_seconds(fleet):
@@ -67,42 +101,116 @@ def processor_seconds(fleet):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def longest_gap(times):
-    return max((b - a for a, b in zip(times, times[1:])), default=0)
+def all_train(fleet, timeout=180):
+    deadline = time.monotonic() + timeout
+    while not all(member["state"] in ("training", "ready") for member in fleet.status(60)[1].values()):
+        assert time.monotonic() < deadline, fleet.status(60)
+        time.sleep(0.5)
 
 
-def main():
-    members = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+# --- Configs ---
+
+
+def configs(trainer, members):
     ps = 1 if members < 6 else 2 if members < 40 else 3
     train = {"learning_rate": 0.04}
     with tempfile.TemporaryDirectory() as folder:
-        with OpenFleet(os.environ.get("TRAINER", str(ROOT / "build" / "trainer")), folder, ps=ps, workers=members - ps,
-                       model={"layers": [784, 8, 10]}, cluster={"lease_secs": 10},
-                       data={"synthetic_train": 400, "synthetic_test": 100}, output={"log_steps": 1}) as fleet:
+        with OpenFleet(trainer, folder, ps=ps, workers=members - ps, model={"layers": [784, 8, 10]},
+                       cluster={"lease_secs": 10}, data=SMALL_DATA, output={"log_steps": 1}) as fleet:
             fleet.start_and_train()
-            deadline = time.monotonic() + 120
-            while not all(member["state"] in ("training", "ready") for member in fleet.status(60)[1].values()):
-                assert time.monotonic() < deadline, fleet.status(60)
-                time.sleep(0.5)
+            all_train(fleet)
             of = f"{members} members on one machine, "
-            seconds, seen, steps = roll_out(fleet, fleet.candidate(2, train=train),
-                                            "version 2 of the config is in force")
-            assert len(seen) == members, seen
-            show(f"{of}live: from the first switch to the last", round(max(seen.values()) - min(seen.values()), 2),
-                 most=1, unit="s")
-            show(f"{of}live: longest time without a step of worker 0", round(longest_gap(steps), 2), unit="s")
+            watch = Watch(fleet, fleet.members, switch="version 2 of the config is in force", step=STEP)
+            watch.run(fleet.candidate(2, train=train))
+            switches = watch.times("switch")
+            assert len(switches) == members
+            show(f"{of}live: from the first switch to the last", round(switches[-1] - switches[0], 2), most=1, unit="s")
+            show(f"{of}live: longest time without a step of worker 0",
+                 round(max(gaps(watch.seen["step"]["worker 0"])), 2), unit="s")
             train["batch_size"] = 40
             used = processor_seconds(fleet)
-            seconds, _, steps = roll_out(fleet, fleet.candidate(3, train=train))
+            watch = Watch(fleet, ["worker 0"], step=STEP).run(fleet.candidate(3, train=train))
             used = processor_seconds(fleet) - used
-            show(f"{of}job: total without healthy_secs", round(seconds - HEALTHY_S, 2), most=10, unit="s")
+            show(f"{of}job: total without healthy_secs", round(watch.seconds - HEALTHY_S, 2), most=10, unit="s")
             show(f"{of}job: processor time, training included", round(used, 1), unit="s")
-            show(f"{of}job: training pause", round(longest_gap(steps), 2), most=2, unit="s")
-            seconds, _, _ = roll_out(fleet, fleet.candidate(4, train=train, cluster={"recovery_wait_secs": 0.5}))
-            show(f"{of}local: total without the healthy_secs of fleet and canary", round(seconds - 2 * HEALTHY_S, 2),
-                 unit="s")
-    return 1 if missed else 0
+            show(f"{of}job: training pause", round(max(gaps(watch.times("step"))), 2), most=2, unit="s")
+            watch = Watch(fleet, []).run(fleet.candidate(4, train=train, cluster={"recovery_wait_secs": 0.5}))
+            show(f"{of}local: total without the healthy_secs of fleet and canary",
+                 round(watch.seconds - 2 * HEALTHY_S, 2), unit="s")
+
+
+# --- Programs ---
+
+
+def went_over(fleet, version):
+    """Who restarted in that version."""
+    lines = (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()
+    return {line["member"] for line in map(json.loads, lines)
+            if line["what"] == "start again" and line["version"] == version}
+
+
+def bring_bad(fleet, of, what, version, *arguments):
+    canary = f"worker {len(fleet.worker_hosts) - 1}"
+    before = programs.builds(fleet)
+    watch = Watch(fleet, [canary], restart="restarting in version").run(*arguments, status=1)
+    ended = watch.began + watch.seconds
+    show(f"{of}{what}: from the canary's restart until all is as before", round(ended - watch.first("restart"), 2),
+         most=30, unit="s")
+    show(f"{of}{what}: members that went over to it", len(went_over(fleet, version)), most=1)
+    assert programs.builds(fleet) == before
+
+
+def bring_good(fleet, of, new):
+    workers = len(fleet.worker_hosts)
+    watched = {f"worker {i * (workers - 1) // (WATCHED - 1)}" for i in range(WATCHED)}
+    ps = [name for name in fleet.members if name.startswith("ps")]
+    watch = Watch(fleet, [*watched, *ps], step=STEP, restart="restarting in version")
+    watch.run(f"--binary={new}", "--least_speed=0%")
+    assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
+    turn = min(moment for name in ps for moment in watch.seen["restart"][name])
+    steps = watch.times("step")
+    waves = gaps([moment for moment in steps if moment < turn])
+    show(f"{of}program of {new.stat().st_size / 1e6:.1f} MB: total without the healthy_secs of fleet and canary",
+         round(watch.seconds - 2 * HEALTHY_S, 2), most=60, unit="s")
+    show(f"{of}program: training pauses in all as workers restart",
+         round(sum(gap for gap in waves if gap > PAUSE_S), 2), most=2, unit="s")
+    last = max(moment for moment in steps if moment < turn)
+    show(f"{of}program: training pause as every ps restarts",
+         round(max(gaps([last, *(moment for moment in steps if moment >= turn)])), 2), most=2, unit="s")
+
+
+def program(trainer):
+    with tempfile.TemporaryDirectory() as folder:
+        with OpenFleet(trainer, folder, ps=3, workers=MANY - 3, model={"layers": [784, 8, 10]}, data=SMALL_DATA,
+                       cluster={"lease_secs": 10}, train={"max_steps_per_s": STEPS_PER_S, "batch_size": 20},
+                       output={"log_steps": 1}) as fleet:
+            for i in range(3):
+                supervise(fleet, f"ps {i}")
+            for i in range(MANY - 3):
+                supervise(fleet, f"worker {i}")
+            fleet.until("worker 0", lambda text: STEP in text, "steps", 180)
+            all_train(fleet)
+            time.sleep(5)  # for ps 0 to know how fast each is
+            of = f"{MANY} members on one machine, "
+            new = programs.variant(fleet.trainer, fleet.folder / "new")
+            for version, (what, source) in enumerate((("build that crashes", programs.CRASHES),
+                                                      ("build that hangs", programs.HANGS)), 2):
+                bad = programs.compile_program(fleet.folder, f"bad{version}", source)
+                bring_bad(fleet, of, what, version, f"--binary={bad}", "--least_speed=0%")
+            slower = {"max_steps_per_s": STEPS_PER_S / 4, "batch_size": 20}
+            bring_bad(fleet, of, "build that is slower", 4, fleet.candidate(4, train=slower), f"--binary={new}")
+            fleet.goes_on()
+            bring_good(fleet, of, programs.variant(fleet.trainer, fleet.folder / "newer", b"a third build"))
+
+
+PARTS = {"12": lambda options: configs(str(options.trainer), 12),
+         "40": lambda options: configs(str(options.trainer), 40),
+         "100": lambda options: configs(str(options.trainer), 100),
+         "program": lambda options: program(str(options.trainer))}
+USUAL = ["12", "program"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if not [word for word in sys.argv[1:] if not word.startswith("-")]:
+        sys.argv += USUAL
+    run_parts(arguments(__doc__, data=False), PARTS, lambda options: options)
