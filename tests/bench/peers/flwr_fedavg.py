@@ -8,7 +8,6 @@ One JSON line: seconds of the rounds alone, test accuracy at the end, peak memor
 counts once).
 """
 
-import functools
 import json
 import os
 import pathlib
@@ -17,7 +16,7 @@ import threading
 import time
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+HERE = str(pathlib.Path(__file__).resolve().parent)
 
 import torch  # noqa: E402
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict  # noqa: E402
@@ -30,15 +29,18 @@ FOLDER, KIND, ROUNDS = sys.argv[1:]
 LOOK_S = 0.2
 
 
-@functools.cache
 def prepared():
-    """What each process has: the pictures, and whose they are."""
-    sys.argv[1:] = [FOLDER, KIND, ROUNDS]  # of torch_fedavg, in a process that Ray started
+    """What each process has: the pictures, and whose they are. Ray brings this function to its processes, so what is to
+    stay there is kept in a module."""
+    sys.argv[1:] = [FOLDER, KIND, ROUNDS]  # of torch_fedavg
+    sys.path.insert(0, HERE)
     import torch_fedavg
-    torch.manual_seed(1)
-    torch.set_num_threads(1)
-    images, labels = torch_fedavg.pictures("train")
-    return torch_fedavg, images, labels, torch_fedavg.parts(labels)
+    if not hasattr(torch_fedavg, "held"):
+        torch.manual_seed(1)
+        torch.set_num_threads(1)
+        images, labels = torch_fedavg.pictures("train")
+        torch_fedavg.held = torch_fedavg, images, labels, torch_fedavg.parts(labels)
+    return torch_fedavg.held
 
 
 def client_app():
