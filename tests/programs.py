@@ -5,7 +5,7 @@ import platform
 import struct
 import subprocess
 
-MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 3)
+MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 4)
 
 CRASHES = "int main(void) { __builtin_trap(); }"
 HANGS = "#include <unistd.h>\nint main(void) { for (;;) { pause(); } }"

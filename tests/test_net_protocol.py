@@ -102,7 +102,7 @@ def test_refusals_name_the_reason(key, serve, run, tmp_path):
         assert name == "refused" and fields["reason"] == 4
         assert "worker 0 has model.layers=[784,300,10], ps 0 has [784,500,10]" in fields["message"]
     with protocol.Client(served.port, key) as client:
-        name, fields = client.hello(version_min=4, version_max=5, cluster="test")
+        name, fields = client.hello(version_min=5, version_max=6, cluster="test")
         assert name == "refused" and fields["reason"] == 1 and "upgrade the older one" in fields["message"]
     output = served.refusals(3)
     assert len(re.findall(r"^refused 127\.0\.0\.1:\d+: ", output, flags=re.M)) == 3, output

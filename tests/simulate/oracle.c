@@ -107,8 +107,12 @@ struct sent {
 
 static struct reference reference;
 static const struct push_pull *exchanges[WORKERS_MAX_SIMULATED]; /* that each worker trains by */
-static uint32_t computed_in[ORACLE_MAX_STEPS];                   /* the generation that a step was last seen of... */
-static float computed_from[ORACLE_MAX_STEPS][FLOATS];            /* ...and the parameters that it was computed from */
+/* What a step was last computed from, and in which generation of which ps 0: once all are gone they count anew. */
+static struct computed {
+    uint64_t incarnation;
+    uint32_t generation;
+    float from[FLOATS];
+} computed[ORACLE_MAX_STEPS];
 static struct sent sent[WORKERS_MAX_SIMULATED][8];
 static float saved[ORACLE_MAX_STEPS][FLOATS];
 static double saved_sum[ORACLE_MAX_STEPS]; /* what rows add up to */
@@ -147,7 +151,7 @@ void oracle_begin(void)
     }
     memset(is_saved, 0, sizeof is_saved);
     reference.generation = lineage.generation = 0;
-    memset(computed_in, 0, sizeof computed_in);
+    memset(computed, 0, sizeof computed);
     reference.first_step = reference.step = lineage.first_step = lineage.end_step = 0;
     lineage.mixed = false;
     lineage.base = 0;
@@ -360,7 +364,6 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     }
     if (is_first) {
         oracle.diverged = false;
-        memset(computed_in, 0, sizeof computed_in); /* generations are counted anew once all are gone */
         lineage.generation = generation;
         lineage.first_step = lineage.end_step = global_step;
         lineage.base = global_step > 0 ? saved_sum[global_step] : 0;
@@ -678,14 +681,17 @@ WRAP(enum push_pull_end, push_pull_join, struct push_pull *exchange, struct erro
 /* However they came to know them: all compute a step from the same parameters, to the bit. */
 void oracle_sees(int worker, int64_t step, const float *parameters)
 {
-    const uint32_t generation = exchanges[worker]->generation;
+    const struct push_pull *exchange = exchanges[worker];
     if (!oracle.synchronous || oracle.local_steps > 1 || step < 0 || step >= ORACLE_MAX_STEPS) {
         return;
     }
-    if (computed_in[step] != generation) {
-        computed_in[step] = generation;
-        memcpy(computed_from[step], parameters, sizeof computed_from[step]);
-    } else if (memcmp(computed_from[step], parameters, sizeof computed_from[step]) != 0) {
+    struct computed *now = &computed[step];
+    const uint64_t incarnation = exchange->parts[0].link.incarnation;
+    if (now->generation != exchange->generation || now->incarnation != incarnation) {
+        now->generation = exchange->generation;
+        now->incarnation = incarnation;
+        memcpy(now->from, parameters, sizeof now->from);
+    } else if (memcmp(now->from, parameters, sizeof now->from) != 0) {
         fail("worker %d computes step %lld from other parameters than another", worker, (long long)step);
     }
 }

@@ -501,8 +501,8 @@ static void the_end(void **state)
     assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
     servers[0].fails[MESSAGE_end_job] = NO_ANSWER; /* the connection is cut */
     assert_true(transfer_end_job(&bench.exchange, &message, fake_member_soon(), &error));
-    assert_string_equal(
-        told(), "ps 0: end 3 at 90, 0.5: well\nps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
+    assert_string_equal(told(),
+                        "ps 0: end 3 at 90, 0.5: well\nps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
     servers[0].fails[MESSAGE_end_job] = ERROR_NOT_READY; /* a refusal is not asked again */
     assert_false(transfer_end_job(&bench.exchange, &message, fake_member_soon(), &error));
     assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
