@@ -398,19 +398,6 @@ static struct member who_reports(const struct session *session)
                                               : (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
 }
 
-bool serve_report_is_quick(const struct session *session)
-{
-    struct rollout_coordinator *coordinator = session->server->coordinator;
-    const struct message_report *report = &session->channel->message.report;
-    uint64_t version;
-    char digest[CONFIG_DIGEST_HEX + 1];
-    server_lock(session->server);
-    const bool quiet = coordinator->rollout.state == ROLLOUT_IDLE && coordinator->stored_state == ROLLOUT_IDLE;
-    server_unlock(session->server);
-    agent_version(coordinator->agent, &version, digest);
-    return who_reports(session).role != MEMBER_OPERATOR && quiet && report->version == version && report->target == 0;
-}
-
 bool serve_report(struct session *session, struct error *error)
 {
     struct server *server = session->server;

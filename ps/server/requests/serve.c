@@ -299,8 +299,6 @@ static bool is_quick(const struct session *session)
 {
     const struct message_pull *pull = &session->channel->message.pull;
     switch (session->channel->frame.type) {
-    case MESSAGE_report:
-        return serve_report_is_quick(session);
     case MESSAGE_pull:
         return session->may_rest && pull->after_step >= 0 && is_small(pull);
     default:
@@ -310,8 +308,7 @@ static bool is_quick(const struct session *session)
 
 static bool may_be_quick(uint16_t type)
 {
-    return type == MESSAGE_heartbeat || type == MESSAGE_ping || type == MESSAGE_pong || type == MESSAGE_report ||
-           type == MESSAGE_pull;
+    return type == MESSAGE_heartbeat || type == MESSAGE_ping || type == MESSAGE_pong || type == MESSAGE_pull;
 }
 
 /* What came, if it is a request that is answered at once. *goes_on: it was, or nothing came; else a thread answers. */

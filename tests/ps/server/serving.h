@@ -210,12 +210,6 @@ static inline bool serving_rollout(struct session *session, struct error *error)
     return serve_send_done(session, session->channel->frame.request, 0, error);
 }
 
-bool serve_report_is_quick(const struct session *session)
-{
-    (void)session;
-    return true;
-}
-
 bool serve_report(struct session *session, struct error *error)
 {
     return serving_rollout(session, error);
