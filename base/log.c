@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text/json.h"
 #include "base/text/printable.h"
 
 enum { LINE_BYTES = 2048 };
@@ -143,8 +144,7 @@ void log_event(const char *name, cJSON *fields, const char *text, ...)
     if (log_state.format == LOG_JSON) {
         cJSON *object = fields ? fields : cJSON_CreateObject();
         cJSON *event = cJSON_CreateString(name);
-        if (event) {
-            cJSON_AddItemToObject(object, "event", event);
+        if (json_put(object, "event", event)) {
             cJSON_DetachItemViaPointer(object, event);
             cJSON_InsertItemInArray(object, 0, event);
         }

@@ -110,7 +110,7 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
     if (got == 0) {
         return TRANSPORT_END;
     }
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    if (got < 0 && errno == EAGAIN) {
         return TRANSPORT_WANTS;
     }
     if (got < 0) {
@@ -188,7 +188,7 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
     while (count > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL);
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        if (sent < 0 && errno == EAGAIN) {
             enum wake_result how = wait_for(connection, POLLOUT, deadline_s);
             if (how == WAKE_READY && was_late(&connection->out_due, deadline_s, clock_monotonic_s())) {
                 how = WAKE_TIMEOUT;

@@ -81,7 +81,7 @@ enum door_look door_look(const struct door *door, struct pending *pending)
         return DOOR_MEMBER;
     }
     ssize_t got = recv(pending->fd, first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         return DOOR_NOTHING;
     }
     if (got <= 0) {

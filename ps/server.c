@@ -1,9 +1,9 @@
 /*
  * The life of a ps: start, the main thread's loop, the end.
  *
- * The main thread accepts and lets time pass for the job; a connection that is busy has a thread with a small stack.
- * Memory and
- * threads are bounded by the sessions' table, which is made when the role starts.
+ * The main thread accepts, answers what takes no waiting, and lets time pass for the job; any other connection that is
+ * busy has a thread with a small stack. Memory and threads are bounded by the sessions' table, which is made when the
+ * role starts.
  */
 #include "ps/server.h"
 

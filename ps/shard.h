@@ -65,7 +65,8 @@ void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step);
 /*
  * Restoring. shard_begin_write waits for what is under way and closes the shard: until shard_end_write, applying,
  * reading and snapshots fail. Slots are back at their initial values then, all else is zero, the version is 0.
- * shard_claim_write tells where the values of a range go; the caller writes them there, before shard_end_write.
+ * shard_claim_write tells where the values of a range go; the caller writes them there, before shard_end_write, and
+ * shard_wrote says that it has. A vector's ranges ascend; where a connection broke, they may go on from an earlier one.
  * shard_end_write fails if parameters are missing or a value is not finite; averages that nobody wrote, and what
  * workers were told, begin as copies of the parameters. epoch_steps stands in for train.lr_decay_steps where that is 0.
  * The version is 1 afterwards. One thread writes.
@@ -73,6 +74,7 @@ void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step);
 void shard_begin_write(struct shard *shard, uint32_t generation);
 bool shard_claim_write(struct shard *shard, enum store_vector vector, struct range range, float **values,
                        struct error *error);
+void shard_wrote(struct shard *shard, enum store_vector vector, struct range range);
 bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error);
 
 /*

@@ -15,11 +15,18 @@
 #include "net/link.h"
 #include "ps/status.h"
 
+/* The ps, then the workers by their number: those that are listed, and those that an answer has named beyond them, of
+ * which this machine's config need not know. */
+struct roster {
+    struct board_member *entries; /* [room] */
+    int count, room;
+};
+
 /* What one ps is asked, on a thread of its own. */
 struct member_query {
     struct status_query *query;
     struct link link;
-    struct board_member *entries; /* [members] */
+    struct roster told;
     double timeout_s;
     pthread_t thread;
     bool has_thread;
@@ -32,25 +39,68 @@ struct status_query {
     struct traffic traffic;
     struct wake wake;
     bool is_member;
-    int own_ps;                   /* asks the others, about themselves alone; -1: about everybody */
-    struct member_query *asked;   /* [ps_count] */
-    struct board_member *answers; /* [ps_count, members]: who says what */
-    struct board_member *entries; /* [members] */
-    int ps_count, members;
+    int own_ps;                 /* asks the others, about themselves alone; -1: about everybody */
+    struct member_query *asked; /* [ps_count] */
+    struct roster merged;
+    int ps_count, listed; /* listed: all ps, and workers unless only ps are asked about */
 };
+
+/* As if nobody had said anything about it. */
+static void clear_entry(const struct status_query *query, struct board_member *entry, int at)
+{
+    const struct config_cluster *cluster = &query->config->cluster;
+    const bool is_ps = at < query->ps_count;
+    const int index = is_ps ? at : at - query->ps_count;
+    const struct message_status nothing = {.role = is_ps ? MEMBER_PS : MEMBER_WORKER,
+                                           .index = index,
+                                           .state = STATE_ABSENT,
+                                           .silent_ms = UINT32_MAX,
+                                           .global_step = -1,
+                                           .local_step = -1,
+                                           .loss = NAN,
+                                           .cpu_percent = NAN,
+                                           .gpu_percent = NAN,
+                                           .digest = "",
+                                           .program = "",
+                                           .host = "",
+                                           .device = "",
+                                           .message = ""};
+    status_show(entry, &nothing, is_ps ? cluster->ps_hosts.items[index] : config_worker_host(cluster, index));
+}
+
+/* Makes it `count` entries at least. False: no memory. */
+static bool roster_reach(const struct status_query *query, struct roster *roster, int count)
+{
+    if (count > roster->room) {
+        const int room = count > 2 * roster->room ? count : 2 * roster->room;
+        struct board_member *entries = realloc(roster->entries, (size_t)room * sizeof *entries);
+        if (!entries) {
+            return false;
+        }
+        roster->entries = entries;
+        roster->room = room;
+    }
+    while (roster->count < count) {
+        clear_entry(query, &roster->entries[roster->count], roster->count);
+        roster->count++;
+    }
+    return true;
+}
+
+/* As if nobody had answered. */
+static bool roster_clear(const struct status_query *query, struct roster *roster)
+{
+    roster->count = 0;
+    return roster_reach(query, roster, query->listed);
+}
 
 static bool create(struct status_query *query, struct error *error)
 {
     const struct config *config = query->config;
     query->ps_count = config->cluster.ps_hosts.count;
-    query->members = query->ps_count;
-    if (query->own_ps < 0) { /* this machine's config may not say that the job is elastic */
-        query->members += config->cluster.worker_hosts.count + config->cluster.elastic_workers;
-    }
+    query->listed = query->ps_count + (query->own_ps < 0 ? config->cluster.worker_hosts.count : 0);
     query->asked = calloc((size_t)query->ps_count, sizeof *query->asked);
-    query->answers = calloc((size_t)query->ps_count * (size_t)query->members, sizeof *query->answers);
-    query->entries = calloc((size_t)query->members, sizeof *query->entries);
-    if (!query->asked || !query->answers || !query->entries || !wake_create(&query->wake, error)) {
+    if (!query->asked || !roster_clear(query, &query->merged) || !wake_create(&query->wake, error)) {
         return error_set(error, "out of memory to ask how the members are");
     }
     for (int i = 0; i < query->ps_count; i++) {
@@ -64,7 +114,9 @@ static bool create(struct status_query *query, struct error *error)
                                              .retries_refusals = query->is_member};
         const char *host = config->cluster.ps_hosts.items[i];
         one->query = query;
-        one->entries = query->answers + (size_t)i * (size_t)query->members;
+        if (!roster_clear(query, &one->told)) {
+            return error_set(error, "out of memory to ask how the members are");
+        }
         if (!link_create(&one->link, host, &options, error)) {
             return error_wrap(error, "cluster.ps_hosts: %s", host);
         }
@@ -126,60 +178,56 @@ void status_query_destroy(struct status_query *query)
     if (query) {
         for (int i = 0; query->asked && i < query->ps_count; i++) {
             link_destroy(&query->asked[i].link);
+            free(query->asked[i].told.entries);
         }
         identity_destroy(&query->identity);
         wake_destroy(&query->wake);
         free(query->asked);
-        free(query->answers);
-        free(query->entries);
+        free(query->merged.entries);
         free(query);
     }
 }
 
-/* As if nobody had answered. */
-static void clear_entries(const struct status_query *query, struct board_member *entries)
+/* The entry of a member; NULL: this machine was given other hosts than the ps was (the missing ones will show). */
+static bool find_entry(const struct status_query *query, struct roster *roster, uint8_t role, int index,
+                       struct board_member **entry, struct error *error)
 {
-    for (int i = 0; i < query->members; i++) {
-        bool is_ps = i < query->ps_count;
-        int index = is_ps ? i : i - query->ps_count;
-        const struct config_cluster *cluster = &query->config->cluster;
-        const struct message_status nothing = {.role = is_ps ? MEMBER_PS : MEMBER_WORKER,
-                                               .index = index,
-                                               .state = STATE_ABSENT,
-                                               .silent_ms = UINT32_MAX,
-                                               .global_step = -1,
-                                               .local_step = -1,
-                                               .loss = NAN,
-                                               .cpu_percent = NAN,
-                                               .gpu_percent = NAN,
-                                               .digest = "",
-                                               .program = "",
-                                               .host = "",
-                                               .device = "",
-                                               .message = ""};
-        status_show(&entries[i], &nothing, is_ps ? cluster->ps_hosts.items[index] : config_worker_host(cluster, index));
+    const bool is_ps = role == MEMBER_PS;
+    const bool can_be = is_ps ? index >= 0 && index < query->ps_count
+                              : role == MEMBER_WORKER && query->own_ps < 0 && index >= 0 && index < CONFIG_MAX_WORKERS;
+    const int at = is_ps ? index : query->ps_count + index;
+    *entry = NULL;
+    if (can_be && !roster_reach(query, roster, at + 1)) {
+        return error_set(error, "out of memory for worker %d", index);
     }
+    *entry = can_be ? &roster->entries[at] : NULL;
+    return true;
 }
 
-static void take_answer(const struct status_query *query, struct board_member *entries,
-                        const struct message_status *status)
+static bool take_answer(struct member_query *one, const struct message_status *status, struct error *error)
 {
-    int count = status->role == MEMBER_PS ? query->ps_count : query->members - query->ps_count;
-    if ((status->role != MEMBER_PS && status->role != MEMBER_WORKER) || status->index < 0 || status->index >= count) {
-        return; /* it was given other hosts than we were; the missing ones will show */
+    struct board_member *entry;
+    if (!find_entry(one->query, &one->told, status->role, status->index, &entry, error)) {
+        return false;
     }
-    struct board_member *entry = &entries[status->index + (status->role == MEMBER_PS ? 0 : query->ps_count)];
-    char address[sizeof entry->address];
-    snprintf(address, sizeof address, "%s", entry->address);
-    status_show(entry, status, address);
+    if (entry) {
+        char address[sizeof entry->address];
+        snprintf(address, sizeof address, "%s", entry->address);
+        status_show(entry, status, address);
+    }
+    return true;
 }
 
-static void take_rounds(const struct status_query *query, struct board_member *entries,
-                        const struct message_rounds *rounds)
+static bool take_rounds(struct member_query *one, const struct message_rounds *rounds, struct error *error)
 {
-    if (rounds->worker >= 0 && rounds->worker < query->members - query->ps_count) {
-        status_show_rounds(&entries[query->ps_count + rounds->worker], rounds);
+    struct board_member *entry;
+    if (!find_entry(one->query, &one->told, MEMBER_WORKER, rounds->worker, &entry, error)) {
+        return false;
     }
+    if (entry) {
+        status_show_rounds(entry, rounds);
+    }
+    return true;
 }
 
 /* All of them, and rounds too if the ps is of a version that tells of these. */
@@ -203,19 +251,21 @@ static bool ask(struct member_query *one, struct error *error)
     if (!channel_call(channel, MESSAGE_get_status, &request, MESSAGE_status, deadline_s, NULL, error)) {
         return false;
     }
-    take_answer(one->query, one->entries, &channel->message.status);
+    if (!take_answer(one, &channel->message.status, error)) {
+        return false;
+    }
     while (!(channel->frame.flags & FRAME_LAST)) {
         if (!channel_receive(channel, deadline_s, error)) {
             return false;
         }
-        if (channel->frame.type == MESSAGE_rounds) {
-            take_rounds(one->query, one->entries, &channel->message.rounds);
-            continue;
+        const enum message_type type = channel->frame.type;
+        if (type != MESSAGE_status && type != MESSAGE_rounds) {
+            return error_set(error, "%s: answered get_status by %s", one->link.name, message_name(type));
         }
-        if (channel->frame.type != MESSAGE_status) {
-            return error_set(error, "%s: answered get_status by %s", one->link.name, message_name(channel->frame.type));
+        if (!(type == MESSAGE_rounds ? take_rounds(one, &channel->message.rounds, error)
+                                     : take_answer(one, &channel->message.status, error))) {
+            return false;
         }
-        take_answer(one->query, one->entries, &channel->message.status);
     }
     return true;
 }
@@ -224,10 +274,10 @@ static void *ask_one(void *context)
 {
     struct member_query *one = context;
     struct error error;
-    clear_entries(one->query, one->entries);
+    roster_clear(one->query, &one->told); /* it has room for the listed ones */
     if (!ask(one, &error)) {
         link_close(&one->link);
-        struct board_member *own = &one->entries[one->link.member.index];
+        struct board_member *own = &one->told.entries[one->link.member.index];
         snprintf(own->state, sizeof own->state, "%s", member_state_name(STATE_ABSENT));
         own->is_missing = true;
         snprintf(own->message, sizeof own->message, "%.255s", error.text);
@@ -242,7 +292,7 @@ static void ask_all(struct status_query *query, double timeout_s)
         one->timeout_s = timeout_s;
         one->has_thread = false;
         if (i == query->own_ps) {
-            clear_entries(query, one->entries);
+            roster_clear(query, &one->told);
             continue;
         }
         one->has_thread = query->ps_count > 1 && pthread_create(&one->thread, NULL, ask_one, one) == 0;
@@ -292,34 +342,39 @@ static void merge_worker(struct board_member *entry, const struct board_member *
 /* Of what the ps say: each about itself, and the freshest about each worker. */
 static void merge_answers(struct status_query *query)
 {
-    clear_entries(query, query->entries);
+    struct roster *merged = &query->merged;
+    roster_clear(query, merged);
     for (int i = 0; i < query->ps_count; i++) {
-        const struct board_member *told = query->asked[i].entries;
-        query->entries[i] = told[i];
-        for (int k = query->ps_count; k < query->members; k++) {
-            merge_worker(&query->entries[k], &told[k]);
+        const struct roster *told = &query->asked[i].told;
+        /* Without memory for those beyond the list, the listed ones are shown. */
+        const int count = roster_reach(query, merged, told->count) ? told->count : merged->count;
+        merged->entries[i] = told->entries[i];
+        for (int k = query->ps_count; k < count; k++) {
+            merge_worker(&merged->entries[k], &told->entries[k]);
         }
     }
-    for (int k = query->ps_count; k < query->members;
-         k++) { /* ps 0 hears of versions by reports, others at hello only */
-        const struct board_member *told = &query->asked[0].entries[k];
+    const struct roster *first = &query->asked[0].told;
+    for (int k = query->ps_count; k < merged->count && k < first->count; k++) {
+        /* ps 0 hears of versions by reports, others at hello only */
+        const struct board_member *told = &first->entries[k];
         if (told->silent_ms >= 0) {
-            query->entries[k].config_version = told->config_version;
-            query->entries[k].has_version = told->has_version;
-            memcpy(query->entries[k].digest, told->digest, sizeof told->digest);
+            merged->entries[k].config_version = told->config_version;
+            merged->entries[k].has_version = told->has_version;
+            memcpy(merged->entries[k].digest, told->digest, sizeof told->digest);
         }
     }
 }
 
 const struct board_member *status_query_ask(struct status_query *query, double timeout_s, int *count)
 {
+    struct roster *merged = &query->merged;
     ask_all(query, timeout_s);
     merge_answers(query);
-    *count = query->own_ps >= 0 ? query->ps_count : query->ps_count + query->config->cluster.worker_hosts.count;
-    for (int i = *count; i < query->members; i++) { /* of workers that are not listed, those that joined */
-        if (!is_absent(&query->entries[i])) {
-            query->entries[(*count)++] = query->entries[i];
+    *count = query->listed;
+    for (int i = *count; i < merged->count; i++) { /* of workers that are not listed, those that joined */
+        if (!is_absent(&merged->entries[i])) {
+            merged->entries[(*count)++] = merged->entries[i];
         }
     }
-    return query->entries;
+    return merged->entries;
 }

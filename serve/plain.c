@@ -168,9 +168,13 @@ static const char *write_rows(struct call *call, struct text *body)
 }
 
 /* A picture; those of an array stand in "predictions". */
-static void put_picture(struct text *body, const struct outcome *outcome)
+static void put_picture(struct text *body, const struct trained *trained, const struct outcome *outcome)
 {
+    char buffer[OUTCOME_NAME];
     json_integer(body, "class", outcome->best);
+    if (outcome->best < trained->classes.count) {
+        json_string(body, "label", outcome_name(trained, outcome->best, buffer));
+    }
     json_open(body, "probabilities", '[');
     for (int i = 0; i < outcome->count; i++) {
         json_outcome(body, outcome, i);
@@ -201,7 +205,7 @@ static const char *write_answer(struct call *call, const struct answers *answers
         if (call->is_array) {
             json_open(body, NULL, '{');
         }
-        put_picture(body, &outcome);
+        put_picture(body, trained, &outcome);
         if (call->is_array) {
             json_close(body, '}');
         }

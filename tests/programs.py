@@ -31,17 +31,23 @@ def foreign(trainer, path):
     return path
 
 
-def compile_program(folder, name, source):
+def compile_program(folder, name, source, compiler="cc"):
     """A program of a few lines that looks like a trainer."""
     path = folder / name
-    subprocess.run(["cc", "-O1", "-static", "-o", path, "-x", "c", "-"], input=source, text=True, check=True,
+    subprocess.run([compiler, "-O1", "-static", "-o", path, "-x", "c", "-"], input=source, text=True, check=True,
                    capture_output=True, timeout=60)
     path.write_bytes(path.read_bytes() + MARK)
     return path
 
 
-def builds(fleet):
-    """What each member's process says it is."""
+def builds_and_machines(fleet):
+    """What each member's process says it is, and what for."""
     told = {name: member["program"].rpartition(", build ")[2] for name, member in fleet.status(timeout=60)[1].items()}
-    assert {text.partition(" ")[2] for text in told.values() if text} == {platform.machine()}
-    return {name: text.partition(" ")[0] for name, text in told.items()}
+    return {name: tuple(text.partition(" ")[::2]) for name, text in told.items()}
+
+
+def builds(fleet):
+    """Likewise, of a fleet of this kind of machine."""
+    told = builds_and_machines(fleet)
+    assert {machine for build, machine in told.values() if build} == {platform.machine()}
+    return {name: build for name, (build, _) in told.items()}

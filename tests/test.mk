@@ -22,11 +22,25 @@ build/other/keys.o: build/other/keys.c build/product/flags $(musl_libs)
 build/other/trainer: build/other/keys.o $(objects) $(musl_libs)
 	@$(musl_cc) -o $@ $< $(filter-out build/product/base/config/keys.o,$(objects)) -Lbuild/deps/lib $(link_with)
 
+# The program as it was at the commit that tests/older names, which members may still run beside this one: likewise, in
+# test-full. It is made once, of its own sources and of the libraries that are here; without the GPU engine, which has
+# no part in it; and it does not take this checkout's commit for its own.
+build/older/trainer: tests/older | $(packages) $(musl_libs)
+	@rm -rf $(@D)
+	@mkdir -p $(@D)/source/build
+	@git archive --output=$(@D)/source.tar "$$(cat $<)" || { \
+		echo "$@: this checkout has no commit $$(cat $<): git fetch --unshallow" >&2; exit 1; }
+	@tar -xf $(@D)/source.tar -C $(@D)/source
+	@cp -a build/deps $(@D)/source/build/
+	+@env -u MAKEFLAGS GIT_CEILING_DIRECTORIES=$(CURDIR)/$(@D) $(MAKE) -C $(@D)/source NVCC= build/trainer
+	@mv $(@D)/source/build/trainer $@
+	@rm -r $(@D)/source $(@D)/source.tar
+
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs: tests that measure time want the machine.
 programs_want := build/trainer build/clocked/trainer build/other/trainer build/bench/ps_load build/bench/gpu_bench \
 	build/fake/libcuda.so.1 build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
-	build/venv-deploy/ready build/venv-dist/ready \
+	build/venv-deploy/ready build/venv-dist/ready $(if $(filter test-full,$(goals)),build/older/trainer) \
 	$(if $(T),,aarch64 build/tests.compiled)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 

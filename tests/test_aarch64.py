@@ -1,32 +1,27 @@
 """The same program for aarch64 (make ARCH=aarch64), run by qemu: its kernels, its bits, and fleets of both kinds."""
 
-import pathlib
-import shutil
 import struct
 import subprocess
 
 import numpy
 import pytest
 
+import emulated
 from clusters import Cluster
+from emulated import BINARY
 from runs import SMALL, newest, same_tensors, tensors, train
 
 # Few enough that an emulated processor is soon done with them.
 FEW_DATA = ("--data_source=synthetic", "--synthetic_train=600", "--synthetic_test=60", "--validation_size=100")
 FEW = SMALL + FEW_DATA
 
-BINARY = pathlib.Path(__file__).parent.parent / "build" / "aarch64" / "build" / "trainer"
-
 
 @pytest.fixture(scope="module")
 def aarch64(tmp_path_factory):
     """A command that runs the program of the other kind of processor."""
-    if not BINARY.exists():
-        pytest.skip("no program for aarch64: make ARCH=aarch64")
-    qemu = shutil.which("qemu-aarch64")
-    assert qemu, "qemu-user is missing"
+    binary, qemu = emulated.program()
     command = tmp_path_factory.mktemp("aarch64") / "trainer"
-    command.write_text(f'#!/bin/sh\nexec {qemu} {BINARY} "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {qemu} {binary} "$@"\n')
     command.chmod(0o755)
     return str(command)
 

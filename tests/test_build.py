@@ -45,6 +45,21 @@ def test_tells_its_version(run, root):
     assert version in run("version").stdout
 
 
+def test_the_version_is_that_of_the_newest_tag(root, tmp_path):
+    """In a clone, from which make is asked for nothing else."""
+    output_of("git", "clone", "-q", "--shared", root, tmp_path / "clone")
+
+    def version(*git):
+        output_of("git", "-c", "user.name=Some Body", "-c", "user.email=some.body@users.example.org", *git,
+                  cwd=tmp_path / "clone")
+        output_of("make", "help", cwd=tmp_path / "clone", env={**os.environ, "MAKEFLAGS": ""})
+        return (tmp_path / "clone/build/version").read_text().strip()
+
+    assert version("tag", "v9.8.7-rc1") == "9.8.7-rc1"
+    assert re.fullmatch("9.8.7-rc1-1-g[0-9a-f]{10}", version("commit", "-q", "--allow-empty", "-m", "One more"))
+    assert version("tag", "v9.8.7") == "9.8.7"
+
+
 def test_runs_in_an_empty_chroot(trainer, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("chroot needs root")

@@ -315,6 +315,29 @@ def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path, wire):
     assert same_tensors(newest(tmp_path / "cut" / "kept"), newest(tmp_path / "whole" / "kept")) == []
 
 
+def test_a_restore_over_links_that_are_cut(trainer, tmp_path):
+    """Every connection ends after 200 KB, and a vector alone takes more: the chief goes on where it stopped, in the
+    same generation."""
+    dice, flags = generator(), ("--layers=784,100,10", "--optimizer=adam", "--min_replicas=1", "--min_workers=1")
+    with Cluster(trainer, tmp_path, ps=1, workers=1, flags=sync(20, *flags)) as cluster:
+        cluster.start_all()
+        cluster.wait_all()
+    with Cluster(trainer, tmp_path, ps=1, workers=1, flags=sync(40, *flags)) as cluster:
+        (relay,) = relayed(cluster, dice)
+        relay.cut_after = (200_000, 200_001)
+        cluster.start_all("--bind=127.0.0.1")
+        cluster.until("ps 0", lambda text: "the model of generation 1 is complete, at global step 20" in text,
+                      "the whole model", 60)
+        assert relay.cuts >= 4
+        relay.cut_after = None
+        with relay.lock:
+            for pair in relay.pairs:
+                pair["left"] = None
+        cluster.wait_all(60)
+        relay.__exit__()
+        assert_bits_of_one_process(trainer, cluster, 40, 1, *flags[:2])
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
     """Every connection goes silent at once, and nobody is told: all are opened again after one lease, not one lease

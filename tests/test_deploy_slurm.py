@@ -159,11 +159,12 @@ def test_every_hostlist_is_read_as_scontrol_reads_it(slurm, trainer, tmp_path):
 
 
 def test_steps_of_any_shape_know_their_members(slurm, trainer, tmp_path):
-    for shape, ps, workers in [("-N3 -n3", ["n1:7000"], ["n2:7000", "n3:7000"]),
-                               ("-N2 -n5", ["n1:7000"], ["n1:7001", "n1:7002", "n1:7003", "n2:7000"]),
-                               ("-N1 -n2", ["n1:7000"], ["n1:7001"])]:
-        said = slurm.run(f"srun {shape} --output={tmp_path}/%t{shape[-1]}.json {trainer} config show --json "
-                         "--cluster=slurm --base_port=7000")
+    # Slurm would take whichever nodes have done with the step before.
+    for nodes, shape, ps, workers in [("n[1-3]", "-N3 -n3", ["n1:7000"], ["n2:7000", "n3:7000"]),
+                                      ("n[1-2]", "-N2 -n5", ["n1:7000"], ["n1:7001", "n1:7002", "n1:7003", "n2:7000"]),
+                                      ("n1", "-N1 -n2", ["n1:7000"], ["n1:7001"])]:
+        said = slurm.run(f"srun -w '{nodes}' {shape} --output={tmp_path}/%t{shape[-1]}.json {trainer} config show "
+                         "--json --cluster=slurm --base_port=7000")
         shown = [json.loads(path.read_text())["keys"] for path in tmp_path.glob(f"?{shape[-1]}.json")]
         roles = sorted((keys["cluster.job_name"]["value"], keys["cluster.task_index"]["value"]) for keys in shown)
         assert roles == [("ps", 0), *(("worker", i) for i in range(len(workers)))], said

@@ -3,22 +3,26 @@
 import array
 import json
 import shutil
+import shlex
 import signal
 import struct
+import subprocess
 
 import pytest
 
 from clusters import Cluster
 from ports import free_ports
-from runs import SMALL, checkpoints, newest, same_tensors, tensors, train, wait_for
+from runs import SMALL, SMALL_DATA, checkpoints, merged, newest, same_tensors, tensors, train, wait_for
+from test_docs import parts
 from test_observe import get, is_as_documented
 
 ROUNDS = ("--issync=1", "--min_workers=1", "--lease_secs=30")
+SMALL_MESSAGES = ("--wire_dtype=int8", "--wire_top=0.02")
 
 
 def in_one_process(trainer, folder, clients, *flags):
-    """The newest checkpoint of one process that plays all workers."""
-    train(trainer, *SMALL, *flags, f"--clients={clients}", "--train_dir=played", cwd=folder)
+    """The newest checkpoint of one process that plays all workers, some of them at a time."""
+    train(trainer, *SMALL, *flags, f"--clients={clients}", "--num_threads=2", "--train_dir=played", cwd=folder)
     return newest(folder / "played")
 
 
@@ -65,6 +69,25 @@ def test_rounds_of_some_give_the_bits_of_one_process_that_plays_them(trainer, tm
         kept, alike = checkpoints(tmp_path / "kept"), checkpoints(played.parent)
         assert sorted(kept) == sorted(alike) == list(range(1, 13))
         assert all(same_tensors(kept[step], alike[step]) == [] for step in kept)
+
+
+@pytest.mark.parametrize("workers, flags", [
+    (3, ("--wire_dtype=int8", "--local_steps=5", "--aggregate=median", "--clip_difference_norm=0.5")),
+    (3, (*SMALL_MESSAGES, "--local_epochs=1", "--data_sharding=disjoint", "--optimizer=adam", "--ema_decay=0.9",
+         "--outer_optimizer=momentum")),
+    (4, ("--wire_dtype=bfloat16", "--wire_top=0.1", "--local_steps=4", "--participation=0.5", "--min_workers=4")),
+])
+def test_small_messages_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path, workers, flags):
+    """Both ways, with what each worker has left behind, and what those knew who were not asked."""
+    flags = ("--train_steps=8", "--learning_rate=0.02", "--validate_steps=3", *flags)
+    with Cluster(trainer, tmp_path, workers=workers,
+                 flags=(*ROUNDS, f"--min_replicas={workers}", *flags, "--train_dir=kept")) as cluster:
+        cluster.start_all()
+        cluster.wait_all(90)
+        played = in_one_process(trainer, tmp_path, workers, *flags)
+        assert same_tensors(newest(tmp_path / "kept"), played) == []
+    whole = in_one_process(trainer, tmp_path / "kept", workers, *flags, "--wire_dtype=float32", "--wire_top=1")
+    assert same_tensors(whole, played), "small messages are not what large ones are"
 
 
 def test_a_box_that_stands_still_costs_nothing(trainer, tmp_path):
@@ -138,13 +161,35 @@ def test_kills_cost_no_more_than_a_round(trainer, tmp_path):
         assert same_tensors(newest(tmp_path / "kept"), played) == []
 
 
-def test_a_played_fleet_resumes_where_it_was(trainer, tmp_path):
+@pytest.mark.parametrize("flags", [(), SMALL_MESSAGES])
+def test_a_played_fleet_resumes_where_it_was(trainer, tmp_path, flags):
     flags = ("--clients=12", "--participation=0.3", "--partition=dirichlet:0.5", "--local_epochs=1",
-             "--outer_optimizer=adam", "--ema_decay=0.9")
+             "--outer_optimizer=adam", "--ema_decay=0.9", *flags)
     train(trainer, *SMALL, *flags, "--train_steps=20", "--train_dir=whole", cwd=tmp_path)
     for steps in (7, 20):
         train(trainer, *SMALL, *flags, f"--train_steps={steps}", "--train_dir=halves", cwd=tmp_path)
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "halves")) == []
+
+
+@pytest.mark.parametrize("flags", [
+    ("--partition=dirichlet:0.3", "--local_epochs=1", "--ema_decay=0.9", "--dropout=0.3"),
+    ("--local_steps=3", "--optimizer=adam", "--aggregate=trimmed_mean", *SMALL_MESSAGES),
+])
+def test_a_played_fleet_has_the_same_bits_with_any_number_of_threads(trainer, tmp_path, flags):
+    """Clients are played side by side; with more threads than clients they share each step."""
+    runs = {threads: tmp_path / f"threads{threads}" for threads in (1, 2, 5, 6)}
+    for threads, folder in runs.items():
+        train(trainer, *SMALL, *flags, "--clients=10", "--participation=0.5", "--train_steps=6",
+              f"--num_threads={threads}", f"--train_dir={folder}", cwd=tmp_path)
+    assert all(same_tensors(newest(runs[1]), newest(folder)) == [] for folder in runs.values())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_round_that_diverges_is_given_up(run, threads):
+    flags = (*SMALL, "--clients=9", "--local_steps=20", "--learning_rate=1e30", "--train_steps=5", "--train_dir=",
+             f"--num_threads={threads}")
+    result = run(*merged(flags), status=1)
+    assert "loss is" in result.stderr and "lower --learning_rate" in result.stderr
 
 
 @pytest.mark.parametrize("flags, words", [
@@ -257,6 +302,38 @@ def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer,
         write_table(tmp_path / "data0" / "train.csv", 333, 20, ["red", "green", "black"])
 
 
+@pytest.mark.parametrize("changed", [False, True], ids=["the same rows", "other rows"])
+def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, changed):
+    """ps 0 and the chief are lost at once, and with them how rows become inputs. The other workers say again what is
+    in theirs: so the chief's makes the same of all rows again; of other rows other inputs, which all go over to."""
+    for index, colours in enumerate((["red", "green"], ["blue", "green"], ["green", "red", "blue"])):
+        (tmp_path / f"data{index}").mkdir()
+        write_table(tmp_path / f"data{index}" / "train.csv", 100, 20 * index, colours)
+    flags = (*ROUNDS, "--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2",
+             "--validation_size=0", "--data_sharding=own", "--local_steps=4", "--lease_secs=9", "--min_workers=3",
+             "--train_steps=1000000000", "--log_steps=1")
+
+    def steps(name):
+        return len(cluster.events(name, "step"))
+
+    with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
+        for name in ("ps 0", "worker 0", "worker 1", "worker 2"):
+            cluster.start(name, f"--data_dir=data{name.split()[1]}")
+        wait_for(lambda: all(steps(f"worker {i}") > 2 for i in range(3)), "steps of all", 60)
+        cluster.kill("ps 0")
+        cluster.kill("worker 0")
+        if changed:
+            write_table(tmp_path / "data0" / "train.csv", 100, 500, ["red", "green"])
+        before = [steps(f"worker {i}") for i in (1, 2)]
+        cluster.start("ps 0", "--data_dir=data0")
+        cluster.start("worker 0", "--data_dir=data0")
+        wait_for(lambda: steps("worker 0") > 2 and all(steps(f"worker {i}") > before[i - 1] + 2 for i in (1, 2)),
+                 "steps of all, again", 60)
+        for name in ("worker 1", "worker 2"):
+            assert "ps 0 is told again what is in the rows here" in cluster.text(name)
+            assert ("starts again, to encode them by that" in cluster.text(name)) == changed
+
+
 def test_workers_validate_on_their_own_rows(trainer, tmp_path):
     """All find the same where their rows are the same: so the sum is what the chief finds alone, but of more rows.
     Worker 2's rows say the opposite: it is named as the worst."""
@@ -307,6 +384,64 @@ def test_workers_validate_on_their_own_rows(trainer, tmp_path):
     assert found["odd"][-1]["validation_accuracy"] == pytest.approx(right, abs=1e-6)
 
 
+def join_idx(folder, parts):
+    """The files of several folders as one, in their order."""
+    for name, head in (("images-idx3", 16), ("labels-idx1", 8)):
+        contents = [(part / f"train-{name}-ubyte").read_bytes() for part in parts]
+        count = sum(struct.unpack(">I", content[4:8])[0] for content in contents)
+        whole = contents[0][:4] + struct.pack(">I", count) + contents[0][8:head]
+        (folder / f"train-{name}-ubyte").write_bytes(whole + b"".join(content[head:] for content in contents))
+
+
+@pytest.mark.parametrize("flags", [(), ("--participation=0.5", "--min_workers=4", *SMALL_MESSAGES)])
+def test_own_rows_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path, flags):
+    """Each client holds rows of its own out, and those of a round validate on them: as the workers of a cluster, whose
+    folders have what the clients' parts are."""
+    folders = [tmp_path / f"data{index}" for index in range(4)]
+    (tmp_path / "all").mkdir()
+    for index, folder in enumerate([*folders, tmp_path / "all"]):
+        folder.mkdir(exist_ok=True)
+        write_idx(folder, "train", [(index + i) % 4 + 2 * index for i in range(120)])
+        write_idx(folder, "t10k", list(range(10)) * 5)
+    join_idx(tmp_path / "all", folders)
+    flags = ("--data_source=idx", "--data_sharding=own", "--local_steps=6", "--batch_size=10", "--layers=784,16,10",
+             "--learning_rate=0.1", "--train_steps=12", "--validation_size=20", "--validate_steps=3", *flags)
+    with Cluster(trainer, tmp_path, workers=4,
+                 flags=(*ROUNDS, "--min_replicas=4", *flags, "--train_dir=kept")) as cluster:
+        cluster.start("ps 0", "--data_dir=data0")
+        for index in range(4):
+            cluster.start(f"worker {index}", f"--data_dir=data{index}")
+        cluster.wait_all(90)
+        real = cluster.events("worker 0", "validation")
+    played = train(trainer, *SMALL, *flags, "--clients=4", "--partition=order", "--data_dir=all",
+                   "--train_dir=played", cwd=tmp_path).named("validation")
+    assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "played")) == []
+    assert [event["global_step"] for event in played] == [3, 6, 9, 12]
+    known = ("global_step", "validation_accuracy", "validation_examples", "validators", "validators_missing",
+             "worst_tenth", "best_score")
+    for one, other in zip(real, played, strict=True):
+        assert {key: one.get(key) for key in known} == {key: other.get(key) for key in known}
+        assert one["validation_loss"] == pytest.approx(other["validation_loss"], abs=1e-12)
+        assert len(one["worst_tenth"]) == 1 and one["validation_examples"] == 20 * one["validators"]
+
+
+def test_clients_hold_out_rows_of_tables(trainer, tmp_path):
+    """Parts of any size; whoever has too few to hold some out is named."""
+    write_table(tmp_path / "train.csv", 500, 20, ["red", "green", "blue"])
+    flags = ("--data_source=table", "--target=class", "--data_dir=.", "--batch_size=10", "--layers=5,8,2",
+             "--data_sharding=own", "--local_steps=4", "--clients=7", "--validate_steps=5", "--train_steps=10",
+             "--optimizer=adam")
+    found = train(trainer, *SMALL, *flags, "--partition=dirichlet:1", "--validation_size=auto",
+                  cwd=tmp_path).named("validation")
+    assert [event["validators"] for event in found] == [7, 7] and 0 < found[0]["validation_roc_auc"] <= 1
+    assert sum(each["examples"] for each in found[0]["worst_tenth"]) < found[0]["validation_examples"] < 70
+    alone = train(trainer, *SMALL, *flags, "--partition=iid", "--validation_size=5", "--validate_by=chief",
+                  cwd=tmp_path).named("validation")
+    assert "validators" not in alone[0]
+    refused = train(trainer, *SMALL, *flags, "--partition=iid", "--validation_size=70", cwd=tmp_path, status=1)
+    assert "would leave it none to train on" in refused.stdout
+
+
 def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
     for index in range(2):
         (tmp_path / f"data{index}").mkdir()
@@ -318,9 +453,6 @@ def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
             cluster.start(name, f"--data_dir=data{name.split()[1]}")
         cluster.wait("worker 0", status=1)
         assert "column colour has texts on some workers" in cluster.text("worker 0")
-
-
-SMALL_MESSAGES = ("--wire_dtype=int8", "--wire_top=0.02")
 
 
 @pytest.mark.parametrize("flags", [
@@ -396,7 +528,53 @@ def test_a_round_of_some_is_told_what_they_missed(trainer, tmp_path):
     assert told < 4 * (3 + 2) * floats + rounds * 3 * 0.1 * floats, told
 
 
-@pytest.mark.parametrize("flag, word", [("--wire_dtype=int8", "wire_dtype"), ("--wire_top=0.1", "wire_top")])
-def test_clients_have_no_wire(run, flag, word):
-    result = run("--clients=3", "--local_steps=2", flag, status=2)
-    assert f"so {word} has no effect" in result.stdout + result.stderr
+def test_clients_do_not_round_to_halves(run):
+    result = run("--clients=3", "--local_steps=2", "--wire_dtype=bfloat16", status=2)
+    assert "use int8, or wire_top" in result.stdout + result.stderr
+
+
+def documented(word):
+    """The commands of the one block of the document that has this word, with lines that go on put together."""
+    (found,) = [block for block in parts("docs/edge-fleet.md")[0] if any(word in line for line in block)]
+    return "\n".join(found).replace("\\\n", " ")
+
+
+@pytest.mark.parametrize("word, said", [("--participation=0.1", "validation"), ("--partition=shards:2", "worst tenth")])
+def test_a_desk_simulation_runs_as_documented(trainer, tmp_path, word, said):
+    (command,) = documented(word).splitlines()
+    assert command.startswith("trainer ")
+    result = subprocess.run([trainer, *shlex.split(command)[1:], *SMALL_DATA[:3], "--num_threads=1", "--progress=0"],
+                            cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0 and said in result.stdout, result.stdout + result.stderr
+
+
+def test_a_fleet_runs_as_documented(trainer, tmp_path):
+    """Its machines are folders, each with data of its own."""
+    block = documented("--job_name=ps")
+    ports = free_ports(4)
+    for name, port in zip("hub a b c".split(), ports):
+        block = block.replace(f"{name}:2222", f"127.0.0.1:{port}")
+    settings = [line for line in block.splitlines() if not line.startswith("trainer ")]
+    commands = [line.partition("#")[0].strip() for line in block.splitlines() if line.startswith("trainer ")]
+    commands.append(commands[-1].replace("--task_index=1", "--task_index=2"))  # "and 2 on c"
+    subprocess.run([trainer, "keygen", f"--out={tmp_path / 'fleet.key'}"], check=True, capture_output=True, timeout=20)
+    members = []
+    try:
+        for index, command in enumerate(commands):
+            machine = tmp_path / f"machine{index}"
+            (machine / "data").mkdir(parents=True)
+            shutil.copy(tmp_path / "fleet.key", machine)
+            write_idx(machine / "data", "train", [(index + i) % 5 for i in range(150)])
+            write_idx(machine / "data", "t10k", list(range(5)) * 10)
+            command = command.replace("=/data", "=data").replace("=/model", "=model")
+            script = "\n".join([*settings, f"exec {command.replace('trainer', shlex.quote(str(trainer)), 1)}"])
+            members.append(subprocess.Popen(["bash", "-c", script], cwd=machine, stdout=subprocess.PIPE,
+                                            stderr=subprocess.STDOUT, text=True))
+        for member in members:
+            text, _ = member.communicate(timeout=120)
+            assert member.returncode == 0, text
+    finally:
+        for member in members:
+            member.kill()
+            member.wait()
+    assert max(checkpoints(tmp_path / "machine1" / "model")) == 200

@@ -31,6 +31,15 @@ def test_a_worker_that_is_not_listed_joins_and_goes(trainer, tmp_path, mode):
         wait_for(lambda: cluster.status()[1]["ps 0"]["global_step"] > before + 10, "steps without worker 7")
 
 
+def test_who_asks_need_not_know_how_many_may_be_there(trainer, tmp_path):
+    flags = ("--elastic=1", "--elastic_workers=16000", "--train_steps=1000000", "--lease_secs=5")
+    with Cluster(trainer, tmp_path, workers=1, flags=flags) as cluster:
+        cluster.start_all()
+        cluster.start("worker 15000")
+        wait_for(lambda: (cluster.status()[1].get("worker 15000", {}).get("local_step") or 0) > 5, "its steps", 30)
+        assert set(cluster.status()[1]) == {"ps 0", "worker 0", "worker 15000"}
+
+
 def test_otherwise_they_are_refused(run):
     hosts = ("--job_name=worker", "--ps_hosts=a:1", "--worker_hosts=b:1,c:1")
     assert "must be from 0 to 1" in run(*hosts, "--task_index=2", status=2).stderr

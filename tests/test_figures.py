@@ -94,6 +94,19 @@ def test_a_meter_counts_between_two_looks(figures):
     assert meter.processors(100) == 1.0  # no more than it saw
 
 
+def test_what_a_look_takes_is_nobodys(figures):
+    """A fake clock, on which looks at the processes take ten seconds each."""
+    now = [0.0]
+
+    def processor():
+        now[0] += 10
+        return 1.0
+
+    with figures.Meter(clock=lambda: now[0], processor=processor) as meter:
+        now[0] += 2
+    assert meter.took().clock == 2
+
+
 def test_processor_time_of_orphans_counts(figures):
     """What a shell leaves behind when it ends. It holds the pipe, and so is waited for."""
     code = "import time\nwhile time.process_time() < 0.5: pass"

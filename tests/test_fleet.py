@@ -149,10 +149,12 @@ def test_status_answers_at_once_while_training(trainer, tmp_path):
 
 
 def test_memory_of_a_ps_is_known_beforehand(trainer, tmp_path):
-    """256 workers, each with its connection and its stage: the ps tells at its start what they will take."""
+    """256 workers, each with its connection and its stage, which all wait for each step at once: the ps tells at its
+    start what they will take."""
     load = ROOT / "build/bench/ps_load"
     with Cluster(trainer, tmp_path, workers=256) as cluster:
-        flags = ("--layers=784,16,10", "--train_steps=0", "--learning_rate=0.01", "--fleet_key=fleet.key")
+        flags = ("--layers=784,16,10", "--train_steps=0", "--learning_rate=0.01", "--fleet_key=fleet.key",
+                 "--issync=1", "--min_workers=256")
         cluster.flags = list(flags)
         ps = cluster.start("ps 0")
         cluster.until("ps 0", lambda text: "listens on port" in text, "the line about listening")
@@ -161,7 +163,6 @@ def test_memory_of_a_ps_is_known_beforehand(trainer, tmp_path):
         assert measured.returncode == 0, measured.stderr
         found = json.loads(measured.stdout)
         assert found["failed"] == 0 and found["workers"] == 256
-        # Told is what synchronous steps take, where all wait at once. Here those who are served share threads' buffers.
-        assert found["ps_predicted_bytes"] * 0.3 < found["ps_peak_bytes"] < found["ps_predicted_bytes"] * 1.05, found
+        assert found["ps_predicted_bytes"] * 0.8 < found["ps_peak_bytes"] < found["ps_predicted_bytes"] * 1.05, found
         told = f"about {found['ps_predicted_bytes'] / 2**20:.1f} MiB once all workers are connected"
         assert told in cluster.text("ps 0"), (told, cluster.text("ps 0"))

@@ -12,12 +12,15 @@ import subprocess
 import zlib
 
 import numpy
+import onnxruntime
 import pytest
 from PIL import Image
+from safetensors import safe_open
 from tfrecord import example_pb2
 from tfrecord.reader import tfrecord_loader
 
 from runs import newest, run, same_tensors, seed_of_tests, train
+from served import Served
 from tfrecord_files import example, frame, write
 
 NAMES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
@@ -273,6 +276,55 @@ def test_pictures_of_any_size_and_class_name(trainer, digits, tmp_path):
     assert {(i.tobytes(), l) for i,
             l in zip(back_images, back_labels)} == {(i.tobytes(), l) for i, l in zip(images, labels)}
     assert len(set(back_labels[:60])) == 10
+
+
+def write_classes(folder, digits, parts):
+    """Digits in folders of other names: {part: {name: digit}}."""
+    _, images, labels, _, _ = digits
+    for part, classes in parts.items():
+        for name, digit in classes.items():
+            (folder / part / name).mkdir(parents=True)
+            for i in numpy.flatnonzero(labels == digit)[:20]:
+                Image.fromarray(images[i]).save(folder / part / name / f"scan-{i}.png")
+
+
+def test_names_of_classes_go_with_the_model(trainer, digits, tmp_path):
+    """The test set lacks a class, which must not move the labels of those behind it; and whoever asks the model hears
+    names."""
+    names = ["Käse & \"Brot\"", "ones", "seven"]
+    parts = {"train": dict(zip(names, (0, 1, 7))), "test": {"ones": 1, "seven": 7}}
+    write_classes(tmp_path / "p", digits, parts)
+    done = train(trainer, "--data_dir=p", "--layers=784,30,3", "--optimizer=adam", "--learning_rate=0.01",
+                 "--batch_size=20", "--epochs=60", "--train_dir=t", cwd=tmp_path)
+    assert done.events[-1]["test_accuracy"] > 0.9
+    pictures = [next((tmp_path / "p/train" / name).iterdir()) for name in names]
+    told = run(trainer, "predict", "t", *pictures, cwd=tmp_path).stdout.splitlines()
+    assert [line.split(": ")[1].startswith(name + " (") for line, name in zip(told, names)] == [True] * 3
+    events = run(trainer, "predict", "t", "--json", "--top_k=1", *pictures, cwd=tmp_path).events
+    assert [(event["class"], event["label"], event["top"][0]["label"]) for event in events] == [
+        (label, name, name) for label, name in enumerate(names)]
+    with Served(trainer, "t", cwd=tmp_path) as served:
+        answer = served.post("/predict", pictures[0].read_bytes(), content_type="image/png")
+        assert (answer["class"], answer["label"]) == (0, names[0])
+    for form in ("onnx", "safetensors"):
+        run(trainer, "export", "t", f"--out=m.{form}", cwd=tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == names
+    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
+        assert json.loads(file.metadata()["class_names"]) == names
+
+
+def test_labels_must_go_on_to_mean_the_same(trainer, digits, tmp_path):
+    flags = ["--data_dir=p", "--layers=784,3", "--batch_size=20", "--train_dir=t"]
+    write_classes(tmp_path / "p", digits, {part: {"b": 0, "c": 1} for part in ("train", "test")})
+    train(trainer, *flags, "--train_steps=2", cwd=tmp_path)
+    (tmp_path / "p/test/new").mkdir()
+    told = run(trainer, *flags, "--train_steps=4", cwd=tmp_path, status=1).stderr
+    assert "p/test/new: is of a class that p/train has not" in told
+    write_classes(tmp_path / "p", digits, {"train": {"a": 7}})
+    shutil.rmtree(tmp_path / "p/test/new")
+    told = run(trainer, *flags, "--train_steps=4", cwd=tmp_path, status=1).stderr
+    assert 'its classes are ["b","c"], and the data\'s folders ["a","b","c"]' in told
 
 
 def test_pictures_are_scaled_to_the_model(trainer, digits, tmp_path):

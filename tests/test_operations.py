@@ -4,6 +4,8 @@ import pathlib
 import re
 import shutil
 import subprocess
+import time
+import urllib.request
 
 import pytest
 
@@ -11,7 +13,8 @@ import programs
 from clusters import Cluster
 from conftest import ROOT
 from fleets import OpenFleet, text_of
-from runs import checkpoints, wait_for
+from ports import free_ports
+from runs import ENDLESS, checkpoints, wait_for
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 BY_HAND = "not run by a test"
@@ -30,11 +33,17 @@ RUN_BY = {
     "openssl rand -hex 32": "test_observe.py",
     "trainer top": "test_top.py",
     "trainer dashboard": "test_page.py",
+    "systemctl status": "test_systemd_unit.py::test_the_unit_under_systemd",
     "rollout revert": "test_operations.py::test_upgrade_and_rollback",
     "-checkend": "test_operations.py::test_keys",
     "cp -a run backup": "test_operations.py::test_backup_and_recovery",
     "cp -a backup run": "test_operations.py::test_backup_and_recovery",
 }
+
+
+# Of commands within the text, those of other programs; what is not here says in its section that no test runs it.
+OTHERS = re.compile(r"(apt|tar|podman|docker|systemd-\w+|systemctl|journalctl|ssh|kubectl|nomad) ")
+RUN_WITHIN = {"tar -xf": "test_dist.py::test_the_archive"}
 
 
 def blocks():
@@ -55,9 +64,27 @@ def test_every_block_is_run_by_a_test_or_says_that_it_is_not():
         for line in block.splitlines():
             assert not re.match("kubectl|nomad|journalctl", line) or BY_HAND in line, line
         for claim in claims:
-            file, _, function = claim.partition("::")
-            assert (names / file).exists(), claim
-            assert not function or f"def {function}(" in (names / file).read_text(), claim
+            is_there(names, claim)
+
+
+def is_there(names, claim):
+    file, _, function = claim.partition("::")
+    assert (names / file).exists(), claim
+    assert not function or f"def {function}(" in (names / file).read_text(), claim
+
+
+def test_every_command_in_the_text_is_run_by_a_test_or_its_section_says_that_it_is_not():
+    names = pathlib.Path(__file__).parent
+    prose = re.sub("^    .*\n", "", TEXT, flags=re.M)
+    found = 0
+    for section in re.split("^## ", prose, flags=re.M):
+        for command in (span for span in re.findall("`([^`]+)`", section) if OTHERS.match(span)):
+            claims = [test for word, test in RUN_WITHIN.items() if command.startswith(word)]
+            assert claims or BY_HAND in section.replace("\n", " "), command
+            found += 1
+            for claim in claims:
+                is_there(names, claim)
+    assert found >= 5
 
 
 def shell(commands, folder):
@@ -177,5 +204,65 @@ def test_a_ps_takes_as_much_memory_as_the_table_says(trainer, tmp_path):
             cluster.start("ps 0")
             cluster.until("ps 0", lambda text: "takes about" in text, "its needs")
             assert f"takes about {memory} MiB once all workers are connected" in cluster.text("ps 0"), layers
-        widths = list(map(int, layers.split(",")))
-        assert int(parameters.replace(",", "")) == sum((a + 1) * b for a, b in zip(widths, widths[1:]))
+        assert int(parameters.replace(",", "")) == count_parameters(layers)
+        slots = {"sgd": 0, "adam": 2}[optimizer]
+        model = 4 * count_parameters(layers) / 2**20
+        by_rule = 3 + 2 * model * (1 + slots) + int(workers) * (model + 0.6)
+        assert abs(float(memory) / by_rule - 1) < 0.1, (layers, memory, by_rule)
+
+
+def count_parameters(layers):
+    widths = list(map(int, layers.split(",")))
+    return sum((a + 1) * b for a, b in zip(widths, widths[1:]))
+
+
+def numbers_of(port):
+    """What a member's metrics say, of those that have one value."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+            if "{" not in name}
+
+
+class Exchange:
+    """What a step of one worker costs a ps: MB that come, MB that go, ms of processor; and its memory at most, in MiB.
+    Of so many steps at least."""
+
+    def __init__(self, trainer, folder, layers, wire_dtype, steps):
+        (port,) = free_ports(1)
+        flags = (f"--layers={layers}", f"--wire_dtype={wire_dtype}", *ENDLESS, "--batch_size=100",
+                 "--learning_rate=0.01", "--log_steps=1")
+        with Cluster(trainer, folder, workers=1, flags=flags) as cluster:
+            cluster.start("ps 0", f"--http=127.0.0.1:{port}")
+            cluster.start("worker 0")
+            cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps", 60)
+            pushes = "trainer_pushes_applied_total"
+            wait_for(lambda: numbers_of(port).get(pushes, 0) >= 5, "steps", 60)
+            before = after = numbers_of(port)
+            while after[pushes] < before[pushes] + steps:
+                assert cluster.members["worker 0"].poll() is None, cluster.text("worker 0")
+                time.sleep(0.1)
+                after = numbers_of(port)
+            status = pathlib.Path(f"/proc/{cluster.members['ps 0'].pid}/status").read_text()
+        made = after[pushes] - before[pushes]
+        self.came, self.went, self.processor = (
+            (after[name] - before[name]) / made for name in
+            ("trainer_received_bytes_total", "trainer_sent_bytes_total", "process_cpu_seconds_total"))
+        self.came, self.went, self.processor = self.came / 1e6, self.went / 1e6, self.processor * 1e3
+        self.memory = int(re.search(r"VmHWM:\s*(\d+)", status)[1]) / 1024
+
+
+def test_a_step_takes_as_much_of_network_and_processor_as_the_table_says(trainer, tmp_path, full):
+    """What small messages answer depends on how much has changed; the processor's time is another on each machine, and
+    on a busy one."""
+    rows = re.findall(r"^\| ([\d,]+) \| (\w+) \| ([\d.]+) MB \| ([\d.]+) MB \| ([\d.]+) ms \|", TEXT, re.M)
+    assert len(rows) == 12
+    for number, (layers, wire_dtype, came, went, processor) in enumerate(rows):
+        if count_parameters(layers) > (10000000 if full else 100000):
+            continue
+        found = Exchange(trainer, tmp_path / str(number), layers, wire_dtype, steps=60)
+        assert abs(found.came / float(came) - 1) < 0.1, (layers, wire_dtype, vars(found))
+        assert abs(found.went / float(went) - 1) < (0.1 if wire_dtype == "float32" else 0.3), vars(found)
+        assert found.processor < 5 * float(processor), vars(found)
+        rule = 3 + 4 * count_parameters(layers) * 3 / 2**20 + 0.6
+        assert rule / 2 < found.memory < 1.2 * rule, (rule, vars(found))

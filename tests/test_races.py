@@ -46,17 +46,19 @@ def start_again(fleet, name):
     fleet.start(name, *([] if name in ("worker 0", "ps 0", "ps 1") else ["--train_dir="]))
 
 
-@pytest.mark.parametrize("cluster, data", [
-    ({"pipeline_depth": 2, "wire_dtype": "bfloat16"}, {"data_sharding": "chief"}),
-    ({"max_staleness": 3}, {}),
-    ({"issync": True}, {"data_sharding": "chief"}),
-    ({"issync": True, "replicas_to_aggregate": 2}, {}),
-], ids=["pipelined", "stale", "sync", "backups"])
-def test_no_thread_races_with_another(racing, tmp_path, cluster, data):
+@pytest.mark.parametrize("cluster, data, train", [
+    ({"pipeline_depth": 2, "wire_dtype": "bfloat16"}, {"data_sharding": "chief"}, {}),
+    ({"max_staleness": 3}, {}, {}),
+    ({"issync": True}, {"data_sharding": "chief"}, {}),
+    ({"issync": True, "replicas_to_aggregate": 2}, {}, {}),
+    ({}, {}, {"local_steps": 2, "buffer_size": 2}),
+    ({"issync": True, "wire_dtype": "int8", "wire_top": 0.1}, {}, {"local_steps": 2}),
+], ids=["pipelined", "stale", "sync", "backups", "buffered rounds", "told rounds"])
+def test_no_thread_races_with_another(racing, tmp_path, cluster, data, train):
     """Members are killed, frozen and started again, and a rate and an optimizer rolled out, while steps are saved."""
     keys = {"lease_secs": 5, "recovery_wait_secs": 1, **cluster}
     with OpenFleet(racing, tmp_path / "fleet", ps=2, workers=3, cluster=keys, data={"validation_size": 100, **data},
-                   train={"batch_size": 20, "num_threads": 2}, model={"layers": [784, 8, 10]},
+                   train={"batch_size": 20, "num_threads": 2, **train}, model={"layers": [784, 8, 10]},
                    output={"log_steps": 5, "save_steps": 20, "save_model_secs": 1}) as fleet:
         for name in ("ps 0", "ps 1", "worker 0"):
             fleet.start(name)

@@ -4,11 +4,8 @@
 is killed comes back.
 """
 
-import json
 import os
 import re
-import pathlib
-import signal
 import subprocess
 import time
 
@@ -16,118 +13,13 @@ import pytest
 
 import programs
 import protocol
-from fleets import OpenFleet, make_digits, supervise, text_of
-from relay import Relay
+from fleets import make_digits, text_of
+from trials import Trial, bring, settle
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 
 # A hundred members take all of the machine, and others would wait too long for it.
 pytestmark = pytest.mark.alone if FULL else pytest.mark.xdist_group("fleet")
-
-TIMEOUT_S = 180  # on two busy cores, with 100 members
-
-
-class Trial(OpenFleet):
-    """ps 0 behind a relay, as seen by all."""
-
-    def __init__(self, trainer, folder, members):
-        ps = 2 if members < 40 else 3
-        super().__init__(trainer, folder, ps=ps, workers=members - ps)
-        port = self.ps_hosts[0].split(":")[1]
-        self.ps_hosts[0] = f"127.0.0.2:{port}"
-        self.relay = Relay(int(port))
-        self.version = 1
-        self.config["cluster"].update(ps_hosts=self.ps_hosts, lease_secs=10)
-        self.config["model"]["layers"] = [784, 8, 10]
-        self.config["train"].update(batch_size=20, max_steps_per_s=800 // members)
-        self.config["data"].update(synthetic_train=400, synthetic_test=100)
-        self.config["output"]["log_steps"] = 100
-        (self.folder / "config.json").write_text(json.dumps(self.config))
-
-    def __enter__(self):
-        self.relay.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *arguments):
-        super().__exit__(*arguments)
-        self.relay.__exit__()
-
-    def names(self):
-        return [*(f"ps {i}" for i in range(len(self.ps_hosts))),
-                *(f"worker {i}" for i in range(len(self.worker_hosts)))]
-
-    def start_and_train(self):
-        if len(self.names()) > 40:
-            self.leave_processors_to_others()
-        for name in self.names():
-            supervise(self, name, *(["--bind=127.0.0.1"] if name == "ps 0" else []))
-        self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps", TIMEOUT_S)
-        self.all_on(1)
-
-    def leave_processors_to_others(self):
-        """Workers but for worker 0 stand for machines that have some of their own: here they get what nobody else
-        wants."""
-        gently = self.folder / "gently"
-        gently.write_text(f'#!/bin/sh\nexec nice -n 19 "{self.trainer}" "$@"\n')
-        gently.chmod(0o755)
-        self.programs.update({f"worker {i}": gently for i in range(1, len(self.worker_hosts))})
-
-    def kill_child(self, name):
-        """The member itself; its parent brings it back."""
-        parent = self.members[name].pid
-        children = pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        for child in children:
-            os.kill(int(child), signal.SIGKILL)
-
-    def report(self):
-        """Versions by name, of those that are there, and who is missing."""
-        try:
-            members = self.status(timeout=60)[1]
-        except (subprocess.TimeoutExpired, AssertionError, json.JSONDecodeError):
-            return {}, self.names()
-        missing = [name for name, member in members.items() if member["missing"]
-                   or member["state"] not in ("training", "ready")]
-        return {name: member["config_version"] for name, member in members.items()}, missing
-
-    def all_on(self, version, timeout=TIMEOUT_S):
-        deadline = time.monotonic() + timeout
-        while True:
-            versions, missing = self.report()
-            if not missing and set(versions.values()) == {version}:
-                break
-            assert time.monotonic() < deadline, (version, versions, missing, text_of(self.rollout("status")))
-            time.sleep(0.5)
-
-    def one_version(self, *allowed):
-        """Waits until the whole fleet is on one of these, and returns which."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            versions, missing = self.report()
-            found = set(versions.values())
-            if not missing and len(found) == 1 and found <= set(allowed) and self.is_idle():
-                return found.pop()
-            assert time.monotonic() < deadline, (allowed, versions, missing, text_of(self.rollout("status")))
-            time.sleep(0.5)
-
-    def is_idle(self):
-        text = text_of(self.rollout("status"))
-        return any(text.startswith(start) or f"\n{start}" in text for start in
-                   ("no rollout since", *(f"version {v} is in force" for v in range(99)),
-                    *(f"version {v} was not rolled out" for v in range(99)), "went back from"))
-
-    def next(self, **sections):
-        self.version += 1
-        return self.candidate(self.version, **sections)
-
-    def begin(self, *arguments, **sections):
-        """An operator who waits, and the candidate's version."""
-        new = self.next(**sections)
-        operator = subprocess.Popen([self.trainer, "rollout", new, "--yes", *arguments, *self.job_flags()],
-                                    cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        return operator, self.version
-
-    def in_phase(self, text):
-        self.until("ps 0", lambda log: text in log, text, TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -135,22 +27,7 @@ def fleet(trainer, full, tmp_path_factory):
     members = int(os.environ.get("TRAINER_FLEET", 100 if full else 40))
     with Trial(trainer, tmp_path_factory.mktemp("fleet") / "north", members) as fleet:
         fleet.start_and_train()
-        fleet.good = 1
         yield fleet
-
-
-def settle(fleet, operator, version):
-    """What became of it: the fleet is on one version, everybody is there, and training goes on."""
-    output, _ = operator.communicate(timeout=TIMEOUT_S)
-    end = fleet.one_version(fleet.good, version)
-    assert (operator.returncode == 0) <= (end == version), output
-    fleet.good = end
-    # What is in force is what the next candidate is compared with.
-    if end == version:
-        fleet.config = json.loads((fleet.folder / f"new{version}.json").read_text())
-    fleet.goes_on(0, TIMEOUT_S)
-    assert fleet.alive()
-    return end == version, output
 
 
 def test_good_ones(fleet):
@@ -248,12 +125,6 @@ def test_keys_of_machines(fleet, full):
     make_digits(fleet)
     done, output = settle(fleet, *fleet.begin("--healthy_secs=1", cluster={"recovery_wait_secs": 0.7}))
     assert done, output
-
-
-def bring(fleet, path, *flags, **sections):
-    """What became of a new program. Without a bound on its speed, which on a busy machine depends on what else runs."""
-    usual = {"--healthy_secs": "0.5", "--least_speed": "0%"} | dict(flag.split("=") for flag in flags)
-    return settle(fleet, *fleet.begin(f"--binary={path}", *map("=".join, usual.items()), **sections))
 
 
 def test_a_program_for_all(fleet, trainer):

@@ -121,6 +121,7 @@ def test_the_unit_under_systemd(machine):
     assert machine.show("ps-0", "StatusText") == f"ps 0 listens on port {port}"
     assert machine.show("worker-1", "StatusText") == "worker 1 takes part"
     assert machine.show("worker-0", "SubState") == "running" and machine.show("worker-0", "WatchdogUSec") == "15s"
+    assert '"worker 1 takes part"' in machine.systemctl("status", "trainer@worker-1").stdout
     go_on(machine, "worker-0")
     # A member that stands still is killed and started again, and comes back in.
     machine.systemctl("kill", "--signal=STOP", "--kill-whom=main", "trainer@worker-1")

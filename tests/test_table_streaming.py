@@ -170,6 +170,14 @@ def test_workers_whose_rows_mean_something_else_are_refused(trainer, tmp_path):
         assert re.search(r"column a has centre -?[\d.e-]+ and scale [\d.]+ there, [\d.]+ and [\d.]+ here",
                          cluster.text("worker 2")), cluster.text("worker 2")
         cluster.until("worker 1", lambda text: '"step"' in text, "a step")
+        # So is a chief that is started again with other files, though there is no checkpoint to compare them with.
+        cluster.kill("worker 0")
+        cluster.start("worker 0", f"--data_dir={tmp_path / 'there'}")
+        cluster.wait("worker 0", status=1)
+        assert "the running model began with (there)" in cluster.text("worker 0")
+        assert "column a has centre" in cluster.text("worker 0")
+        cluster.start("worker 0", f"--data_dir={tmp_path / 'here'}")
+        cluster.until("worker 0", lambda text: '"step"' in text, "a step of the chief's")
         # So it is after a ps that was lost has come back.
         cluster.kill("ps 0")
         cluster.start("ps 0")

@@ -73,6 +73,7 @@ build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(add
 build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/operator/test_rollout: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
+build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
 build/san/tests/worker/remote/test_own_rows: \
@@ -97,10 +98,15 @@ requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request
 	http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)
 
+# A ps as a whole, which leaves when its test says.
+build/san/tests/ps/test_server: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
+
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_requests: link_with += $(serving_link) \
 	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
+build/san/tests/ps/server/test_glance: link_with += $(serving_link)
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)

@@ -212,6 +212,7 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
     assert(part != DATASET_VALIDATION);
     struct examples examples = {0};
     struct found found = {.is_there = false};
+    char training[DATA_MAX_PATH];
     bool done = false;
     memset(origin, 0, sizeof *origin);
     if (!choose_source(&found, &origin->source, part, config, error)) {
@@ -226,7 +227,8 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
         done = tfrecord_files_read(&examples, &config->data, part, overflow, error);
         break;
     case DATA_FOLDERS:
-        done = folders_read(&examples, found.folder, config->model.layers[0], overflow, error);
+        done = folders_find(training, config->data.data_dir, DATASET_TRAIN, error) &&
+               folders_read(&examples, found.folder, training, config->model.layers[0], overflow, error);
         break;
     case DATA_TABLE:
         error_set(error, "%s: is a table; only pictures can be read without a model", origin->images);
@@ -545,6 +547,13 @@ static struct overflow begin_overflow(const struct config *config)
                              .keep = held_out + DATASET_SAMPLE};
 }
 
+int dataset_held_out(const struct config *config, int count)
+{
+    struct overflow overflow = begin_overflow(config);
+    overflow_settle(&overflow, count);
+    return overflow.held_out;
+}
+
 /* What must hold of a table that has been read. */
 static bool check_table(const struct examples *whole, const struct overflow *overflow, const struct schema *schema,
                         const struct config *config, struct error *error)
@@ -672,7 +681,8 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
         return false;
     }
     split(dataset, &whole, overflow.held_out);
-    done = !overflow.source || stream_rest(dataset, &overflow, config, error);
+    done = (!overflow.source || stream_rest(dataset, &overflow, config, error)) &&
+           (origin.source != DATA_FOLDERS || folders_class_names(&dataset->class_names, origin.images, error));
     overflow_free(&overflow);
     if (!done) {
         dataset_free(dataset);
@@ -689,6 +699,7 @@ void dataset_free(struct dataset *dataset)
         schema_free(dataset->schema);
         free(dataset->schema);
     }
+    free(dataset->class_names);
     examples_free(&dataset->validation); /* the beginning of the memory of both */
     memset(dataset, 0, sizeof *dataset);
 }

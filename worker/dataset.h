@@ -29,6 +29,7 @@ struct dataset {
     struct examples sample;      /* the first images of train, DATASET_SAMPLE at least if so many are there; borrowed */
     struct examples validation;  /* lies before train, in the same memory; count 0 if none are held out */
     struct schema *schema;       /* how rows of a table become inputs; NULL: pictures */
+    char *class_names;           /* of folders of pictures, as JSON; NULL: labels are numbers */
     size_t bytes;                /* of memory, in all */
     char description[320];       /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
 };
@@ -47,6 +48,9 @@ struct dataset {
  */
 bool dataset_load(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error);
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
+
+/* How many of so many examples are held out. */
+int dataset_held_out(const struct config *config, int count);
 
 /*
  * A set without rows, whose preprocessing is known (as JSON): what its rows look like. Where the config gives layers,

@@ -7,6 +7,7 @@
 #include "base/cli/commands.h"
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/text/json.h"
 #include "base/threads.h"
 #include "cuda/client.h"
 #include "cuda/probe.h"
@@ -66,7 +67,7 @@ static void print_json(const struct gpu_list *list, const char *why)
         cJSON_AddStringToObject(item, "compute_capability", text);
         cJSON_AddNumberToObject(item, "multiprocessors", device->multiprocessors);
         cJSON_AddStringToObject(item, "uuid", device->uuid);
-        cJSON_AddItemToArray(devices, item);
+        json_append(devices, item);
     }
     if (why) {
         cJSON_AddStringToObject(root, "no_gpu", why);

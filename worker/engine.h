@@ -78,6 +78,13 @@ struct engine_table {
     int64_t (*global_step)(const struct engine *engine);
     void (*set_global_step)(struct engine *engine, int64_t global_step);
 
+    /*
+     * What is no part of a checkpoint, and yet of training that goes on from it with the same bits: kept beside the
+     * checkpoint of this step, and taken up again once that is restored. NULL: there is nothing.
+     */
+    void (*keep)(struct engine *engine, int64_t global_step);
+    bool (*recall)(struct engine *engine, int64_t global_step, struct error *error);
+
     /* One line for `version` and the log: kernels, threads, and why these. */
     void (*describe)(const struct engine *engine, char *text, size_t size);
     void (*destroy)(struct engine *engine);

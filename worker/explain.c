@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/random/sampler.h"
 #include "base/text/count.h"
+#include "base/text/json.h"
 #include "worker/data/table/schema.h"
 #include "worker/dataset.h"
 #include "worker/evaluate.h"
@@ -186,7 +187,7 @@ static void report_as_json(const struct explanation *self)
         cJSON_AddStringToObject(column, "column", self->columns[i].column->name);
         cJSON_AddNumberToObject(column, "importance", self->columns[i].mean);
         cJSON_AddNumberToObject(column, "spread", self->columns[i].spread);
-        cJSON_AddItemToArray(columns, column);
+        json_append(columns, column);
     }
     log_event("explanation", fields, NULL);
 }

@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
+#include "base/text/json.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/clients/clients.h"
 #include "worker/data/names.h"
@@ -54,7 +55,7 @@ static cJSON *array_of(const struct names *names)
 {
     cJSON *array = cJSON_CreateArray();
     for (int i = 0; array && i < names->count; i++) {
-        cJSON_AddItemToArray(array, cJSON_CreateString(names->items[i]));
+        json_append(array, cJSON_CreateString(names->items[i]));
     }
     return array;
 }
@@ -64,9 +65,9 @@ static bool write_ledger(const struct follow *follow, struct error *error)
     cJSON *root = cJSON_CreateObject();
     cJSON_AddNumberToObject(root, "round", (double)follow->round);
     cJSON_AddNumberToObject(root, "steps", (double)follow->steps);
-    cJSON_AddItemToObject(root, "now", array_of(&follow->now));
-    cJSON_AddItemToObject(root, "done", array_of(&follow->done));
-    cJSON_AddItemToObject(root, "refused", array_of(&follow->refused));
+    json_put(root, "now", array_of(&follow->now));
+    json_put(root, "done", array_of(&follow->done));
+    json_put(root, "refused", array_of(&follow->refused));
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     const bool done = text ? checked_write(follow->ledger, text, strlen(text), error)

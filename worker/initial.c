@@ -6,7 +6,9 @@
 
 #include "base/log.h"
 #include "ps/store/optimizer.h"
+#include "worker/data/folders/class_names.h"
 #include "worker/data/table/schema.h"
+#include "worker/dataset.h"
 #include "worker/export/trained.h"
 
 static bool take_over(const struct config *config, const struct model *model, float *values, char *source,
@@ -55,8 +57,17 @@ bool initial_state(const struct config *config, struct checkpoint_state *state, 
     return true;
 }
 
-void initial_record(struct checkpoint_info *info, const struct config *config, const struct schema *schema)
+bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error)
 {
+    const struct checkpoint_info *info = checkpoint_file_info(file);
+    return schema_check(checkpoint_path(file), info->preprocessing, dataset->schema, error) &&
+           class_names_check(checkpoint_path(file), info->class_names, dataset->class_names, error);
+}
+
+void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset)
+{
+    const struct schema *schema = dataset->schema;
+    info->class_names = dataset->class_names;
     info->seed = config->train.seed;
     info->fleet_version = config->fleet.version;
     info->preprocessing = schema ? schema->text : NULL;

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "ps/checkpoint/checkpoint.h"
 
-struct schema;
+struct dataset;
 
 /*
  * Fills state, created for config's model and optimizer, with where a new run begins. source: in words, for logs. Fails
@@ -18,7 +18,10 @@ struct schema;
 bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
                    struct error *error);
 
-/* What the checkpoints of a run say about it, whatever it was restored from. schema: borrowed; NULL: pictures. */
-void initial_record(struct checkpoint_info *info, const struct config *config, const struct schema *schema);
+/* Does a checkpoint go by the preprocessing and the classes of these data? */
+bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error);
+
+/* What the checkpoints of a run say about it, whatever it was restored from. Borrows from the data. */
+void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset);
 
 #endif

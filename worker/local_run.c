@@ -24,8 +24,10 @@ struct local_run {
     struct model model;
     struct engine_startup startup;
     char digest[CONFIG_DIGEST_HEX + 1];
-    struct clients_options clients; /* with rounds */
-    struct config inside;           /* with rounds: of the engine that the clients share; owns nothing */
+    struct clients_options clients; /* with rounds, as the next four */
+    struct clients_data data;
+    struct dataset seen;  /* by the chief; owns nothing */
+    struct config inside; /* of the engine that the clients share; owns nothing */
     struct training training;
     bool has_read;
 };
@@ -53,16 +55,31 @@ static bool create_engine(struct local_run *run, struct engine_options *options,
         options->streaming = dataset->streaming;
         return engine_choose(&training->engine, options, &run->startup, error);
     }
-    if (dataset->streaming) {
-        return error_set(error, "clients train on examples in memory, and these do not fit: raise data.memory_mb");
-    }
     options->like = &dataset->train;
     if (!engine_choose(&inside, options, &run->startup, error)) {
         return false;
     }
     options->config = &run->config;
-    options->train = &dataset->train;
-    return clients_engine_create(&training->engine, inside, options, &run->clients, error);
+    return clients_engine_create(&training->engine, inside, options, &run->clients, &run->data, error);
+}
+
+/* Among clients, if there are any. */
+static bool divide_data(struct local_run *run, struct error *error)
+{
+    struct training *training = &run->training;
+    const struct config *config = &run->config;
+    training->dataset = &run->dataset;
+    if (config_has_rounds(&config->train)) {
+        if (!clients_data_create(&run->data, &run->clients, &run->dataset, config, error)) {
+            return false;
+        }
+        run->seen = clients_dataset(&run->data, &run->dataset);
+        training->dataset = &run->seen;
+        training->validates_as_all = clients_hold_out(&run->clients, config) && config->train.ema_decay == 0 &&
+                                     config->output.validate_steps > 0 &&
+                                     config->train.validate_by != VALIDATE_BY_CHIEF;
+    }
+    return true;
 }
 
 static bool open_run(struct local_run *run, struct error *error)
@@ -85,7 +102,9 @@ static bool open_run(struct local_run *run, struct error *error)
     }
     training->config = &run->config;
     training->model = &run->model;
-    training->dataset = &run->dataset;
+    if (!divide_data(run, error)) {
+        return false;
+    }
     training->test = &run->test;
     training->digest = run->digest;
     training->sharers = clients_divide_data(&run->clients, &run->config) ? run->clients.count : 1;
@@ -118,6 +137,7 @@ int local_run(const struct config *config, const struct clients_options *clients
         (*engine)->table->destroy(*engine);
     }
     engine_startup_end(&run.startup);
+    clients_data_destroy(&run.data);
     examples_free(&run.test);
     dataset_free(&run.dataset);
     return status;

@@ -14,8 +14,8 @@
 #include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
 #include "ps/store/outer.h"
-#include "worker/data/table/schema.h"
 #include "worker/initial.h"
+#include "worker/clients/clients.h"
 #include "worker/kept_rows.h"
 #include "worker/report.h"
 
@@ -120,6 +120,9 @@ static void begin_to_save(struct local_updater *local, int targets)
     if (!state_is_sound(training) || !copy_state(local)) {
         return;
     }
+    if ((targets & CHECKPOINT_MODEL) && training->engine->table->keep) {
+        training->engine->table->keep(training->engine, training->global_step);
+    }
     free(local->kept_rows);
     local->kept_rows = kept_rows_tell(training->config, training->dataset, training->test, &local->snapshot);
     local->info.kept_rows = local->kept_rows;
@@ -163,6 +166,17 @@ static void record(struct updater *updater, struct updater_record *record)
                                       .checkpoint_failed = local->checkpoint_failed,
                                       .last_checkpoint = has_checkpoint ? local->last_checkpoint : NULL,
                                       .last_checkpoint_step = has_checkpoint ? local->last_checkpoint_step : -1};
+}
+
+/* Where this process plays workers that validate on rows of their own. */
+static bool gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
+                   struct validators *validators)
+{
+    struct training *training = of(updater)->training;
+    (void)global_step;
+    return !training->validates_as_all || !isfinite(evaluation->loss) ||
+           clients_validate(training->engine, metric, evaluation, validators, &training->error) ||
+           training_fail(training);
 }
 
 static void finish(struct updater *updater)
@@ -213,8 +227,7 @@ static bool restore(struct local_updater *local, bool *restored)
     if (!file) {
         return true;
     }
-    if (!schema_check(checkpoint_path(file), checkpoint_file_info(file)->preprocessing, training->dataset->schema,
-                      &training->error)) {
+    if (!initial_fits(file, training->dataset, &training->error)) {
         checkpoint_close(file);
         return training_fail(training);
     }
@@ -243,10 +256,14 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!restored && !put_initial_state(local)) {
         return false;
     }
-    initial_record(&local->info, config, training->dataset->schema);
+    initial_record(&local->info, config, training->dataset);
     snprintf(local->info.config_digest, sizeof local->info.config_digest, "%s", training->digest);
     training->global_step = restored ? local->info.global_step : 0;
     training->engine->table->set_global_step(training->engine, training->global_step);
+    if (restored && training->engine->table->recall &&
+        !training->engine->table->recall(training->engine, training->global_step, &training->error)) {
+        return training_fail(training);
+    }
     supervisor_begin(&local->supervisor, &config->output, training->global_step, clock_monotonic_s());
     *start = (struct updater_start){.restored_from = restored ? local->last_checkpoint : NULL,
                                     .global_step = training->global_step,
@@ -322,6 +339,7 @@ static const struct updater_table local_table = {
     .save = save,
     .hold = hold,
     .release = release,
+    .gather = gather,
     .finish = finish,
     .record = record,
 };

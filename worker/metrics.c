@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool metric_rises(enum metric metric)
 {
@@ -107,15 +108,80 @@ double metrics_mcc(const int64_t *confusions, int classes)
 
 /* --- Scores --- */
 
-static int by_score(const void *a, const void *b)
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, RANK_BITS = 64, FEW = 24 };
+
+/* The higher the score, the lower its rank. */
+static uint64_t rank_of(const struct scored *scored)
 {
-    double left = ((const struct scored *)a)->score, right = ((const struct scored *)b)->score;
-    return left < right ? 1 : left > right ? -1 : 0;
+    uint64_t bits;
+    memcpy(&bits, &scored->score, sizeof bits);
+    return bits >> (RANK_BITS - 1) ? bits : ~bits & (UINT64_MAX >> 1);
+}
+
+static void sort_few(struct scored *scored, int count)
+{
+    for (int i = 1; i < count; i++) {
+        const struct scored moved = scored[i];
+        const uint64_t rank = rank_of(&moved);
+        int at = i;
+        for (; at > 0 && rank_of(&scored[at - 1]) > rank; at--) {
+            scored[at] = scored[at - 1];
+        }
+        scored[at] = moved;
+    }
+}
+
+static int digit_of(const struct scored *scored, int shift)
+{
+    return (int)(rank_of(scored) >> shift) & (DIGITS - 1);
+}
+
+/* Puts scores into the order of one digit of their ranks, in place; counts: of each digit. */
+static void sort_by_digit(struct scored *scored, int count, int shift, int counts[DIGITS])
+{
+    int next[DIGITS], end[DIGITS], at = 0;
+    memset(counts, 0, DIGITS * sizeof *counts);
+    for (int i = 0; i < count; i++) {
+        counts[digit_of(&scored[i], shift)]++;
+    }
+    for (int digit = 0; digit < DIGITS; digit++) {
+        next[digit] = at;
+        at += counts[digit];
+        end[digit] = at;
+    }
+    for (int digit = 0; digit < DIGITS; digit++) {
+        for (; next[digit] < end[digit]; next[digit]++) {
+            struct scored moved = scored[next[digit]];
+            for (int to; (to = digit_of(&moved, shift)) != digit;) {
+                struct scored *place = &scored[next[to]++];
+                const struct scored found = *place;
+                *place = moved;
+                moved = found;
+            }
+            scored[next[digit]] = moved;
+        }
+    }
+}
+
+/* By the digits from `shift` down: in time that grows with the count alone, and without a call for every comparison. */
+static void sort_from(struct scored *scored, int count, int shift)
+{
+    int counts[DIGITS];
+    if (count <= FEW) {
+        sort_few(scored, count);
+        return;
+    }
+    sort_by_digit(scored, count, shift, counts);
+    for (int digit = 0; digit < DIGITS && shift > 0; scored += counts[digit++]) {
+        if (counts[digit] > 1) {
+            sort_from(scored, counts[digit], shift - DIGIT_BITS);
+        }
+    }
 }
 
 void metrics_sort(struct scored *scored, int count)
 {
-    qsort(scored, (size_t)count, sizeof *scored, by_score);
+    sort_from(scored, count, RANK_BITS - DIGIT_BITS);
 }
 
 /* Counts the examples of the next score, from `at` on; returns where the one after it begins. */

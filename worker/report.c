@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/text/count.h"
+#include "base/text/json.h"
 #include "base/version.h"
 #include "ps/store/outer.h"
 
@@ -227,7 +228,7 @@ static cJSON *json_of_workers(const struct validators *validators, int count)
         } else {
             cJSON_AddNumberToObject(object, "score", each->score);
         }
-        cJSON_AddItemToArray(array, object);
+        json_append(array, object);
     }
     return array;
 }
@@ -275,8 +276,7 @@ void report_validation(const struct report_validation *validation)
             cJSON_AddNumberToObject(fields, "validation_examples", (double)evaluation->images);
             cJSON_AddNumberToObject(fields, "validators", validation->validators->count);
             cJSON_AddNumberToObject(fields, "validators_missing", validation->validators->missing);
-            cJSON_AddItemToObject(fields, "worst_tenth",
-                                  json_of_workers(validation->validators, validation->validators->worst));
+            json_put(fields, "worst_tenth", json_of_workers(validation->validators, validation->validators->worst));
         }
         log_event("validation", fields, NULL);
         return;
@@ -371,7 +371,7 @@ static void add_names(cJSON *fields, const struct evaluation *evaluation)
     cJSON *names = cJSON_AddArrayToObject(fields, evaluation->classes > 0 ? "classes" : "targets");
     char text[EVALUATION_NAME];
     for (int i = 0; i < evaluation->options.outputs; i++) {
-        cJSON_AddItemToArray(names, cJSON_CreateString(evaluation_name(evaluation, i, text)));
+        json_append(names, cJSON_CreateString(evaluation_name(evaluation, i, text)));
     }
 }
 
@@ -399,14 +399,13 @@ static void add_evaluation(cJSON *fields, const struct evaluation *evaluation)
     }
     cJSON *accuracies = cJSON_AddArrayToObject(fields, "class_accuracy");
     for (int c = 0; c < evaluation->classes; c++) {
-        cJSON_AddItemToArray(accuracies, evaluation->class_images[c] > 0
-                                             ? cJSON_CreateNumber(class_accuracy(evaluation, c))
-                                             : cJSON_CreateNull());
+        json_append(accuracies, evaluation->class_images[c] > 0 ? cJSON_CreateNumber(class_accuracy(evaluation, c))
+                                                                : cJSON_CreateNull());
     }
     cJSON *f1 = is_of_table(evaluation) && evaluation->confusions ? cJSON_AddArrayToObject(fields, "class_f1") : NULL;
     for (int c = 0; f1 && c < evaluation->classes; c++) {
         double value = metrics_f1_of(evaluation->confusions, evaluation->classes, c);
-        cJSON_AddItemToArray(f1, isnan(value) ? cJSON_CreateNull() : cJSON_CreateNumber(value));
+        json_append(f1, isnan(value) ? cJSON_CreateNull() : cJSON_CreateNumber(value));
     }
 }
 
@@ -500,7 +499,7 @@ static void evaluation_as_json(const struct evaluation *evaluation, const char *
         cJSON_AddNumberToObject(pair, "label", pairs[i].label);
         cJSON_AddNumberToObject(pair, "predicted", pairs[i].predicted);
         cJSON_AddNumberToObject(pair, "images", (double)pairs[i].images);
-        cJSON_AddItemToArray(array, pair);
+        json_append(array, pair);
     }
     log_event("evaluation", fields, NULL);
 }

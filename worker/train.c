@@ -89,11 +89,9 @@ static bool read_clients(const struct command_call *call, struct clients_options
                                     ? "--clients is for one process that plays all workers, not for one of a cluster"
                                     : "--clients needs rounds: set --local_steps above 1, or --local_epochs");
     }
-    if (config->cluster.wire_dtype != WIRE_FLOAT32 || config->cluster.wire_top < 1) {
-        return error_set(error,
-                         "--clients exchanges nothing, so %s has no effect: what small messages lose would have "
-                         "to be kept for each client",
-                         config->cluster.wire_top < 1 ? "wire_top" : "wire_dtype");
+    clients->exchanges = true;
+    if (config->cluster.wire_dtype == WIRE_BFLOAT16 && config->cluster.wire_top == 1) {
+        return error_set(error, "--clients does not play wire_dtype=bfloat16 by itself: use int8, or wire_top");
     }
     if (!read_number(count, 1, CLIENTS_MAX, &number) || number != floor(number)) {
         return error_set(error, "--clients must be an integer from 1 to %d, not %s", CLIENTS_MAX, count);
@@ -141,7 +139,7 @@ static const struct command_flag flags[] = {
     {"supervise", NULL, "keep a parent process that restarts training if it dies"},
     {"follow", NULL, "go on as new files of a table arrive in data_dir; promote what is better on held-out rows"},
     {"clients", "N", "with rounds (local_steps): play N workers in this process"},
-    {"partition", "KIND", "who has which examples: iid, shards:N of one class each, or dirichlet:A"},
+    {"partition", "KIND", "who has which examples: iid, order, shards:N of one class each, or dirichlet:A"},
     {NULL, NULL, NULL},
 };
 

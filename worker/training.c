@@ -91,10 +91,16 @@ static void look_for_end(struct training *training)
 
 /* --- The plan --- */
 
+/* Is a validation of the rows of several workers? */
+static bool validates_together(const struct training *training)
+{
+    return training->validates_as_all || config_validates_together(training->config);
+}
+
 /* Is there anything to validate on, here or with others? */
 static bool has_validation(const struct training *training)
 {
-    return training->dataset->validation.count > 0 || config_validates_together(training->config);
+    return training->dataset->validation.count > 0 || validates_together(training);
 }
 
 bool training_check_data(const struct training *training, struct error *error)
@@ -484,8 +490,8 @@ static bool create_evaluation(struct training *training)
                                                .rows = examples_are_rows(&dataset->train) ? rows : 0,
                                                .targets = dataset->train.targets,
                                                .schema = dataset->schema,
-                                               .bins = examples_are_rows(&dataset->train) &&
-                                                       config_validates_together(training->config)};
+                                               .bins =
+                                                   examples_are_rows(&dataset->train) && validates_together(training)};
     return evaluation_create(&training->evaluation, &options, &training->error);
 }
 

@@ -64,6 +64,7 @@ struct training {
     const char *digest;          /* of the config */
     double begun_s;              /* when the process started */
     int sharers, replicas;       /* with rounds in one process: as for plan_begin_rounds */
+    bool validates_as_all;       /* likewise: it validates on the own rows of all whom it plays */
 
     struct plan plan;   /* training_plan */
     enum metric metric; /* that decides which model is best; training_plan */

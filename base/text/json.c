@@ -398,6 +398,24 @@ cJSON *json_build(const char *text, size_t size)
     return cJSON_ParseWithLength(text + skip, size - skip);
 }
 
+bool json_put(cJSON *object, const char *name, cJSON *value)
+{
+    const bool done = cJSON_AddItemToObject(object, name, value);
+    if (!done) {
+        cJSON_Delete(value);
+    }
+    return done;
+}
+
+bool json_append(cJSON *list, cJSON *value)
+{
+    const bool done = cJSON_AddItemToArray(list, value);
+    if (!done) {
+        cJSON_Delete(value);
+    }
+    return done;
+}
+
 bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place)
 {
     struct error ignored;

@@ -3,7 +3,7 @@
  *
  * cJSON accepts more than RFC 8259 allows, and of an error reports only where it gave up. So text is checked here
  * first, then given to cJSON; errors about a value are reported at its line and column, found by scanning the text
- * again. Pure functions of arbitrary bytes; but for json_build, nothing is allocated.
+ * again. Pure functions of arbitrary bytes; but for json_build and json_put, nothing is allocated.
  */
 #ifndef BASE_TEXT_JSON_H
 #define BASE_TEXT_JSON_H
@@ -31,6 +31,13 @@ bool json_check(const char *text, size_t size, struct json_place *place, struct 
 
 /* The value of checked text, which the caller deletes; NULL: out of memory. */
 cJSON *json_build(const char *text, size_t size);
+
+/*
+ * Puts a value into an object, or at the end of a list, or deletes it where memory has run out: either may be NULL
+ * then.
+ */
+bool json_put(cJSON *object, const char *name, cJSON *value);
+bool json_append(cJSON *list, cJSON *value);
 
 /*
  * The place of a value inside checked text: path[0] is the index of a child of the outermost array or object, path[1]

@@ -166,9 +166,30 @@ static void put_held_out(struct safetensors_writer *writer, const struct checkpo
     }
 }
 
-/* Returns the header's size and where its digest stands. preprocessing: escaped; NULL: none. */
+/* Texts of the metadata that may be long, escaped as the header wants them; NULL: none. */
+struct escaped {
+    char *preprocessing, *class_names;
+    size_t size; /* of both */
+};
+
+static bool escape(struct escaped *escaped, const struct checkpoint_info *info)
+{
+    *escaped = (struct escaped){.preprocessing = info->preprocessing ? safetensors_escape(info->preprocessing) : NULL,
+                                .class_names = info->class_names ? safetensors_escape(info->class_names) : NULL};
+    escaped->size = (escaped->preprocessing ? strlen(escaped->preprocessing) : 0) +
+                    (escaped->class_names ? strlen(escaped->class_names) : 0);
+    return (escaped->preprocessing || !info->preprocessing) && (escaped->class_names || !info->class_names);
+}
+
+static void escaped_free(struct escaped *escaped)
+{
+    free(escaped->preprocessing);
+    free(escaped->class_names);
+}
+
+/* Returns the header's size and where its digest stands. */
 static size_t build_header(char *buffer, size_t capacity, const struct checkpoint_state *state,
-                           const struct checkpoint_info *info, const char *preprocessing, size_t *digest_offset)
+                           const struct checkpoint_info *info, const struct escaped *escaped, size_t *digest_offset)
 {
     const struct model *model = state->model;
     enum optimizer_kind kind = state->train->optimizer;
@@ -190,9 +211,12 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
     put_loss(&writer, info);
-    if (preprocessing) {
-        safetensors_write_metadata(&writer, "preprocessing", preprocessing);
+    if (escaped->preprocessing) {
+        safetensors_write_metadata(&writer, "preprocessing", escaped->preprocessing);
         put_held_out(&writer, info);
+    }
+    if (escaped->class_names) {
+        safetensors_write_metadata(&writer, "class_names", escaped->class_names);
     }
     if (info->kept_rows) {
         safetensors_write_metadata(&writer, "kept_rows", info->kept_rows);
@@ -240,12 +264,12 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     char hex[DIGEST_HEX + 1];
     size_t digest_offset;
     int rows = list_parts(state, NULL);
-    char *preprocessing = info->preprocessing ? safetensors_escape(info->preprocessing) : NULL;
-    const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0) +
-                            (info->kept_rows ? strlen(info->kept_rows) : 0);
+    struct escaped escaped;
+    const bool is_escaped = escape(&escaped, info);
+    const size_t capacity = SAFETENSORS_USUAL_HEADER + escaped.size + (info->kept_rows ? strlen(info->kept_rows) : 0);
     char *header = malloc(capacity);
     struct file_part *parts = malloc(((size_t)rows + 1) * sizeof *parts);
-    if (!header || !parts || (info->preprocessing && !preprocessing)) {
+    if (!header || !parts || !is_escaped) {
         error_set(error, "%s: out of memory while writing it", path);
         goto out;
     }
@@ -259,7 +283,7 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     if (!checkpoint_start_digest(&hash, path, error)) {
         goto out;
     }
-    parts[0] = (struct file_part){header, build_header(header, capacity, state, info, preprocessing, &digest_offset)};
+    parts[0] = (struct file_part){header, build_header(header, capacity, state, info, &escaped, &digest_offset)};
     list_parts(state, parts + 1);
     for (int i = 0; i <= rows; i++) {
         crypto_generichash_update(&hash, parts[i].bytes, parts[i].size);
@@ -268,7 +292,7 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     memcpy(header + digest_offset, hex, DIGEST_HEX);
     done = file_write_atomic(path, parts, rows + 1, error);
 out:
-    free(preprocessing);
+    escaped_free(&escaped);
     free(parts);
     free(header);
     return done;

@@ -7,7 +7,8 @@
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_step, bad_validations, threshold of a binary
  * model or an anomaly detector, of a model of tables loss (with huber_delta and quantile, of numbers) and preprocessing
- * (with test_share, group and time, by which its test rows are held out), kept_rows (a few held-out rows with the
+ * (with test_share, group and time, by which its test rows are held out), of pictures whose folders have names
+ * class_names, kept_rows (a few held-out rows with the
  * model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest":
  * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
  * anything else is believed.
@@ -44,9 +45,10 @@ struct checkpoint_info {
     int64_t fleet_version;
     const char *preprocessing; /* JSON, of a table's columns; NULL: none. Borrowed; of a file as long as it is open */
     /* Of a table: which rows it has not learnt from. */
-    double test_share;     /* negative: not said */
-    char *group, *time;    /* columns; NULL or "": none. Borrowed, too */
-    const char *kept_rows; /* JSON without quotes; NULL: none. Borrowed, too */
+    double test_share;       /* negative: not said */
+    char *group, *time;      /* columns; NULL or "": none. Borrowed, too */
+    const char *class_names; /* JSON; NULL: labels are numbers. Borrowed, too */
+    const char *kept_rows;   /* JSON without quotes; NULL: none. Borrowed, too */
 };
 
 /* A consistent copy of an engine's state, taken between two steps: every vector of the model, in its layout. */

@@ -38,7 +38,7 @@ struct checkpoint_file {
     struct checkpoint_info info;
     struct config_model model; /* layers, layer_count and activation only */
     char optimizer[32];
-    char *preprocessing, *group, *time, *kept_rows; /* unescaped; NULL: none */
+    char *preprocessing, *group, *time, *class_names, *kept_rows; /* unescaped; NULL: none */
     uint8_t chunk[CHUNK_BYTES];
 };
 

@@ -311,9 +311,11 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
         return false;
     }
     info->bad_validations = (int)bad_validations;
-    if (!get_table(file, error) || !get_escaped(file, "kept_rows", &file->kept_rows, error)) {
+    if (!get_table(file, error) || !get_escaped(file, "class_names", &file->class_names, error) ||
+        !get_escaped(file, "kept_rows", &file->kept_rows, error)) {
         return false;
     }
+    info->class_names = file->class_names;
     info->kept_rows = file->kept_rows;
     return get_model(file, error);
 }
@@ -363,6 +365,7 @@ void checkpoint_close(struct checkpoint_file *file)
     free(file->preprocessing);
     free(file->group);
     free(file->time);
+    free(file->class_names);
     free(file->kept_rows);
     free(file->header);
     free(file);

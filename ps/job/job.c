@@ -130,7 +130,7 @@ void job_schedule(struct job *job, const struct config *config, int64_t step, do
 /* A probe comes first: a worker that is being probed keeps its place, and one that is cut has lost it. */
 static void take_worker_action(struct job *job, struct job_action *action)
 {
-    int i = 0;
+    int i = job->first_to_act_on;
     while (!job->workers[i].to_probe && !job->workers[i].to_cut) {
         i++;
     }
@@ -139,6 +139,7 @@ static void take_worker_action(struct job *job, struct job_action *action)
         .kind = worker->to_probe ? JOB_PROBE : JOB_CUT, .worker = i, .incarnation = worker->incarnation};
     *(worker->to_probe ? &worker->to_probe : &worker->to_cut) = false;
     job->workers_to_act_on--;
+    job->first_to_act_on = i;
 }
 
 bool job_next_action(struct job *job, struct job_action *action)
@@ -171,6 +172,9 @@ bool job_has_actions(const struct job *job)
 void job_act(struct job *job, enum job_action_kind kind, int worker)
 {
     bool *to_act = kind == JOB_PROBE ? &job->workers[worker].to_probe : &job->workers[worker].to_cut;
+    if (job->workers_to_act_on == 0 || worker < job->first_to_act_on) {
+        job->first_to_act_on = worker;
+    }
     job->workers_to_act_on += !*to_act;
     *to_act = true;
 }

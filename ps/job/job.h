@@ -166,6 +166,7 @@ struct job {
     char message[256]; /* of the chief's end_job */
     /* Actions: what is to be done about workers stands with them, once each, so that only lines can be too many. */
     int workers_to_act_on; /* probes and cuts that are not taken yet */
+    int first_to_act_on;   /* no worker before it is one of them */
     struct job_line lines[JOB_MAX_LINES];
     int line_count, line_next;
     int unsaid;         /* lines that there was no room for */

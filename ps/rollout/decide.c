@@ -179,7 +179,8 @@ static bool is_first_to_try(const struct rollout *rollout, const struct rollout_
 
 /*
  * A member that came by itself may leave without a word. But a canary that hangs in the new program is just as silent:
- * it has time to come back from it and say so, before another one is to try the same.
+ * it has time to come back from it and say so, before another one is to try the same. Until it does, it shows nothing,
+ * whatever it said before.
  */
 static void let_go_of_absent(struct rollout *rollout, double now_s)
 {
@@ -189,6 +190,7 @@ static void let_go_of_absent(struct rollout *rollout, double now_s)
             continue;
         }
         const bool tries = is_first_to_try(rollout, member);
+        member->ready = false;
         if (!tries || now_s - rollout->wave_s >= ROLLOUT_SWITCH_S) {
             member->takes_part = false;
             rollout->wave_s = tries ? now_s : rollout->wave_s; /* its place is another's, from now on */
@@ -672,7 +674,7 @@ static void find_trouble(struct rollout *rollout, const struct rollout_vitals *v
         char name[MEMBER_TEXT];
         /* A member that is restarting is the business of its wave. */
         bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, member);
-        if (member->takes_part && !starts && !member->is_out && now_s - member->heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
+        if (member->awaited && !starts && !member->is_out && now_s - member->heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             member_format(&member->who, ' ', name);
             give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_IDLE_TIMEOUT_S);
             if (!waves_bear(rollout, member)) {

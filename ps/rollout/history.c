@@ -19,6 +19,7 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text/json.h"
 #include "ps/rollout/manifest.h"
 
 /* --- Where the config of this process comes from --- */
@@ -212,7 +213,7 @@ static cJSON *record_as_json(const struct record *record)
     cJSON *absent = cJSON_AddArrayToObject(root, "absent_workers");
     for (int i = 0; i < ROLLOUT_MAX_LISTED; i++) {
         if (rollout_is_absent(&plan->absent, (struct member){MEMBER_WORKER, i})) {
-            cJSON_AddItemToArray(absent, cJSON_CreateNumber(i));
+            json_append(absent, cJSON_CreateNumber(i));
         }
     }
     cJSON_AddStringToObject(root, "reason", record->reason);

@@ -14,6 +14,7 @@ struct former_manifest {
     uint8_t *bytes; /* NULL: it came otherwise */
     size_t size;
     struct manifest_programs programs;
+    bool is_damaged; /* there is one, and it can't be read */
 };
 
 struct rollout_coordinator {

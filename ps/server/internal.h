@@ -138,6 +138,7 @@ struct server {
     double held_since_s; /* since then */
 
     pthread_mutex_t restoring; /* held while the chief writes: one frame at a time */
+    uint64_t restored_by;      /* the incarnation of worker 0 that began the last restore; 0: there was none */
 };
 
 void server_lock(struct server *server);

@@ -12,17 +12,13 @@ void server_lock(struct server *server)
 
 static void for_worker(struct server *server, const struct job_action *action)
 {
-    for (struct listener_session *base = NULL; (base = listener_next(server->listener, base));) {
-        struct session *session = (struct session *)(void *)base;
-        if (session->worker != action->worker) {
-            continue;
-        }
-        const bool same = session->incarnation == action->incarnation;
+    for (struct session *one = server->sessions_of[action->worker]; one; one = one->next_of_worker) {
+        const bool same = one->incarnation == action->incarnation;
         if (action->kind == JOB_CUT && !same) {
-            listener_cut(base);
+            listener_cut(&one->base);
         } else if (action->kind == JOB_PROBE && same) {
-            session->ping_wanted = true;
-            listener_rouse(base);
+            one->ping_wanted = true;
+            listener_rouse(&one->base);
         }
     }
 }

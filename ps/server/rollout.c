@@ -152,6 +152,7 @@ void coordinator_find_former(const struct rollout_coordinator *coordinator, uint
     *former = (struct former_manifest){.bytes = NULL};
     if (!read_manifest(coordinator, fallback, fallback, &manifest, &former->bytes, &former->size, &error)) {
         log_warning("%s", error.text); /* who is that far behind waits until it is repaired */
+        former->is_damaged = true;
     } else if (former->bytes) {
         former->programs = manifest.programs;
     }
@@ -462,6 +463,11 @@ void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator
     const struct former_manifest *former = &coordinator->former;
     const uint64_t in_force = coordinator_in_force(coordinator, order);
     const bool is_behind = version < in_force && in_force == coordinator->rollout.fallback;
+    if (order == ORDER_CATCH_UP && is_behind && former->is_damaged) { /* what runs in that version, only it tells */
+        *bytes = NULL;
+        *size = 0;
+        return;
+    }
     if (order != ORDER_CATCH_UP || !is_behind || !former->bytes) {
         coordinator_copy_manifest(coordinator, bytes, size);
         return;

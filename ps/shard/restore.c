@@ -24,7 +24,7 @@ void shard_begin_write(struct shard *shard, uint32_t generation)
     }
     shard_forget_snapshots(shard);
     for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
-        shard->claimed[vector] = 0;
+        shard->written[vector] = shard->written_to[vector] = 0;
         if (shard->vectors[vector]) {
             bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
             fill(shard->vectors[vector], shard->floats,
@@ -45,9 +45,21 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
     if (!shard_locate(shard, range, &local, error)) {
         return false;
     }
-    shard->claimed[vector] += range.count;
     *values = shard->vectors[vector] + local;
     return true;
+}
+
+void shard_wrote(struct shard *shard, enum store_vector vector, struct range range)
+{
+    struct error error;
+    size_t local = 0;
+    size_t *to = &shard->written_to[vector];
+    shard_locate(shard, range, &local, &error); /* it was claimed */
+    const size_t end = local + range.count;
+    if (end > *to) {
+        shard->written[vector] += end - (local > *to ? local : *to);
+        *to = end;
+    }
 }
 
 /* Slots of a block that hold other bits than they begin with: an update makes a negative zero positive. */
@@ -85,9 +97,9 @@ static bool check_written(struct shard *shard, struct error *error)
     for (size_t i = 0; i < shard->block_count; i++) {
         real += (size_t)shard->blocks[i].rows * shard->blocks[i].cols;
     }
-    if (shard->claimed[STORE_PARAMETERS] < real) {
+    if (shard->written[STORE_PARAMETERS] < real) {
         return error_set(error, "only %zu of this shard's %zu parameters were written",
-                         shard->claimed[STORE_PARAMETERS], real);
+                         shard->written[STORE_PARAMETERS], real);
     }
     for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
         if (shard->vectors[vector] && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
@@ -107,10 +119,10 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
         return error_set(error, "the learning rate decays by epochs, and the number of steps in one is not known");
     }
     float *averages = shard->vectors[STORE_AVERAGES];
-    if (averages && shard->claimed[STORE_AVERAGES] == 0) {
+    if (averages && shard->written[STORE_AVERAGES] == 0) {
         memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
     }
-    if (shard->told && shard->claimed[STORE_TOLD] == 0) {
+    if (shard->told && shard->written[STORE_TOLD] == 0) {
         memcpy(shard->vectors[STORE_TOLD], shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
     }
     for (size_t i = 0; i < shard->block_count; i++) {

@@ -77,7 +77,6 @@ static void put_16(uint8_t *bytes, size_t value)
 /* Writes the values; leaves in them what that lacks. */
 static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype dtype)
 {
-    uint16_t halves[LARGEST_PIECE];
     if (dtype == DTYPE_LARGEST_INT8) {
         int8_round(bytes, values, count);
         return;
@@ -88,11 +87,11 @@ static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        halves[i] = bfloat16_round(values[i]);
-        const float left = values[i] - bfloat16_widen(halves[i]);
+        const uint16_t half = bfloat16_round(values[i]);
+        const float left = values[i] - bfloat16_widen(half);
         values[i] = left - left == 0.0f ? left : 0.0f;
+        memcpy(bytes + i * sizeof half, &half, sizeof half); /* at once: threads that pack have small stacks */
     }
-    memcpy(bytes, halves, count * sizeof *halves);
 }
 
 size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *chosen, enum dtype dtype)

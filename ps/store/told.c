@@ -2,8 +2,13 @@
 #include "ps/store/told.h"
 
 #include <assert.h>
+#include <math.h>
+#include <string.h>
 
 #include "ps/store/int8.h"
+
+_Static_assert((int)LARGEST_PIECE == (int)PACKED_FLOATS && sizeof(float) * PACKED_FLOATS < LARGEST_ROOM,
+               "a piece as int8 fits, too");
 
 enum dtype told_gradient_dtype(const struct config_cluster *cluster)
 {
@@ -76,4 +81,111 @@ size_t told_learn(float *known, const uint8_t *bytes, size_t size, size_t n, enu
 {
     assert(n > 0 && n <= PACKED_FLOATS && dtype_is_packed(dtype));
     return dtype == DTYPE_INT8 ? learn_int8(known, bytes, size, n) : learn_largest(known, bytes, size, n, dtype);
+}
+
+/* --- A whole step --- */
+
+void teller_begin(struct teller *teller, const struct config_cluster *cluster, size_t values, float *left)
+{
+    teller->dtype = told_gradient_dtype(cluster);
+    teller->chosen = (size_t)ceil(cluster->wire_top * (double)values);
+    teller->left = left;
+}
+
+static void subtract(float *restrict left, const float *restrict parameters, const float *restrict known, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        left[i] = parameters[i] - known[i];
+    }
+}
+
+static bool is_zero(const float *values, size_t n)
+{
+    uint32_t any = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        any |= bits << 1;
+    }
+    return any == 0;
+}
+
+/* Where a teller is in its spans. */
+struct told_walk {
+    struct teller *teller;
+    struct largest chosen;
+    const struct told_sink *sink;
+    float *left, *known; /* of the span */
+    size_t first;        /* of the span, in the model */
+};
+
+static void tell_piece(struct told_walk *walk, size_t at, size_t n)
+{
+    struct teller *teller = walk->teller;
+    const size_t size = told_tell(teller->piece, walk->left + at, walk->known + at, n, &walk->chosen, teller->dtype);
+    if (size > 0 && walk->sink) {
+        const struct range range = {walk->first + at, (uint32_t)n};
+        walk->sink->piece(walk->sink->context, range, teller->piece, size);
+    }
+}
+
+/* Floats that did not change are left out where that saves a whole block, which costs more than another range. */
+static void tell_int8(struct told_walk *walk, size_t count)
+{
+    size_t begin = 0, at = 0;
+    while (at < count) {
+        const size_t n = count - at < INT8_BLOCK ? count - at : INT8_BLOCK;
+        const bool rests = is_zero(walk->left + at, n);
+        if (at > begin && (rests || at - begin + n > PACKED_FLOATS)) {
+            tell_piece(walk, begin, at - begin);
+            begin = at;
+        }
+        at += n;
+        begin = rests ? at : begin;
+    }
+    if (at > begin) {
+        tell_piece(walk, begin, at - begin);
+    }
+}
+
+static void tell_largest(struct told_walk *walk, size_t count)
+{
+    for (size_t at = 0; at < count; at += PACKED_FLOATS) {
+        tell_piece(walk, at, count - at < PACKED_FLOATS ? count - at : PACKED_FLOATS);
+    }
+}
+
+static struct largest find_largest(const struct teller *teller, size_t floats)
+{
+    struct largest_search search;
+    largest_begin(&search, teller->chosen);
+    for (int pass = 0; pass < LARGEST_PASSES; pass++) {
+        largest_look(&search, teller->left, floats);
+        largest_end_pass(&search);
+    }
+    return largest_found(&search);
+}
+
+void teller_tell(struct teller *teller, const float *parameters, float *known, const struct span *spans, int span_count,
+                 const struct told_sink *sink)
+{
+    struct told_walk walk = {.teller = teller, .sink = sink, .left = teller->left, .known = known};
+    size_t floats = 0;
+    for (int i = 0; i < span_count; i++) {
+        floats += spans[i].count;
+    }
+    subtract(teller->left, parameters, known, floats);
+    if (teller->dtype != DTYPE_INT8) {
+        walk.chosen = find_largest(teller, floats);
+    }
+    for (int i = 0; i < span_count; i++) {
+        walk.first = spans[i].first;
+        if (teller->dtype == DTYPE_INT8) {
+            tell_int8(&walk, spans[i].count);
+        } else {
+            tell_largest(&walk, spans[i].count);
+        }
+        walk.left += spans[i].count;
+        walk.known += spans[i].count;
+    }
 }

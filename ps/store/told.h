@@ -19,6 +19,7 @@
 #include "base/simulation.h"
 #include "net/message.h"
 #include "ps/store/largest.h"
+#include "ps/store/placement.h"
 
 /* What a worker sends its gradients as, of all dtypes. */
 enum dtype told_gradient_dtype(const struct config_cluster *cluster);
@@ -35,7 +36,29 @@ enum { TOLD_FRAME_BYTES = 64 * 1024, TOLD_FRAME_RANGES = SMALLER(512, 1) };
  */
 size_t told_tell(uint8_t *bytes, float *left, float *known, size_t n, struct largest *chosen, enum dtype dtype);
 
-/* The same from what was told: at most `size` bytes. Returns how many it took; 0: they make no sense. n: at least 1. */
+/*
+ * A whole step's: how `parameters` differ from `known`, which it brings up by what it says. Both are of these spans,
+ * one after another; the sink hears of each piece, in ascending order, and may be NULL.
+ */
+struct teller {
+    enum dtype dtype;
+    size_t chosen;               /* of the largest: how many each step tells of */
+    float *left;                 /* [floats of the spans]: scratch */
+    uint8_t piece[LARGEST_ROOM]; /* likewise */
+};
+struct told_sink {
+    void (*piece)(void *context, struct range range, const uint8_t *bytes, size_t size);
+    void *context;
+};
+/* values: of the floats, those that are no padding. left: borrowed. */
+void teller_begin(struct teller *teller, const struct config_cluster *cluster, size_t values, float *left);
+void teller_tell(struct teller *teller, const float *parameters, float *known, const struct span *spans, int span_count,
+                 const struct told_sink *sink);
+
+/*
+ * What one piece says, to whoever hears it: at most `size` bytes. Returns how many it took; 0: they make no sense.
+ * n: at least 1.
+ */
 size_t told_learn(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype);
 
 #endif

@@ -127,7 +127,7 @@ byId('file').addEventListener('change', async event => {
     try {
         const said = await ask(`predict/${model.name}`, {method: 'POST', body: file});
         present({model_version: said.version, outputs: [
-            {name: 'probabilities', data: said.probabilities}, {name: 'label', data: [String(said.class)]}]});
+            {name: 'probabilities', data: said.probabilities}, {name: 'label', data: [String(said.label ?? said.class)]}]});
         complain();
     } catch (error) {
         complain(error.message);

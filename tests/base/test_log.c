@@ -5,10 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
+
+#include "base/text/json.h"
 
 static char output[16384];
 
@@ -122,6 +125,55 @@ static void status_line_makes_room(void **state)
     assert_string_equal(drawing, "ed");
 }
 
+/* --- Memory runs out --- */
+
+static int given, held; /* so many allocations succeed yet; so many pieces are not given back */
+
+static void *allocate(size_t size)
+{
+    void *memory = given > 0 ? malloc(size) : NULL;
+    given--;
+    held += memory ? 1 : 0;
+    return memory;
+}
+
+static void give_back(void *memory)
+{
+    held -= memory ? 1 : 0;
+    free(memory);
+}
+
+static void say_list(void)
+{
+    cJSON *fields = cJSON_CreateObject(), *list = cJSON_CreateArray();
+    for (int i = 0; i < 2; i++) {
+        json_append(list, cJSON_CreateNumber(i));
+    }
+    json_put(fields, "list", list);
+    log_event("done", fields, NULL);
+}
+
+/* An object lacks what there was no memory for, or does not come at all; nothing stays behind. */
+static void a_shortage_leaves_nothing_behind(void **state)
+{
+    cJSON_Hooks hooks = {allocate, give_back};
+    (void)state;
+    log_setup(LOG_JSON, LOG_INFO);
+    cJSON_InitHooks(&hooks);
+    for (int most = 0;; most++) {
+        given = most;
+        catch (STDOUT_FILENO, say_list);
+        assert_int_equal(held, 0);
+        assert_null(strstr(output, "\"\":"));
+        if (given >= 0) {
+            break;
+        }
+    }
+    cJSON_InitHooks(NULL);
+    assert_string_equal(output, "{\"event\":\"done\",\"list\":[0,1]}\n");
+    log_setup(LOG_TEXT, LOG_INFO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +182,7 @@ int main(void)
         cmocka_unit_test(a_quiet_log_still_tells_events_and_errors_as_json),
         cmocka_unit_test(long_lines_are_cut_to_one),
         cmocka_unit_test(status_line_makes_room),
+        cmocka_unit_test(a_shortage_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

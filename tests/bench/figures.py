@@ -124,12 +124,15 @@ class Meter:
         adopt_orphans(True)
         self.look()
         self.thread.start()
+        self.times[0] = self.clock()  # a look takes milliseconds, which are nobody's
         return self
 
     def __exit__(self, *_):
+        end = self.clock()
         self.ended.set()
         self.thread.join()
         self.look()
+        self.times[-1] = max(end, *self.times[:-1])
         adopt_orphans(False)
 
     def used_until(self, moment):

@@ -4,11 +4,13 @@
  *
  *     ps_load [--seconds=5] [--ps=0] [--pid=PID] FLAGS
  *
- * FLAGS are the flags that the ps itself was started with, so that both have the same job. Prints one JSON object:
+ * FLAGS are the flags that the ps itself was started with, so that both have the same job: with --issync=1 all push to
+ * one step after another, and wait for it together. Prints one JSON object:
  * rounds per second of all workers, of the slowest and of the fastest, errors, and, given its process id, the memory of
  * the ps beside what was computed beforehand. Exit status 1 if anything went wrong.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +44,7 @@ struct load {
     size_t floats, sent; /* without padding, and with it */
     pthread_barrier_t ready;
     double began_s;
+    atomic_llong last_step; /* synchronous: the last one, once it is known */
 };
 
 struct worker {
@@ -223,7 +226,7 @@ static bool push_once(struct worker *worker)
         .sequence = (uint64_t)worker->rounds + 1,
         .base_version = worker->version,
         .base_step = worker->step,
-        .token = -1,
+        .token = worker->load->config.cluster.issync ? worker->step : -1,
         .local_step = worker->rounds,
         .examples = 100,
         .answer_dtype = dtype,
@@ -231,6 +234,22 @@ static bool push_once(struct worker *worker)
     };
     const uint64_t request = ++worker->channel.next_request;
     return send_push(worker, request, &push) && take_answer(worker, request, push.sequence);
+}
+
+/*
+ * A synchronous step needs all: worker 0 says which is the last before it pushes to it, so that nobody can be past it.
+ */
+static bool goes_on(struct worker *worker)
+{
+    struct load *load = worker->load;
+    const bool is_over = clock_monotonic_s() >= load->began_s + load->seconds;
+    if (!load->config.cluster.issync) {
+        return !is_over;
+    }
+    if (worker->index == 0 && is_over && atomic_load(&load->last_step) > worker->step) {
+        atomic_store(&load->last_step, worker->step);
+    }
+    return worker->step <= atomic_load(&load->last_step);
 }
 
 static void leave(struct worker *worker)
@@ -255,7 +274,7 @@ static void *work(void *context)
     worker->failed = !connect_patiently(worker) || (worker->index == 0 && !initialise(worker)) || !await_model(worker);
     pthread_barrier_wait(&load->ready); /* all are here */
     pthread_barrier_wait(&load->ready); /* the clock runs */
-    while (!worker->failed && clock_monotonic_s() < load->began_s + load->seconds) {
+    while (!worker->failed && goes_on(worker)) {
         worker->failed = !push_once(worker);
         worker->rounds += !worker->failed;
     }
@@ -402,7 +421,7 @@ static bool run(struct load *load, const char *pid)
 
 int main(int argc, char **argv)
 {
-    struct load load = {.seconds = 5};
+    struct load load = {.seconds = 5, .last_step = INT64_MAX};
     struct config_setting settings[MAX_SETTINGS];
     struct error error;
     const char *pid = NULL;

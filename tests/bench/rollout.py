@@ -3,7 +3,7 @@
 
     tests/bench/rollout.py [--trainer=build/trainer] [PART ...]
 
-PART: 12, 40, 100, program; 12 and program by default.
+PART: 12, 40, 100, program, thin; 12, program and thin by default.
 
 A number: configs, with so many members, one ps for every ten or so, and a net of 784-8-10. Live: from the first member
 that has the new version in force to the last. Job: from the proposal to the end, without --healthy_secs, and the pause,
@@ -12,14 +12,19 @@ from worker 0's last step before to its first one after. Local: likewise from th
 program: a hundred members under the program's own small parent, the workers at 8 steps a second, since two processors
 stand for all their machines. Builds that crash, hang, or make a quarter of the steps, from the canary's restart until
 all is as before; then one that is good. Training pauses while no worker makes a step, of five that are watched.
+
+thin: two workers of one machine behind a link of 1 Mbit/s, which training fills; the program is handed on at an eighth
+of that. Training's rate before, and until the canary restarts.
 """
 
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -28,10 +33,13 @@ sys.path.insert(0, str(ROOT / "tests"))
 import programs  # noqa: E402
 from figures import arguments, run_parts, show  # noqa: E402
 from fleets import OpenFleet, supervise  # noqa: E402
+from relay import Relay  # noqa: E402
 
 HEALTHY_S = 2.0
 MANY, STEPS_PER_S, WATCHED = 100, 8, 5
 PAUSE_S = 0.25  # without a step of anybody who is watched: many times what lies between two of them
+LINK_BYTES_PER_S, HANDED_ON = 1e6 / 8, 1 / 8
+RATED_S = 30
 SMALL_DATA = {"synthetic_train": 400, "synthetic_test": 100}
 
 
@@ -64,6 +72,14 @@ class Watch:
             for key, line in self.lines.items():
                 if line in text:
                     self.seen[key][name].append(now)
+
+    def rest(self, seconds):
+        """Only looks, so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.look()
+            time.sleep(0.002)
+        return self
 
     def run(self, *arguments, status=0):
         self.began = time.monotonic()
@@ -203,11 +219,84 @@ def program(trainer):
             bring_good(fleet, of, programs.variant(fleet.trainer, fleet.folder / "newer", b"a third build"))
 
 
-PARTS = {"12": lambda options: configs(str(options.trainer), 12),
-         "40": lambda options: configs(str(options.trainer), 40),
-         "100": lambda options: configs(str(options.trainer), 100),
-         "program": lambda options: program(str(options.trainer))}
-USUAL = ["12", "program"]
+# --- A thin link ---
+
+
+class ThinLink(Relay):
+    """One link for all connections, as wide in either direction."""
+
+    def __init__(self, port):
+        self.turn, self.free_s = threading.Lock(), [0.0, 0.0]
+        super().__init__(port)
+
+    def pump(self, pair, source, sink):
+        way = source is pair["ends"][0]
+        try:
+            while (data := source.recv(4096)):
+                with self.turn:
+                    self.free_s[way] = max(self.free_s[way], time.monotonic()) + len(data) / LINK_BYTES_PER_S
+                    due_s = self.free_s[way]
+                time.sleep(max(0.0, due_s - time.monotonic()))
+                sink.sendall(data)
+            sink.shutdown(1)
+        except (OSError, ValueError):
+            self.cut_pair(pair, count=False)
+
+
+class ThinFleet(OpenFleet):
+    """Workers on a machine of their own, which reach the ps by the link."""
+
+    def __init__(self, trainer, folder):
+        super().__init__(trainer, folder, ps=1, workers=2, model={"layers": [784, 8, 10]}, data=SMALL_DATA,
+                         cluster={"lease_secs": 30}, output={"log_steps": 1})
+        self.port = int(self.ps_hosts[0].split(":")[1])
+        self.ps_hosts[0] = f"127.0.0.2:{self.port}"
+        self.config["cluster"]["ps_hosts"] = self.ps_hosts
+        (self.folder / "config.json").write_text(json.dumps(self.config))
+        there = self.folder / "there"
+        there.mkdir()
+        for name in ("operator.pub", "fleet.key", "config.json"):
+            shutil.copy2(self.folder / name, there / name)
+
+    def start_all(self):
+        supervise(self, "ps 0", "--bind=127.0.0.1")
+        for i in range(2):
+            supervise(self, f"worker {i}", "--config=there/config.json")
+        self.until("worker 0", lambda text: STEP in text, "steps", 120)
+        all_train(self)
+
+
+def thin(trainer):
+    with tempfile.TemporaryDirectory() as folder:
+        fleet = ThinFleet(trainer, folder)
+        with ThinLink(fleet.port), fleet:
+            fleet.start_all()
+            workers = ["worker 0", "worker 1"]
+            before = len(Watch(fleet, workers, step=STEP).rest(RATED_S).times("step")) / RATED_S
+            new = programs.variant(fleet.trainer, fleet.folder / "new")
+            watch = Watch(fleet, workers, step=STEP, restart="restarting in version")
+            watch.run(f"--binary={new}", f"--rate_mb={LINK_BYTES_PER_S * HANDED_ON / 1e6}", "--least_speed=0%")
+            assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
+            until = watch.first("restart")
+            beside = sum(moment < until for moment in watch.times("step")) / (until - watch.began)
+            of = "link of 1 Mbit/s, "
+            show(f"{of}program of {new.stat().st_size / 1e6:.1f} MB: total without the healthy_secs of fleet and "
+                 "canary", round(watch.seconds - 2 * HEALTHY_S, 1), unit="s")
+            show(f"{of}program: training's rate while it is handed on, of that before", round(100 * beside / before, 1),
+                 floor=80, unit="%", steps_per_s=[round(before, 2), round(beside, 2)])
+
+
+def path(options):
+    """Members run in a folder of their own."""
+    return str(pathlib.Path(options.trainer).resolve())
+
+
+PARTS = {"12": lambda options: configs(path(options), 12),
+         "40": lambda options: configs(path(options), 40),
+         "100": lambda options: configs(path(options), 100),
+         "program": lambda options: program(path(options)),
+         "thin": lambda options: thin(path(options))}
+USUAL = ["12", "program", "thin"]
 
 
 if __name__ == "__main__":

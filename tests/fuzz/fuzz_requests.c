@@ -168,6 +168,9 @@ static void make_other_request(uint16_t type, union message *message, struct bor
     case MESSAGE_pong:
         message->pong.nonce = take();
         break;
+    case MESSAGE_get_place:
+        message->get_place.key = take() % 6;
+        break;
     case MESSAGE_figures:
         message->figures.worker = take() % 8 - 1;
         break;
@@ -214,12 +217,13 @@ static size_t pack_bulk(enum dtype dtype, const struct ranges *ranges, float val
 static void send_frame(struct serving_session *one)
 {
     static const uint16_t types[] = {
-        MESSAGE_push,          MESSAGE_push,        MESSAGE_pull,      MESSAGE_begin_restore, MESSAGE_write,
-        MESSAGE_end_restore,   MESSAGE_get_model,   MESSAGE_read,      MESSAGE_snapshot,      MESSAGE_release,
-        MESSAGE_heartbeat,     MESSAGE_end_job,     MESSAGE_leave,     MESSAGE_get_status,    MESSAGE_staged,
-        MESSAGE_get_aggregate, MESSAGE_ping,        MESSAGE_pong,      MESSAGE_report,        MESSAGE_propose,
-        MESSAGE_abort_rollout, MESSAGE_get_batches, MESSAGE_welcome,   MESSAGE_done,          MESSAGE_describe,
-        MESSAGE_layers,        MESSAGE_figures,     MESSAGE_validated, MESSAGE_validate,
+        MESSAGE_push,          MESSAGE_push,        MESSAGE_pull,        MESSAGE_begin_restore, MESSAGE_write,
+        MESSAGE_end_restore,   MESSAGE_get_model,   MESSAGE_read,        MESSAGE_snapshot,      MESSAGE_release,
+        MESSAGE_heartbeat,     MESSAGE_end_job,     MESSAGE_leave,       MESSAGE_get_status,    MESSAGE_staged,
+        MESSAGE_get_aggregate, MESSAGE_ping,        MESSAGE_pong,        MESSAGE_report,        MESSAGE_propose,
+        MESSAGE_abort_rollout, MESSAGE_get_batches, MESSAGE_welcome,     MESSAGE_done,          MESSAGE_describe,
+        MESSAGE_layers,        MESSAGE_figures,     MESSAGE_validated,   MESSAGE_validate,      MESSAGE_get_place,
+        MESSAGE_offer_program, MESSAGE_put_program, MESSAGE_get_program,
     };
     static struct borrowed borrowed;
     union message message;
@@ -317,10 +321,11 @@ static void serve_all(struct serving_session *one)
 static void open_session(struct serving_session *one)
 {
     const uint8_t who = take(), incarnation = take();
-    const struct member member = {who % 8 < 5   ? MEMBER_WORKER
-                                  : who % 8 < 7 ? MEMBER_PS
-                                                : MEMBER_OPERATOR,
-                                  who % 8 < 5 ? who % 8 : who % 2};
+    struct member member = {who % 8 < 5   ? MEMBER_WORKER
+                            : who % 8 < 7 ? MEMBER_PS
+                                          : MEMBER_OPERATOR,
+                            who % 8 < 5 ? who % 8 : who % 2};
+    member.index = who == 0xf8 ? MEMBER_ANY_INDEX : member.index; /* a worker that has yet to get its number */
     if (one->busy) {
         return;
     }
@@ -594,6 +599,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     config->cluster.min_replicas = 1 + more / 8 % 3;
     config->cluster.min_workers = 1 + more / 32 % 3;
     config->train.train_steps = more & 128 ? 12 : 0;
+    if (!(kind & 8) && more & 4) { /* rounds; asynchronous ones make a step of several pushes */
+        config->train.local_steps = 4;
+        config->train.buffer_size = kind & 1 ? 0 : 2 + more / 8 % 3;
+        config->train.aggregate = kind & 1 && more & 2 ? AGGREGATE_MEDIAN : AGGREGATE_MEAN;
+        config->train.outer_optimizer = kind & 32 ? OUTER_ADAM : OUTER_AVERAGE;
+        config->train.outer_learning_rate = 1;
+        config->train.clip_difference_norm = more & 64 ? 1 : 0;
+    }
     serving_begin((kind & 6) == 6);
     serving.server.identity.hello.program = serving.server.identity.hello.cluster = "";
     serving.server.identity.hello.digest = serving.server.identity.hello.job = "";

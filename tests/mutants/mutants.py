@@ -6,10 +6,11 @@ Of what they let live, the simulator, which runs the same code as whole clusters
 apart. What does not compile is not counted, nor is what equivalent.txt declares to be no change at all.
 
 Nothing here knows a flag: how an object is compiled and a program linked is asked of make, as if the file had been
-touched. A mutated file lies under build/mutated with an object of its own, which stands before the archive of all
-rooms, so that the linker never takes the true one. Programs run in a copy of the tests, so that a mutant that writes
-somewhere does not write into the tree. The nearest program runs first; one that takes far longer than it does
-unchanged has noticed, too.
+touched; a faster linker and no debugging information is all that differs. A mutated file lies in a folder of its own
+under build with its object, which stands before the archive of all rooms, so that the linker never takes the true one.
+Programs run in a copy of the tree, so that a mutant that writes somewhere does not write into the tree; that copy, and
+links to what make built, stay as they are while the tree is worked on. The nearest program runs first; one that takes
+far longer than it does unchanged has noticed, too.
 """
 
 import argparse
@@ -26,6 +27,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from typing import NamedTuple
 
@@ -34,13 +37,13 @@ from changes import Change, changes_of
 ROOMS = {"ps": ["ps/**/*.c"], "net": ["net/**/*.c"], "worker": ["worker/training.c", "worker/remote/**/*.c"]}
 # Kernels for one kind of processor are compared, bit by bit, with a twin that every machine runs.
 KERNELS = re.compile(r"_(avx2|avx512|neon)\.c$")
-WORK = pathlib.Path("build/mutated")
 SIMULATOR = "build/simulate/simulate"
 SIMULATIONS = (["--seeds=400"], ["--rollout", "--seeds=60"])
 DEADLINE_S = 60
 TRIES = 3
 LEAST = 90  # of a hundred
 FILE_LIMIT = 1 << 30
+LINKER = ["-fuse-ld=lld"] if shutil.which("ld.lld") else []
 
 
 @functools.cache
@@ -103,26 +106,49 @@ def make_flags():
 
 
 class Recipes:
-    """The commands that make these objects and programs, had the sources been touched."""
+    """The commands that make these objects and programs, had the sources been touched. They run in the tree's copy and
+    take what is built from links in kept, for make replaces what it builds anew."""
 
-    def __init__(self, sources, targets):
+    def __init__(self, sources, targets, kept):
+        self.kept = kept
         touched = [word for source in sources for word in ("-W", source)]
         text = subprocess.run(["make", "-n", "-j1", "--no-print-directory", *touched, *targets], check=True,
                               capture_output=True, text=True, env=make_flags()).stdout
         lines = text.replace("\\\n", " ").splitlines()
         self.by_target = {words[words.index("-o") + 1]: words for line in lines if " -o " in line
                           for words in [shlex.split(line)] if "-o" in words}
+        self.kept_words = {word: self.keep(word) for words in self.by_target.values()
+                           if any(word.endswith(".a") for word in words) for word in words}
 
     def compile(self, source, target, mutated, made):
         """Of the object at target, but from another source."""
         words = self.by_target[target]
-        return [made if word == target else mutated if word == source else word for word in words]
+        return [made if word == target else mutated if word == source else word for word in words] + ["-g0"]
 
     def link(self, program, mutated, made):
         """Of program, with an object before all archives."""
-        words = [made if word == program else word for word in self.by_target[program]]
+        words = [made if word == program else self.kept_words[word] for word in self.by_target[program]]
         first = next(i for i, word in enumerate(words) if word.endswith(".a"))
-        return words[:first] + [mutated] + words[first:]
+        return words[:first] + [mutated] + words[first:] + LINKER + ["-Wl,--strip-debug"]
+
+    def keep(self, word):
+        """A link to what is built there now."""
+        if not word.startswith("build/") or not os.path.isfile(word):
+            return word
+        return str(kept_link(word, self.kept))
+
+
+KEEPING = threading.Lock()
+
+
+def kept_link(path, folder):
+    """A link in folder to what lies at path, made once."""
+    link = folder / path
+    with KEEPING:
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, link)
+    return link
 
 
 def sources_in(program):
@@ -142,7 +168,8 @@ def restrain():
 
 def end_of(command, deadline_s, folder):
     """How it ends, "well", "fails" or "hangs", and after how many seconds."""
-    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:hard_rss_limit_mb=4096"}
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:hard_rss_limit_mb=4096:"
+                   "symbolize=0", "UBSAN_OPTIONS": "symbolize=0"}
     begun = time.monotonic()
     process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -160,28 +187,30 @@ def end_of(command, deadline_s, folder):
     return how, time.monotonic() - begun
 
 
-def copy_of_tests():
-    """What programs find beside them, by names relative to the tree."""
-    folder = WORK / "tree"
-    shutil.rmtree(folder, ignore_errors=True)
+def copy_of_tree(folder):
+    """What compilers and programs find by names relative to the tree."""
     shutil.copytree(".", folder, symlinks=True, ignore=lambda at, names: {
         name for name in names if at == "." and name in ("build", ".git")})
     (folder / "build").symlink_to(pathlib.Path("build").resolve())
-    return folder
 
 
 class Program:
-    """A program that tests, its sources, and how long it takes unchanged."""
+    """A program that tests, and its sources. How long it takes unchanged is known once it has judged."""
 
-    def __init__(self, path, folder, runs=([],)):
-        self.path, self.runs, self.sources, self.seconds, self.failures = path, runs, sources_in(path), 0, 0
-        for options in runs:
-            self.seconds = max(self.seconds, self.time(options, folder))
+    def __init__(self, path, work, runs=([],)):
+        self.path, self.runs, self.kept = path, runs, kept_link(path, work / "kept")
+        self.sources, self.seconds, self.failures = sources_in(self.kept), 0, 0
+        self.measuring = threading.Lock()
+
+    def measure(self, folder):
+        with self.measuring:
+            for options in [] if self.seconds else self.runs:
+                self.seconds = max(self.seconds, self.time(options, folder))
 
     def time(self, options, folder):
         """Of a run; one that fails on this machine by itself now and then has failures."""
         for _ in range(TRIES):
-            how, seconds = end_of([os.path.abspath(self.path), *options], 2 * DEADLINE_S, folder)
+            how, seconds = end_of([str(self.kept.resolve()), *options], 2 * DEADLINE_S, folder)
             if how == "well":
                 return seconds
             self.failures += 1
@@ -189,6 +218,7 @@ class Program:
 
     def judge(self, linked, folder):
         """How it ends, linked with a mutant: of several times the best, if it fails without any, too."""
+        self.measure(folder)
         for options in self.runs:
             deadline_s = min(DEADLINE_S, 10 + 5 * self.seconds)
             ends = [end_of([str(linked.resolve()), *options], deadline_s, folder)[0] for _ in range(1 + self.failures)]
@@ -207,11 +237,11 @@ class Program:
 class Bench:
     """Compiles, links and judges."""
 
-    def __init__(self, mutants, programs, folder, simulator):
-        self.programs, self.folder, self.simulator = programs, folder, simulator
+    def __init__(self, mutants, programs, work, simulator):
+        self.programs, self.work, self.folder, self.simulator = programs, work, work / "tree", simulator
         sources = sorted({mutant.path for mutant in mutants})
         targets = [program.path for program in [*programs, *filter(None, [simulator])]]
-        self.recipes = Recipes(sources, [self.object_of(source) for source in sources] + targets)
+        self.recipes = Recipes(sources, [self.object_of(source) for source in sources] + targets, work / "kept")
 
     @staticmethod
     def object_of(source, flavour="san"):
@@ -222,7 +252,7 @@ class Bench:
         source.parent.mkdir(parents=True, exist_ok=True)
         source.write_bytes(mutant.after())
         command = self.recipes.compile(mutant.path, self.object_of(mutant.path, flavour), str(source), str(made))
-        return subprocess.run(command, capture_output=True).returncode == 0
+        return subprocess.run(command, capture_output=True, cwd=self.folder).returncode == 0
 
     def notices(self, program, place, flavour):
         """What is told of how program ends with the mutant; None: it ends well."""
@@ -230,6 +260,7 @@ class Bench:
         subprocess.run(self.recipes.link(program.path, str(place / f"{flavour}.o"), str(linked)), check=True,
                        capture_output=True)
         how = program.judge(linked, self.folder)
+        linked.unlink()
         name = program.path.replace("build/san/", "").replace("build/simulate/simulate", "simulator")
         return None if how == "well" else f"{name} {how}"
 
@@ -249,7 +280,7 @@ def judged(bench, mutants, count, jobs):
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         def prepare(numbered):
             number, mutant = numbered
-            place = WORK / f"{mutant.room}-{number}"
+            place = bench.work / f"{mutant.room}-{number}"
             return place if bench.compile(mutant, place) else shutil.rmtree(place)
 
         def decide(numbered):
@@ -316,6 +347,24 @@ def chosen_by(arguments):
     return by_room, known
 
 
+def judge_rooms(arguments, by_room, known, work):
+    """[(mutant, by whom)] of all rooms."""
+    copy_of_tree(work / "tree")
+    results = []
+    for room, mutants in by_room.items():
+        counted = [mutant for mutant in mutants if (mutant.path, mutant.lines()) not in known]
+        paths = [path for path in arguments.programs if path.startswith(f"build/san/tests/{room}/")]
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            programs = list(pool.map(lambda path: Program(path, work), paths))
+        simulator = None if arguments.units_alone else Program(SIMULATOR, work, SIMULATIONS)
+        bench = Bench(mutants, programs, work, simulator)
+        some, refused = judged(bench, counted, arguments.count, arguments.jobs)
+        print(f"{room}: {len(mutants)} changes, {len(mutants) - len(counted)} of them equivalent; tried {len(some)}; "
+              f"{refused} more did not compile")
+        results += some
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=random.randrange(1000000))
@@ -330,19 +379,8 @@ def main():
     by_room, known = chosen_by(arguments)
     if not by_room:
         sys.exit(f"mutants: rooms are {', '.join(ROOMS)}, and a file is one of theirs")
-    folder, results = copy_of_tests(), []
-    for room, mutants in by_room.items():
-        counted = [mutant for mutant in mutants if (mutant.path, mutant.lines()) not in known]
-        paths = [path for path in arguments.programs if path.startswith(f"build/san/tests/{room}/")]
-        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            programs = list(pool.map(lambda path: Program(path, folder), paths))
-        simulator = None if arguments.units_alone else Program(SIMULATOR, folder, SIMULATIONS)
-        bench = Bench(mutants, programs, folder, simulator)
-        some, refused = judged(bench, counted, arguments.count, arguments.jobs)
-        print(f"{room}: {len(mutants)} changes, {len(mutants) - len(counted)} of them equivalent; tried {len(some)}; "
-              f"{refused} more did not compile")
-        results += some
-    shutil.rmtree(WORK)
+    with tempfile.TemporaryDirectory(prefix="mutated-", dir="build") as work:
+        results = judge_rooms(arguments, by_room, known, pathlib.Path(work))
     weak = report(results)
     for room in weak:
         print(f"mutants: fewer than {LEAST} of 100 die in {room}")

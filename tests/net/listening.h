@@ -23,8 +23,10 @@ struct listening {
     int likely;
     double linger_s;  /* until a session rests to which nothing comes; 0: none rests */
     atomic_bool deaf; /* they hear nothing then */
+    atomic_int timed; /* worker whose session is roused after a tenth of a second of its next rest; 0: none's */
     atomic_int served, rested;
-    uint16_t refusal; /* 0, or all are refused for it */
+    enum listener_glance (*glance)(struct listener_session *session); /* NULL: threads do all */
+    uint16_t refusal;                                                 /* 0, or all are refused for it */
     struct credentials *credentials;
 };
 
@@ -89,6 +91,12 @@ static inline bool listening_serve(struct listener_session *base)
         const double until_s = owner->linger_s > 0 ? clock_monotonic_s() + owner->linger_s : INFINITY;
         good = connection_wait(channel->connection, until_s, &ready, &error);
         if (good && !ready && channel_rest(channel, base->spare)) {
+            int worker = ((struct listening_session *)(void *)base)->worker;
+            if (worker > 0 && atomic_compare_exchange_strong(&owner->timed, &worker, 0)) {
+                pthread_mutex_lock(&owner->lock);
+                listener_rouse_at(base, clock_monotonic_s() + 0.1);
+                pthread_mutex_unlock(&owner->lock);
+            }
             base->deaf = atomic_load(&owner->deaf);
             atomic_fetch_add(&owner->rested, 1);
             return true;
@@ -134,6 +142,7 @@ static inline void listening_start(struct listening *owner, struct credentials *
         .begin = listening_begin,
         .admit = listening_admit,
         .serve = listening_serve,
+        .glance = owner->glance,
         .leave = listening_leave,
     };
     owner->credentials = credentials;

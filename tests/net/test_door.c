@@ -126,6 +126,56 @@ static void what_is_said_tells(void **state)
     close(pending.fd);
 }
 
+/* Nobody is looked at for part of a first flight; whoever goes in is heard at each byte again. */
+static void half_a_flight_is_no_news(void **state)
+{
+    (void)state;
+    struct pending pending;
+    uint8_t bytes[ENOUGH];
+    int least = 0;
+    socklen_t size = sizeof least;
+    a_first_flight(bytes, fleet_key);
+    put(1, 100);
+    assert_int_equal(getsockopt(door.pending[0].fd, SOL_SOCKET, SO_RCVLOWAT, &least, &size), 0);
+    assert_int_equal(least, ENOUGH);
+    says(0, bytes, ENOUGH);
+    assert_int_equal(next(100, &pending), DOOR_MEMBER);
+    assert_int_equal(getsockopt(pending.fd, SOL_SOCKET, SO_RCVLOWAT, &least, &size), 0);
+    assert_int_equal(least, 1);
+    close(pending.fd);
+}
+
+/* Who hangs up in the middle of it is not waited for. */
+static void half_a_flight_and_gone(void **state)
+{
+    (void)state;
+    struct pending pending;
+    uint8_t bytes[ENOUGH];
+    a_first_flight(bytes, fleet_key);
+    put(1, 100);
+    says(0, bytes, ENOUGH - 1);
+    close(peers[0]);
+    peers[0] = dup(listener);
+    assert_int_equal(next(100, &pending), DOOR_GONE);
+    close(pending.fd);
+    assert_int_equal(door.count, 0);
+}
+
+/* Whoever still waits when the door closes is hung up on. */
+static void the_door_closes(void **state)
+{
+    (void)state;
+    struct error error;
+    char byte;
+    put(1, 100);
+    put(2, 101);
+    door_destroy(&door);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(recv(peers[i], &byte, 1, MSG_DONTWAIT), 0);
+    }
+    assert_true(door_create(&door, fleet_key, ROOM, 10, &error)); /* for the end of this test */
+}
+
 static void several_speak_at_once(void **state)
 {
     (void)state;
@@ -214,6 +264,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(silence_has_an_end, open_door, close_door),
         cmocka_unit_test_setup_teardown(what_is_said_tells, open_door, close_door),
+        cmocka_unit_test_setup_teardown(half_a_flight_is_no_news, open_door, close_door),
+        cmocka_unit_test_setup_teardown(half_a_flight_and_gone, open_door, close_door),
+        cmocka_unit_test_setup_teardown(the_door_closes, open_door, close_door),
         cmocka_unit_test_setup_teardown(several_speak_at_once, open_door, close_door),
         cmocka_unit_test_setup_teardown(looks_stay_with_their_owners, open_door, close_door),
         cmocka_unit_test_setup_teardown(whose_time_it_is, open_door, close_door),

@@ -500,6 +500,9 @@ static void differences_are_named(void **state)
             "worker 1 has a=1, ps 0 has 2; worker 1 has b=2, ps 0 has 3; worker 1 has c=3, ps 0 has 4; and 2 more keys "
             "differ");
     differs("{\"a\":{\"b\":1}}", "{\"a\":{\"b\":1}}", unknown);
+    differs("{\"a\":1}", "{\"a\":{\"b\":1}}", "worker 1 has a=1, ps 0 has {\"b\":1}");
+    differs("{\"a\":{\"b\":1}}", "{\"a\":1}", "worker 1 has a={\"b\":1}, ps 0 has 1");
+    differs("{\"a\":[{\"B\":1}]}", "{\"a\":[{\"b\":1}]}", "worker 1 has a=[{\"B\":1}], ps 0 has [{\"b\":1}]");
     differs("{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":1}}}}}}}}",
             "{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":2}}}}}}}}",
             "worker 1 has a.b.c.d.e.f.g.h=1, ps 0 has 2");

@@ -473,6 +473,14 @@ static void what_keygen_refuses(void **state)
     assert_int_equal(keygen(file("no.key"), file("ca2"), "nobody:1", NULL, NULL), COMMAND_MISUSED);
     assert_int_equal(access(file("no.key"), F_OK), -1);
     assert_int_equal(access(file("no"), F_OK), -1);
+    char long_name[5000];
+    struct error error;
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    const struct member ps0 = {MEMBER_PS, 0};
+    assert_false(credentials_create_member(long_name, &ps0, 1, file("no.key"), &error));
+    assert_false(credentials_create_authority(long_name, &error));
+    assert_false(operator_key_create(long_name, &error));
 }
 
 int main(void)

@@ -385,6 +385,42 @@ static void times_for_a_try(void **state)
     }
 }
 
+/* A goodbye ends it, with its reason; a ping is answered; all else is for who waits for it. */
+static void what_comes_unasked(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct connection *ours, *theirs;
+    struct channel peer;
+    struct error error;
+    bool pinged = false;
+    int ends[2];
+    create_link(&bench, free_port(), (struct link_options){.timeout_s = 5});
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_true(connection_serve(&ours, ends[0], "ours", NULL, NULL, INFINITY, &error));
+    assert_true(connection_serve(&theirs, ends[1], "theirs", NULL, NULL, INFINITY, &error));
+    channel_open(&bench.link.channel, ours);
+    channel_open(&peer, theirs);
+    bench.link.channel.version = peer.version = PROTOCOL_VERSION_MAX;
+    assert_true(channel_send(&peer, MESSAGE_ping, 7, &(struct message_ping){9}, INFINITY, &error));
+    assert_true(link_receive_any(&bench.link, &pinged, &error));
+    assert_true(pinged);
+    assert_true(channel_receive(&peer, INFINITY, &error));
+    assert_int_equal(peer.frame.type, MESSAGE_pong);
+    assert_int_equal(peer.frame.request, 7);
+    assert_int_equal(peer.message.pong.nonce, 9);
+    assert_true(channel_send(&peer, MESSAGE_done, 8, &(struct message_done){.global_step = 5}, INFINITY, &error));
+    assert_true(link_receive_any(&bench.link, &pinged, &error));
+    assert_false(pinged);
+    assert_int_equal(bench.link.channel.message.done.global_step, 5);
+    assert_true(
+        channel_send(&peer, MESSAGE_leave, 0, &(struct message_leave){.message = "good night"}, INFINITY, &error));
+    assert_false(link_receive_any(&bench.link, &pinged, &error));
+    assert_non_null(strstr(error.text, "leaves: good night"));
+    channel_close(&peer);
+    link_destroy(&bench.link);
+}
+
 static bool on_the_third(void *context)
 {
     return ++*(int *)context == 3;
@@ -482,6 +518,7 @@ int main(void)
         cmocka_unit_test(silence_is_told_to_others),
         cmocka_unit_test(bytes_count_once),
         cmocka_unit_test(times_for_a_try),
+        cmocka_unit_test(what_comes_unasked),
         cmocka_unit_test(open_means_open),
         cmocka_unit_test(held_and_woken),
         cmocka_unit_test(somebody_answers_in_time_or_it_is_hopeless),

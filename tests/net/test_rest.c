@@ -178,6 +178,107 @@ static void it_is_roused(void **state)
     assert_int_equal(atomic_load(&owner.served), served); /* nothing else does */
 }
 
+/* At a time, too, whatever others do until then; and once. */
+static void it_is_roused_at_a_time(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MEMBERS; i++) {
+        await_rest(i);
+    }
+    const int served = atomic_load(&owner.served), rested = atomic_load(&owner.rested);
+    atomic_store(&owner.timed, 4);
+    assert_true(ping(&channels[4]));
+    await(&owner.rested, rested + 1);
+    for (int i = 0; i < 3; i++) {
+        assert_true(ping(&channels[i]));
+        await_rest(i);
+    }
+    await(&owner.served, served + 5);
+    await_rest(4);
+}
+
+/* What the owner's thread can do for one that rested takes no thread; what it can't, a thread does. */
+static atomic_int glances;
+
+static enum listener_glance glance(struct listener_session *session)
+{
+    struct error error;
+    bool ready;
+    atomic_fetch_add(&glances, 1);
+    if (!channel_resume(&session->channel, session->spare, &error) ||
+        !connection_wait(session->channel.connection, clock_monotonic_s(), &ready, &error)) {
+        return GLANCE_ENDS;
+    }
+    if (!ready) {
+        return channel_rest(&session->channel, session->spare) ? GLANCE_RESTS : GLANCE_SERVE;
+    }
+    if (!channel_receive(&session->channel, clock_monotonic_s() + 5, &error) ||
+        session->channel.message.ping.nonce == 3) {
+        return GLANCE_ENDS;
+    }
+    const struct message_pong pong = {session->channel.message.ping.nonce + 100};
+    const bool said = channel_send(&session->channel, MESSAGE_pong, session->channel.frame.request, &pong,
+                                   clock_monotonic_s() + 5, &error);
+    return !said                                                                   ? GLANCE_ENDS
+           : pong.nonce == 102 || !channel_rest(&session->channel, session->spare) ? GLANCE_SERVE
+                                                                                   : GLANCE_RESTS;
+}
+
+static int enter_with_glances(void **state)
+{
+    struct error error;
+    (void)state;
+    owner = (struct listening){.linger_s = 0.01, .glance = glance};
+    atomic_store(&glances, 0);
+    listening_start(&owner, NULL, 0);
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_true(listening_come_in(&channels[i], &owner, i, &error));
+    }
+    await(&owner.rested, MEMBERS);
+    return 0;
+}
+
+static uint64_t answer_to(int worker, uint64_t nonce)
+{
+    struct error error;
+    struct message_ping message = {.nonce = nonce};
+    return channel_call(&channels[worker], MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + 10, NULL, &error)
+               ? channels[worker].message.pong.nonce
+               : 0;
+}
+
+static void a_glance_is_enough(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3 * MEMBERS; i++) {
+        await_rest(i % MEMBERS);
+        assert_int_equal(answer_to(i % MEMBERS, 1), 101);
+    }
+    assert_int_equal(atomic_load(&glances), 3 * MEMBERS);
+    assert_int_equal(atomic_load(&owner.served), MEMBERS); /* when they came */
+    await_rest(2);
+    assert_int_equal(answer_to(2, 2), 102); /* a thread goes on */
+    await(&owner.served, MEMBERS + 1);
+    await_rest(2);
+    assert_int_equal(answer_to(2, 1), 101);
+    await_rest(3);
+    assert_int_equal(answer_to(3, 3), 0);
+    await(&owner.left, 1);
+    int before = atomic_load(&glances);
+    atomic_store(&owner.timed, 4);
+    assert_int_equal(answer_to(4, 2), 102);
+    await(&glances, before + 2); /* its time has come */
+    await_rest(4);
+    assert_int_equal(answer_to(4, 1), 101);
+    await_rest(1);
+    before = atomic_load(&glances);
+    pthread_mutex_lock(&owner.lock);
+    listener_cut(session_of(1));
+    pthread_mutex_unlock(&owner.lock);
+    await(&owner.left, 2); /* by a thread, which finds it closed */
+    assert_int_equal(atomic_load(&glances), before);
+}
+
 /* One that is deaf hears a hang-up, and leaves what it is sent where it is until it is roused. */
 static void who_is_deaf(void **state)
 {
@@ -309,6 +410,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_goes_on, enter_plain, leave),
         cmocka_unit_test_setup_teardown(who_hangs_up_is_gone, enter, leave),
         cmocka_unit_test_setup_teardown(the_end_comes, enter, leave),
+        cmocka_unit_test_setup_teardown(it_is_roused_at_a_time, enter_plain, leave),
+        cmocka_unit_test_setup_teardown(a_glance_is_enough, enter_with_glances, leave),
         cmocka_unit_test_setup_teardown(it_is_roused, enter, leave),
         cmocka_unit_test_setup_teardown(who_is_deaf, enter, leave),
         cmocka_unit_test_setup_teardown(half_a_request_is_no_rest, enter, leave),

@@ -20,6 +20,7 @@
 
 #include "net/credentials.h"
 #include "net/resolver.h"
+#include "net/tls/tls.h"
 #include "net/wake.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
@@ -31,6 +32,7 @@ enum kind { ALLOCATION, RECEIVE, SEND, KINDS };
 
 static struct {
     enum kind kind;
+    int reason;             /* of what fails; 0: as the peer were gone */
     atomic_long first, end; /* calls that fail, counted from 1 */
     atomic_long calls[KINDS];
 } shortage;
@@ -69,7 +71,7 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 static bool has_no(enum kind kind, int reason)
 {
     bool failed = fails(kind);
-    errno = failed ? reason : errno;
+    errno = !failed ? errno : shortage.reason != 0 ? shortage.reason : reason;
     return failed;
 }
 
@@ -268,6 +270,61 @@ static void test_sending(void **state)
     try_all(SEND, "sending");
 }
 
+/* A signal, or a socket that is not ready after all, ends nothing: the call is made again. */
+static void test_interruptions(void **state)
+{
+    static const int reasons[] = {EINTR, EAGAIN};
+    struct test_random dice = test_random_begin("interruptions");
+    struct credentials *server_key;
+    struct error error;
+    (void)state;
+    assert_true(credentials_load(&server_key, key, &error));
+    fail_calls(SEND, 0, 0);
+    assert_true(converse(server_key, &error));
+    const long calls[] = {
+        [RECEIVE] = atomic_load(&shortage.calls[RECEIVE]), [SEND] = atomic_load(&shortage.calls[SEND])};
+    for (int i = 0; i < 20; i++) {
+        const enum kind kind = i % 2 ? SEND : RECEIVE;
+        shortage.reason = reasons[i / 2 % 2];
+        fail_calls(kind, 1 + test_random_below(&dice, (int)calls[kind]), 1 + i / 4 % 2);
+        if (!converse(server_key, &error)) {
+            fail_msg("%s: %s", strerror(shortage.reason), error.text);
+        }
+    }
+    shortage.reason = 0;
+    fail_calls(SEND, 0, 0);
+    credentials_free(server_key);
+}
+
+/* A member's key is there with whom it trusts, or not at all. */
+static void test_keys_of_members(void **state)
+{
+    const struct member worker = {MEMBER_WORKER, 1};
+    struct credentials *credentials;
+    struct error error;
+    char authority[96], path[96];
+    long calls;
+    (void)state;
+    snprintf(authority, sizeof authority, "%s/ca", folder);
+    snprintf(path, sizeof path, "%s/worker.key", folder);
+    assert_true(credentials_create_authority(authority, &error));
+    assert_true(credentials_create_member(authority, &worker, 1, path, &error));
+    fail_calls(ALLOCATION, 0, 0);
+    assert_true(credentials_load(&credentials, path, &error));
+    calls = atomic_load(&shortage.calls[ALLOCATION]);
+    credentials_free(credentials);
+    for (long n = 1; n <= calls; n++) {
+        fail_calls(ALLOCATION, n, 1);
+        const bool loaded = credentials_load(&credentials, path, &error);
+        fail_calls(ALLOCATION, 0, 0);
+        if (loaded) {
+            assert_non_null(credentials->trusted.raw.p);
+            assert_int_equal(credentials_member(credentials).index, 1);
+            credentials_free(credentials);
+        }
+    }
+}
+
 /* A lookup without memory says so, and the next one is well. */
 static void test_lookups(void **state)
 {
@@ -286,10 +343,8 @@ static void test_lookups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_receiving),
-        cmocka_unit_test(test_sending),
-        cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_allocations),   cmocka_unit_test(test_receiving),       cmocka_unit_test(test_sending),
+        cmocka_unit_test(test_interruptions), cmocka_unit_test(test_keys_of_members), cmocka_unit_test(test_lookups),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

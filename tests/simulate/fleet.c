@@ -327,12 +327,24 @@ static uint64_t version_on_disk(const struct machine *machine)
     return disk_get(machine->disk, CONFIG ".d/current", text, sizeof text) ? strtoull(text, NULL, 10) : 1;
 }
 
+/* A config alone stays in the program that its fallback was proven in. */
+static bool is_proven(uint64_t version)
+{
+    const struct content *content = content_of(version);
+    while (!content->proven && !content->waited && content->fallback > 0 &&
+           !programs_differ(version, content->fallback)) {
+        version = content->fallback;
+        content = content_of(version);
+    }
+    return content->proven || content->waited;
+}
+
 /* No more workers than one of each architecture try a program that nobody has made a step in. */
 static void check_canaries(uint64_t from, uint64_t version)
 {
     struct content *content = content_of(version);
     const bool is_worker = world.here->number >= oracle.ps;
-    if (content->proven || content->waited || !programs_differ(version, from)) {
+    if (is_proven(version) || !programs_differ(version, from)) {
         return;
     }
     content->gone_over |= UINT32_C(1) << world.here->number;
@@ -909,7 +921,7 @@ bool fleet_is_done(void)
     return fleet.candidates == 0 && !fleet.operator->runs && is_idle() && fleet.abort_s > world.now_s + 1e9;
 }
 
-/* It was not there to say that it can't run what the others do: nobody of its architecture was. */
+/* It was not there to say that it can't run what the others do, or that it is given nothing to run. */
 static bool is_left_out(int i, uint64_t version)
 {
     return programs_roll() && (comes_and_goes(i) || content_of(version)->off[i]) &&

@@ -241,9 +241,9 @@ static uint64_t hash_of(const char *text)
 }
 
 WRAP(enum push_pull_end, preprocessing_agree, struct push_pull *exchange, const struct schema *schema, bool is_chief,
-     struct error *error)
+     bool *differs, struct error *error)
 {
-    const enum push_pull_end end = __real_preprocessing_agree(exchange, schema, is_chief, error);
+    const enum push_pull_end end = __real_preprocessing_agree(exchange, schema, is_chief, differs, error);
     if (end == PUSH_PULL_DONE) {
         goes_by[world.here->number - oracle.ps] = schema ? hash_of(schema->text) : 0;
     } else {

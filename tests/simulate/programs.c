@@ -47,7 +47,7 @@ static struct {
     bool roll;
     struct build builds[MOST_BUILDS]; /* the first ones are installed */
     int build_count;
-    int of[PROGRAMS_VERSIONS][ARCHITECTURES]; /* what each version runs in */
+    int of[PROGRAMS_VERSIONS][ARCHITECTURES]; /* what each version runs in; -1: it comes without one */
     struct process processes[WORLD_MAX_MACHINES];
     bool is_there[ARCHITECTURES];
     char flag[100];
@@ -161,7 +161,9 @@ void programs_signed(uint64_t version, uint64_t fallback, const struct manifest_
 {
     for (int i = 0; version < PROGRAMS_VERSIONS && i < ARCHITECTURES; i++) {
         const struct manifest_program *program = manifest_program_for(signed_, architectures[i].name);
-        programs.of[version][i] = program ? find_build(program->digest) : programs.of[fallback][i];
+        programs.of[version][i] = program              ? find_build(program->digest)
+                                  : signed_->count > 0 ? -1
+                                                       : programs.of[fallback][i];
     }
 }
 

@@ -22,7 +22,8 @@
 enum {
     STACK = 256 * 1024,
     MAX_CALLS = 1 << 16,
-    MOST_EVENTS = 3000000, /* of a run: more is a busy loop */
+    MOST_EVENTS = 3000000, /* within COUNTED_S: more is a busy loop */
+    COUNTED_S = 100,
     POOL_CLASSES = 24,
 };
 
@@ -483,8 +484,12 @@ bool world_step(double until_s)
             run(thread);
         }
     }
-    if (++world.events > MOST_EVENTS) {
-        fail("more than %d events: somebody is in a busy loop", MOST_EVENTS);
+    if (world.now_s >= world.counted_s + COUNTED_S) {
+        world.counted_s = world.now_s;
+        world.counted = world.events;
+    }
+    if (++world.events > world.counted + MOST_EVENTS) {
+        fail("more than %d events in %d s: somebody is in a busy loop", MOST_EVENTS, COUNTED_S);
     }
     return true;
 }

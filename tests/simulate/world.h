@@ -62,7 +62,9 @@ extern struct world {
     uint64_t seed, random;
     uint64_t names; /* of temporary files, so far; apart, for they decide nothing */
     double now_s;
-    uint64_t events; /* that happened so far */
+    uint64_t events;  /* that happened so far */
+    uint64_t counted; /* of them, those before counted_s */
+    double counted_s; /* from then on they are counted, lest somebody be in a busy loop */
     struct machine machines[WORLD_MAX_MACHINES];
     int machine_count;
     struct machine *here; /* whose code runs */

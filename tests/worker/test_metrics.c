@@ -8,6 +8,7 @@
 /* cmocka wants the four above first. */
 #include <cmocka.h>
 
+#include "tests/random.h"
 #include "tests/vectors/metrics_vectors.h"
 #include "tests/worker/values_engine.h"
 #include "worker/evaluate.h"
@@ -58,6 +59,29 @@ static void ranks(void **state)
     const struct scored same[] = {{0.5, true}, {0.5, true}};
     assert_true(isnan(metrics_roc_auc(same, 2)));
     assert_equal(1, metrics_average_precision(same, 2));
+}
+
+/* Beside a sort by comparison: scores of every size and sign, alone or many alike. */
+static void any_scores_are_sorted(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("any_scores_are_sorted");
+    for (int round = 0; round < 300; round++) {
+        struct scored scored[MOST];
+        double wanted[MOST];
+        const int count = test_random_below(&random, MOST + 1), kinds = 1 + test_random_below(&random, 40);
+        for (int i = 0; i < count; i++) {
+            const double size = ldexp(1 + test_random_below(&random, kinds), test_random_below(&random, 40) - 20);
+            scored[i] = (struct scored){.score = test_random_below(&random, 2) ? size : -size, .positive = size > 1};
+            wanted[i] = -scored[i].score;
+        }
+        metrics_sort(scored, count);
+        metrics_quantile(wanted, count, 0.5); /* sorts */
+        for (int i = 0; i < count; i++) {
+            assert_true(scored[i].score == -wanted[i]);
+            assert_int_equal(scored[i].positive, fabs(scored[i].score) > 1);
+        }
+    }
 }
 
 static void labels(void **state)
@@ -247,6 +271,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks),
+        cmocka_unit_test(any_scores_are_sorted),
         cmocka_unit_test(labels),
         cmocka_unit_test(numbers),
         cmocka_unit_test(the_best_threshold),

@@ -495,7 +495,7 @@ struct lossy_updater {
     struct updater updater;
     struct training *training;
     struct checkpoint_info info;
-    int joins, finishes, validations, concluded;
+    int joins, finishes, settles, validations, concluded;
     int64_t lost_step;   /* there it is lost once, and training goes on from step 0 */
     bool lost_at_finish; /* likewise */
 };
@@ -546,9 +546,15 @@ static void lossy_release(struct updater *updater, bool is_best)
     assert_true(is_best == (lossy(updater)->validations == 1)); /* none gets better than the first */
 }
 
+static void lossy_settle(struct updater *updater)
+{
+    lossy(updater)->settles++;
+}
+
 static void lossy_finish(struct updater *updater)
 {
     lossy(updater)->finishes++;
+    assert_int_equal(lossy(updater)->settles, lossy(updater)->finishes); /* what was under way is there by then */
     if (lossy(updater)->lost_at_finish) {
         lossy(updater)->lost_at_finish = false;
         lossy(updater)->training->end = TRAINING_REJOINS;
@@ -574,6 +580,7 @@ static const struct updater_table lossy_table = {.is_shared = true,
                                                  .step = lossy_step,
                                                  .hold = lossy_hold,
                                                  .release = lossy_release,
+                                                 .settle = lossy_settle,
                                                  .finish = lossy_finish,
                                                  .conclude = lossy_conclude,
                                                  .record = lossy_record};
@@ -600,6 +607,7 @@ static void a_lost_model_is_joined_again(void **state)
     assert_int_equal(training_run(&training), COMMAND_DONE);
     assert_int_equal(updater.joins, 3);
     assert_int_equal(updater.finishes, 2);
+    assert_int_equal(updater.settles, 2); /* not of the model that was lost on the way */
     assert_int_equal(updater.concluded, 1);
     assert_int_equal(training.local_step, 50 + 100 + 100);
     assert_int_equal(updater.validations, 2 + 5 + 5);

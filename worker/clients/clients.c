@@ -8,38 +8,54 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/random/sampler.h"
 #include "ps/job/round.h"
 #include "ps/store/collect.h"
 #include "ps/store/outer.h"
 #include "ps/store/robust.h"
-#include "worker/clients/partition.h"
-#include "worker/local_steps.h"
+#include "worker/clients/players.h"
+#include "worker/clients/small_messages.h"
+#include "worker/evaluation_part.h"
+#include "worker/validation_sum.h"
 
 struct clients {
     struct engine engine;
     struct engine *inside; /* owned */
     const struct model *model;
     const struct config *config;
-    const struct examples *examples;
     struct config_train outer;
     struct store shared;
-    struct local_steps *local;
-    struct partition partition;
+    struct players *players;
+    struct small_messages *messages; /* NULL: all that is exchanged arrives as it is */
+    bool shows_told;                 /* the engine inside has what clients were told, and not the shared model */
+    const struct clients_data *data;
+    struct client_validations { /* by each client, on rows of its own */
+        struct validation_sum sum;
+        struct evaluation one;
+        uint8_t *bytes; /* NULL: there was none yet */
+    } validation;
     int count, in_round;
     unsigned char *chosen;   /* [count]: takes part in this round */
-    int32_t *indexes;        /* [batch_size] */
+    int *taking;             /* [in_round]: their numbers, ascending */
+    double examples;         /* theirs in all */
     float *sum;              /* [float_count]: what a round's differences come to */
     float *differences;      /* [in_round * float_count], where they are clipped or not averaged; else NULL */
     const float **pointers;  /* [in_round]: to them */
     float *weights, *scales; /* [in_round] */
     void *scratch;           /* robust_scratch */
     bool has_averages;       /* the engine inside has the newest */
+    bool is_asked_as_told;   /* forward passes are of what clients know */
 };
 
 static struct clients *of(struct engine *engine)
 {
     return (struct clients *)engine;
+}
+
+static int examples_of(const struct clients *all, int client)
+{
+    return partition_count(&all->data->partition, client);
 }
 
 /* --- A round --- */
@@ -52,40 +68,21 @@ static void choose(struct clients *all)
     for (int i = 0; i < all->in_round; i++) {
         all->chosen[sampler_index(&order, (uint32_t)i)] = 1;
     }
+    all->examples = 0;
+    for (int client = 0, taking = 0; client < all->count; client++) {
+        if (all->chosen[client]) {
+            all->taking[taking++] = client;
+            all->examples += examples_of(all, client);
+        }
+    }
 }
 
 /* What a client's difference counts. */
-static float weight_of(const struct clients *all, int client, double examples)
+static float weight_of(const struct clients *all, int client)
 {
     return all->config->train.round_weights == WEIGHTS_BY_EXAMPLES
-               ? outer_weight(partition_count(&all->partition, client), examples)
+               ? outer_weight(examples_of(all, client), all->examples)
                : 1.0f / (float)all->in_round;
-}
-
-/* The steps of one client; a loss that is not finite ends them. */
-static bool take_steps(struct clients *all, int client, struct train_result *result, struct error *error)
-{
-    const struct config_train *train = &all->config->train;
-    const struct partition *partition = &all->partition;
-    const struct sampler sampler = {.seed = (uint64_t)train->seed,
-                                    .task = (uint32_t)client,
-                                    .examples = (uint32_t)partition_count(partition, client),
-                                    .batch_size = (uint32_t)train->batch_size};
-    const int64_t steps =
-        train->local_epochs > 0 ? train->local_epochs * sampler_epoch_batches(&sampler) : train->local_steps;
-    const int32_t *own = partition->order ? partition->order + partition->first[client] : NULL;
-    for (int64_t i = 0; i < steps && result->finite; i++) {
-        const int64_t number = all->shared.global_step * steps + i;
-        struct batch batch = {.examples = all->examples, .indexes = all->indexes, .task = sampler.task, .step = number};
-        batch.count = sampler_draw(&sampler, number, all->indexes);
-        for (int k = 0; own && k < batch.count; k++) {
-            all->indexes[k] = own[all->indexes[k]];
-        }
-        if (!local_steps_take(all->local, &batch, result, error)) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static void for_each_variable(const struct model *model, const float *values, const struct gradient_sink *sink)
@@ -133,33 +130,53 @@ static void combine(struct clients *all, const float *weights)
     }
 }
 
+/* One client's part of a round, into a collector. */
+static bool deliver(struct clients *all, int client, struct local_steps *steps, struct collector *collector,
+                    struct error *error)
+{
+    const struct gradient_sink arrives = collector_sink(collector);
+    const struct gradient_sink sink = all->messages ? small_messages_sink(all->messages, client) : arrives;
+    if (!local_steps_end(steps, &sink, error)) {
+        return false;
+    }
+    if (all->messages) {
+        for_each_variable(all->model, small_messages_deliver(all->messages, client), &arrives);
+    }
+    return true;
+}
+
+/* What a client did is added up, or kept if all have to be there first. */
+static bool end_steps(void *context, int at, struct local_steps *steps, struct error *error)
+{
+    struct clients *all = context;
+    const int client = all->taking[at];
+    struct collector collector = {
+        .model = all->model, .sum = all->sum, .weight = weight_of(all, client), .first = at == 0};
+    if (all->differences) {
+        all->weights[at] = collector.weight;
+        collector.sum = all->differences + (size_t)at * all->model->float_count;
+        collector.weight = 1;
+        collector.first = true;
+    }
+    return deliver(all, client, steps, &collector, error);
+}
+
+static const float *known_parameters(const struct clients *all)
+{
+    return all->messages ? small_messages_told(all->messages) : all->shared.vectors[STORE_PARAMETERS];
+}
+
 /* What the round's differences come to, into the sum. */
 static bool gather(struct clients *all, struct train_result *result, struct error *error)
 {
-    double examples = 0;
-    int done = 0;
-    for (int client = 0; client < all->count; client++) {
-        examples += all->chosen[client] ? partition_count(&all->partition, client) : 0;
-    }
-    for (int client = 0; client < all->count && result->finite; client++) {
-        if (!all->chosen[client]) {
-            continue;
-        }
-        struct collector collector = {
-            .model = all->model, .sum = all->sum, .weight = weight_of(all, client, examples), .first = done == 0};
-        if (all->differences) {
-            all->weights[done] = collector.weight;
-            collector.sum = all->differences + (size_t)done * all->model->float_count;
-            collector.weight = 1;
-            collector.first = true;
-        }
-        const struct gradient_sink sink = collector_sink(&collector);
-        if (!local_steps_begin(all->local, &all->config->train, all->shared.global_step, error) ||
-            !take_steps(all, client, result, error) ||
-            !local_steps_end(all->local, result->finite ? &sink : NULL, error)) {
-            return false;
-        }
-        done++;
+    const struct players_round round = {.clients = all->taking,
+                                        .count = all->in_round,
+                                        .parameters = known_parameters(all),
+                                        .global_step = all->shared.global_step,
+                                        .ends = end_steps,
+                                        .context = all};
+    if (!players_play(all->players, &round, result, error)) {
+        return false;
     }
     if (all->differences && result->finite) {
         combine(all, all->weights);
@@ -167,12 +184,26 @@ static bool gather(struct clients *all, struct train_result *result, struct erro
     return true;
 }
 
+static bool write_inside(struct clients *all, const float *parameters, struct error *error)
+{
+    return all->inside->table->write(all->inside, STORE_PARAMETERS, 0, all->model->float_count, parameters, error);
+}
+
 /* The shared parameters to the engine inside. */
 static bool show(struct clients *all, struct error *error)
 {
-    all->has_averages = false;
-    return all->inside->table->write(all->inside, STORE_PARAMETERS, 0, all->model->float_count,
-                                     all->shared.vectors[STORE_PARAMETERS], error);
+    all->shows_told = all->has_averages = false;
+    return write_inside(all, all->shared.vectors[STORE_PARAMETERS], error);
+}
+
+/* There, what clients know of the shared parameters; or these themselves. */
+static bool show_as(struct clients *all, bool told, struct error *error)
+{
+    if (!all->messages || all->shows_told == told) {
+        return true;
+    }
+    all->shows_told = told;
+    return write_inside(all, told ? known_parameters(all) : all->shared.vectors[STORE_PARAMETERS], error);
 }
 
 static void apply(struct clients *all)
@@ -181,6 +212,9 @@ static void apply(struct clients *all)
     const struct gradient_sink sink = store_sink(&all->shared);
     for_each_variable(all->model, all->sum, &sink);
     store_end_step(&all->shared);
+    if (all->messages) {
+        small_messages_tell(all->messages, all->shared.vectors[STORE_PARAMETERS]);
+    }
 }
 
 static bool clients_train(struct engine *base, int64_t n, struct train_result *result, struct error *error)
@@ -190,7 +224,7 @@ static bool clients_train(struct engine *base, int64_t n, struct train_result *r
     for (int64_t i = 0; i < n; i++) {
         struct train_result round = {.finite = true};
         choose(all);
-        if (!gather(all, &round, error)) {
+        if (!show_as(all, true, error) || !gather(all, &round, error)) {
             return false;
         }
         if (!round.finite) {
@@ -229,7 +263,7 @@ static bool clients_forward(struct engine *base, bool averaged, const struct exa
         all->has_averages = inside->table->write(inside, STORE_AVERAGES, 0, all->model->float_count,
                                                  all->shared.vectors[STORE_AVERAGES], error);
     }
-    return (!averaged || all->has_averages) &&
+    return (averaged ? all->has_averages : show_as(all, all->is_asked_as_told, error)) &&
            inside->table->forward(inside, averaged, examples, first, count, logits, error);
 }
 
@@ -247,7 +281,27 @@ static bool clients_write(struct engine *base, enum store_vector vector, size_t 
     struct clients *all = of(base);
     memcpy(all->shared.vectors[vector] + first, values, count * sizeof *values);
     store_restored(&all->shared);
+    if (all->messages && vector == STORE_PARAMETERS) {
+        small_messages_forget(all->messages, all->shared.vectors[STORE_PARAMETERS]);
+    }
     return show(all, error);
+}
+
+static void clients_keep(struct engine *base, int64_t global_step)
+{
+    struct clients *all = of(base);
+    struct error error;
+    if (all->messages && !small_messages_keep(all->messages, global_step, &error)) {
+        log_warning("what small messages left behind is not kept: %s", error.text);
+    }
+}
+
+static bool clients_recall(struct engine *base, int64_t global_step, struct error *error)
+{
+    struct clients *all = of(base);
+    return !all->messages ||
+           (small_messages_recall(all->messages, global_step, all->shared.vectors[STORE_PARAMETERS], error) &&
+            show(all, error));
 }
 
 static float *clients_parameters(struct engine *base)
@@ -279,12 +333,15 @@ static void clients_destroy(struct engine *base)
 {
     struct clients *all = of(base);
     if (all) {
-        local_steps_destroy(all->local);
+        players_destroy(all->players);
         all->inside->table->destroy(all->inside);
-        partition_destroy(&all->partition);
+        small_messages_destroy(all->messages);
+        validation_sum_destroy(&all->validation.sum);
+        evaluation_destroy(&all->validation.one);
+        free(all->validation.bytes);
         store_destroy(&all->shared);
         free(all->chosen);
-        free(all->indexes);
+        free(all->taking);
         free(all->sum);
         free(all->differences);
         free((void *)all->pointers);
@@ -305,9 +362,100 @@ static const struct engine_table clients_table = {
     .parameters = clients_parameters,
     .global_step = clients_global_step,
     .set_global_step = clients_set_global_step,
+    .keep = clients_keep,
+    .recall = clients_recall,
     .describe = clients_describe,
     .destroy = clients_destroy,
 };
+
+/* --- Validation --- */
+
+static bool begin_validation(struct clients *all, const struct evaluation *like, struct error *error)
+{
+    struct client_validations *validation = &all->validation;
+    struct evaluation_options options = like->options;
+    if (validation->bytes) {
+        return true;
+    }
+    options.rows = options.rows > 0 ? held_out_most(&all->data->held_out, all->count) : 0;
+    validation->bytes = malloc(evaluation_part_room(like));
+    return (validation->bytes || error_set(error, "out of memory for the validations of clients")) &&
+           validation_sum_create(&validation->sum, like, all->count, error) &&
+           evaluation_create(&validation->one, &options, error);
+}
+
+/* What one of them finds, which it says as a worker would. */
+static bool add_validation(struct clients *all, int client, enum metric metric, struct error *error)
+{
+    struct client_validations *validation = &all->validation;
+    struct evaluation *one = &validation->one;
+    const struct examples own = held_out_of(&all->data->held_out, client);
+    if (!evaluate(one, &all->engine, false, &own, error)) {
+        return false;
+    }
+    const struct worker_score score = {client, one->images, (double)(float)evaluation_metric(one, metric)};
+    const size_t size = evaluation_part_write(one, validation->bytes);
+    if (one->images > 0 && !validation_sum_add(&validation->sum, &score, validation->bytes, size, error)) {
+        log_warning("the validation of client %d does not count: %s", client, error->text);
+    }
+    return true;
+}
+
+bool clients_validate(struct engine *engine, enum metric metric, struct evaluation *evaluation,
+                      struct validators *validators, struct error *error)
+{
+    struct clients *all = of(engine);
+    struct validation_sum *sum = &all->validation.sum;
+    bool done = begin_validation(all, evaluation, error);
+    if (done) {
+        validation_sum_begin(sum, evaluation, metric);
+        validation_sum_again(sum);
+    }
+    all->is_asked_as_told = true;
+    for (int client = 1; client < all->count && done; client++) {
+        done = !all->chosen[client] || add_validation(all, client, metric, error);
+    }
+    all->is_asked_as_told = false;
+    if (done) {
+        validation_sum_end(sum, metric, validators);
+    }
+    return done;
+}
+
+/* --- Beginning and end --- */
+
+bool clients_data_create(struct clients_data *data, const struct clients_options *options,
+                         const struct dataset *dataset, const struct config *config, struct error *error)
+{
+    *data = (struct clients_data){.examples = dataset->train};
+    if (dataset->streaming) {
+        return error_set(error, "clients train on examples in memory, and these do not fit: raise data.memory_mb");
+    }
+    const bool holds_out = clients_hold_out(options, config);
+    if (holds_out) {
+        data->examples = dataset->validation; /* these lie before the others */
+        data->examples.count += dataset->train.count;
+    }
+    return partition_create(&data->partition, options->partition, options->count, &data->examples, config, error) &&
+           (!holds_out || held_out_create(&data->held_out, &data->partition, &data->examples, config, error));
+}
+
+void clients_data_destroy(struct clients_data *data)
+{
+    partition_destroy(&data->partition);
+    held_out_destroy(&data->held_out);
+}
+
+struct dataset clients_dataset(const struct clients_data *data, const struct dataset *dataset)
+{
+    struct dataset seen = *dataset;
+    if (data->held_out.first) {
+        seen.train = data->examples;
+        seen.train.count -= data->held_out.examples.count;
+        seen.validation = held_out_of(&data->held_out, 0);
+    }
+    return seen;
+}
 
 static bool keeps_differences(const struct config_train *train)
 {
@@ -326,7 +474,7 @@ static bool make_room(struct clients *all)
 }
 
 bool clients_engine_create(struct engine **engine, struct engine *inside, const struct engine_options *options,
-                           const struct clients_options *clients, struct error *error)
+                           const struct clients_options *clients, const struct clients_data *data, struct error *error)
 {
     const struct config_train *train = &options->config->train;
     struct clients *all = calloc(1, sizeof *all);
@@ -338,18 +486,19 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
                             .inside = inside,
                             .model = options->model,
                             .config = options->config,
-                            .examples = options->train,
+                            .data = data,
                             .outer = outer_train(train),
                             .count = clients->count,
                             .in_round = round_share(train->participation, clients->count)};
     all->chosen = calloc((size_t)all->count, sizeof *all->chosen);
-    all->indexes = calloc((size_t)train->batch_size, sizeof *all->indexes);
+    all->taking = calloc((size_t)all->in_round, sizeof *all->taking);
     all->sum = calloc(all->model->float_count, sizeof *all->sum);
-    const bool there = all->chosen && all->indexes && all->sum && (!keeps_differences(train) || make_room(all));
+    const bool there = all->chosen && all->taking && all->sum && (!keeps_differences(train) || make_room(all));
     if (!(there || error_set(error, "out of memory for %d clients", all->count)) ||
         !store_create(&all->shared, all->model, &all->outer, error) ||
-        !local_steps_create(&all->local, all->model, inside, train, error) ||
-        !partition_create(&all->partition, clients->partition, all->count, all->examples, options->config, error)) {
+        !players_create(&all->players, inside, options, &data->examples, &data->partition, all->in_round, error) ||
+        !(!clients->exchanges || !small_messages_are_known(&options->config->cluster) ||
+          small_messages_create(&all->messages, all->model, options->config, all->count, error))) {
         clients_destroy(&all->engine);
         return false;
     }

@@ -213,14 +213,16 @@ static bool deal(struct dealing *dealing, const char *kind, struct error *error)
     for (int i = 0; i < examples->count; i++) {
         dealing->shuffled[i] = (int32_t)sampler_index(&order, (uint32_t)i);
     }
-    if (!kind || strcmp(kind, "iid") == 0) {
-        deal_in_order(dealing, kind);
+    const bool is_iid = kind && strcmp(kind, "iid") == 0;
+    if (!kind || is_iid || strcmp(kind, "order") == 0) {
+        deal_in_order(dealing, is_iid);
         return true;
     }
     const bool shards = strncmp(kind, "shards:", 7) == 0;
     const bool whole = shards && is_number(kind + 7, 1000, &number) && number == floor(number);
     if (!whole && !(strncmp(kind, "dirichlet:", 10) == 0 && is_number(kind + 10, 1e6, &number))) {
-        return error_set(error, "--partition must be iid, shards:N or dirichlet:A, such as shards:2, not %s", kind);
+        return error_set(error, "--partition must be iid, order, shards:N or dirichlet:A, such as shards:2, not %s",
+                         kind);
     }
     if (!examples->labels) {
         return error_set(error, "--partition=%s goes by classes, and these examples have none; use iid", kind);

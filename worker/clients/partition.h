@@ -3,6 +3,7 @@
  * labels, the seed and the kind.
  *
  *     iid            shuffled, and cut into equal parts
+ *     order          equal parts in the order of the files, as data_sharding=disjoint cuts them
  *     shards:S       by label, cut into S parts a client, which are dealt out at random: each client sees few classes
  *                    (McMahan et al. 2017, section 3, with S = 2)
  *     dirichlet:A    each class is divided in proportions drawn from a Dirichlet distribution of parameter A: the

@@ -11,6 +11,7 @@
 #include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text/json.h"
 #include "worker/data/convert/write.h"
 #include "worker/data/files.h"
 #include "worker/data/stream.h"
@@ -123,7 +124,7 @@ static void show_as_json(const struct data_summary *summary, const char *part)
     cJSON_AddNumberToObject(fields, "height", examples->height);
     cJSON_AddNumberToObject(fields, "width", examples->width);
     cJSON_AddNumberToObject(fields, "classes", examples->classes);
-    cJSON_AddItemToObject(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
+    json_put(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
     cJSON_AddNumberToObject(fields, "zeros", summary->zeros);
     cJSON_AddNumberToObject(fields, "mean_pixel", summary->mean);
     log_event("data", fields, NULL);

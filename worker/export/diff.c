@@ -7,6 +7,7 @@
 
 #include "base/cli/commands.h"
 #include "base/log.h"
+#include "base/text/json.h"
 #include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
@@ -72,7 +73,7 @@ static void say_missing(struct diff_output *output, const char *name, const char
         cJSON *object = cJSON_CreateObject();
         cJSON_AddStringToObject(object, "name", name);
         cJSON_AddStringToObject(object, "only_in", where);
-        cJSON_AddItemToArray(output->tensors, object);
+        json_append(output->tensors, object);
     } else {
         char shown[NAME_TEXT];
         printf("%-40s only in %s\n", printable(shown, sizeof shown, name), where);
@@ -89,9 +90,9 @@ static void say_shapes(struct diff_output *output, const char *name, const struc
     if (output->as_json) {
         cJSON *object = cJSON_CreateObject();
         cJSON_AddStringToObject(object, "name", name);
-        cJSON_AddItemToObject(object, "shape_a", tensor_shape_json(a));
-        cJSON_AddItemToObject(object, "shape_b", tensor_shape_json(b));
-        cJSON_AddItemToArray(output->tensors, object);
+        json_put(object, "shape_a", tensor_shape_json(a));
+        json_put(object, "shape_b", tensor_shape_json(b));
+        json_append(output->tensors, object);
     } else {
         char shown[NAME_TEXT];
         printf("%-40s is %s in A and %s in B\n", printable(shown, sizeof shown, name), left, right);
@@ -113,7 +114,7 @@ static void say_difference(struct diff_output *output, const char *name, const s
         add_number(object, "largest_difference", difference->largest);
         add_number(object, "l2_difference", apart);
         add_number(object, "relative_difference", relative);
-        cJSON_AddItemToArray(output->tensors, object);
+        json_append(output->tensors, object);
     } else if (difference->unequal == 0) {
         printf("%-40s the same\n", shown);
     } else {
@@ -127,9 +128,9 @@ static void say_metadata(struct diff_output *output, const char *key, const char
     if (output->as_json) {
         cJSON *object = cJSON_CreateObject();
         cJSON_AddStringToObject(object, "key", key);
-        cJSON_AddItemToObject(object, "a", a ? cJSON_CreateString(a) : cJSON_CreateNull());
-        cJSON_AddItemToObject(object, "b", b ? cJSON_CreateString(b) : cJSON_CreateNull());
-        cJSON_AddItemToArray(output->metadata, object);
+        json_put(object, "a", a ? cJSON_CreateString(a) : cJSON_CreateNull());
+        json_put(object, "b", b ? cJSON_CreateString(b) : cJSON_CreateNull());
+        json_append(output->metadata, object);
     } else {
         char shown[NAME_TEXT], left[VALUE_TEXT], right[VALUE_TEXT];
         printf("%-40s %s in A, %s in B\n", printable(shown, sizeof shown, key),
@@ -207,8 +208,8 @@ static bool diff(struct diff_output *output, struct checkpoint_file *const files
         cJSON_AddStringToObject(fields, "a", checkpoint_path(files[0]));
         cJSON_AddStringToObject(fields, "b", checkpoint_path(files[1]));
         cJSON_AddBoolToObject(fields, "same_tensors", output->unequal == 0);
-        cJSON_AddItemToObject(fields, "metadata", output->metadata);
-        cJSON_AddItemToObject(fields, "tensors", output->tensors);
+        json_put(fields, "metadata", output->metadata);
+        json_put(fields, "tensors", output->tensors);
         log_event("diff", fields, NULL);
         return true;
     }

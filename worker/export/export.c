@@ -14,7 +14,7 @@
 #include "worker/export/trained.h"
 #include "worker/report.h"
 
-enum { MOST_PROPERTIES = 9, TEXT_SIZE = 256 };
+enum { MOST_PROPERTIES = 10, TEXT_SIZE = 256 };
 
 /* Metadata of an exported model. */
 struct export_facts {
@@ -56,6 +56,9 @@ static void collect_facts(struct export_facts *facts, const struct trained *trai
     if (info->preprocessing) {
         add_fact(facts, "preprocessing", info->preprocessing);
     }
+    if (info->class_names) {
+        add_fact(facts, "class_names", info->class_names);
+    }
 }
 
 static bool export_onnx(const char *path, const struct trained *trained, const struct export_facts *facts,
@@ -80,17 +83,33 @@ static bool export_npz(const char *path, const struct trained *trained, const st
     return npz_write(path, &trained->model, trained->parameters, facts->preprocessing, error);
 }
 
-/* preprocessing: escaped; NULL: none. */
+/* Facts as a header wants them. */
+struct escaped_facts {
+    char *values[MOST_PROPERTIES];
+    size_t size;
+};
+
+/* False if out of memory. */
+static bool escape_facts(struct escaped_facts *escaped, const struct export_facts *facts)
+{
+    for (int i = 0; i < facts->count; i++) {
+        escaped->values[i] = safetensors_escape(facts->properties[i].value);
+        if (!escaped->values[i]) {
+            return false;
+        }
+        escaped->size += strlen(escaped->values[i]);
+    }
+    return true;
+}
+
 static size_t safetensors_header(char *buffer, size_t capacity, const struct model *model,
-                                 const struct export_facts *facts, const char *preprocessing)
+                                 const struct export_facts *facts, const struct escaped_facts *escaped)
 {
     struct safetensors_writer writer;
     safetensors_write_begin(&writer, buffer, capacity);
     safetensors_write_metadata(&writer, "format", "pt"); /* other readers expect it */
     for (int i = 0; i < facts->count; i++) {
-        const char *value = facts->properties[i].value;
-        safetensors_write_metadata(&writer, facts->properties[i].key,
-                                   value == facts->preprocessing ? preprocessing : value);
+        safetensors_write_metadata(&writer, facts->properties[i].key, escaped->values[i]);
     }
     for (int i = 0; i < model->variable_count; i++) {
         const struct variable *variable = &model->variables[i];
@@ -108,16 +127,17 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
     for (int i = 0; i < model->variable_count; i++) {
         rows += (size_t)model->variables[i].rows;
     }
-    char *preprocessing = facts->preprocessing ? safetensors_escape(facts->preprocessing) : NULL;
-    const size_t capacity = SAFETENSORS_USUAL_HEADER + (preprocessing ? strlen(preprocessing) : 0);
+    struct escaped_facts escaped = {.size = 0};
+    const bool is_escaped = escape_facts(&escaped, facts);
+    const size_t capacity = SAFETENSORS_USUAL_HEADER + escaped.size;
     char *header = malloc(capacity);
     struct file_part *parts = malloc((rows + 1) * sizeof *parts);
-    bool done = header && parts && (preprocessing || !facts->preprocessing);
+    bool done = header && parts && is_escaped;
     if (!done) {
         error_set(error, "%s: out of memory while writing it", path);
     } else {
         int count = 0;
-        parts[count++] = (struct file_part){header, safetensors_header(header, capacity, model, facts, preprocessing)};
+        parts[count++] = (struct file_part){header, safetensors_header(header, capacity, model, facts, &escaped)};
         for (int i = 0; i < model->variable_count; i++) {
             const struct variable *variable = &model->variables[i];
             for (int row = 0; row < variable->rows; row++) {
@@ -129,7 +149,9 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
     }
     free(parts);
     free(header);
-    free(preprocessing);
+    for (int i = 0; i < facts->count; i++) {
+        free(escaped.values[i]);
+    }
     return done;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/cli/commands.h"
 #include "base/log.h"
+#include "base/text/json.h"
 #include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
@@ -26,7 +27,7 @@ static cJSON *tensor_json(const struct safetensors_tensor *tensor, const struct 
     char *name = tensor_copy_text(&tensor->name);
     cJSON_AddStringToObject(object, "name", name ? name : "");
     free(name);
-    cJSON_AddItemToObject(object, "shape", tensor_shape_json(tensor));
+    json_put(object, "shape", tensor_shape_json(tensor));
     cJSON_AddNumberToObject(object, "l2_norm", tensor_norms_l2(norms));
     cJSON_AddNumberToObject(object, "mean", tensor_norms_mean(norms));
     cJSON_AddNumberToObject(object, "stddev", tensor_norms_stddev(norms));
@@ -100,7 +101,7 @@ static bool inspect(struct checkpoint_file *file, bool as_json, struct error *er
         struct tensor_norms norms = {.count = 0};
         done = tensor_walk(&(struct tensor_place){file, &tensors->tensors[i]}, 1, measure, &norms, error);
         if (done && as_json) {
-            cJSON_AddItemToArray(list, tensor_json(&tensors->tensors[i], &norms));
+            json_append(list, tensor_json(&tensors->tensors[i], &norms));
         } else if (done) {
             show_tensor(&tensors->tensors[i], &norms);
         }
@@ -109,8 +110,8 @@ static bool inspect(struct checkpoint_file *file, bool as_json, struct error *er
         cJSON *fields = cJSON_CreateObject();
         cJSON_AddStringToObject(fields, "path", checkpoint_path(file));
         cJSON_AddNumberToObject(fields, "global_step", (double)checkpoint_file_info(file)->global_step);
-        cJSON_AddItemToObject(fields, "metadata", metadata_json(tensors));
-        cJSON_AddItemToObject(fields, "tensors", list);
+        json_put(fields, "metadata", metadata_json(tensors));
+        json_put(fields, "tensors", list);
         log_event("checkpoint", fields, NULL);
         list = NULL;
     }

@@ -38,6 +38,9 @@ const char *outcome_name(const struct trained *trained, int index, char buffer[O
     if (trained->schema && outcome_kind(trained) != OUTCOME_ERROR) {
         return schema_output_name(trained->schema, index);
     }
+    if (!trained->schema && index < trained->classes.count) {
+        return trained->classes.items[index];
+    }
     snprintf(buffer, OUTCOME_NAME, "%d", index);
     return buffer;
 }

@@ -41,7 +41,7 @@ enum outcome_kind outcome_kind(const struct trained *trained);
 const char *outcome_kind_name(const struct trained *trained); /* "probabilities", "predictions", "errors" */
 int outcome_count(const struct trained *trained);
 
-/* The name of a class or target; of pictures its number, put into `buffer`. */
+/* The name of a class or target; of pictures that have none its number, put into `buffer`. */
 const char *outcome_name(const struct trained *trained, int index, char buffer[OUTCOME_NAME]);
 
 #endif

@@ -13,6 +13,7 @@
 #include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text/json.h"
 #include "worker/data/idx.h"
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
@@ -58,6 +59,17 @@ static void rank(struct predict *predict, int index)
     }
 }
 
+/* The class at `place` of the order: its number, and its name if it has one. */
+static void add_class(const struct predict *predict, cJSON *fields, int place)
+{
+    char buffer[OUTCOME_NAME];
+    const int class_index = predict->order[place];
+    cJSON_AddNumberToObject(fields, "class", class_index);
+    if (class_index < predict->trained.classes.count) {
+        cJSON_AddStringToObject(fields, "label", outcome_name(&predict->trained, class_index, buffer));
+    }
+}
+
 /* index: of the image in its file; negative: the file is a single picture. */
 static void say(const struct predict *predict, const char *name, int64_t index)
 {
@@ -67,13 +79,13 @@ static void say(const struct predict *predict, const char *name, int64_t index)
         if (index >= 0) {
             cJSON_AddNumberToObject(fields, "index", (double)index);
         }
-        cJSON_AddNumberToObject(fields, "class", predict->order[0]);
+        add_class(predict, fields, 0);
         cJSON *top = cJSON_AddArrayToObject(fields, "top");
         for (int i = 0; i < predict->top; i++) {
             cJSON *entry = cJSON_CreateObject();
-            cJSON_AddNumberToObject(entry, "class", predict->order[i]);
+            add_class(predict, entry, i);
             cJSON_AddNumberToObject(entry, "probability", predict->outcome.values[predict->order[i]]);
-            cJSON_AddItemToArray(top, entry);
+            json_append(top, entry);
         }
         log_event("prediction", fields, NULL);
         return;
@@ -83,7 +95,8 @@ static void say(const struct predict *predict, const char *name, int64_t index)
         printf("[%lld]", (long long)index);
     }
     for (int i = 0; i < predict->top; i++) {
-        printf("%s %d (%.2f%%)", i == 0 ? ":" : ",", predict->order[i],
+        char buffer[OUTCOME_NAME];
+        printf("%s %s (%.2f%%)", i == 0 ? ":" : ",", outcome_name(&predict->trained, predict->order[i], buffer),
                100 * predict->outcome.values[predict->order[i]]);
     }
     printf("\n");

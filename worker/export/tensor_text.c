@@ -1,5 +1,6 @@
 /* Names in a checkpoint are not NUL-terminated; here they become text and JSON. */
 #include "worker/export/tensor_text.h"
+#include "base/text/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ cJSON *tensor_shape_json(const struct safetensors_tensor *tensor)
 {
     cJSON *shape = cJSON_CreateArray();
     for (int i = 0; i < tensor->dimensions; i++) {
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[i]));
+        json_append(shape, cJSON_CreateNumber((double)tensor->shape[i]));
     }
     return shape;
 }

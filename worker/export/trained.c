@@ -9,6 +9,7 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
+#include "worker/data/folders/class_names.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/engine_choose.h"
@@ -65,6 +66,14 @@ static bool read_schema(struct trained *trained, struct error *error)
     return (model->layers[0] == trained->schema->inputs &&
             model->layers[model->layer_count - 1] == schema_outputs(trained->schema)) ||
            error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
+}
+
+/* What its classes are called, if they have names. */
+static bool read_classes(struct trained *trained, struct error *error)
+{
+    const char *text = checkpoint_file_info(trained->file)->class_names;
+    return !text || class_names_parse(&trained->classes, text, error) ||
+           error_wrap(error, "%s", checkpoint_path(trained->file));
 }
 
 /* The columns that it learnt, whose classes may be one-hot in TFRecord files, where nobody names others. */
@@ -142,7 +151,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     }
     checkpoint_file_model(trained->file, &trained->config.model);
     trained->config.model.hidden_count = CONFIG_AUTO;
-    if (!read_schema(trained, error) || !take_targets(trained, error)) {
+    if (!read_schema(trained, error) || !read_classes(trained, error) || !take_targets(trained, error)) {
         return false;
     }
     take_loss(trained);
@@ -181,6 +190,7 @@ void trained_close(struct trained *trained)
     }
     free(trained->parameters);
     free(trained->targets);
+    names_free(&trained->classes);
     if (trained->schema) {
         schema_free(trained->schema);
         free(trained->schema);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/store/model.h"
+#include "worker/data/names.h"
 #include "worker/engine.h"
 
 struct schema;
@@ -21,6 +22,7 @@ struct trained {
         config; /* the command's, with the checkpoint's model, loss and metric, no slots and averages; owns nothing */
     struct checkpoint_file *file;
     struct schema *schema; /* of a table's columns; NULL: pictures */
+    struct names classes;  /* of pictures, by label, as far as they have names */
     char **targets;        /* their names, in config.data.target unless the command names some */
     double threshold;      /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     struct model model;

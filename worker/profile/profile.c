@@ -9,6 +9,7 @@
 #include "base/cli/commands.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "base/text/json.h"
 #include "base/text/printable.h"
 #include "worker/profile/trace.h"
 
@@ -75,7 +76,7 @@ static void show_text(const struct trace *trace, const struct total *totals, dou
 static bool show_json(cJSON *members, const struct trace *trace, const struct total *totals, double us)
 {
     cJSON *member = cJSON_CreateObject(), *spans = cJSON_AddArrayToObject(member, "spans");
-    cJSON_AddItemToArray(members, member);
+    json_append(members, member);
     cJSON_AddStringToObject(member, "member", trace->name);
     cJSON_AddNumberToObject(member, "seconds", us / 1e6);
     cJSON_AddNumberToObject(member, "threads", trace->thread_count);
@@ -84,11 +85,11 @@ static bool show_json(cJSON *members, const struct trace *trace, const struct to
     cJSON_AddNumberToObject(member, "forgotten_spans", (double)trace->forgotten);
     for (int i = 0; i < trace->name_count; i++) {
         cJSON *span = cJSON_CreateObject();
-        cJSON_AddItemToArray(spans, span);
         cJSON_AddStringToObject(span, "name", totals[i].name);
         cJSON_AddNumberToObject(span, "count", (double)totals[i].count);
         cJSON_AddNumberToObject(span, "self_us", totals[i].self_us);
         cJSON_AddNumberToObject(span, "cipher_us", totals[i].cipher_us);
+        json_append(spans, span);
     }
     return spans;
 }

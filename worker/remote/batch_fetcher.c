@@ -261,12 +261,12 @@ static void *fetch_on(void *context)
 
 /* --- Taking --- */
 
-/* Locked: the ring's oldest becomes `number`. */
+/* Locked: the ring's oldest becomes `number`, which is another than before. */
 static void turn_to(struct batch_fetcher *feed, int64_t number)
 {
-    if (feed->first >= 0 && number >= feed->first && number < feed->first + feed->fetched) {
+    if (number >= feed->first && number < feed->first + feed->fetched) {
         feed->fetched -= (int)(number - feed->first);
-    } else if (feed->first != number || feed->fetched > 0) {
+    } else {
         feed->fetched = 0;
         feed->round++;
     }

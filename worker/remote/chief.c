@@ -51,7 +51,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     chief->train = outer_train(&config->train);
     chief->plan = *options->plan;
     chief->info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
-    chief->holds = lineage_is_fresh(config);
+    atomic_init(&chief->holds, lineage_is_fresh(config));
     chief->snapshots = handshake_new_incarnation() >> 1;
     chief->ordered = -1;
     atomic_init(&chief->wake_step, INT64_MAX);

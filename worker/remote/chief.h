@@ -80,7 +80,7 @@ enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global
 
 /*
  * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation
- * on every shard. From any thread. chief_checkpoint needs a train_dir.
+ * on every shard. From any thread. chief_checkpoint needs a train_dir; chief_settle never waits.
  */
 bool chief_checkpoint(struct chief *chief, struct error *error);
 bool chief_restore(struct chief *chief, struct error *error);

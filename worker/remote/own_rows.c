@@ -40,11 +40,19 @@ static bool pause_asking(double *told_s, const char *what, struct error *error)
 
 /* --- Workers --- */
 
+/* What is in the rows here, as text, which the caller frees; NULL after an error. */
+static char *figures_here(struct survey *survey, const struct config *config, struct error *error)
+{
+    char *text = NULL;
+    if (table_survey_train(survey, config, error) && !(text = figures_text(survey))) {
+        error_set(error, "out of memory for what is in the columns");
+    }
+    return text;
+}
+
 static bool tell(struct agreement *agreement, char **figures, struct error *error)
 {
-    if (!*figures && !(table_survey_train(&agreement->survey, agreement->config, error) &&
-                       ((*figures = figures_text(&agreement->survey)) ||
-                        error_set(error, "out of memory for what is in the columns")))) {
+    if (!*figures && !(*figures = figures_here(&agreement->survey, agreement->config, error))) {
         return false;
     }
     return is_done(preprocessing_tell_figures(&agreement->exchange, *figures, error), error);
@@ -67,6 +75,27 @@ static bool await_chief(struct agreement *agreement, char **text, struct error *
     }
     free(figures);
     return done;
+}
+
+enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+{
+    const double until_s = clock_monotonic_s() + config->cluster.lease_secs / 3;
+    struct survey survey = {0};
+    char *text = NULL;
+    exchange->parts[0].incarnation = 0; /* another process now, that may be */
+    enum push_pull_end end = preprocessing_ask(exchange, &text, error);
+    while (end == PUSH_PULL_DONE && !text && clock_monotonic_s() < until_s) {
+        clock_pause(clock_monotonic_s() + ASK_EVERY_S);
+        end = signals_pending() != 0 ? PUSH_PULL_STOPPED : preprocessing_ask(exchange, &text, error);
+    }
+    if (end == PUSH_PULL_DONE && !text) {
+        log_info("worker 0 may have to make the preprocessing anew: ps 0 is told again what is in the rows here");
+        text = figures_here(&survey, config, error);
+        end = text ? preprocessing_tell_figures(exchange, text, error) : PUSH_PULL_REFUSED;
+    }
+    survey_free(&survey);
+    free(text);
+    return end;
 }
 
 /* --- The chief --- */

@@ -4,7 +4,8 @@
  * follows (worker/data/table/figures.h).
  *
  * Only the first model is made so. Who comes when there is one, the chief too, takes what the model has: that of the
- * chief's newest checkpoint, or, before there is one, of what ps 0 was told.
+ * chief's newest checkpoint, or, before there is one, of what ps 0 was told. If both the chief and ps 0 are lost before
+ * then, it is made anew; whose rows are encoded by another starts again.
  */
 #ifndef WORKER_REMOTE_OWN_ROWS_H
 #define WORKER_REMOTE_OWN_ROWS_H
@@ -16,6 +17,7 @@
 #include "net/link.h"
 #include "ps/identity.h"
 #include "worker/data/table/schema.h"
+#include "worker/remote/exchange/push_pull.h"
 
 /*
  * Waits for ps 0, and for the chief; the chief waits for the workers of worker_hosts, for a lease at most. *schema: to
@@ -23,5 +25,11 @@
  */
 bool own_rows_agree(struct schema **schema, const struct config *config, const struct identity *identity,
                     struct traffic *traffic, struct error *error);
+
+/*
+ * For a worker that joins again: ps 0 may have been lost, and with it what it was told. Unless the chief tells it soon
+ * how rows become inputs, it hears again what is in the rows here: a chief that was lost as well makes that anew.
+ */
+enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error);
 
 #endif

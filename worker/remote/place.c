@@ -60,7 +60,8 @@ static bool ask_once(struct link *link, uint64_t key, int *index, bool *again, s
                                    clock_monotonic_s() + LINK_ANSWER_S, &code, error);
     *again = !done && code == 0;
     *index = done ? link->channel.message.place.index : -1;
-    return done;
+    return done && ((*index >= 0 && *index <= MEMBER_MAX_INDEX) ||
+                    error_set(error, "%s: gives this worker the number %d, which is none", link->name, *index));
 }
 
 static bool ask(const struct config *config, const struct identity *identity, int *index, struct error *error)

@@ -121,6 +121,7 @@ static bool write_config(struct trial *trial, struct error *error)
     config.train.epochs = config.train.target_accuracy = 0;
     config.train.patience = 0;
     config.train.warm_start = nothing;
+    config.train.buffer_size = 0; /* alone it makes rounds like any other process */
     config.data.data_sharding =
         config.data.data_sharding == SHARDING_CHIEF ? SHARDING_SHUFFLED : config.data.data_sharding;
     config.output.train_dir = trial->run;

@@ -69,8 +69,6 @@ int remote_worker_run(const struct config *config)
     } else {
         notify_stopping();
     }
-    worker_close(&worker, status == COMMAND_DONE     ? "done"
-                          : status == RESTART_STATUS ? "restarts in another version of the config"
-                                                     : "stopped");
+    worker_close(&worker, status == COMMAND_DONE ? "done" : status == RESTART_STATUS ? "starts again" : "stopped");
     return status;
 }

@@ -67,6 +67,9 @@ bool serve_describe(struct session *session, struct error *error)
     }
     serve_tell_generation(session);
     server_unlock(server);
+    if (differs && !bulk.iov_base) { /* an empty one would be taken for what the chief said: it is asked for again */
+        return error_set(error, "out of memory for a description");
+    }
     const struct outgoing frame = {.type = MESSAGE_description,
                                    .request = request,
                                    .message = &description,

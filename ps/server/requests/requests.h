@@ -123,7 +123,6 @@ bool serve_release(struct session *session, struct error *error);
 
 /* Members, and the job. */
 bool serve_heartbeat(struct session *session, struct error *error);
-/* Is what a member has reported answered without its manifest, as it is nearly always? */
 bool serve_get_place(struct session *session, struct error *error);
 bool serve_ping(struct session *session, struct error *error);
 bool serve_pong(struct session *session);

@@ -42,17 +42,33 @@ bool serve_get_model(struct session *session, struct error *error)
     return serve_send(session, MESSAGE_model, request, &model, error);
 }
 
+/*
+ * Has this very process begun that restore? Then an answer was lost with its connection: what it has written since
+ * stays, and it goes on from there. Locked.
+ */
+static bool is_its_own(const struct session *session)
+{
+    const struct server *server = session->server;
+    return server->restored_by == session->incarnation && server->job.generation == session->channel->frame.generation;
+}
+
 bool serve_begin_restore(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    struct verdict verdict;
+    struct verdict verdict = {0};
     pthread_mutex_lock(&server->restoring);
     server_lock(server);
-    job_begin_restore(&server->job, session->worker, session->channel->frame.generation,
-                      session->channel->message.begin_restore.source, clock_monotonic_s(), &verdict);
+    const bool goes_on = is_its_own(session) && server->job.state == JOB_RESTORING;
+    if (!goes_on) {
+        job_begin_restore(&server->job, session->worker, session->channel->frame.generation,
+                          session->channel->message.begin_restore.source, clock_monotonic_s(), &verdict);
+    }
+    if (!goes_on && verdict.code == 0) {
+        server->restored_by = session->incarnation;
+    }
     serve_tell_generation(session);
     server_unlock(server);
-    if (verdict.code == 0) {
+    if (!goes_on && verdict.code == 0) {
         shard_begin_write(server->shard, session->channel->frame.generation);
     }
     pthread_mutex_unlock(&server->restoring);
@@ -84,6 +100,7 @@ static bool receive_values(struct session *session, struct verdict *verdict, str
         if (!serve_read_floats(session, (enum dtype)write->dtype, values, range.count, deadline_s, error)) {
             return false;
         }
+        shard_wrote(session->server->shard, (enum store_vector)write->vector, range);
     }
     return true;
 }
@@ -106,21 +123,24 @@ bool serve_end_restore(struct session *session, struct error *error)
 {
     struct server *server = session->server;
     const struct message_end_restore *end = &session->channel->message.end_restore;
-    struct verdict verdict;
+    struct verdict verdict = {0};
     struct error bad;
     pthread_mutex_lock(&server->restoring);
     server_lock(server);
-    job_check_restored(&server->job, session->worker, session->channel->frame.generation, end->global_step,
-                       end->epoch_batches, &verdict);
+    const bool has_ended = is_its_own(session) && job_initialised(&server->job);
+    if (!has_ended) {
+        job_check_restored(&server->job, session->worker, session->channel->frame.generation, end->global_step,
+                           end->epoch_batches, &verdict);
+    }
     const int64_t epoch_steps =
         verdict.code == 0 ? job_epoch_steps(&server->job, &server->job.config, end->epoch_batches) : 0;
     serve_tell_generation(session);
     server_unlock(server);
-    if (verdict.code == 0 && !shard_end_write(server->shard, end->global_step, epoch_steps, &bad)) {
+    if (!has_ended && verdict.code == 0 && !shard_end_write(server->shard, end->global_step, epoch_steps, &bad)) {
         verdict.code = ERROR_BAD_REQUEST;
         snprintf(verdict.message, sizeof verdict.message, "%.255s", bad.text);
     }
-    if (verdict.code == 0) {
+    if (!has_ended && verdict.code == 0) {
         server_lock(server);
         job_end_restore(&server->job, session->worker, session->channel->frame.generation, end->global_step,
                         end->epoch_batches, clock_monotonic_s(), &verdict);

@@ -2,12 +2,12 @@
  * What workers found when they validated a model on rows of their own. To a ps it means nothing but who did worst: it
  * keeps each worker's last word, for those who ask how the members are, and for the chief, which adds all up.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "ps/server/requests/requests.h"
+#include "ps/worst_first.h"
 
 enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk of all workers */ };
 
@@ -89,14 +89,10 @@ struct ranked {
     int worker;
 };
 
-/* The worst first; of equals the one of the lower number. What has no score is worst of all. */
 static int by_worst(const void *a, const void *b)
 {
     const struct ranked *left = a, *right = b;
-    if (isnan(left->score) != isnan(right->score)) {
-        return isnan(left->score) ? -1 : 1;
-    }
-    return left->score < right->score ? -1 : left->score > right->score ? 1 : left->worker - right->worker;
+    return worst_first(left->score, left->worker, right->score, right->worker);
 }
 
 /* Says of each who told of this step whether it is of the worst tenth. Locked. */

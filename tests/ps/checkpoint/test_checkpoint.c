@@ -52,6 +52,7 @@ static const struct checkpoint_info some_info = {
     .test_share = 1.0 / 9,
     .group = some_group,
     .time = some_time,
+    .class_names = "[\"cat\",\"\\\\ dog\"]",
     .kept_rows = "[0.001,[[0,255],[],[1.5,-2]]]",
 };
 
@@ -439,6 +440,7 @@ static void what_a_table_held_out_is_known(void **unused)
     assert_true(info->test_share == some_info.test_share);
     assert_string_equal(info->group, some_group);
     assert_string_equal(info->time, some_time);
+    assert_string_equal(info->class_names, some_info.class_names);
     assert_string_equal(info->kept_rows, some_info.kept_rows);
     checkpoint_close(file);
     checkpoint_state_destroy(&written.state);

@@ -60,6 +60,7 @@ static void takes_what_the_format_says(void **state)
     assert_int_equal(safetensors_metadata(&file, "x")->size, 0);
     assert_null(safetensors_metadata(&file, "y"));
     assert_true(decode("{\"__metadata__\":{}}", 0));
+    assert_true(decode("{\"__metadata__\":{\"x\":\"\\u09AF \\uafAF \\\\ \\/\"}}", 0));
 }
 
 static void refuses_everything_else(void **state)
@@ -107,6 +108,9 @@ static void refuses_everything_else(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "unknown key"},
         {"{\"\":" TENSOR("[1]", "[0,4]") "}", 4, "empty or too long"},
         {"{\"\\u0061\":" TENSOR("[1]", "[0,4]") "}", 4, "an escape in a name"},
+        {"{\"__metadata__\":{\"x\":\"\\u00G0\"}}", 0, "\\u without four hexadecimal digits"},
+        {"{\"__metadata__\":{\"x\":\"\\u00@0\"}}", 0, "\\u without four hexadecimal digits"},
+        {"{\"__metadata__\":{\"x\":\"\\u:000\"}}", 0, "\\u without four hexadecimal digits"},
         {"{\"a\tb\":" TENSOR("[1]", "[0,4]") "}", 4, "control character"},
         {"{\"__metadata__\":[]}", 0, "not an object"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "a string is missing"},

@@ -206,6 +206,7 @@ static void test_a_step_takes_one_of_every_worker(void **state)
     assert_int_equal(scene.jobs[0].global_step, 1);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(outcome(&scene, i, 0), PUSH_APPLIED);
+        assert_int_equal(scene.jobs[0].workers[i].asked, 0); /* that is of rounds alone */
     }
     end(&scene);
 }

@@ -307,16 +307,16 @@ static void each_architecture_has_a_canary(void **state)
     assert_int_equal(count(0, ALL), ALL);
 }
 
-/* It hangs, and nobody would miss it; the next one of its kind does not try the same before it can have said so. */
-static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
+enum { SECOND = PS + 1 }; /* worker 1, of the same kind as the one that is not listed */
+
+/* Until the worker that is not listed has the order to try it: others are off, and worker 1 comes once it has begun. */
+static void begin_with_a_canary_that_comes_and_goes(void)
 {
-    (void)state;
-    enum { SECOND = PS + 1 }; /* worker 1, of the same kind as the one that is not listed */
     char message[256];
     const struct rollout_report here = {.version = 1, .ready = true, .message = ""};
     rollout_destroy(&fleet.rollout);
     assert_true(rollout_create(&fleet.rollout, PS, WORKERS, WORKERS + 1));
-    for (int i = 0; i < ROOM; i++) { /* all other workers are off, and worker 1 comes after it has begun */
+    for (int i = 0; i < ROOM; i++) {
         fleet.silent[i] = i > SECOND && i < ALL;
         if (!fleet.silent[i] && i != SECOND) {
             rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
@@ -327,6 +327,13 @@ static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
     while (fleet.version[ALL] != 2) {
         tick();
     }
+}
+
+/* It hangs, and nobody would miss it; the next one of its kind does not try the same before it can have said so. */
+static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
+{
+    (void)state;
+    begin_with_a_canary_that_comes_and_goes();
     fleet.silent[ALL] = true;
     const double silent_s = fleet.now_s;
     while (fleet.version[SECOND] != 2) {
@@ -334,6 +341,36 @@ static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
         assert_true(fleet.now_s < silent_s + 2 * ROLLOUT_SWITCH_S);
     }
     assert_true(fleet.now_s >= silent_s + ROLLOUT_SWITCH_S - 1);
+}
+
+/* It has come to work in it, and goes, while another canary takes its time: nor is that a reason to give up. */
+static void a_canary_that_goes_when_it_works_is_followed_by_another(void **state)
+{
+    (void)state;
+    begin_with_a_canary_that_comes_and_goes();
+    fleet.version[PS] = 1; /* worker 0 takes a while to restart */
+    fleet.runs[PS] = false;
+    fleet.silent[PS] = true;
+    tick();
+    assert_true(rollout_is_in(&fleet.rollout, &fleet.rollout.members[ALL]));
+    fleet.silent[ALL] = true;
+    const double silent_s = fleet.now_s;
+    while (fleet.now_s < silent_s + 2 * ROLLOUT_IDLE_TIMEOUT_S) {
+        tick();
+        assert_int_equal(fleet.rollout.state, ROLLOUT_SWITCHING);
+    }
+    fleet.silent[PS] = false;
+    while (fleet.version[SECOND] != 2) {
+        tick();
+        assert_int_equal(fleet.rollout.state, ROLLOUT_SWITCHING);
+        assert_true(fleet.rollout.is_first_wave);
+        assert_true(fleet.now_s < silent_s + 2 * ROLLOUT_SWITCH_S);
+    }
+    assert_true(fleet.now_s >= silent_s + ROLLOUT_SWITCH_S - 1);
+    for (int i = 0; i < 400 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
+        tick();
+    }
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
 /* A fleet that runs a program keeps that program's waves in its manifests, which are not for configs. */
@@ -535,6 +572,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(staging_takes_as_long_as_the_program_moves, enter, leave),
         cmocka_unit_test_setup_teardown(each_architecture_has_a_canary, enter, leave),
         cmocka_unit_test_setup_teardown(a_canary_that_fell_silent_has_time_to_come_back, enter_elastic, leave),
+        cmocka_unit_test_setup_teardown(a_canary_that_goes_when_it_works_is_followed_by_another, enter_elastic, leave),
         cmocka_unit_test_setup_teardown(a_config_does_not_go_by_the_waves_of_a_program, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_much_slower_goes_no_further_than_its_canary, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_a_little_slower_goes_on, enter, leave),

@@ -288,19 +288,37 @@ static inline void serving_begin(int index)
     pthread_cond_init(&server->stepped, NULL);
     model_layout(&server->model, &serving.config.model);
     server->stage_users = calloc(workers, sizeof(struct session *));
+    server->sessions_of = calloc(workers, sizeof(struct session *));
     server->finite = calloc(workers, sizeof *server->finite);
     server->not_finite = calloc(workers, sizeof *server->not_finite);
     server->figures = calloc(workers, sizeof *server->figures);
     server->validations = calloc(workers, sizeof *server->validations);
     server->tells = calloc(workers, sizeof *server->tells);
     const bool good = server->figures && server->validations && server->tells && server->stage_users &&
-                      server->finite && server->not_finite &&
+                      server->sessions_of && server->finite && server->not_finite &&
                       shard_create(&server->shard, &server->model, &serving.config, index, &error) &&
                       job_create(&server->job, &serving.config, index, serving.now_s, &error);
     server->following = good && job_is_follower(&server->job);
     if (!good) {
         abort();
     }
+}
+
+/* As ps/server/sessions.c keeps those of a worker together. */
+static inline void serving_list(struct session *session)
+{
+    struct session **list = &serving.server.sessions_of[session->worker];
+    session->next_of_worker = *list;
+    *list = session;
+}
+
+static inline void serving_unlist(struct session *session)
+{
+    struct session **at = &serving.server.sessions_of[session->worker];
+    while (*at && *at != session) {
+        at = &(*at)->next_of_worker;
+    }
+    *at = *at ? session->next_of_worker : NULL;
 }
 
 /* The session's connection is over: what its thread does last. */
@@ -311,6 +329,7 @@ static inline void serving_hang_up(struct serving_session *one)
         one->open = false;
         server_lock(server);
         if (one->session.worker >= 0) {
+            serving_unlist(&one->session);
             job_disconnected(&server->job, one->session.worker, one->session.incarnation, serving.now_s);
         }
         server_unlock(server);
@@ -341,6 +360,7 @@ static inline void serving_end(void)
     free(server->figures);
     free(server->not_finite);
     free(server->finite);
+    free(server->sessions_of);
     free(server->stage_users);
 }
 
@@ -398,6 +418,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->base.number = ++number;
         session->channel->generation = server->job.generation;
         if (session->worker >= 0) {
+            serving_list(session);
             server->tells[session->worker] = peer.version >= PROTOCOL_VALIDATIONS;
         }
         session->base.admitted = one->open = true;

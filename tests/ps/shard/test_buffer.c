@@ -59,6 +59,7 @@ static void restore(struct shard *shard, const double *parameters, uint32_t gene
         for (size_t k = 0; k < spans[i].count; k++) {
             values[k] = (float)parameters[spans[i].first + k];
         }
+        shard_wrote(shard, STORE_PARAMETERS, range);
     }
     assert_true(shard_end_write(shard, step, 0, &error));
 }

@@ -54,6 +54,7 @@ static void write_vector(const struct bench *bench, enum store_vector vector, co
         const struct range range = {spans[i].first, (uint32_t)spans[i].count};
         assert_true(shard_claim_write(bench->shard, vector, range, &values, &error));
         memcpy(values, from + range.first, range.count * sizeof *values);
+        shard_wrote(bench->shard, vector, range);
     }
 }
 

@@ -120,7 +120,7 @@ static void what_makes_no_sense_is_refused(void **state)
     struct error error;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         assert_false(partition_create(&partition, kinds[i], 10, &set, &config, &error));
-        assert_non_null(strstr(error.text, "--partition must be iid, shards:N or dirichlet:A"));
+        assert_non_null(strstr(error.text, "--partition must be iid, order, shards:N or dirichlet:A"));
     }
     assert_false(partition_create(&partition, "shards:1000", 10, &set, &config, &error));
     assert_non_null(strstr(error.text, "too few"));

@@ -38,6 +38,9 @@ static void test_classes(void **state)
     }
     outcome_free(&outcome);
     trained.schema = NULL;
+    char cat[] = "cat", dog[] = "dog", *names[] = {cat, dog};
+    trained.classes = (struct names){.items = names, .count = 2};
+    assert_string_equal(outcome_name(&trained, 1, name), "dog");
     assert_string_equal(outcome_name(&trained, 7, name), "7");
     assert_string_equal(outcome_kind_name(&trained), "probabilities");
 }

@@ -232,32 +232,51 @@ static void comparing(void **state)
 {
     struct schema schema, other;
     struct error error;
+    bool differs;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_agree(&bench.exchange, NULL, true, &error), PUSH_PULL_DONE); /* pictures */
+    assert_int_equal(preprocessing_agree(&bench.exchange, NULL, true, &differs, &error), PUSH_PULL_DONE); /* pictures */
     assert_int_equal(connections(), 0);
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_DONE);
     assert_null(ps.heard); /* a digest alone, and nobody said anything yet */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_DONE);
     assert_string_equal(ps.heard, schema.text);
     ps.known = schema.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_DONE);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_DONE);
     ps.known = other.text;
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_true(differs);
+    ps.fails = ERROR_NOT_ALLOWED; /* which is no difference */
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_false(differs);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "worker 0 has made another preprocessing (there)"));
+    assert_non_null(strstr(error.text, "column number"));
+    bench.config.data.data_sharding = SHARDING_SHUFFLED; /* to whom it is no other's to say how */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
-        assert_int_equal(preprocessing_agree(&bench.exchange, &schema, is_chief, &error), PUSH_PULL_REFUSED);
+        assert_int_equal(preprocessing_agree(&bench.exchange, &schema, is_chief, &differs, &error), PUSH_PULL_REFUSED);
         assert_non_null(strstr(error.text, "would not mean the same to the model"));
         assert_non_null(strstr(error.text, "column number"));
     }
+    assert_int_equal(preprocessing_check(&bench.exchange, &schema, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "the running model began with (there)"));
+    assert_non_null(strstr(error.text, "column number"));
+    ps.known = schema.text;
+    assert_int_equal(preprocessing_check(&bench.exchange, &schema, &error), PUSH_PULL_DONE);
+    ps.known = NULL; /* lost, and so it can't be compared */
+    assert_int_equal(preprocessing_check(&bench.exchange, &schema, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, NULL, &error), PUSH_PULL_DONE);
+    assert_string_equal(ps.heard, schema.text); /* it asked, and said nothing */
     char *spaced = NULL;
     assert_true(asprintf(&spaced, "%s ", schema.text) > 0);
     ps.known = spaced;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "their texts differ"));
     ps.known = "{}"; /* nonsense, and still an answer */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "the rows of worker 0 (there)"));
     assert_null(strstr(error.text, "their texts differ"));
     assert_int_equal(connections(), 1);
@@ -270,8 +289,9 @@ static void comparing(void **state)
 static enum push_pull_end ask(int what, const struct schema *schema, char **text, struct error *error)
 {
     static char own[] = "figures";
+    bool differs;
     *text = NULL;
-    return what == 0   ? preprocessing_agree(&bench.exchange, schema, true, error)
+    return what == 0   ? preprocessing_agree(&bench.exchange, schema, true, &differs, error)
            : what == 1 ? preprocessing_ask(&bench.exchange, text, error)
            : what == 2 ? preprocessing_tell_figures(&bench.exchange, own, error)
                        : preprocessing_ask_figures(&bench.exchange, 2, text, error);
@@ -318,17 +338,18 @@ static void too_much(void **state)
     const size_t most = message_max_bulk(MESSAGE_describe);
     struct schema schema = {.text = malloc(most + 2)};
     struct error error;
+    bool differs;
     (void)state;
     begin("1", 2, rows);
     memset(schema.text, 'x', most + 1);
     schema.text[most + 1] = '\0';
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "raise data.category_min"));
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "leave those with the most categories out"));
     assert_int_equal(connections(), 0);
     schema.text[most] = '\0'; /* just fits */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_DONE);
     assert_int_equal(strlen(ps.heard), most);
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_DONE);
     assert_int_equal(strlen(ps.figures[1]), most);
@@ -501,6 +522,33 @@ static void a_chief_that_comes_back(void **state)
     end();
 }
 
+/* A worker joins again: a chief that lives says soon what it goes by; else ps 0 is told of the rows here, again. */
+static void a_ps_that_lost_what_it_was_told(void **state)
+{
+    struct schema first;
+    struct error error;
+    (void)state;
+    begin("1", 3, rows);
+    survey_rows(rows, NULL, &first);
+    per_pause_s = 0.2;
+    ps.known = first.text;
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_DONE);
+    assert_int_equal(pauses, 0);
+    assert_int_equal(ps.told[1], 0);
+    ps.known = NULL;
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_DONE);
+    assert_in_range(pauses, 10, 25); /* a third of the lease; fewer where the machine is slow */
+    assert_int_equal(ps.told[1], 1);
+    assert_non_null(strstr(heard_so_far(), "ps 0 is told again what is in the rows here"));
+    ps.fails = ERROR_NOT_ALLOWED;
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_REFUSED);
+    leaves_after = 1;
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(ps.told[1], 1);
+    schema_free(&first);
+    end();
+}
+
 static void rows_that_do_not_go_together(void **state)
 {
     struct schema *schema;
@@ -549,6 +597,7 @@ int main(void)
         cmocka_unit_test(the_chief),
         cmocka_unit_test(workers_that_do_not_come),
         cmocka_unit_test(a_chief_that_comes_back),
+        cmocka_unit_test(a_ps_that_lost_what_it_was_told),
         cmocka_unit_test(rows_that_do_not_go_together),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

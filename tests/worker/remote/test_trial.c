@@ -56,9 +56,9 @@ static bool look_around(const char *config_path)
             fprintf(out, "%s is not the default\n", key->name);
         }
     }
-    fprintf(out, "steps %d epochs %g target %g patience %d warm \"%s\" rate %g\n", (int)config.train.train_steps,
-            config.train.epochs, config.train.target_accuracy, config.train.patience, config.train.warm_start,
-            config.train.learning_rate);
+    fprintf(out, "steps %d epochs %g target %g patience %d warm \"%s\" rate %g buffer %d\n",
+            (int)config.train.train_steps, config.train.epochs, config.train.target_accuracy, config.train.patience,
+            config.train.warm_start, config.train.learning_rate, config.train.buffer_size);
     fprintf(out, "save %d %g log %d summaries \"%s\" %d validate %d progress %d format %d\n",
             (int)config.output.save_steps, config.output.save_model_secs, (int)config.output.log_steps,
             config.output.summary_dir, (int)config.output.save_summaries_steps, (int)config.output.validate_steps,
@@ -219,6 +219,21 @@ static void has(const char *text, const char *words)
     }
 }
 
+/* One process alone has nobody whose differences a buffer could gather. */
+static void asynchronous_rounds_are_tried_as_rounds(void **state)
+{
+    (void)state;
+    write_checkpoint(STEP);
+    load_config("[6,3]", ",\"train\":{\"local_steps\":2,\"buffer_size\":3}");
+    const char *why = try("well", false);
+    if (why) {
+        fail_msg("%s", why);
+    }
+    char *text = text_of(found);
+    has(text, " buffer 0\n");
+    free(text);
+}
+
 /* The same job, on this machine alone, for five steps from the newest checkpoint on; and nothing of it is kept. */
 static void what_is_tried(void **state)
 {
@@ -246,7 +261,7 @@ static void what_is_tried(void **state)
     snprintf(words, sizeof words, "sharding %d\nsteps",
              SHARDING_SHUFFLED); /* and all keys of a cluster as by default */
     has(text, words);
-    snprintf(words, sizeof words, "steps %d epochs 0 target 0 patience 0 warm \"\" rate 0.125\n", STEP + 5);
+    snprintf(words, sizeof words, "steps %d epochs 0 target 0 patience 0 warm \"\" rate 0.125 buffer 0\n", STEP + 5);
     has(text, words);
     snprintf(words, sizeof words, "save 0 0 log 0 summaries \"\" 0 validate %d progress 0 format %d\n", STEP + 50,
              LOG_TEXT);
@@ -352,6 +367,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_tried, begin, end),
+        cmocka_unit_test_setup_teardown(asynchronous_rounds_are_tried_as_rounds, begin, end),
         cmocka_unit_test_setup_teardown(how_it_ends, begin, end),
         cmocka_unit_test_setup_teardown(what_an_earlier_one_left, begin, end),
         cmocka_unit_test_setup_teardown(checkpoints_that_do_not_fit, begin, end),

@@ -135,7 +135,7 @@ static void sort_pictures(struct collection *collection)
 }
 
 /* Labels are the class names themselves if all of these are numbers in range. */
-static bool classes_are_numbers(const struct names *classes)
+bool collection_are_numbers(const struct names *classes)
 {
     for (int i = 0; i < classes->count; i++) {
         int64_t number = number_of(classes->items[i], strlen(classes->items[i]));
@@ -146,15 +146,40 @@ static bool classes_are_numbers(const struct names *classes)
     return true;
 }
 
-bool collection_list(struct collection *collection, const char *path, struct error *error)
+/* The classes of a part: its own if they are numbers, else those of the training set, of which it may lack some. */
+static bool list_classes(struct collection *collection, const char *training, struct error *error)
+{
+    struct names *classes = &collection->classes;
+    struct names known = {0};
+    if (!collection_list_classes(classes, collection->path, error)) {
+        return false;
+    }
+    if (strcmp(training, collection->path) == 0) {
+        return true;
+    }
+    bool done = collection_list_classes(&known, training, error);
+    if (done && !(collection_are_numbers(&known) && collection_are_numbers(classes))) {
+        for (int i = 0; i < classes->count && done; i++) {
+            done = names_have(&known, classes->items[i]) || error_set(error, "%s/%s: is of a class that %s has not",
+                                                                      collection->path, classes->items[i], training);
+        }
+        const struct names own = *classes;
+        *classes = known;
+        known = own;
+    }
+    names_free(&known);
+    return done;
+}
+
+bool collection_list(struct collection *collection, const char *path, const char *training, struct error *error)
 {
     *collection = (struct collection){.numbered = true};
     snprintf(collection->path, sizeof collection->path, "%s", path);
-    if (!collection_list_classes(&collection->classes, path, error) || !list_pictures(collection, error)) {
+    if (!list_classes(collection, training, error) || !list_pictures(collection, error)) {
         return false;
     }
     sort_pictures(collection);
-    collection->classes_numbers = classes_are_numbers(&collection->classes);
+    collection->classes_numbers = collection_are_numbers(&collection->classes);
     return true;
 }
 

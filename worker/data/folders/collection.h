@@ -29,8 +29,14 @@ struct collection {
 /* Names of the folders in a folder. */
 bool collection_list_classes(struct names *classes, const char *path, struct error *error);
 
-/* All pictures in order. The caller calls collection_free, also after a failure. */
-bool collection_list(struct collection *collection, const char *path, struct error *error);
+/*
+ * All pictures of a part in order. training: the folder of the training set, whose classes are those of other parts as
+ * well, or one that lacks some would be numbered otherwise. The caller calls collection_free, also after a failure.
+ */
+bool collection_list(struct collection *collection, const char *path, const char *training, struct error *error);
+
+/* Does every name stand for its label itself? */
+bool collection_are_numbers(const struct names *classes);
 void collection_free(struct collection *collection); /* safe on zeros */
 
 int32_t collection_label(const struct collection *collection, int picture);

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "worker/data/builder.h"
+#include "worker/data/folders/class_names.h"
 #include "worker/data/folders/collection.h"
 #include "worker/data/image/fit.h"
 #include "worker/data/image/image.h"
@@ -148,12 +149,25 @@ static bool make_source(struct overflow *overflow, struct collection *collection
     return true;
 }
 
-bool folders_read(struct examples *examples, const char *path, int inputs, struct overflow *overflow,
-                  struct error *error)
+bool folders_class_names(char **text, const char *training, struct error *error)
+{
+    struct names classes = {0};
+    *text = NULL;
+    bool done = collection_list_classes(&classes, training, error);
+    if (done && !collection_are_numbers(&classes)) {
+        *text = class_names_text(&classes);
+        done = *text || error_set(error, "%s: out of memory for the names of its classes", training);
+    }
+    names_free(&classes);
+    return done;
+}
+
+bool folders_read(struct examples *examples, const char *path, const char *training, int inputs,
+                  struct overflow *overflow, struct error *error)
 {
     struct collection collection;
     struct builder builder = {.capacity = 0};
-    bool done = collection_list(&collection, path, error);
+    bool done = collection_list(&collection, path, training, error);
     bool too_large = (uint64_t)collection.count * ((uint64_t)inputs + sizeof *examples->labels) > overflow->limit;
     overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;

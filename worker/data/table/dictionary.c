@@ -27,6 +27,41 @@ uint64_t dictionary_hash(const void *bytes, size_t size)
     return wide_mix(wide_mix(hash ^ word, odd) ^ other, other);
 }
 
+void dictionary_hashes(const void *bytes, size_t size, int count, uint64_t *hashes)
+{
+    static const uint64_t odd = 0x9E3779B97F4A7C15u, other = 0xD6E8FEB86659FD93u;
+    enum { ABREAST = 4 };
+    const char *texts = bytes;
+    int done = 0;
+    for (; size > 0 && done + ABREAST <= count; done += ABREAST) {
+        const char *at = texts + (size_t)done * size;
+        const size_t whole = (size - 1) / 8 * 8;
+        uint64_t hash[ABREAST], word;
+        for (int i = 0; i < ABREAST; i++) {
+            hash[i] = size * odd;
+        }
+        for (size_t offset = 0; offset < whole; offset += 8) {
+            for (int i = 0; i < ABREAST; i++) {
+                memcpy(&word, at + (size_t)i * size + offset, 8);
+                hash[i] = wide_mix(hash[i] ^ word, odd);
+            }
+        }
+        for (int i = 0; i < ABREAST; i++) {
+            const char *rest = at + (size_t)i * size + whole;
+            word = 0;
+            if (size - whole == 8) {
+                memcpy(&word, rest, 8); /* in one instruction */
+            } else {
+                memcpy(&word, rest, size - whole);
+            }
+            hashes[done + i] = wide_mix(wide_mix(hash[i] ^ word, odd) ^ other, other);
+        }
+    }
+    for (; done < count; done++) {
+        hashes[done] = dictionary_hash(texts + (size_t)done * size, size);
+    }
+}
+
 static bool is_entry(const struct dictionary *dictionary, const struct dictionary_entry *entry, const char *text,
                      size_t size, uint32_t hash)
 {

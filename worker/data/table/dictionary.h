@@ -40,4 +40,7 @@ void dictionary_free(struct dictionary *dictionary);
 /* Of a few bytes, well mixed. */
 uint64_t dictionary_hash(const void *bytes, size_t size);
 
+/* The same of `count` texts of one size, one behind another: side by side, as each waits for its own products. */
+void dictionary_hashes(const void *bytes, size_t size, int count, uint64_t *hashes);
+
 #endif

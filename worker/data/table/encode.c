@@ -38,6 +38,36 @@ static bool say_missing(const struct rows *rows, const char *name, struct error 
                      suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
 }
 
+/* The features that are numbers, at hand for plain rows. */
+static bool gather_numbers(struct encoder *encoder)
+{
+    struct encoder_numbers *numbers = &encoder->numbers;
+    const struct schema *schema = encoder->schema;
+    const size_t most = (size_t)schema->numbers + 1;
+    numbers->from = calloc(most, sizeof *numbers->from);
+    numbers->to = calloc(most, sizeof *numbers->to);
+    numbers->centers = calloc(most, sizeof *numbers->centers);
+    numbers->scales = calloc(most, sizeof *numbers->scales);
+    if (!numbers->from || !numbers->to || !numbers->centers || !numbers->scales) {
+        return false;
+    }
+    numbers->are_neighbours = true;
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        if (column->role != SCHEMA_FEATURE || column->kind != SCHEMA_NUMBER) {
+            continue;
+        }
+        const int at = numbers->count++;
+        encoder->first_other += encoder->first_other == i && column->code < 0;
+        numbers->from[at] = encoder->sources[i];
+        numbers->to[at] = column->input;
+        numbers->centers[at] = column->center;
+        numbers->scales[at] = column->scale;
+        numbers->are_neighbours &= numbers->from[at] == numbers->from[0] + at && numbers->to[at] == numbers->to[0] + at;
+    }
+    return true;
+}
+
 bool encoder_begin(struct encoder *encoder, const struct schema *schema, const struct rows *rows, bool learns,
                    struct error *error)
 {
@@ -54,7 +84,8 @@ bool encoder_begin(struct encoder *encoder, const struct schema *schema, const s
             return say_missing(rows, column->name, error);
         }
     }
-    return true;
+    return gather_numbers(encoder) ||
+           error_set(error, "%s: out of memory for %d columns", rows_name(rows), schema->count);
 }
 
 bool encoder_begin_direct(struct encoder *encoder, const struct schema *schema, struct error *error)
@@ -67,13 +98,18 @@ bool encoder_begin_direct(struct encoder *encoder, const struct schema *schema, 
     for (int i = 0, feature = 0; i < schema->count; i++) {
         encoder->sources[i] = schema->columns[i].role == SCHEMA_FEATURE ? feature++ : -1;
     }
-    return true;
+    return gather_numbers(encoder) || error_set(error, "out of memory for %d columns", schema->count);
 }
 
 void encoder_end(struct encoder *encoder)
 {
     free(encoder->sources);
+    free(encoder->numbers.from);
+    free(encoder->numbers.to);
+    free(encoder->numbers.centers);
+    free(encoder->numbers.scales);
     encoder->sources = NULL;
+    encoder->numbers = (struct encoder_numbers){.count = 0};
 }
 
 /* --- memory --- */
@@ -141,10 +177,28 @@ static bool get_number(const struct schema_column *column, const struct rows *ro
     return true;
 }
 
-static float scaled(const struct schema_column *column, double number)
+static inline float scaled(double number, double center, double scale)
 {
-    const double value = (number - column->center) / column->scale;
+    const double value = (number - center) / scale;
     return (float)(value > FLT_MAX ? FLT_MAX : value < -FLT_MAX ? -FLT_MAX : value);
+}
+
+/* All numeric features of a plain row. */
+static void add_numbers(const struct encoder_numbers *numbers, const double *row, float *restrict values)
+{
+    const double *centers = numbers->centers, *scales = numbers->scales;
+    assert(values);
+    if (numbers->are_neighbours) {
+        const double *from = row + numbers->from[0];
+        float *to = values + numbers->to[0];
+        for (int i = 0; i < numbers->count; i++) {
+            to[i] = scaled(from[i], centers[i], scales[i]);
+        }
+        return;
+    }
+    for (int i = 0; i < numbers->count; i++) {
+        values[numbers->to[i]] = scaled(row[numbers->from[i]], centers[i], scales[i]);
+    }
 }
 
 /* The place of a category. */
@@ -173,7 +227,7 @@ static bool add_feature(const struct schema_column *column, const struct rows *r
         return false;
     }
     assert(values);
-    values[column->input] = scaled(column, missing ? column->fill : number);
+    values[column->input] = scaled(missing ? column->fill : number, column->center, column->scale);
     if (column->code >= 0) {
         assert(places);
         places[column->code] = missing ? column->place : -1;
@@ -211,7 +265,7 @@ static bool add_target(const struct encoder *encoder, const struct schema_column
     if (encoder->schema->task == TASK_FLAGS && number != 0 && number != 1) {
         return say_field(rows, row, source, column->name, "is neither 0 nor 1, as the targets of training are", error);
     }
-    *value = scaled(column, number);
+    *value = scaled(number, column->center, column->scale);
     return true;
 }
 
@@ -255,10 +309,19 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
     if (examples->weights) {
         examples->weights[index] = 1; /* unless a column says otherwise */
     }
-    for (int i = 0; done && i < schema->count; i++) {
+    const bool is_plain = row->plain > 0 && encoder->numbers.count > 0;
+    if (is_plain) {
+        add_numbers(&encoder->numbers, row->numbers, values);
+    }
+    for (int i = is_plain ? encoder->first_other : 0; done && i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         const int source = encoder->sources[i];
-        if (column->role == SCHEMA_FEATURE) {
+        if (column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER && is_plain) {
+            if (column->code >= 0) {
+                assert(places);
+                places[column->code] = -1;
+            }
+        } else if (column->role == SCHEMA_FEATURE) {
             done = add_feature(column, rows, row, source, values, places, error);
         } else if (column->role == SCHEMA_TARGET && examples->labels) {
             done = add_label(column, rows, row, source, &examples->labels[index], error);

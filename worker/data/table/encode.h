@@ -10,10 +10,20 @@
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
 
+/* Numbers that are scaled: of the file's column `from` the input `to`. */
+struct encoder_numbers {
+    int count;
+    bool are_neighbours; /* columns one beside another become inputs one beside another */
+    int *from, *to;
+    double *centers, *scales;
+};
+
 struct encoder {
     const struct schema *schema; /* borrowed */
     int *sources;                /* [schema->count]: the file's column of each; -1: not there, which a weight may be */
     bool learns;                 /* targets are wanted, too */
+    struct encoder_numbers numbers; /* features, of plain rows (struct row) */
+    int first_other;                /* columns before it are such features, which never miss */
 };
 
 /* Finds the schema's columns in a file; one that is missing is an error. The caller calls encoder_end in any case. */

@@ -9,6 +9,7 @@
 #include <cJSON.h>
 
 #include "base/log.h"
+#include "base/text/json.h"
 #include "worker/data/table/survey.h"
 #include "worker/data/table/table.h"
 
@@ -77,7 +78,7 @@ static void put_json(const struct survey *survey, const char *part, int files)
             cJSON_AddStringToObject(object, "most_frequent", dictionary_text(&column->values, frequent));
             cJSON_AddNumberToObject(object, "most_frequent_rows", (double)column->values.entries[frequent].count);
         }
-        cJSON_AddItemToArray(columns, object);
+        json_append(columns, object);
     }
     log_event("data", fields, NULL);
 }

@@ -13,7 +13,8 @@ enum {
     PREFIX_BYTES = 8, /* magic and version */
     MOST_ARRAYS = 64,
     MOST_NAME = 128,
-    CHUNK_BYTES = 1 << 16, /* of a file in C order, at least a row */
+    CHUNK_BYTES = 1 << 16, /* of an archive, at first */
+    BLOCK_BYTES = 1 << 16, /* of rows as doubles, at least a row */
     ZIP_END = 22,
     ZIP_ENTRY = 46,
     ZIP_LOCAL = 30,
@@ -45,10 +46,11 @@ struct npy_reader {
     int count, columns;
     struct error left_out; /* why the last of an archive's arrays that are no table's is left out; empty: none is */
     uint64_t rows, next;
-    double *numbers; /* [columns] */
     char (*names)[MOST_NAME + 16];
-    uint8_t *chunk; /* rows of the stream */
-    size_t chunk_rows, chunk_next, chunk_capacity;
+    uint8_t *chunk; /* as many rows of the stream as a block has; NULL: they are in memory */
+    double *block;  /* [block_capacity, columns]; the chunk itself if its elements are doubles of this machine */
+    size_t block_rows, block_next, block_capacity;
+    size_t plain_end; /* rows of the block before it, from the last one on that was asked about, are plain */
 };
 
 bool npy_is_known(const void *head, size_t size)
@@ -374,9 +376,8 @@ static bool lay_out(struct npy_reader *reader, struct error *error)
         }
         reader->columns += reader->arrays[i].columns;
     }
-    reader->numbers = calloc((size_t)reader->columns, sizeof *reader->numbers);
     reader->names = calloc((size_t)reader->columns, sizeof *reader->names);
-    if (!reader->numbers || !reader->names || reader->columns > NPY_MAX_COLUMNS) {
+    if (!reader->names || reader->columns > NPY_MAX_COLUMNS) {
         return error_set(error, "%s: has too many columns", name);
     }
     for (int i = 0, column = 0; i < reader->count; i++) {
@@ -395,22 +396,29 @@ static bool lay_out(struct npy_reader *reader, struct error *error)
     return true;
 }
 
+static bool are_doubles(const struct array *array)
+{
+    return array->kind == 'f' && array->size == 8 && !array->swaps;
+}
+
+static bool make_block(struct npy_reader *reader, struct error *error)
+{
+    const struct array *array = &reader->arrays[0];
+    const size_t bytes = (size_t)reader->columns * sizeof *reader->block;
+    reader->block_capacity = bytes < BLOCK_BYTES ? BLOCK_BYTES / bytes : 1;
+    reader->chunk = array->elements ? NULL : malloc(reader->block_capacity * row_bytes(array));
+    reader->block =
+        reader->chunk && are_doubles(array) ? (void *)reader->chunk : malloc(reader->block_capacity * bytes);
+    return (reader->block && (reader->chunk || array->elements)) ||
+           error_set(error, "%s: out of memory while reading it", stream_name(reader->stream));
+}
+
 static bool open_stream(struct npy_reader *reader, const uint8_t *head, struct error *error)
 {
-    if (memcmp(head, "PK", 2) == 0) {
-        return read_archive(reader, error) && lay_out(reader, error);
-    }
-    struct array *array = &reader->arrays[reader->count++];
-    if (!read_array(array, reader->stream, false, error) || !lay_out(reader, error)) {
-        return false;
-    }
-    if (!array->elements) {
-        const size_t bytes = row_bytes(array);
-        reader->chunk_capacity = bytes < CHUNK_BYTES ? CHUNK_BYTES / bytes : 1;
-        reader->chunk = malloc(reader->chunk_capacity * bytes);
-        return reader->chunk || error_set(error, "%s: out of memory while reading it", stream_name(reader->stream));
-    }
-    return true;
+    const bool is_archive = memcmp(head, "PK", 2) == 0;
+    const bool done = is_archive ? read_archive(reader, error)
+                                 : read_array(&reader->arrays[reader->count++], reader->stream, false, error);
+    return done && lay_out(reader, error) && make_block(reader, error);
 }
 
 static uint64_t element_bits(const struct array *array, const uint8_t *bytes)
@@ -469,31 +477,63 @@ static double element(const struct array *array, const uint8_t *bytes)
     }
 }
 
-/* Elements one behind another, of the common types without a choice for each. */
-static void convert_row(const struct array *array, const uint8_t *bytes, size_t stride, double *numbers)
+/* Elements by a stride, of the common types without a choice for each. */
+static void convert(const struct array *array, const uint8_t *bytes, size_t stride, double *numbers, size_t count)
 {
-    const bool is_plain = array->kind == 'f' && !array->swaps && stride == (size_t)array->size;
-    if (is_plain && array->size == 8) {
-        memcpy(numbers, bytes, (size_t)array->columns * sizeof *numbers);
+    const bool is_dense = stride == (size_t)array->size;
+    if (is_dense && are_doubles(array)) {
+        memcpy(numbers, bytes, count * sizeof *numbers);
         return;
     }
-    for (int i = 0; is_plain && array->size == 4 && i < array->columns; i++) {
-        float single;
-        memcpy(&single, bytes + (size_t)i * sizeof single, sizeof single);
-        numbers[i] = (double)single;
+    if (is_dense && array->kind == 'f' && array->size == 4 && !array->swaps) {
+        for (size_t i = 0; i < count; i++) {
+            float single;
+            memcpy(&single, bytes + i * sizeof single, sizeof single);
+            numbers[i] = (double)single;
+        }
+        return;
     }
-    for (int i = 0; !(is_plain && array->size == 4) && i < array->columns; i++) {
-        numbers[i] = element(array, bytes + (size_t)i * stride);
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = element(array, bytes + i * stride);
     }
 }
 
-static bool fill_chunk(struct npy_reader *reader, struct error *error)
+/* An array's part of the block; bytes: the array's elements, of its rows [first, ...). */
+static void convert_rows(const struct npy_reader *reader, const struct array *array, const uint8_t *bytes, size_t first,
+                         double *to)
 {
-    const struct array *array = &reader->arrays[0];
+    const size_t columns = (size_t)reader->columns, size = (size_t)array->size;
+    if (!array->by_columns && array->columns == reader->columns) {
+        convert(array, bytes + first * row_bytes(array), size, to, reader->block_rows * columns);
+        return;
+    }
+    for (size_t row = first; row < first + reader->block_rows; row++, to += columns) {
+        if (array->by_columns) {
+            convert(array, bytes + row * size, (size_t)array->rows * size, to, (size_t)array->columns);
+        } else {
+            convert(array, bytes + row * row_bytes(array), size, to, (size_t)array->columns);
+        }
+    }
+}
+
+static bool fill_block(struct npy_reader *reader, struct error *error)
+{
     const uint64_t left = reader->rows - reader->next;
-    reader->chunk_rows = left < reader->chunk_capacity ? (size_t)left : reader->chunk_capacity;
-    reader->chunk_next = 0;
-    return read_exactly(reader->stream, reader->chunk, reader->chunk_rows * row_bytes(array), error);
+    const size_t rows = left < reader->block_capacity ? (size_t)left : reader->block_capacity;
+    if (reader->chunk && !read_exactly(reader->stream, reader->chunk, rows * row_bytes(&reader->arrays[0]), error)) {
+        return false;
+    }
+    reader->block_rows = rows;
+    reader->block_next = reader->plain_end = 0;
+    if (reader->chunk && (void *)reader->chunk != reader->block) {
+        convert_rows(reader, &reader->arrays[0], reader->chunk, 0, reader->block);
+    }
+    double *to = reader->block;
+    for (int i = 0; !reader->chunk && i < reader->count; i++) {
+        convert_rows(reader, &reader->arrays[i], reader->arrays[i].elements, (size_t)reader->next, to);
+        to += reader->arrays[i].columns;
+    }
+    return true;
 }
 
 bool npy_next(struct npy_reader *reader, const double **numbers, bool *there, struct error *error)
@@ -502,25 +542,47 @@ bool npy_next(struct npy_reader *reader, const double **numbers, bool *there, st
     if (!*there) {
         return true;
     }
-    if (reader->chunk && reader->chunk_next == reader->chunk_rows && !fill_chunk(reader, error)) {
+    if (reader->block_next == reader->block_rows && !fill_block(reader, error)) {
         return false;
     }
-    double *to = reader->numbers;
-    for (int i = 0; i < reader->count; i++) {
-        const struct array *array = &reader->arrays[i];
-        const size_t size = (size_t)array->size, row = (size_t)reader->next;
-        if (reader->chunk) {
-            convert_row(array, reader->chunk + reader->chunk_next++ * row_bytes(array), size, to);
-        } else if (array->by_columns) {
-            convert_row(array, array->elements + row * size, (size_t)array->rows * size, to);
-        } else {
-            convert_row(array, array->elements + row * row_bytes(array), size, to);
-        }
-        to += array->columns;
-    }
+    *numbers = reader->block + reader->block_next++ * (size_t)reader->columns;
     reader->next++;
-    *numbers = reader->numbers;
     return true;
+}
+
+/*
+ * Are all below 2^127? By their exponents: what is above, infinite or NaN carries into the sign's place. Numbers from
+ * there to the end of float32 are not worth a comparison of each.
+ */
+static bool is_plain(const double *numbers, int count)
+{
+    static const uint64_t sign = (uint64_t)1 << 63, limit = (uint64_t)(1023 + 127) << 52;
+    uint64_t carried = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t bits;
+        memcpy(&bits, &numbers[i], sizeof bits);
+        carried |= (bits & ~sign) + (sign - limit);
+    }
+    return (carried & sign) == 0;
+}
+
+int npy_plain(struct npy_reader *reader)
+{
+    const size_t row = reader->block_next - 1;
+    if (reader->plain_end <= row) {
+        reader->plain_end = row;
+        while (reader->plain_end < reader->block_rows &&
+               is_plain(reader->block + reader->plain_end * (size_t)reader->columns, reader->columns)) {
+            reader->plain_end++;
+        }
+    }
+    return reader->plain_end - row < NPY_MOST_PLAIN ? (int)(reader->plain_end - row) : NPY_MOST_PLAIN;
+}
+
+void npy_skip(struct npy_reader *reader, int count)
+{
+    reader->block_next += (size_t)count;
+    reader->next += (uint64_t)count;
 }
 
 uint64_t npy_row(const struct npy_reader *reader)
@@ -555,9 +617,11 @@ void npy_close(struct npy_reader *reader)
     }
     stream_close(reader->stream);
     free(reader->file);
-    free(reader->numbers);
     free(reader->names);
-    free(reader->chunk);
+    if ((void *)reader->chunk != reader->block) {
+        free(reader->chunk);
+    }
+    free(reader->block);
     free(reader);
 }
 

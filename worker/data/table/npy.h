@@ -4,7 +4,8 @@
  *
  * An array is [rows, columns] or [rows]. Of an archive all arrays have as many rows, and stand side by side: the
  * columns of X are X.0, X.1, ..., the one of y is y. Types are all of bool, integers and floats, of both byte orders,
- * in C or Fortran order. A .npy file in C order is read as it is used; others are read whole.
+ * in C or Fortran order. A .npy file in C order is read as it is used; others are read whole. Rows become doubles in
+ * blocks that stay in the cache.
  */
 #ifndef WORKER_DATA_TABLE_NPY_H
 #define WORKER_DATA_TABLE_NPY_H
@@ -16,7 +17,12 @@
 #include "base/error.h"
 #include "worker/data/stream.h"
 
-enum { NPY_MAX_HEADER = 1 << 16, NPY_MAX_COLUMNS = 1 << 17, NPY_HEAD = 6 /* bytes that tell the format */ };
+enum {
+    NPY_MAX_HEADER = 1 << 16,
+    NPY_MAX_COLUMNS = 1 << 17,
+    NPY_HEAD = 6 /* bytes that tell the format */,
+    NPY_MOST_PLAIN = 512
+};
 
 struct npy_reader;
 
@@ -39,5 +45,12 @@ bool npy_next(struct npy_reader *reader, const double **numbers, bool *there, st
 
 /* Which row npy_next gave last, from 0. */
 uint64_t npy_row(const struct npy_reader *reader);
+
+/*
+ * How many rows from that one on lie one behind another in memory, with numbers alone that are finite and below 2^127:
+ * at most NPY_MOST_PLAIN; 0 if it is none of these itself. npy_skip goes over rows behind it of as many.
+ */
+int npy_plain(struct npy_reader *reader);
+void npy_skip(struct npy_reader *reader, int count);
 
 #endif

@@ -1,6 +1,7 @@
 /* The header of a CSV file is guessed where the config does not say: a first row without a number or an empty field. */
 #include "worker/data/table/rows.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 enum { HEAD = RECORDS_HEAD };
 _Static_assert((int)HEAD >= (int)NPY_HEAD, "the head tells all formats");
+_Static_assert((int)ROWS_MOST_PLAIN == (int)NPY_MOST_PLAIN, "as many as the reader gives");
 
 struct rows {
     struct csv_reader *csv; /* one of them is not NULL */
@@ -274,6 +276,7 @@ static void put_numbers(const struct rows *rows, struct row *row, uint64_t line)
     row->line = line;
     row->raw = row->numbers;
     row->raw_size = (size_t)rows->columns * sizeof *row->numbers;
+    row->plain = 0;
 }
 
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error)
@@ -285,6 +288,7 @@ enum csv_status rows_next(struct rows *rows, struct row *row, struct error *erro
             return CSV_FAILED;
         }
         put_numbers(rows, row, there ? npy_row(rows->npy) : 0);
+        row->plain = there ? npy_plain(rows->npy) : 0;
         return there ? CSV_ROW : CSV_END;
     }
     if (rows->records) {
@@ -300,6 +304,24 @@ enum csv_status rows_next(struct rows *rows, struct row *row, struct error *erro
             .fields = csv.fields, .count = csv.count, .line = csv.line, .raw = csv.raw, .raw_size = csv.raw_size};
     }
     return status;
+}
+
+void rows_skip(struct rows *rows, int count)
+{
+    assert(rows->npy || count == 0);
+    if (rows->npy) {
+        npy_skip(rows->npy, count);
+    }
+}
+
+struct row row_behind(const struct row *row, int index)
+{
+    struct row behind = *row;
+    behind.numbers += (size_t)index * (size_t)row->count;
+    behind.raw = behind.numbers;
+    behind.line += (uint64_t)index;
+    behind.plain -= index;
+    return behind;
 }
 
 enum number_kind row_number(const struct row *row, int column, double *value)

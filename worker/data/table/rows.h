@@ -16,7 +16,7 @@
 #include "worker/data/table/csv.h"
 #include "worker/data/table/number.h"
 
-enum { ROW_NUMBER_TEXT = 32 };
+enum { ROW_NUMBER_TEXT = 32, ROWS_MOST_PLAIN = 512 };
 
 /* One of fields and numbers is NULL. Valid until the next row. */
 struct row {
@@ -26,6 +26,11 @@ struct row {
     uint64_t line; /* of a text file, from 1; of an array its row, from 0 */
     const void *raw;
     size_t raw_size; /* bytes that stand for the whole row */
+    /*
+     * Of numbers: so many rows from this one on lie one behind another, and all of their numbers are finite and below
+     * 2^127, so that they fit into float32; at most ROWS_MOST_PLAIN. 0: this row has others, or nobody has looked.
+     */
+    int plain;
 };
 
 struct rows;
@@ -41,6 +46,12 @@ void rows_close(struct rows *rows); /* safe on NULL */
 
 /* Rows that are damaged are CSV_BAD, as in worker/data/table/csv.h. */
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error);
+
+/* Goes over `count` rows behind the one that rows_next gave last, which are some of its `plain` ones. */
+void rows_skip(struct rows *rows, int count);
+
+/* The row `index` of the `plain` ones from this one on. */
+struct row row_behind(const struct row *row, int index);
 
 /* Columns by name: those of the header, or else their numbers from 0. */
 int rows_columns(const struct rows *rows);

@@ -101,6 +101,11 @@ bool split_sample(struct split *split, uint64_t key, struct error *error)
     return true;
 }
 
+void split_keys(const struct row *row, uint64_t keys[ROWS_MOST_PLAIN])
+{
+    dictionary_hashes(row->raw, row->raw_size, row->plain, keys);
+}
+
 /* Rows later than the time that all but the share are not later than. */
 bool split_settle_test(struct split *split, struct error *error)
 {

@@ -46,6 +46,9 @@ void split_begin(struct split *split);
 bool split_key(const struct split *split, const struct rows *rows, const struct row *row, uint64_t *key,
                struct error *error);
 
+/* The same of all rows that are plain from this one on, side by side; the whole row is what counts (column -1). */
+void split_keys(const struct row *row, uint64_t keys[ROWS_MOST_PLAIN]);
+
 /* By time: takes down the key of every row, before all else; then finds the test's share of them. */
 bool split_sample(struct split *split, uint64_t key, struct error *error);
 bool split_settle_test(struct split *split, struct error *error);

@@ -25,6 +25,7 @@ struct survey_column {
     bool is_category;  /* by the config, or by a first pass that found texts among numbers */
     bool is_number;    /* by a first pass that found few texts among numbers, which are faults then */
     bool is_collected; /* its values are counted one by one */
+    bool is_summed;    /* with its neighbours, in the plain rows under way */
     bool has_too_many; /* different values to count */
     size_t bytes;      /* of its values, about */
     uint64_t same;     /* of a feature: which of the first 64 columns are targets that have been equal in every row */
@@ -54,6 +55,10 @@ void survey_free(struct survey *survey); /* safe on zeros */
 
 /* Takes down one row, whose columns are those of the first file. Fails only if out of memory. */
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
+
+/* The same of `count` of the rows that are plain from this one on, by their places behind it in order. */
+bool survey_add_plain(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
+                      int count, struct error *error);
 
 /*
  * After the last row. *again: what was taken for numbers are categories (or has faults to be skipped), so that all rows

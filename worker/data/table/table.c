@@ -105,6 +105,12 @@ struct table_pass {
     /* *bad: the row has a fault, which the error says; it may be skipped. */
     bool (*take)(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                  struct error *error);
+    /*
+     * NULL, or the same for the rows that are plain from this one on. *taken: how many it took; if not all, the last of
+     * them is bad, or it fails.
+     */
+    bool (*take_plain)(struct table_pass *pass, const struct rows *rows, const struct row *row, int *taken, bool *bad,
+                       struct error *error);
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
@@ -124,6 +130,18 @@ static bool skip_row(struct table_pass *pass, struct error *error)
     return true;
 }
 
+/* The row, and those behind it that are taken with it. */
+static bool take_rows(struct table_pass *pass, struct rows *rows, const struct row *row, bool *bad, struct error *error)
+{
+    if (!pass->take_plain || row->plain == 0) {
+        return pass->take(pass, rows, row, bad, error);
+    }
+    int taken = 1;
+    const bool done = pass->take_plain(pass, rows, row, &taken, bad, error);
+    rows_skip(rows, taken - 1);
+    return done;
+}
+
 static bool read_rows(struct table_pass *pass, struct rows *rows, struct error *error)
 {
     for (;;) {
@@ -133,7 +151,7 @@ static bool read_rows(struct table_pass *pass, struct rows *rows, struct error *
             return status == CSV_END;
         }
         bool bad = status == CSV_BAD;
-        if (!bad && !pass->take(pass, rows, &row, &bad, error) && !bad) {
+        if (!bad && !take_rows(pass, rows, &row, &bad, error) && !bad) {
             return false;
         }
         if (bad && !skip_row(pass, error)) {
@@ -211,6 +229,32 @@ static bool take_into_survey(struct table_pass *pass, const struct rows *rows, c
     return (self->split && split_is_test(self->split, key)) || survey_add(self->survey, rows, row, error);
 }
 
+/* Plain rows have no fault that a survey knows. */
+static bool take_plain_into_survey(struct table_pass *pass, const struct rows *rows, const struct row *row, int *taken,
+                                   bool *bad, struct error *error)
+{
+    struct survey_pass *self = (struct survey_pass *)pass;
+    struct split *split = self->split;
+    uint64_t keys[ROWS_MOST_PLAIN];
+    int places[ROWS_MOST_PLAIN], count = 0;
+    if (split && split->column >= 0) {
+        return take_into_survey(pass, rows, row, bad, error);
+    }
+    *taken = row->plain;
+    if (split) {
+        split_keys(row, keys);
+    }
+    for (int i = 0; i < row->plain; i++) {
+        if (split && !split_show(split, keys[i], error)) {
+            return false;
+        }
+        if (!split || !split_is_test(split, keys[i])) {
+            places[count++] = i;
+        }
+    }
+    return survey_add_plain(self->survey, rows, row, places, count, error);
+}
+
 /* Passes over the files until the types are settled: at most twice. */
 static bool survey_files(struct survey_pass *self, struct error *error)
 {
@@ -233,6 +277,7 @@ bool table_survey(struct survey *survey, int *files, enum dataset_part part, con
     struct names names;
     struct survey_pass self = {.pass = {.begin = begin_survey,
                                         .take = take_into_survey,
+                                        .take_plain = take_plain_into_survey,
                                         .config = config,
                                         .folder = config->data.data_dir,
                                         .names = &names},
@@ -403,16 +448,9 @@ static bool take_for_training(struct encode_pass *self, const struct rows *rows,
     return !*bad;
 }
 
-static bool take_into_examples(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
-                               struct error *error)
+static bool take_into_part(struct encode_pass *self, enum dataset_part part, const struct rows *rows,
+                           const struct row *row, bool *bad, struct error *error)
 {
-    struct encode_pass *self = (struct encode_pass *)pass;
-    uint64_t key = 0;
-    *bad = self->split && !split_key(self->split, rows, row, &key, error);
-    if (*bad) {
-        return false;
-    }
-    const enum dataset_part part = self->split ? split_part(self->split, key) : DATASET_TEST;
     if (part == DATASET_TEST) {
         return take_for_test(self, rows, row, bad, error);
     }
@@ -423,10 +461,44 @@ static bool take_into_examples(struct table_pass *pass, const struct rows *rows,
                                       : take_for_training(self, rows, row, bad, error);
 }
 
+static bool take_into_examples(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
+                               struct error *error)
+{
+    struct encode_pass *self = (struct encode_pass *)pass;
+    uint64_t key = 0;
+    *bad = self->split && !split_key(self->split, rows, row, &key, error);
+    return !*bad &&
+           take_into_part(self, self->split ? split_part(self->split, key) : DATASET_TEST, rows, row, bad, error);
+}
+
+static bool take_plain_into_examples(struct table_pass *pass, const struct rows *rows, const struct row *row,
+                                     int *taken, bool *bad, struct error *error)
+{
+    struct encode_pass *self = (struct encode_pass *)pass;
+    uint64_t keys[ROWS_MOST_PLAIN];
+    if (self->split && self->split->column >= 0) {
+        return take_into_examples(pass, rows, row, bad, error);
+    }
+    if (self->split) {
+        split_keys(row, keys);
+    }
+    for (*taken = 1; *taken <= row->plain; ++*taken) {
+        const int i = *taken - 1;
+        const struct row one = row_behind(row, i);
+        const enum dataset_part part = self->split ? split_part(self->split, keys[i]) : DATASET_TEST;
+        if (!take_into_part(self, part, rows, &one, bad, error)) {
+            return false;
+        }
+    }
+    *taken = row->plain;
+    return true;
+}
+
 static struct table_pass pass_of_encoding(const struct config *config, const char *folder, const struct names *names)
 {
     return (struct table_pass){.begin = begin_encoding,
                                .take = take_into_examples,
+                               .take_plain = take_plain_into_examples,
                                .tells = true,
                                .config = config,
                                .folder = folder,
@@ -457,6 +529,7 @@ static bool survey_rows(struct survey *survey, struct split *split, const struct
 {
     struct survey_pass surveying = {.pass = {.begin = begin_survey,
                                              .take = take_into_survey,
+                                             .take_plain = take_plain_into_survey,
                                              .config = config,
                                              .folder = config->data.data_dir,
                                              .names = names},

@@ -220,7 +220,7 @@ static void order_up_to(struct chief *chief, int wanted, int64_t step)
     struct error error;
     enum push_pull_end end = PUSH_PULL_DONE;
     const bool known = step >= 0 || chief->order_count > 0;
-    if (!chief->has_folder || chief->holds || chief->order_count >= wanted) {
+    if (!chief->has_folder || atomic_load(&chief->holds) || chief->order_count >= wanted) {
         return;
     }
     if (!known && next_to_save(chief, atomic_load(&chief->global_step)) >= 0) {
@@ -354,7 +354,7 @@ static bool is_near(const struct chief *chief, int64_t step)
 static bool save_what_is_due(struct chief *chief, int64_t step)
 {
     bool more = false;
-    if (chief->holds || step >= chief->plan.last_step) {
+    if (atomic_load(&chief->holds) || step >= chief->plan.last_step) {
         return false; /* the end is at hand, and has a checkpoint of its own */
     }
     chief_order_ahead(chief, -1);
@@ -468,7 +468,7 @@ bool chief_checkpoint(struct chief *chief, struct error *error)
     chief_lock(chief);
     collect_taken(chief);
     bool done = save_to_go_back(chief, error);
-    chief->holds = done;
+    atomic_store(&chief->holds, done);
     if (done) {
         drop_orders(chief); /* none is read for a while, and nobody shall wait for that */
     }
@@ -476,11 +476,10 @@ bool chief_checkpoint(struct chief *chief, struct error *error)
     return done;
 }
 
+/* Without the lock: who brings a model in has it, and may be waiting for the version that only the caller can take. */
 void chief_settle(struct chief *chief)
 {
-    chief_lock(chief);
-    chief->holds = false;
-    pthread_mutex_unlock(&chief->mutex);
+    atomic_store(&chief->holds, false);
 }
 
 void chief_retime(struct chief *chief, const struct config_output *output, const struct plan *plan)

@@ -49,7 +49,7 @@ struct chief {
     atomic_bool end;
     atomic_int waiting; /* threads that want the mutex, but for the one that saves */
 
-    bool holds;                        /* no checkpoints: a rollout may go back to the last one. Locked */
+    atomic_bool holds;                 /* no checkpoints: a rollout may go back to the last one */
     struct order orders[SHARD_ORDERS]; /* [order_count], by step. Locked, as all that follows up to caution */
     int order_count;
     int64_t ordered;           /* step of the last order; -1: there was none */

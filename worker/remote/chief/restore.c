@@ -53,9 +53,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     }
     bool done = true;
     if (file) {
-        done = schema_check(checkpoint_path(file), checkpoint_file_info(file)->preprocessing,
-                            chief->options.dataset->schema, error) &&
-               (!load || load_state(chief, file, error));
+        done = initial_fits(file, chief->options.dataset, error) && (!load || load_state(chief, file, error));
         chief->info = *checkpoint_file_info(file);
         snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
         snprintf(source, size, "restored from %.200s", chief->last_checkpoint);
@@ -64,7 +62,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
         chief->info.global_step = 0;
         done = initial_state(config, &chief->state, source, size, error);
     }
-    initial_record(&chief->info, config, chief->options.dataset->schema);
+    initial_record(&chief->info, config, chief->options.dataset);
     memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
     return done;
 }
@@ -161,18 +159,21 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
 static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
                                      struct error *error)
 {
-    uint32_t newest;
+    const struct schema *schema = chief->options.dataset->schema;
+    uint32_t newest = 0;
     char source[256];
+    bool differs;
+    *start = (struct chief_start){.resumed = false};
     enum push_pull_end end = transfer_status(&chief->shards, status, error);
     if (end == PUSH_PULL_DONE) {
-        end = preprocessing_agree(&chief->shards, chief->options.dataset->schema, true, error);
+        start->resumed = is_whole(chief, status, &newest, &start->global_step);
+        end = start->resumed ? preprocessing_check(&chief->shards, schema, error) : end;
     }
+    end = end == PUSH_PULL_DONE ? preprocessing_agree(&chief->shards, schema, true, &differs, error) : end;
     if (end != PUSH_PULL_DONE) {
         return end;
     }
-    *start = (struct chief_start){.resumed = true};
-    if (!is_whole(chief, status, &newest, &start->global_step)) {
-        start->resumed = false;
+    if (!start->resumed) {
         return write_shards(chief, next_generation(chief, newest), start, error);
     }
     chief->order_count = newest == chief->generation ? chief->order_count : 0;
@@ -225,7 +226,7 @@ bool chief_restore(struct chief *chief, struct error *error)
     }
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start.global_step);
-        chief->holds = false;
+        atomic_store(&chief->holds, false);
     }
     pthread_mutex_unlock(&chief->mutex);
     free(status);

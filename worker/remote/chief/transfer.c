@@ -10,7 +10,11 @@
 #include "base/clock.h"
 #include "base/process/signals.h"
 
-enum { WRITE_FLOATS = 1 << 20 /* of one frame, at most */ };
+enum {
+    WRITE_FLOATS = 1 << 20,
+    WRITE_FEWEST = 1 << 12
+}; /* of one frame, at most; where connections break, the fewer
+                                                            the more often they do */
 
 static double soon(void)
 {
@@ -145,51 +149,77 @@ static bool is_worth_writing(const struct shard_part *part, const struct checkpo
     return !same;
 }
 
-static bool write_vectors(struct shard_part *part, const struct checkpoint_state *state, uint16_t *code,
-                          struct error *error)
+/*
+ * A connection that breaks may have lost the answer alone. The ps knows what it has of this restore, and takes it from
+ * the same process again: so a request is repeated, over as many connections as it takes, and what was answered is not.
+ */
+static enum push_pull_end insist(struct push_pull *exchange, struct shard_part *part, enum message_type type,
+                                 const void *message, struct error *error)
 {
-    for (int v = 0; v < STORE_PS_VECTORS; v++) {
-        const bool writes = has_vector(part, state, v) && is_worth_writing(part, state, v);
-        for (int i = 0; writes && i < part->span_count; i++) {
-            size_t first = part->spans[i].first, left = part->spans[i].count;
-            while (left > 0) {
-                size_t now = left < WRITE_FLOATS ? left : WRITE_FLOATS;
-                if (!write_range(part, (enum store_vector)v, (struct range){first, (uint32_t)now},
-                                 state->vectors[v] + first, code, error)) {
-                    return false;
-                }
-                first += now;
-                left -= now;
-            }
+    for (;;) {
+        uint16_t code = 0;
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE ||
+            channel_call(&part->link.channel, type, message, MESSAGE_done, soon(), &code, error)) {
+            return end;
         }
+        if (code != 0) {
+            return failed(exchange, part, code, error);
+        }
+        link_lost(&part->link, error->text);
     }
-    return true;
 }
 
-static bool restore_part(struct shard_part *part, const struct checkpoint_state *state, const char *source,
-                         uint16_t *code, struct error *error)
+/* *most: floats of a request; fewer once a connection has broken, which may last for no more. */
+static enum push_pull_end write_span(struct push_pull *exchange, struct shard_part *part, enum store_vector vector,
+                                     struct span span, const struct checkpoint_state *state, size_t *most,
+                                     struct error *error)
 {
-    struct message_begin_restore begin = {.source = source};
-    return channel_call(&part->link.channel, MESSAGE_begin_restore, &begin, MESSAGE_done, soon(), code, error) &&
-           write_vectors(part, state, code, error);
+    while (span.count > 0) {
+        const size_t now = span.count < *most ? span.count : *most;
+        const struct range range = {span.first, (uint32_t)now};
+        uint16_t code = 0;
+        enum push_pull_end end = need_link(exchange, part, error);
+        if (end != PUSH_PULL_DONE) {
+            return end;
+        }
+        if (write_range(part, vector, range, state->vectors[vector] + span.first, &code, error)) {
+            span.first += now;
+            span.count -= now;
+        } else if (code != 0) {
+            return failed(exchange, part, code, error);
+        } else {
+            link_lost(&part->link, error->text);
+            *most = now / 2 > WRITE_FEWEST ? now / 2 : WRITE_FEWEST;
+        }
+    }
+    return PUSH_PULL_DONE;
+}
+
+static enum push_pull_end restore_part(struct push_pull *exchange, struct shard_part *part,
+                                       const struct checkpoint_state *state, const char *source, struct error *error)
+{
+    const struct message_begin_restore begin = {.source = source};
+    size_t most = WRITE_FLOATS;
+    enum push_pull_end end = insist(exchange, part, MESSAGE_begin_restore, &begin, error);
+    for (int v = 0; v < STORE_PS_VECTORS && end == PUSH_PULL_DONE; v++) {
+        const bool writes = has_vector(part, state, v) && is_worth_writing(part, state, v);
+        for (int i = 0; writes && i < part->span_count && end == PUSH_PULL_DONE; i++) {
+            end = write_span(exchange, part, (enum store_vector)v, part->spans[i], state, &most, error);
+        }
+    }
+    return end;
 }
 
 enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
                                     const struct checkpoint_state *state, const char *source, struct error *error)
 {
-    uint16_t code = 0;
+    enum push_pull_end end = PUSH_PULL_DONE;
     exchange->generation = generation;
-    for (int i = 0; i < exchange->count; i++) {
-        struct shard_part *part = &exchange->parts[i];
-        enum push_pull_end end = need_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
-            return end;
-        }
-        if (!restore_part(part, state, source, &code, error)) {
-            return failed(exchange, part, code, error);
-        }
+    for (int i = 0; i < exchange->count && end == PUSH_PULL_DONE; i++) {
+        end = restore_part(exchange, &exchange->parts[i], state, source, error);
     }
-    return PUSH_PULL_DONE;
+    return end;
 }
 
 enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
@@ -197,18 +227,11 @@ enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct
 {
     const struct message_end_restore end_restore = {.global_step = place->global_step,
                                                     .epoch_batches = place->epoch_batches};
-    for (int i = 0; i < exchange->count; i++) {
-        struct shard_part *part = &exchange->parts[i];
-        uint16_t code = 0;
-        enum push_pull_end end = need_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
-            return end;
-        }
-        if (!channel_call(&part->link.channel, MESSAGE_end_restore, &end_restore, MESSAGE_done, soon(), &code, error)) {
-            return failed(exchange, part, code, error);
-        }
+    enum push_pull_end end = PUSH_PULL_DONE;
+    for (int i = 0; i < exchange->count && end == PUSH_PULL_DONE; i++) {
+        end = insist(exchange, &exchange->parts[i], MESSAGE_end_restore, &end_restore, error);
     }
-    return PUSH_PULL_DONE;
+    return end;
 }
 
 /* --- Snapshots --- */

@@ -32,7 +32,10 @@ struct transfer_place {
     int64_t epoch_batches; /* of one worker */
 };
 
-/* Begins a generation: writes the state to every shard. source: for logs. */
+/*
+ * Begins a generation: writes the state to every shard. source: for logs. Connections that break cost no more than what
+ * was under way; PUSH_PULL_AGAIN: a shard has lost what it had of it, or is of another generation.
+ */
 enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
                                     const struct checkpoint_state *state, const char *source, struct error *error);
 /* Afterwards, for only when all have all of it may anybody train: releases those who wait. */

@@ -43,6 +43,8 @@ static void name_of(const struct left_over *files, int64_t step, char name[MAX_N
 {
     if (files->worker == LEFT_OVER_TOLD) {
         snprintf(name, MAX_NAME, "told-%lld", (long long)step);
+    } else if (files->worker == LEFT_OVER_CLIENTS) {
+        snprintf(name, MAX_NAME, "left-over-clients-%lld", (long long)step);
     } else {
         snprintf(name, MAX_NAME, "left-over-worker%d-%lld", files->worker, (long long)step);
     }

@@ -1,12 +1,13 @@
 /*
  * What a worker's gradients have left behind (worker/remote/exchange/outbox.h), in files: so that it survives the
  * process, and a job that goes on from a checkpoint goes on with what had been left behind at that step. Likewise what
- * workers were told (ps/store/told.h), whose difference from the parameters is what the ps have left behind.
+ * workers were told (ps/store/told.h), whose difference from the parameters is what the ps have left behind. A process
+ * that plays all workers (worker/clients/small_messages.h) has what each has left behind in one file.
  *
- * They lie in the worker's own train_dir: left-over-workerW-STEP; the chief's: told-STEP. Of steps that
- * checkpoints are due at, the LEFT_OVER_DUE newest are kept, of others the LEFT_OVER_OTHERS newest. A file is 40 bytes
- * (magic, version, worker, global step, floats, CRC-32C of these bytes and of the floats, all little-endian), then the
- * floats in the model's layout.
+ * They lie in the worker's own train_dir: left-over-workerW-STEP; the chief's: told-STEP; of all clients:
+ * left-over-clients-STEP. Of steps that checkpoints are due at, the LEFT_OVER_DUE newest are kept, of others the
+ * LEFT_OVER_OTHERS newest. A file is 40 bytes (magic, version, worker, global step, floats, CRC-32C of these bytes and
+ * of the floats, all little-endian), then the floats in the model's layout.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_LEFT_OVER_H
 #define WORKER_REMOTE_EXCHANGE_LEFT_OVER_H
@@ -19,8 +20,10 @@
 
 enum {
     LEFT_OVER_DUE = 5,    /* a checkpoint is on disk a few of its turns later */
-    LEFT_OVER_TOLD = -1,  /* instead of a worker's number */
     LEFT_OVER_OTHERS = 2, /* whether the last push counted is not known before its answer */
+    /* Instead of a worker's number: */
+    LEFT_OVER_TOLD = -1,
+    LEFT_OVER_CLIENTS = -2,
 };
 
 struct left_over {

@@ -32,8 +32,9 @@ static char *read_text(struct channel *channel, struct error *error)
     return text;
 }
 
-/* What differs, into the error. */
-static enum push_pull_end say_difference(const char *text, const struct schema *here, struct error *error)
+/* What differs, into the error; what: what that means. */
+static enum push_pull_end say_difference(const char *text, const struct schema *here, const char *what,
+                                         struct error *error)
 {
     struct schema there;
     if (schema_parse(&there, text, error)) {
@@ -42,8 +43,7 @@ static enum push_pull_end say_difference(const char *text, const struct schema *
         }
         schema_free(&there);
     }
-    error_wrap(error, "the rows of worker 0 (there) and of this worker (here) would not mean the same to the model, as "
-                      "their files differ; give all workers the same files");
+    error_wrap(error, "%s", what);
     return PUSH_PULL_REFUSED;
 }
 
@@ -74,12 +74,23 @@ static bool call(struct shard_part *part, enum message_type type, const void *me
                                                       message_name(type), message_name(channel->frame.type));
 }
 
+void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING_DIGEST])
+{
+    unsigned char hash[DIGEST_BYTES];
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)schema->text, strlen(schema->text), NULL, 0);
+    sodium_bin2hex(digest, PREPROCESSING_DIGEST, hash, sizeof hash);
+}
+
 /* Asks once. False if the connection broke; else *end is how it ended. */
-static bool compare(struct shard_part *part, const struct schema *schema, const char *digest, bool is_chief,
+static bool compare(struct push_pull *exchange, const struct schema *schema, bool is_chief, bool *differs,
                     enum push_pull_end *end, struct error *error)
 {
+    struct shard_part *part = &exchange->parts[0];
     struct channel *channel = &part->link.channel;
-    const struct message_describe describe = {.digest = (char *)(uintptr_t)digest};
+    const bool follows = !is_chief && exchange->config->data.data_sharding == SHARDING_OWN;
+    char digest[PREPROCESSING_DIGEST];
+    const struct message_describe describe = {.digest = digest};
+    preprocessing_digest(schema, digest);
     char *own = is_chief ? schema->text : NULL;
     if (!call(part, MESSAGE_describe, &describe, own, MESSAGE_description, end, error) || *end != PUSH_PULL_DONE) {
         return *end == PUSH_PULL_REFUSED;
@@ -92,23 +103,21 @@ static bool compare(struct shard_part *part, const struct schema *schema, const 
     if (!text) {
         return false;
     }
-    *end = say_difference(text, schema, error);
+    *end = say_difference(text, schema,
+                          follows ? "worker 0 has made another preprocessing (there) than that of the rows here"
+                                  : "the rows of worker 0 (there) and of this worker (here) would not mean the same to "
+                                    "the model, as their files differ; give all workers the same files",
+                          error);
+    *differs = true;
     free(text);
     return true;
 }
 
-void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING_DIGEST])
-{
-    unsigned char hash[DIGEST_BYTES];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)schema->text, strlen(schema->text), NULL, 0);
-    sodium_bin2hex(digest, PREPROCESSING_DIGEST, hash, sizeof hash);
-}
-
 enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
-                                       struct error *error)
+                                       bool *differs, struct error *error)
 {
-    char digest[PREPROCESSING_DIGEST];
     struct shard_part *part = &exchange->parts[0];
+    *differs = false;
     if (!schema) {
         return PUSH_PULL_DONE;
     }
@@ -117,10 +126,9 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
                   strlen(schema->text), message_max_bulk(MESSAGE_describe));
         return PUSH_PULL_REFUSED;
     }
-    preprocessing_digest(schema, digest);
     for (;;) {
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || compare(part, schema, digest, is_chief, &end, error)) {
+        if (end != PUSH_PULL_DONE || compare(exchange, schema, is_chief, differs, &end, error)) {
             return end;
         }
         link_lost(&part->link, error->text);
@@ -152,6 +160,20 @@ enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, st
         }
         link_lost(&part->link, error->text);
     }
+}
+
+enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct schema *schema, struct error *error)
+{
+    char *text = NULL;
+    enum push_pull_end end = schema ? preprocessing_ask(exchange, &text, error) : PUSH_PULL_DONE;
+    if (end == PUSH_PULL_DONE && text && strcmp(text, schema->text) != 0) {
+        end = say_difference(text, schema,
+                             "the rows that the running model began with (there) and those of this worker (here) "
+                             "would not mean the same to it; give worker 0 the files of then, or end the job first",
+                             error);
+    }
+    free(text);
+    return end;
 }
 
 /* --- Figures --- */

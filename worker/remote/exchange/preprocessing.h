@@ -14,17 +14,23 @@ void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING
 
 /*
  * Tells ps 0 how rows become inputs here; as the chief, so that the others can compare. Waits for ps 0.
- * PUSH_PULL_REFUSED: the chief's rows become other inputs, and the error names the column. schema: NULL: pictures, of
- * which there is nothing to say.
+ * PUSH_PULL_REFUSED and *differs: the chief's rows become other inputs, and the error names the column. schema: NULL:
+ * pictures, of which there is nothing to say.
  */
 enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
-                                       struct error *error);
+                                       bool *differs, struct error *error);
 
 /*
  * For a worker with data of its own: what the chief said, to encode its rows by, into *text, which the caller frees;
  * NULL: it has said nothing yet. For the chief, what it, or one before it, said of this job. Waits for ps 0.
  */
 enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);
+
+/*
+ * For a chief that takes over a model that runs: is it of such rows, as ps 0 was told when it began? PUSH_PULL_REFUSED
+ * if not; what ps 0 was not told can't be compared. Waits for ps 0.
+ */
+enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct schema *schema, struct error *error);
 
 /*
  * Figures of rows that stay where they are (worker/data/table/figures.h). The first tells ps 0 this worker's; the

@@ -23,6 +23,7 @@ enum push_pull_end validations_tell(struct push_pull *exchange, const struct own
 /* Who is told what others found. */
 struct validations_taker {
     void (*begin)(void *context); /* once more from the first one, if a connection broke */
+    /* size 0: it told its score alone, or there is no memory for what it found. */
     void (*take)(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size);
     void *context;
 };

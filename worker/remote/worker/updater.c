@@ -8,6 +8,7 @@
 #include "base/process/signals.h"
 #include "base/threads.h"
 #include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/own_rows.h"
 #include "worker/remote/worker/internal.h"
 
 static struct remote_worker *of(struct updater *updater)
@@ -102,20 +103,42 @@ enum push_pull_end worker_refresh(struct remote_worker *worker)
 
 /* --- Joining --- */
 
+/*
+ * The job began again, with preprocessing that another chief made: this process begins again, too, for all that it has
+ * of its rows is encoded by that of before.
+ */
+static bool encode_again(struct remote_worker *worker)
+{
+    log_warning("%s; starts again, to encode them by that", worker->training.error.text);
+    worker->training.leave_status = RESTART_STATUS;
+    return training_stop(&worker->training, TRAINING_LEAVES);
+}
+
+static enum push_pull_end join_as_worker(struct remote_worker *worker, bool *differs)
+{
+    struct error *error = &worker->training.error;
+    const bool own = worker->config.data.data_sharding == SHARDING_OWN && worker->dataset.schema;
+    enum push_pull_end end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : PUSH_PULL_DONE;
+    end = end == PUSH_PULL_DONE ? push_pull_join(&worker->exchange, error) : end;
+    return end == PUSH_PULL_DONE ? preprocessing_agree(&worker->exchange, worker->dataset.schema, false, differs, error)
+                                 : end;
+}
+
 /* Sees to it, as the chief, that the shards hold a model, and takes it from there. */
 static bool find_model(struct remote_worker *worker, struct chief_start *start)
 {
     struct error *error = &worker->training.error;
     enum push_pull_end end;
+    bool differs = false;
     do { /* a ps may be lost again before all have what the chief wrote */
         if (worker->chief && !worker_take_end(worker, chief_begin(worker->chief, start, error))) {
             return false;
         }
-        end = push_pull_join(&worker->exchange, error);
-        if (end == PUSH_PULL_DONE && !worker->chief) {
-            end = preprocessing_agree(&worker->exchange, worker->dataset.schema, false, error);
-        }
+        end = worker->chief ? push_pull_join(&worker->exchange, error) : join_as_worker(worker, &differs);
     } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    if (differs && worker->config.data.data_sharding == SHARDING_OWN) {
+        return encode_again(worker);
+    }
     return worker_take_end(worker, end) &&
            (!worker->pipeline || pipeline_load(worker->pipeline, error) || training_fail(&worker->training));
 }

@@ -11,14 +11,11 @@
 #include "worker/metrics.h"
 #include "worker/remote/exchange/validations.h"
 #include "worker/remote/worker/internal.h"
+#include "worker/validation_sum.h"
 
 struct own_rows_validation {
-    uint8_t *bytes; /* [room]: what is told */
-    size_t room;
-    struct worker_score *scores; /* [room_for], of the chief */
-    int room_for, count;
-    struct evaluation *into; /* while others are added */
-    size_t own_size;         /* of what it held before, which is in bytes */
+    uint8_t *bytes;            /* what is told */
+    struct validation_sum sum; /* of the chief */
     bool has_warned;
 };
 
@@ -27,7 +24,7 @@ void worker_destroy_validation(struct remote_worker *worker)
     struct own_rows_validation *validation = worker->validation;
     if (validation) {
         free(validation->bytes);
-        free(validation->scores);
+        validation_sum_destroy(&validation->sum);
         free(validation);
         worker->validation = NULL;
     }
@@ -45,12 +42,12 @@ static bool create(struct remote_worker *worker)
         return error_set(&worker->training.error, "out of memory for validations");
     }
     worker->validation = validation;
-    validation->room = evaluation_part_room(evaluation);
-    validation->room_for = worker->chief ? config_worker_room(&worker->config.cluster) : 0;
-    validation->bytes = malloc(validation->room);
-    validation->scores = calloc((size_t)validation->room_for + 1, sizeof *validation->scores);
-    return (validation->bytes && validation->scores) ||
-           error_set(&worker->training.error, "out of memory for validations");
+    if (worker->chief) {
+        return validation_sum_create(&validation->sum, evaluation, config_worker_room(&worker->config.cluster) + 1,
+                                     &worker->training.error);
+    }
+    validation->bytes = malloc(evaluation_part_room(evaluation));
+    return validation->bytes || error_set(&worker->training.error, "out of memory for validations");
 }
 
 static struct own_validation what_was_found(const struct remote_worker *worker, const struct evaluation *evaluation,
@@ -107,50 +104,19 @@ bool worker_validate_if_due(struct remote_worker *worker, int64_t before)
 static void begin(void *context)
 {
     struct own_rows_validation *validation = context;
-    struct evaluation *into = validation->into;
-    const struct evaluation own = *into;
-    struct error error;
-    evaluation_clear(into);
-    into->worst_count = own.worst_count; /* what stays the chief's own */
-    into->flagged = own.flagged;
-    into->threshold = own.threshold;
-    evaluation_part_add(into, validation->bytes, validation->own_size, &error);
-    validation->count = 1;
+    validation_sum_again(&validation->sum);
 }
 
 static void take(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size)
 {
     struct own_rows_validation *validation = context;
-    struct error error = {"it told its score alone"};
-    if (validation->count == validation->room_for) {
-        return;
+    const struct worker_score told = {worker, examples, score};
+    struct error error = {"its score alone is known"};
+    const bool counts = size > 0 && validation_sum_add(&validation->sum, &told, bytes, size, &error);
+    if (!counts && !validation->has_warned) {
+        validation->has_warned = true;
+        log_warning("the validation of worker %d does not count: %s", worker, error.text);
     }
-    if (size == 0 || !evaluation_part_add(validation->into, bytes, size, &error)) {
-        if (!validation->has_warned) {
-            validation->has_warned = true;
-            log_warning("the validation of worker %d does not count: %s", worker, error.text);
-        }
-        return;
-    }
-    validation->scores[validation->count++] = (struct worker_score){worker, examples, score};
-}
-
-static int by_score(const void *a, const void *b)
-{
-    const struct worker_score *left = a, *right = b;
-    if (isnan(left->score) != isnan(right->score)) {
-        return isnan(left->score) ? -1 : 1;
-    }
-    return left->score < right->score ? -1 : left->score > right->score ? 1 : left->worker - right->worker;
-}
-
-static int by_loss(const void *a, const void *b)
-{
-    const struct worker_score *left = a, *right = b;
-    if (isnan(left->score) || isnan(right->score) || left->score == right->score) {
-        return by_score(a, b);
-    }
-    return left->score > right->score ? -1 : 1;
 }
 
 bool worker_gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
@@ -168,20 +134,12 @@ bool worker_gather(struct updater *updater, int64_t global_step, enum metric met
     }
     struct own_rows_validation *validation = worker->validation;
     const struct own_validation own = what_was_found(worker, evaluation, global_step);
-    validation->into = evaluation;
-    validation->own_size = evaluation_part_write(evaluation, validation->bytes);
-    validation->scores[0] = (struct worker_score){0, own.examples, (float)own.score}; /* as others travel */
-    validation->count = 1;
+    validation_sum_begin(&validation->sum, evaluation, metric);
     const struct validations_taker taker = {begin, take, validation};
     const enum push_pull_end end =
         validations_gather(&worker->exchange, &own, deadline_s > 0 ? fmin(deadline_s, lease_s) : lease_s, &taker,
                            &validators->missing, &training->error);
-    evaluation_measure(evaluation);
-    qsort(validation->scores, (size_t)validation->count, sizeof *validation->scores,
-          metric_rises(metric) ? by_score : by_loss);
-    validators->scores = validation->scores;
-    validators->count = validation->count;
-    validators->worst = validation->count > 1 ? (validation->count + 9) / 10 : 0;
+    validation_sum_end(&validation->sum, metric, validators);
     if (end == PUSH_PULL_REFUSED) {
         log_warning("others' validations are not known: %s", training->error.text);
         return true;

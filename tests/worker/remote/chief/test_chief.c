@@ -48,9 +48,9 @@ static struct {
     int breaks;     /* so many snapshots fail as their connection breaks */
     bool mute;      /* snapshots and reads are not told */
     float value;    /* of all that is read */
-    enum push_pull_end asked, written, ended, read; /* how the next request of its kind ends; then well */
-    struct kept plain;                              /* the snapshot of now */
-    float first;                                    /* of the parameters that were written last */
+    enum push_pull_end asked, checked, written, ended, read; /* how the next request of its kind ends; then well */
+    struct kept plain;                                       /* the snapshot of now */
+    float first;                                             /* of the parameters that were written last */
 } shards = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static enum push_pull_end once(enum push_pull_end *end)
@@ -99,11 +99,19 @@ enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *glo
 }
 
 enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
-                                       struct error *error)
+                                       bool *differs, struct error *error)
 {
     (void)exchange, (void)error;
+    *differs = false;
     tell("agree%s%s\n", is_chief ? " as chief" : "", schema ? " on a schema" : "");
     return PUSH_PULL_DONE;
+}
+
+enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct schema *schema, struct error *error)
+{
+    (void)exchange, (void)schema, (void)error;
+    tell("check\n");
+    return once(&shards.checked);
 }
 
 enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
@@ -523,9 +531,12 @@ static void shards_are_found_again(void **state)
     shards.steps[1] = 29;
     shards.asked = PUSH_PULL_AGAIN; /* a connection breaks */
     assert_int_equal(start(&bench, &found), PUSH_PULL_DONE);
-    assert_string_equal(told(), "status\nstatus\nagree as chief\norder 30\norder 40\norder 50\n");
+    assert_string_equal(told(), "status\nstatus\ncheck\nagree as chief\norder 30\norder 40\norder 50\n");
     assert_true(found.resumed);
     assert_int_equal(found.global_step, 29);
+    shards.checked = PUSH_PULL_REFUSED; /* it was begun with other rows: nothing is said of these */
+    assert_int_equal(start(&bench, &found), PUSH_PULL_REFUSED);
+    assert_string_equal(told(), "status\ncheck\n");
     /* One of another generation, or whose job is over, or without a model makes all of them begin again. */
     const struct shard_status others[] = {{.ready = true, .generation = 5, .global_step = 29},
                                           {.ready = true, .generation = 4, .global_step = 29, .over = true},
@@ -644,7 +655,8 @@ static void orders_that_come_too_late(void **state)
     listen_in();
     assert_int_equal(start(&bench, &found), PUSH_PULL_DONE);
     const char *text = heard();
-    assert_string_equal(told(), "status\nagree as chief\norder 10\nrelease 10\nnewest\norder 40\norder 50\norder 60\n");
+    assert_string_equal(told(),
+                        "status\ncheck\nagree as chief\norder 10\nrelease 10\nnewest\norder 40\norder 50\norder 60\n");
     assert_non_null(strstr(text, "no checkpoint of step 10: ps 1 is past it\n"));
     assert_non_null(strstr(text, "no checkpoint of step 20, nor of any other before step 40: "));
     assert_int_equal(times(text, "no checkpoint of"), 2);
@@ -919,6 +931,39 @@ static void fresh_version_saves_nothing(void **state)
     end(&bench, "");
 }
 
+static void *settle(void *chief)
+{
+    chief_settle(chief);
+    return NULL;
+}
+
+/*
+ * That a rollout is settled is said by who takes part in rollouts. A ps may refuse this chief until that one has taken
+ * another version, so it does not wait for who begins, or validates.
+ */
+static void settling_waits_for_nobody(void **state)
+{
+    struct bench bench;
+    struct error error;
+    struct checkpoint_info *record;
+    struct timespec until;
+    pthread_t thread;
+    int64_t step;
+    (void)state;
+    begin_training(&bench, "0");
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(pthread_create(&thread, NULL, settle, bench.chief), 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    const int ended = pthread_timedjoin_np(thread, NULL, &until);
+    chief_release(bench.chief, false);
+    if (ended != 0) {
+        pthread_join(thread, NULL);
+    }
+    assert_int_equal(ended, 0);
+    end(&bench, "");
+}
+
 /* Other intervals and another end hold at once, with what was ordered by the old ones read or let go first. */
 static void retimed(void **state)
 {
@@ -1049,6 +1094,7 @@ int main(void)
         cmocka_unit_test(checkpoint_that_fails),
         cmocka_unit_test(checkpoint_to_go_back_to),
         cmocka_unit_test(fresh_version_saves_nothing),
+        cmocka_unit_test(settling_waits_for_nobody),
         cmocka_unit_test(retimed),
         cmocka_unit_test(ends_the_job),
         cmocka_unit_test(no_thread),

@@ -11,10 +11,26 @@
 
 #include <cmocka.h>
 
+#include <stdatomic.h>
+#include <stdlib.h>
+
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
 enum { NO_ANSWER = -1, OTHER_ANSWER = -2, HALF_AN_ANSWER = -3 };
+
+/* So many blocks are refused of the size that what worker 1 found is read into. */
+enum { FIRST_BYTES = sizeof "one" };
+static atomic_int refused;
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+
+void *__wrap_malloc(size_t size)
+{
+    return size == FIRST_BYTES && atomic_load(&refused) > 0 && atomic_fetch_sub(&refused, 1) > 0 ? NULL
+                                                                                                 : __real_malloc(size);
+}
 
 /* The ps, which answers one request at a time. */
 static struct {
@@ -204,6 +220,24 @@ static void gathering(void **state)
     end();
 }
 
+/* What there is no memory for does not count, and is not asked for again and again. */
+static void gathering_without_memory(void **state)
+{
+    struct error error;
+    int missing;
+    (void)state;
+    begin();
+    atomic_store(&refused, 1);
+    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_DONE);
+    atomic_store(&refused, 0);
+    const char *all = told();
+    assert_int_equal(times(all, "asked for"), 1);
+    assert_int_equal(times(all, "begins"), 1);
+    assert_non_null(strstr(all, "worker 1: 10 rows, 0.5, \nworker 2: 20 rows, 0.25, two\n"));
+    assert_int_equal(atomic_load(&ps.member.connections), 1);
+    end();
+}
+
 /* A ps of an earlier version would not know the messages. */
 static void an_earlier_ps(void **state)
 {
@@ -227,6 +261,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(telling),
         cmocka_unit_test(gathering),
+        cmocka_unit_test(gathering_without_memory),
         cmocka_unit_test(an_earlier_ps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -256,6 +256,7 @@ static void a_rollout(void **state)
         struct error error;
         const char *text;
         begin();
+        setenv("USER", "ada", 1);
         ps.then = ends[i].outcome;
         assert_int_equal(run(fleet.next, YES | (i == 1 ? MAY_LOSE : 0), i == 1 ? "7.5" : NULL, &text), ends[i].status);
         assert_non_null(strstr(text, "train.learning_rate"));
@@ -266,7 +267,7 @@ static void a_rollout(void **state)
         assert_true(ps.healthy_s == (i == 1 ? 7.5 : 10));
         assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
         assert_string_equal(manifest.fleet, "digits");
-        assert_non_null(strchr(manifest.author, '@'));
+        assert_int_equal(strncmp(manifest.author, "ada@", 4), 0);
         assert_int_equal(manifest.may_lose, i == 1);
         assert_int_equal(manifest.target.version, 4);
         assert_int_equal(manifest.fallback.version, 3);

@@ -40,8 +40,8 @@ static struct world {
     int answers;               /* of a pipeline */
     int unasked;               /* rounds that are others' */
     double loss;
-    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed, awaited,
-        validated; /* then well */
+    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed, told_again,
+        awaited, validated; /* then well */
     struct chief_record record;
     struct job_news news;
     bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
@@ -440,11 +440,12 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
 }
 
 enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
-                                       struct error *error)
+                                       bool *differs, struct error *error)
 {
     (void)exchange, (void)schema;
     assert_false(is_chief);
     tell("agrees\n");
+    *differs = world.agreed == PUSH_PULL_REFUSED;
     return once(&world.agreed, error);
 }
 
@@ -454,6 +455,13 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
     (void)schema, (void)config, (void)identity, (void)traffic, (void)error;
     tell("agrees on own rows\n");
     return true;
+}
+
+enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+{
+    (void)exchange, (void)config;
+    tell("tells its own rows again\n");
+    return once(&world.told_again, error);
 }
 
 /* --- Heartbeats --- */
@@ -979,6 +987,37 @@ static void joining(void **state)
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_INTERRUPTED);
     assert_int_equal(times(told(), "joins"), 1);
+    end(&bench);
+}
+
+/* The preprocessing was made anew meanwhile: the rows here are encoded by it, too, by a process that starts again. */
+static void joins_a_job_begun_anew(void **state)
+{
+    const char *const flags[] = {"task_index", "2", "data_sharding", "own", NULL};
+    struct schema schema = {0};
+    struct bench bench;
+    (void)state;
+    begin_joined(&bench, flags, 0);
+    bench.worker.dataset.schema = &schema;
+    assert_true(join(&bench));
+    assert_non_null(strstr(told(), "tells its own rows again\njoins\nagrees\n"));
+    world.agreed = PUSH_PULL_AGAIN; /* ps 0 is lost again */
+    assert_true(join(&bench));
+    assert_int_equal(times(told(), "tells its own rows again\njoins\nagrees\n"), 2);
+    world.agreed = PUSH_PULL_REFUSED;
+    assert_false(join(&bench));
+    remote_updater_table.finish(&bench.worker.updater);
+    assert_int_equal(bench.worker.training.end, TRAINING_LEAVES);
+    assert_int_equal(bench.worker.training.leave_status, RESTART_STATUS);
+    assert_int_equal(times(heard_so_far(), "starts again, to encode them by that"), 1);
+    world.told_again = PUSH_PULL_REFUSED;
+    assert_false(join(&bench));
+    assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
+    bench.worker.dataset.schema = NULL; /* pictures mean the same to all */
+    bench.worker.training.end = TRAINING_GOES_ON;
+    told();
+    assert_true(join(&bench));
+    assert_false(was_told("own rows"));
     end(&bench);
 }
 
@@ -1598,8 +1637,7 @@ static void whole_runs(void **state)
 {
     void (*const at_push[])(void) = {end_at_three, restart_at_three, signal_at_three};
     const char *const goodbyes[] = {"stopping\n", "restarting\n", "stopping\n"};
-    const char *const words[] = {"goodbye: done\n", "goodbye: restarts in another version of the config\n",
-                                 "goodbye: stopped\n"};
+    const char *const words[] = {"goodbye: done\n", "goodbye: starts again\n", "goodbye: stopped\n"};
     const int statuses[] = {COMMAND_DONE, RESTART_STATUS, 128 + SIGTERM};
     struct bench bench;
     (void)state;
@@ -1640,6 +1678,7 @@ int main(void)
         cmocka_unit_test(configs_that_do_not_fit),
         cmocka_unit_test(share_of_the_data),
         cmocka_unit_test(joining),
+        cmocka_unit_test(joins_a_job_begun_anew),
         cmocka_unit_test(gives_way),
         cmocka_unit_test(steps),
         cmocka_unit_test(answers_to_a_push),

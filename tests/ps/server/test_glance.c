@@ -1,0 +1,308 @@
+/*
+ * What the listener's thread does for a session that rested: it answers what takes no waiting, and all else it leaves
+ * to a thread, whole and once.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/ps/server/serving.h"
+
+static struct serving_session *worker;
+static const struct message_ping ping = {.nonce = 5};
+static const struct message_heartbeat heartbeat = {.local_step = 7, .loss = 0.5f, .cpu_percent = NAN};
+static const struct message_report report = {.version = 1, .digest = "", .message = ""};
+
+static void rest(struct serving_session *one)
+{
+    assert_true(channel_rest(one->session.channel, NULL));
+}
+
+static int enter(void **state)
+{
+    const struct member who = {MEMBER_WORKER, 1};
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    worker = &serving.sessions[1];
+    assert_int_equal(serving_admit(worker, &who, 101, false), 0);
+    worker->session.may_rest = true; /* a thread has served it */
+    rest(worker);
+    return 0;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    serving_end();
+    return 0;
+}
+
+static void put(enum message_type type, const void *message)
+{
+    struct error error;
+    worker->client.next_request++;
+    assert_true(channel_send(&worker->client, type, worker->client.next_request, message, INFINITY, &error));
+}
+
+/* As the listener does (go_on). */
+static enum listener_glance look(void)
+{
+    worker->session.base.glanced = true;
+    worker->session.base.roused = worker->session.base.deaf = false;
+    const int waits = serving.waits;
+    const enum listener_glance how = serve_at_a_glance(&worker->session);
+    assert_int_equal(serving.waits, waits);
+    return how;
+}
+
+/* And a thread: until the session rests. */
+static bool serve_by_a_thread(void)
+{
+    worker->session.base.glanced = false;
+    return serve(&worker->session);
+}
+
+static bool is_at_rest(void)
+{
+    return !worker->session.channel->connection->in;
+}
+
+static bool has_answer(void)
+{
+    struct pollfd there = {.fd = worker->client.connection->fd, .events = POLLIN};
+    return worker->client.connection->in_end > worker->client.connection->in_start || poll(&there, 1, 0) > 0;
+}
+
+/* The next answer is that one, to the request of that number; who waits is sent pings. */
+static void hears(uint16_t type, uint64_t request)
+{
+    struct error error;
+    do {
+        if (!channel_receive(&worker->client, INFINITY, &error)) {
+            fail_msg("no answer: %s", error.text);
+        }
+    } while (worker->client.frame.type == MESSAGE_ping);
+    assert_int_equal(worker->client.frame.type, type);
+    assert_int_equal(worker->client.frame.request, request);
+}
+
+static void heartbeats_are_answered(void **state)
+{
+    (void)state;
+    for (uint64_t i = 1; i <= 3; i++) {
+        put(MESSAGE_heartbeat, &heartbeat);
+        assert_int_equal(look(), GLANCE_RESTS);
+        assert_true(is_at_rest());
+        hears(MESSAGE_lease, i);
+        assert_false(has_answer());
+    }
+    assert_int_equal(serving.server.job.workers[1].local_step, 7);
+}
+
+static void pings_are_answered_and_silence_is_none(void **state)
+{
+    (void)state;
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_false(has_answer());
+    put(MESSAGE_ping, &ping);
+    assert_int_equal(look(), GLANCE_RESTS);
+    hears(MESSAGE_pong, 1);
+}
+
+/* A thread finds what was not answered: a report, and whatever came with a heartbeat. */
+static void others_are_left_to_a_thread(void **state)
+{
+    (void)state;
+    put(MESSAGE_report, &report);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_false(has_answer());
+    assert_int_equal(serving.rollout_requests, 0);
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_done, 1);
+    assert_int_equal(serving.rollout_requests, 1);
+    put(MESSAGE_heartbeat, &heartbeat);
+    put(MESSAGE_report, &report);
+    put(MESSAGE_ping, &ping);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_lease, 2);
+    hears(MESSAGE_done, 3);
+    hears(MESSAGE_pong, 4);
+    assert_false(has_answer());
+    assert_int_equal(serving.rollout_requests, 2);
+    assert_true(is_at_rest());
+}
+
+/* Half a frame has no answer, and the listener's thread does not wait for the rest of it. */
+static void half_a_frame_is_left_to_a_thread(void **state)
+{
+    uint8_t bytes[FRAME_HEADER + 8];
+    (void)state;
+    put(MESSAGE_ping, &ping);
+    const int fd = worker->session.base.fd;
+    const ssize_t size = recv(fd, bytes, sizeof bytes, 0);
+    assert_true(size > FRAME_HEADER);
+    const int client = worker->client.connection->fd;
+    assert_int_equal(send(client, bytes, FRAME_HEADER + 1, 0), FRAME_HEADER + 1);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_false(has_answer());
+    assert_int_equal(send(client, bytes + FRAME_HEADER + 1, (size_t)size - FRAME_HEADER - 1, 0),
+                     size - FRAME_HEADER - 1);
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_pong, 1);
+}
+
+/* --- Pulls --- */
+
+static uint8_t first_values[RANGE_BYTES];
+
+static struct message_pull pull_after(int64_t step)
+{
+    range_put(first_values, 0, (struct range){0, 4});
+    return (struct message_pull){.after_step = step, .wait_ms = 5000, .ranges = {first_values, 1}};
+}
+
+/* There is a model of zeros, and training is under way. */
+static void train(int64_t step)
+{
+    struct job *job = &serving.server.job;
+    struct shard *shard = serving.server.shard;
+    struct error error;
+    const struct span *spans;
+    const int count = shard_spans(shard, &spans);
+    shard_begin_write(shard, 1);
+    for (int i = 0; i < count; i++) {
+        float *values;
+        const struct range all = {spans[i].first, (uint32_t)spans[i].count};
+        assert_true(shard_claim_write(shard, STORE_PARAMETERS, all, &values, &error));
+        memset(values, 0, spans[i].count * sizeof *values);
+        shard_wrote(shard, STORE_PARAMETERS, all);
+    }
+    if (!shard_end_write(shard, step, 1, &error)) {
+        fail_msg("%s", error.text);
+    }
+    job->state = JOB_TRAINING;
+    job->started = true;
+    job->generation = 1;
+    job->global_step = step;
+    worker->client.generation = 1;
+}
+
+/* Held by a session that rests, and answered once it is asked, or has waited for long enough. */
+static void a_small_pull_is_held(void **state)
+{
+    float values[4];
+    struct error error;
+    (void)state;
+    const struct message_pull pull = pull_after(3);
+    train(3);
+    put(MESSAGE_pull, &pull);
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_true(is_at_rest() && worker->session.held.holds && worker->session.base.deaf);
+    assert_false(has_answer());
+    assert_int_equal(look(), GLANCE_RESTS); /* for nothing */
+    assert_true(worker->session.held.holds);
+    serving.now_s = worker->session.held.deadline_s + 1;
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_false(worker->session.held.holds);
+    hears(MESSAGE_values, 1);
+    assert_int_equal(worker->client.bulk_left, sizeof values);
+    assert_true(channel_read_bulk(&worker->client, values, sizeof values, INFINITY, &error));
+    assert_false(has_answer());
+}
+
+/* Nothing is lost of a pull that has to wait for a model: the thread that waits for it has the frame. */
+static void a_pull_of_no_model_is_left_to_a_thread(void **state)
+{
+    (void)state;
+    const struct message_pull pull = pull_after(3);
+    put(MESSAGE_pull, &pull);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_true(worker->session.has_frame);
+    assert_false(has_answer());
+    assert_true(serve_by_a_thread());
+    assert_false(worker->session.has_frame);
+    hears(MESSAGE_error, 1);
+    assert_int_equal(worker->client.message.error.code, ERROR_NOT_READY);
+}
+
+/* A pull of more than a socket takes for certain is answered by a thread. */
+static void a_large_pull_is_left_to_a_thread(void **state)
+{
+    (void)state;
+    struct message_pull pull = pull_after(-1);
+    train(3);
+    put(MESSAGE_pull, &pull);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_true(worker->session.has_frame);
+    assert_false(has_answer());
+}
+
+/* --- Who takes no answers --- */
+
+static void who_reads_nothing_takes_a_thread(void **state)
+{
+    (void)state;
+    put(MESSAGE_heartbeat, &heartbeat);
+    assert_int_equal(look(), GLANCE_RESTS);
+    put(MESSAGE_heartbeat, &heartbeat);
+    assert_int_equal(look(), GLANCE_SERVE); /* the first answer is still on its way */
+    hears(MESSAGE_lease, 1);
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_lease, 2);
+}
+
+static void who_hangs_up_ends(void **state)
+{
+    (void)state;
+    channel_close(&worker->client);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_false(serve_by_a_thread());
+}
+
+static void who_asks_for_what_is_not_his_is_told_so(void **state)
+{
+    const struct member who = {MEMBER_WORKER, 2};
+    (void)state;
+    worker = &serving.sessions[2];
+    assert_int_equal(serving_admit(worker, &who, 102, true), 0); /* a guest */
+    worker->session.may_rest = true;
+    rest(worker);
+    put(MESSAGE_heartbeat, &heartbeat);
+    assert_int_equal(look(), GLANCE_RESTS);
+    hears(MESSAGE_error, 1);
+    assert_int_equal(worker->client.message.error.code, ERROR_NOT_ALLOWED);
+}
+
+/* A thread says goodbye. */
+static void where_the_server_leaves_a_thread_says_so(void **state)
+{
+    (void)state;
+    put(MESSAGE_heartbeat, &heartbeat);
+    serving.server.leaving = true;
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_false(serve_by_a_thread());
+    hears(MESSAGE_leave, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(heartbeats_are_answered, enter, leave),
+        cmocka_unit_test_setup_teardown(pings_are_answered_and_silence_is_none, enter, leave),
+        cmocka_unit_test_setup_teardown(others_are_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(half_a_frame_is_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(a_small_pull_is_held, enter, leave),
+        cmocka_unit_test_setup_teardown(a_pull_of_no_model_is_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(a_large_pull_is_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(who_reads_nothing_takes_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(who_hangs_up_ends, enter, leave),
+        cmocka_unit_test_setup_teardown(who_asks_for_what_is_not_his_is_told_so, enter, leave),
+        cmocka_unit_test_setup_teardown(where_the_server_leaves_a_thread_says_so, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,178 @@
+/* One outbox serves all clients: before each one's difference it gets what that client's messages left behind. */
+#include "worker/clients/small_messages.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/copy.h"
+#include "base/log.h"
+#include "ps/store/told.h"
+#include "worker/remote/exchange/left_over.h"
+#include "worker/remote/exchange/outbox.h"
+
+struct small_messages {
+    const struct model *model;
+    const struct config *config;
+    int clients;
+    bool leaves_behind; /* some of left_over is not zero */
+    struct span whole;  /* what the one ps holds */
+    struct outbox outbox;
+    struct teller teller;
+    float *left_over; /* [clients, float_count]: of zero pages until a client takes part */
+    float *arrived;   /* [float_count] */
+    float *told;      /* [float_count] */
+    float *left;      /* [float_count]: the teller's */
+};
+
+bool small_messages_are_known(const struct config_cluster *cluster)
+{
+    return dtype_is_packed(told_gradient_dtype(cluster));
+}
+
+static size_t count_values(const struct model *model)
+{
+    size_t values = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        values += (size_t)model->variables[i].rows * (size_t)model->variables[i].cols;
+    }
+    return values;
+}
+
+bool small_messages_create(struct small_messages **out, const struct model *model, const struct config *config,
+                           int clients, struct error *error)
+{
+    const size_t floats = model->float_count;
+    struct small_messages *messages = calloc(1, sizeof *messages);
+    if (!messages) {
+        return error_set(error, "out of memory for small messages");
+    }
+    *messages = (struct small_messages){.model = model, .config = config, .clients = clients, .whole = {0, floats}};
+    messages->left_over = calloc((size_t)clients * floats, sizeof(float));
+    messages->arrived = calloc(floats, sizeof(float));
+    messages->told = calloc(floats, sizeof(float));
+    messages->left = calloc(floats, sizeof(float));
+    const bool there = messages->left_over && messages->arrived && messages->told && messages->left;
+    if (!(there || error_set(error, "out of memory for what the messages of %d clients leave behind", clients)) ||
+        !outbox_create(&messages->outbox, model, outbox_form(config), NULL, error)) {
+        small_messages_destroy(messages);
+        return false;
+    }
+    teller_begin(&messages->teller, &config->cluster, count_values(model), messages->left);
+    *out = messages;
+    return true;
+}
+
+void small_messages_destroy(struct small_messages *messages)
+{
+    if (messages) {
+        outbox_destroy(&messages->outbox);
+        free(messages->left_over);
+        free(messages->arrived);
+        free(messages->told);
+        free(messages->left);
+        free(messages);
+    }
+}
+
+void small_messages_forget(struct small_messages *messages, const float *parameters)
+{
+    const size_t floats = messages->model->float_count;
+    if (messages->leaves_behind) {
+        memset(messages->left_over, 0, (size_t)messages->clients * floats * sizeof(float));
+        messages->leaves_behind = false;
+    }
+    copy_bytes(messages->told, parameters, floats * sizeof(float));
+}
+
+/* --- To the ps --- */
+
+static float *left_over_of(const struct small_messages *messages, int client)
+{
+    return messages->left_over + (size_t)client * messages->model->float_count;
+}
+
+struct gradient_sink small_messages_sink(struct small_messages *messages, int client)
+{
+    copy_bytes(messages->outbox.rest->now, left_over_of(messages, client),
+               messages->model->float_count * sizeof(float));
+    outbox_begin(&messages->outbox);
+    return outbox_sink(&messages->outbox);
+}
+
+const float *small_messages_deliver(struct small_messages *messages, int client)
+{
+    struct outbox *outbox = &messages->outbox;
+    const size_t bytes = messages->model->float_count * sizeof(float);
+    outbox_pack(outbox, &messages->whole, 1);
+    outbox_packed(outbox);
+    copy_bytes(left_over_of(messages, client), outbox->rest->now, bytes);
+    messages->leaves_behind = true;
+    memset(messages->arrived, 0, bytes);
+    struct outbox_cursor cursor = outbox_open(outbox, &messages->whole, 1);
+    struct range range;
+    const void *piece;
+    size_t size;
+    while (outbox_next(&cursor, &range, &piece, &size)) {
+        const size_t took = told_learn(messages->arrived + range.first, piece, size, range.count, outbox->dtype);
+        assert(took == size);
+        (void)took;
+    }
+    return messages->arrived;
+}
+
+/* --- To the clients --- */
+
+void small_messages_tell(struct small_messages *messages, const float *parameters)
+{
+    teller_tell(&messages->teller, parameters, messages->told, &messages->whole, 1, NULL);
+}
+
+const float *small_messages_told(const struct small_messages *messages)
+{
+    return messages->told;
+}
+
+/* --- Files --- */
+
+static struct left_over files_of(const struct small_messages *messages, int whose)
+{
+    const struct config_output *output = &messages->config->output;
+    const size_t floats = messages->model->float_count;
+    return (struct left_over){.folder = output->train_dir,
+                              .worker = whose,
+                              .count = whose == LEFT_OVER_CLIENTS ? (size_t)messages->clients * floats : floats,
+                              .every = output->save_steps};
+}
+
+bool small_messages_keep(const struct small_messages *messages, int64_t step, struct error *error)
+{
+    const struct left_over clients = files_of(messages, LEFT_OVER_CLIENTS), told = files_of(messages, LEFT_OVER_TOLD);
+    return left_over_save(&clients, step, messages->left_over, error) &&
+           left_over_save(&told, step, messages->told, error);
+}
+
+/* *found: is there one of this very step? */
+static bool load(const struct left_over *files, int64_t step, float *floats, bool *found, struct error *error)
+{
+    int64_t of_step;
+    const bool done = left_over_load(files, step, floats, &of_step, error);
+    *found = done && of_step == step;
+    return done;
+}
+
+bool small_messages_recall(struct small_messages *messages, int64_t step, const float *parameters, struct error *error)
+{
+    const struct left_over clients = files_of(messages, LEFT_OVER_CLIENTS), told = files_of(messages, LEFT_OVER_TOLD);
+    bool has_clients, has_told;
+    messages->leaves_behind = true;
+    if (!load(&clients, step, messages->left_over, &has_clients, error) ||
+        !load(&told, step, messages->told, &has_told, error)) {
+        return false;
+    }
+    if (!has_clients || !has_told) {
+        log_warning("what small messages had left behind at step %lld is not there: nothing is left", (long long)step);
+        small_messages_forget(messages, parameters);
+    }
+    return true;
+}
