@@ -45,6 +45,7 @@ void job_destroy(struct job *job)
     free(job->awaited);
     free(job->asked);
     free(job->last_set);
+    free(job->step_workers);
     free(job->workers);
     memset(job, 0, sizeof *job);
 }

@@ -147,6 +147,7 @@ struct job {
     unsigned char *last_set;     /* [worker_count]: whose gradients the last step was made of */
     int64_t last_set_step;       /* -1: none in this generation */
     bool stepping;               /* the host is applying the step that was decided */
+    int *step_workers;           /* [worker_count]: of that step */
     double gathering_s;          /* since when the present step is being gathered */
     unsigned char *asked;        /* [worker_count]: for the present round, at the coordinator, if it asks some */
     bool has_asked;              /* for the present round */
@@ -260,10 +261,10 @@ struct job_step {
     uint32_t generation;
     int64_t step;
     int count;
-    int workers[CONFIG_MAX_WORKERS]; /* [count], ascending */
+    const int *workers; /* [count], ascending; the job's, until it gives the next step */
 };
 
-/* True, once for every step: it is decided, and the caller applies it. */
+/* True, once for every step: it is decided, and the caller applies it. One is applied at a time. */
 bool job_take_step(struct job *job, struct job_step *step);
 void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s);
 

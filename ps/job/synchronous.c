@@ -63,7 +63,8 @@ bool job_create_gathering(struct job *job, int ps, struct error *error)
     job->asked = calloc((size_t)job->worker_count, 1);
     job->last_set = calloc((size_t)job->worker_count, 1);
     job->last_set_step = -1;
-    if (!job->shards || !job->awaited || !job->asked || !job->last_set) {
+    job->step_workers = calloc((size_t)job->worker_count, sizeof *job->step_workers);
+    if (!job->shards || !job->awaited || !job->asked || !job->last_set || !job->step_workers) {
         return error_set(error, "out of memory");
     }
     int shards = number_shards(job);
@@ -160,10 +161,11 @@ bool job_take_step(struct job *job, struct job_step *step)
     job->stepping = true;
     step->generation = job->generation;
     step->step = job->gathered.step;
+    step->workers = job->step_workers;
     step->count = 0;
     for (int i = 0; i < job->worker_count; i++) {
         if (job->gathered.taken[i]) {
-            step->workers[step->count++] = i;
+            job->step_workers[step->count++] = i;
         }
     }
     return true;

@@ -176,7 +176,7 @@ void server_wait_step(struct server *server);
  */
 bool server_keeps_step(struct server *server);
 
-/* Synchronous: is a step decided on, and free to be applied? Locked. */
+/* Synchronous: is a step decided on and free to be applied, and none under way? Locked. */
 bool server_has_step(struct server *server);
 
 /* Who watches this process sees what the server knows, from now on: requests/status.c. */

@@ -100,5 +100,5 @@ bool server_keeps_step(struct server *server)
 
 bool server_has_step(struct server *server)
 {
-    return job_has_step(&server->job) && !server_keeps_step(server);
+    return !server->stepping && job_has_step(&server->job) && !server_keeps_step(server);
 }
