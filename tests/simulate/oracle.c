@@ -240,12 +240,12 @@ static uint64_t hash_of(const char *text)
     return text ? hash : 0;
 }
 
-WRAP(enum push_pull_end, preprocessing_agree, struct push_pull *exchange, const struct schema *schema, bool is_chief,
+WRAP(enum push_pull_end, preprocessing_agree, struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
      bool *differs, struct error *error)
 {
-    const enum push_pull_end end = __real_preprocessing_agree(exchange, schema, is_chief, differs, error);
+    const enum push_pull_end end = __real_preprocessing_agree(exchange, dataset, is_chief, differs, error);
     if (end == PUSH_PULL_DONE) {
-        goes_by[world.here->number - oracle.ps] = schema ? hash_of(schema->text) : 0;
+        goes_by[world.here->number - oracle.ps] = dataset->schema ? hash_of(dataset->schema->text) : 0;
     } else {
         say("no agreement on preprocessing: %s", error->text);
     }

@@ -189,7 +189,7 @@ static bool send_description(struct data_session *session, struct error *error)
     char digest[PREPROCESSING_DIGEST] = "";
     struct iovec bulk = {schema ? schema->text : NULL, schema ? strlen(schema->text) : 0};
     if (schema) {
-        preprocessing_digest(schema, digest);
+        preprocessing_digest(schema->text, digest);
     }
     const struct message_description description = {.digest = digest};
     const struct outgoing frame = {.type = MESSAGE_description,

@@ -16,6 +16,7 @@
 #include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "worker/data/table/schema.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/data_server.h"
 #include "worker/remote/exchange/preprocessing.h"
@@ -295,7 +296,7 @@ static void what_it_says_of_its_data(void **state)
         fail_msg("%s", error.text);
     }
     assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
-    preprocessing_digest(&schema, digest);
+    preprocessing_digest(schema.text, digest);
     assert_true(channel_call(channel, MESSAGE_describe, &describe, MESSAGE_description, INFINITY, NULL, &error));
     assert_string_equal(channel->message.description.digest, digest);
     assert_int_equal(channel->bulk_left, sizeof text - 1);

@@ -97,8 +97,7 @@ static bool answer_describe(struct channel *channel)
         ps.heard = read_bulk(channel);
     }
     if (ps.known) {
-        const struct schema schema = {.text = (char *)(uintptr_t)ps.known};
-        preprocessing_digest(&schema, digest);
+        preprocessing_digest(ps.known, digest);
     }
     const struct message_description description = {.digest = digest};
     return say(channel, MESSAGE_description, &description, strcmp(asked, digest) != 0 ? ps.known : NULL);
@@ -231,52 +230,54 @@ static int connections(void)
 static void comparing(void **state)
 {
     struct schema schema, other;
+    const struct dataset dataset = {.schema = &schema}, pictures = {.schema = NULL};
     struct error error;
     bool differs;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_agree(&bench.exchange, NULL, true, &differs, &error), PUSH_PULL_DONE); /* pictures */
+    assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error),
+                     PUSH_PULL_DONE); /* pictures */
     assert_int_equal(connections(), 0);
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_DONE);
     assert_null(ps.heard); /* a digest alone, and nobody said anything yet */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
     assert_string_equal(ps.heard, schema.text);
     ps.known = schema.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_DONE);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
     ps.known = other.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_true(differs);
     ps.fails = ERROR_NOT_ALLOWED; /* which is no difference */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_false(differs);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "worker 0 has made another preprocessing (there)"));
     assert_non_null(strstr(error.text, "column number"));
     bench.config.data.data_sharding = SHARDING_SHUFFLED; /* to whom it is no other's to say how */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
-        assert_int_equal(preprocessing_agree(&bench.exchange, &schema, is_chief, &differs, &error), PUSH_PULL_REFUSED);
+        assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, is_chief, &differs, &error), PUSH_PULL_REFUSED);
         assert_non_null(strstr(error.text, "would not mean the same to the model"));
         assert_non_null(strstr(error.text, "column number"));
     }
-    assert_int_equal(preprocessing_check(&bench.exchange, &schema, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "the running model began with (there)"));
     assert_non_null(strstr(error.text, "column number"));
     ps.known = schema.text;
-    assert_int_equal(preprocessing_check(&bench.exchange, &schema, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
     ps.known = NULL; /* lost, and so it can't be compared */
-    assert_int_equal(preprocessing_check(&bench.exchange, &schema, &error), PUSH_PULL_DONE);
-    assert_int_equal(preprocessing_check(&bench.exchange, NULL, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, &pictures, &error), PUSH_PULL_DONE);
     assert_string_equal(ps.heard, schema.text); /* it asked, and said nothing */
     char *spaced = NULL;
     assert_true(asprintf(&spaced, "%s ", schema.text) > 0);
     ps.known = spaced;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "their texts differ"));
     ps.known = "{}"; /* nonsense, and still an answer */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "the rows of worker 0 (there)"));
     assert_null(strstr(error.text, "their texts differ"));
     assert_int_equal(connections(), 1);
@@ -286,12 +287,37 @@ static void comparing(void **state)
     end();
 }
 
-static enum push_pull_end ask(int what, const struct schema *schema, char **text, struct error *error)
+/* A worker whose folders have other names than the chief's is refused, and does not start again over it. */
+static void classes(void **state)
 {
+    char names[] = "[\"cat\",\"dog\"]", others[] = "[\"dog\",\"fox\"]";
+    const struct dataset dataset = {.class_names = names};
+    struct error error;
+    bool differs = true;
+    (void)state;
+    begin("1", 2, rows);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
+    assert_string_equal(ps.heard, names);
+    ps.known = names;
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
+    ps.known = others;
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_false(differs); /* to start again would not mend it */
+    assert_non_null(
+        strstr(error.text, "the model's classes are [\"dog\",\"fox\"], and the folders here [\"cat\",\"dog\"]"));
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "folders of the same names"));
+    end();
+}
+
+static enum push_pull_end ask(int what, struct schema *schema, char **text, struct error *error)
+{
+    const struct dataset dataset = {.schema = schema};
     static char own[] = "figures";
     bool differs;
     *text = NULL;
-    return what == 0   ? preprocessing_agree(&bench.exchange, schema, true, &differs, error)
+    return what == 0   ? preprocessing_agree(&bench.exchange, &dataset, true, &differs, error)
            : what == 1 ? preprocessing_ask(&bench.exchange, text, error)
            : what == 2 ? preprocessing_tell_figures(&bench.exchange, own, error)
                        : preprocessing_ask_figures(&bench.exchange, 2, text, error);
@@ -337,19 +363,23 @@ static void too_much(void **state)
 {
     const size_t most = message_max_bulk(MESSAGE_describe);
     struct schema schema = {.text = malloc(most + 2)};
+    const struct dataset dataset = {.schema = &schema};
     struct error error;
     bool differs;
     (void)state;
     begin("1", 2, rows);
     memset(schema.text, 'x', most + 1);
     schema.text[most + 1] = '\0';
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "raise data.category_min"));
+    const struct dataset pictures = {.class_names = schema.text};
+    assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error), PUSH_PULL_REFUSED);
+    assert_non_null(strstr(error.text, "shorten the folders' names"));
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "leave those with the most categories out"));
     assert_int_equal(connections(), 0);
     schema.text[most] = '\0'; /* just fits */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &schema, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
     assert_int_equal(strlen(ps.heard), most);
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_DONE);
     assert_int_equal(strlen(ps.figures[1]), most);
@@ -589,6 +619,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparing),
+        cmocka_unit_test(classes),
         cmocka_unit_test(failures),
         cmocka_unit_test(too_much),
         cmocka_unit_test(nothing_yet),

@@ -159,7 +159,7 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
 static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
                                      struct error *error)
 {
-    const struct schema *schema = chief->options.dataset->schema;
+    const struct dataset *dataset = chief->options.dataset;
     uint32_t newest = 0;
     char source[256];
     bool differs;
@@ -167,9 +167,9 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     enum push_pull_end end = transfer_status(&chief->shards, status, error);
     if (end == PUSH_PULL_DONE) {
         start->resumed = is_whole(chief, status, &newest, &start->global_step);
-        end = start->resumed ? preprocessing_check(&chief->shards, schema, error) : end;
+        end = start->resumed ? preprocessing_check(&chief->shards, dataset, error) : end;
     }
-    end = end == PUSH_PULL_DONE ? preprocessing_agree(&chief->shards, schema, true, &differs, error) : end;
+    end = end == PUSH_PULL_DONE ? preprocessing_agree(&chief->shards, dataset, true, &differs, error) : end;
     if (end != PUSH_PULL_DONE) {
         return end;
     }

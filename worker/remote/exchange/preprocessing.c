@@ -7,6 +7,7 @@
 #include <sodium.h>
 
 #include "base/clock.h"
+#include "worker/data/table/schema.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { DIGEST_BYTES = (PREPROCESSING_DIGEST - 1) / 2 };
@@ -32,18 +33,31 @@ static char *read_text(struct channel *channel, struct error *error)
     return text;
 }
 
-/* What differs, into the error; what: what that means. */
-static enum push_pull_end say_difference(const char *text, const struct schema *here, const char *what,
+/* What there is to agree on; NULL: nothing. */
+static char *text_of(const struct dataset *dataset)
+{
+    return dataset->schema ? dataset->schema->text : dataset->class_names;
+}
+
+/* What differs, into the error; rows: what that means for a table's. */
+static enum push_pull_end say_difference(const char *text, const struct dataset *here, const char *rows,
                                          struct error *error)
 {
     struct schema there;
+    if (!here->schema) {
+        error_set(error,
+                  "the model's classes are %.200s, and the folders here %.200s, so labels would mean something else; "
+                  "give every worker folders of the same names, empty ones included",
+                  text, here->class_names);
+        return PUSH_PULL_REFUSED;
+    }
     if (schema_parse(&there, text, error)) {
-        if (schema_same(&there, here, error)) {
+        if (schema_same(&there, here->schema, error)) {
             error_set(error, "their texts differ");
         }
         schema_free(&there);
     }
-    error_wrap(error, "%s", what);
+    error_wrap(error, "%s", rows);
     return PUSH_PULL_REFUSED;
 }
 
@@ -74,25 +88,26 @@ static bool call(struct shard_part *part, enum message_type type, const void *me
                                                       message_name(type), message_name(channel->frame.type));
 }
 
-void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING_DIGEST])
+void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST])
 {
     unsigned char hash[DIGEST_BYTES];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)schema->text, strlen(schema->text), NULL, 0);
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, strlen(text), NULL, 0);
     sodium_bin2hex(digest, PREPROCESSING_DIGEST, hash, sizeof hash);
 }
 
 /* Asks once. False if the connection broke; else *end is how it ended. */
-static bool compare(struct push_pull *exchange, const struct schema *schema, bool is_chief, bool *differs,
+static bool compare(struct push_pull *exchange, const struct dataset *dataset, bool is_chief, bool *differs,
                     enum push_pull_end *end, struct error *error)
 {
+    char *here = text_of(dataset);
     struct shard_part *part = &exchange->parts[0];
     struct channel *channel = &part->link.channel;
     const bool follows = !is_chief && exchange->config->data.data_sharding == SHARDING_OWN;
     char digest[PREPROCESSING_DIGEST];
     const struct message_describe describe = {.digest = digest};
-    preprocessing_digest(schema, digest);
-    char *own = is_chief ? schema->text : NULL;
-    if (!call(part, MESSAGE_describe, &describe, own, MESSAGE_description, end, error) || *end != PUSH_PULL_DONE) {
+    preprocessing_digest(here, digest);
+    if (!call(part, MESSAGE_describe, &describe, is_chief ? here : NULL, MESSAGE_description, end, error) ||
+        *end != PUSH_PULL_DONE) {
         return *end == PUSH_PULL_REFUSED;
     }
     const char *known = channel->message.description.digest;
@@ -103,32 +118,35 @@ static bool compare(struct push_pull *exchange, const struct schema *schema, boo
     if (!text) {
         return false;
     }
-    *end = say_difference(text, schema,
+    *end = say_difference(text, dataset,
                           follows ? "worker 0 has made another preprocessing (there) than that of the rows here"
                                   : "the rows of worker 0 (there) and of this worker (here) would not mean the same to "
                                     "the model, as their files differ; give all workers the same files",
                           error);
-    *differs = true;
+    *differs = dataset->schema;
     free(text);
     return true;
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
+enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
                                        bool *differs, struct error *error)
 {
     struct shard_part *part = &exchange->parts[0];
+    const char *text = text_of(dataset);
     *differs = false;
-    if (!schema) {
+    if (!text) {
         return PUSH_PULL_DONE;
     }
-    if (strlen(schema->text) > message_max_bulk(MESSAGE_describe)) {
-        error_set(error, "the preprocessing takes %zu bytes, and a message holds %u: raise data.category_min",
-                  strlen(schema->text), message_max_bulk(MESSAGE_describe));
+    if (strlen(text) > message_max_bulk(MESSAGE_describe)) {
+        error_set(error, "the %s %zu bytes, and a message holds %u: %s",
+                  dataset->schema ? "preprocessing takes" : "names of the classes take", strlen(text),
+                  message_max_bulk(MESSAGE_describe),
+                  dataset->schema ? "raise data.category_min" : "shorten the folders' names");
         return PUSH_PULL_REFUSED;
     }
     for (;;) {
         enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || compare(exchange, schema, is_chief, differs, &end, error)) {
+        if (end != PUSH_PULL_DONE || compare(exchange, dataset, is_chief, differs, &end, error)) {
             return end;
         }
         link_lost(&part->link, error->text);
@@ -162,12 +180,13 @@ enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, st
     }
 }
 
-enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct schema *schema, struct error *error)
+enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
+    const char *here = text_of(dataset);
     char *text = NULL;
-    enum push_pull_end end = schema ? preprocessing_ask(exchange, &text, error) : PUSH_PULL_DONE;
-    if (end == PUSH_PULL_DONE && text && strcmp(text, schema->text) != 0) {
-        end = say_difference(text, schema,
+    enum push_pull_end end = here ? preprocessing_ask(exchange, &text, error) : PUSH_PULL_DONE;
+    if (end == PUSH_PULL_DONE && text && strcmp(text, here) != 0) {
+        end = say_difference(text, dataset,
                              "the rows that the running model began with (there) and those of this worker (here) "
                              "would not mean the same to it; give worker 0 the files of then, or end the job first",
                              error);

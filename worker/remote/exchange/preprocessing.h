@@ -1,23 +1,26 @@
-/* The workers of a table agree on its preprocessing: it has to be worker 0's, which stands in the checkpoint. */
+/*
+ * All workers have to mean the same by a number: the preprocessing of a table, or the names of the classes of pictures,
+ * has to be worker 0's, which stands in the checkpoint.
+ */
 #ifndef WORKER_REMOTE_EXCHANGE_PREPROCESSING_H
 #define WORKER_REMOTE_EXCHANGE_PREPROCESSING_H
 
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "worker/data/table/schema.h"
+#include "worker/dataset.h"
 #include "worker/remote/exchange/push_pull.h"
 
-/* Of the preprocessing, in hex: what members compare. */
+/* Of the preprocessing's text, or of the names, in hex: what members compare. */
 enum { PREPROCESSING_DIGEST = 65 };
-void preprocessing_digest(const struct schema *schema, char digest[PREPROCESSING_DIGEST]);
+void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST]);
 
 /*
- * Tells ps 0 how rows become inputs here; as the chief, so that the others can compare. Waits for ps 0.
- * PUSH_PULL_REFUSED and *differs: the chief's rows become other inputs, and the error names the column. schema: NULL:
- * pictures, of which there is nothing to say.
+ * Tells ps 0 how rows become inputs here, or what the classes are called; as the chief, so that the others can compare.
+ * Waits for ps 0. PUSH_PULL_REFUSED: the chief's classes are others, or (*differs) its rows become other inputs, and
+ * the error names the column. Of pictures whose labels are numbers there is nothing to say.
  */
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
+enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
                                        bool *differs, struct error *error);
 
 /*
@@ -27,10 +30,10 @@ enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct 
 enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);
 
 /*
- * For a chief that takes over a model that runs: is it of such rows, as ps 0 was told when it began? PUSH_PULL_REFUSED
- * if not; what ps 0 was not told can't be compared. Waits for ps 0.
+ * For a chief that takes over a model that runs: is it of such rows or classes, as ps 0 was told when it began?
+ * PUSH_PULL_REFUSED if not; what ps 0 was not told can't be compared. Waits for ps 0.
  */
-enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct schema *schema, struct error *error);
+enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error);
 
 /*
  * Figures of rows that stay where they are (worker/data/table/figures.h). The first tells ps 0 this worker's; the

@@ -120,7 +120,7 @@ static enum push_pull_end join_as_worker(struct remote_worker *worker, bool *dif
     const bool own = worker->config.data.data_sharding == SHARDING_OWN && worker->dataset.schema;
     enum push_pull_end end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : PUSH_PULL_DONE;
     end = end == PUSH_PULL_DONE ? push_pull_join(&worker->exchange, error) : end;
-    return end == PUSH_PULL_DONE ? preprocessing_agree(&worker->exchange, worker->dataset.schema, false, differs, error)
+    return end == PUSH_PULL_DONE ? preprocessing_agree(&worker->exchange, &worker->dataset, false, differs, error)
                                  : end;
 }
 

@@ -98,18 +98,18 @@ enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *glo
     return once(&shards.asked);
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
+enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
                                        bool *differs, struct error *error)
 {
     (void)exchange, (void)error;
     *differs = false;
-    tell("agree%s%s\n", is_chief ? " as chief" : "", schema ? " on a schema" : "");
+    tell("agree%s%s\n", is_chief ? " as chief" : "", dataset->schema ? " on a schema" : "");
     return PUSH_PULL_DONE;
 }
 
-enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct schema *schema, struct error *error)
+enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
-    (void)exchange, (void)schema, (void)error;
+    (void)exchange, (void)dataset, (void)error;
     tell("check\n");
     return once(&shards.checked);
 }

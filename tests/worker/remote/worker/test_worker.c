@@ -439,10 +439,10 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
     return !world.cannot_load || error_set(error, "the engine takes nothing");
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct schema *schema, bool is_chief,
+enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
                                        bool *differs, struct error *error)
 {
-    (void)exchange, (void)schema;
+    (void)exchange, (void)dataset;
     assert_false(is_chief);
     tell("agrees\n");
     *differs = world.agreed == PUSH_PULL_REFUSED;
