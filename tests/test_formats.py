@@ -303,6 +303,8 @@ def test_names_of_classes_go_with_the_model(trainer, digits, tmp_path):
     events = run(trainer, "predict", "t", "--json", "--top_k=1", *pictures, cwd=tmp_path).events
     assert [(event["class"], event["label"], event["top"][0]["label"]) for event in events] == [
         (label, name, name) for label, name in enumerate(names)]
+    (told,) = run(trainer, "inspect", "--json", "t", cwd=tmp_path).events
+    assert json.loads(told["metadata"]["class_names"]) == names
     with Served(trainer, "t", cwd=tmp_path) as served:
         answer = served.post("/predict", pictures[0].read_bytes(), content_type="image/png")
         assert (answer["class"], answer["label"]) == (0, names[0])

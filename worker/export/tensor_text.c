@@ -1,10 +1,12 @@
 /* Names in a checkpoint are not NUL-terminated; here they become text and JSON. */
 #include "worker/export/tensor_text.h"
-#include "base/text/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/text/json.h"
 
 void tensor_shape_text(const struct safetensors_tensor *tensor, char text[TENSOR_SHAPE_TEXT])
 {
@@ -27,5 +29,8 @@ cJSON *tensor_shape_json(const struct safetensors_tensor *tensor)
 
 char *tensor_copy_text(const struct safetensors_text *text)
 {
-    return strndup(text->bytes, text->size);
+    cJSON *string = cJSON_ParseWithLength(text->bytes - 1, text->size + 2); /* with the quotes around it */
+    char *copy = cJSON_IsString(string) ? strdup(string->valuestring) : strndup(text->bytes, text->size);
+    cJSON_Delete(string);
+    return copy;
 }
