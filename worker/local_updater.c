@@ -14,8 +14,8 @@
 #include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
 #include "ps/store/outer.h"
-#include "worker/initial.h"
 #include "worker/clients/clients.h"
+#include "worker/initial.h"
 #include "worker/kept_rows.h"
 #include "worker/report.h"
 

@@ -6,6 +6,7 @@
 
 #include <cJSON.h>
 
+#include "base/text/json.h"
 #include "base/text/utf8.h"
 
 char *class_names_text(const struct names *classes)
@@ -14,10 +15,10 @@ char *class_names_text(const struct names *classes)
     bool done = array;
     for (int i = 0; i < classes->count && done; i++) {
         cJSON *name = cJSON_CreateString(classes->items[i]);
-        done = name && cJSON_AddItemToArray(array, name);
         if (name) {
             utf8_mend(name->valuestring, strlen(name->valuestring));
         }
+        done = json_append(array, name);
     }
     char *text = done ? cJSON_PrintUnformatted(array) : NULL;
     cJSON_Delete(array);

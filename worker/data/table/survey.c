@@ -759,8 +759,8 @@ static bool check_task(const struct targets *targets, enum schema_task task, con
                          first->name, CONFIG_MAX_WIDTH);
     }
     if (task == TASK_CLASS && first->values.count < 2) {
-        return error_set(error, "%s: the target %.64s has %d values; there is nothing to learn with less than 2", name,
-                         first->name, first->values.count);
+        return error_set(error, "%s: the target %.64s has %d value%s; there is nothing to learn with fewer than 2",
+                         name, first->name, first->values.count, first->values.count == 1 ? "" : "s");
     }
     if (task == TASK_FLAGS && targets->flags < targets->count) {
         return error_set(error, "%s: loss sigmoid needs targets of 0 and 1, and not all are", name);

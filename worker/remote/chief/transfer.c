@@ -10,11 +10,8 @@
 #include "base/clock.h"
 #include "base/process/signals.h"
 
-enum {
-    WRITE_FLOATS = 1 << 20,
-    WRITE_FEWEST = 1 << 12
-}; /* of one frame, at most; where connections break, the fewer
-                                                            the more often they do */
+/* Floats of one frame, at most: the more often connections break, the fewer. */
+enum { WRITE_FLOATS = 1 << 20, WRITE_FEWEST = 1 << 12 };
 
 static double soon(void)
 {

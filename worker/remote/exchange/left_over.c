@@ -145,7 +145,8 @@ static bool read_one(const struct left_over *files, int64_t step, float *floats,
         fits = memcmp(head, bytes, HEAD) == 0;
     }
     free(bytes);
-    return fits || error_set(error, "%s is damaged, or of another model", path);
+    return fits || error_set(error, "%s is damaged, or of another %s", path,
+                             files->worker == LEFT_OVER_CLIENTS ? "model or number of clients" : "model");
 }
 
 bool left_over_load(const struct left_over *files, int64_t step, float *floats, int64_t *found, struct error *error)
