@@ -49,7 +49,7 @@ enum {
     SERVER_FRAME_S = 30,       /* until a message that began has to be there, and an answer to be taken; a peer
                                       that stands still in it is given up after identity_idle_timeout_s */
     SERVER_HOLD_S = 60,        /* that an answer is held back at most, if a lease is not shorter */
-    SERVER_STACK = 256 * 1024, /* bytes of a connection's thread: the deepest, a step with wire_top, takes some 100 KB */
+    SERVER_STACK = 256 * 1024, /* bytes of a connection's thread: the deepest, with wire_top, takes some 100 KB */
 };
 
 /*
