@@ -776,8 +776,12 @@ static bool are_fast_enough(struct rollout *rollout, const struct rollout_vitals
         return true;
     }
     const enum pace_verdict pace = pace_of_canaries(rollout, vitals, why);
-    rollout->slow_since_s = pace != PACE_SLOW ? -1 : rollout->slow_since_s < 0 ? now_s : rollout->slow_since_s;
-    if (pace == PACE_SLOW && now_s - rollout->slow_since_s >= SLOW_FOR_S) {
+    if (pace < PACE_SLOW) {
+        rollout->slow_since_s = -1;
+    } else if (rollout->slow_since_s < 0) {
+        rollout->slow_since_s = now_s;
+    }
+    if (pace == PACE_STILL_SLOW && now_s - rollout->slow_since_s >= SLOW_FOR_S) {
         give_reason(rollout, "%s", why);
         give_up(rollout, now_s);
     }

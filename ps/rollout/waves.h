@@ -41,9 +41,10 @@ void waves_leave_behind(struct rollout *rollout);
 
 void pace_heard(const struct rollout *rollout, struct rollout_member *member, double now_s);
 
-enum pace_verdict { PACE_FINE, PACE_UNKNOWN, PACE_SLOW };
+enum pace_verdict { PACE_FINE, PACE_UNKNOWN, PACE_SLOW, PACE_STILL_SLOW };
 
-/* Of the canaries, beside what they made before; slow: says which, in reason. */
+/* Of the canaries, beside what they made before; slow: says which, in reason. Still slow: also in a count that ended
+   after rollout->slow_since_s, for one count of a few steps may be so by chance. */
 enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct rollout_vitals *vitals,
                                    char reason[256]);
 

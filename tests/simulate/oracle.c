@@ -934,7 +934,11 @@ WRAP(bool, checkpoint_load, struct checkpoint_file *file, struct checkpoint_stat
     if (!done) {
         return false;
     }
-    if (step < 0 || step >= ORACLE_MAX_STEPS || !is_saved[step]) {
+    if (step >= ORACLE_MAX_STEPS) {
+        fail("step %lld is more than ORACLE_MAX_STEPS: this job is too long for the oracle", (long long)step);
+        return true;
+    }
+    if (step < 0 || !is_saved[step]) {
         fail("a checkpoint of step %lld is restored, which was never saved", (long long)step);
         return true;
     }

@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 
-enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 2048, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
+enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 8192, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
 
 /* A learning rate at which losses are not finite any more, once a shard has made a step with it. */
 enum { ORACLE_BAD_RATE = 64 };

@@ -427,6 +427,22 @@ static void a_program_that_is_much_slower_goes_no_further_than_its_canary(void *
     assert_true(fleet.now_s - began_s < 30);
 }
 
+/* Of a second each, ten steps are counted for longer than a canary may be slow: by chance they may be few. */
+static void one_slow_count_ends_no_rollout(void **state)
+{
+    (void)state;
+    fleet.speed[0] = 1;
+    begin_at_speed(80, 0.7);
+    const struct rollout_member *canary = &fleet.rollout.members[ALL - 1];
+    for (int i = 0; i < 800 && !(canary->pace.of_target && canary->pace.rate > 0); i++) {
+        tick();
+    }
+    assert_true(canary->pace.rate < 0.8 * canary->pace.before);
+    fleet.speed[1] = 1.1;
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
 static void a_program_that_is_a_little_slower_goes_on(void **state)
 {
     (void)state;
@@ -575,6 +591,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_canary_that_goes_when_it_works_is_followed_by_another, enter_elastic, leave),
         cmocka_unit_test_setup_teardown(a_config_does_not_go_by_the_waves_of_a_program, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_much_slower_goes_no_further_than_its_canary, enter, leave),
+        cmocka_unit_test_setup_teardown(one_slow_count_ends_no_rollout, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_a_little_slower_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(speed_may_have_no_bound, enter, leave),
         cmocka_unit_test_setup_teardown(what_slows_the_others_too_is_not_held_against_it, enter, leave),
