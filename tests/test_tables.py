@@ -175,7 +175,7 @@ def test_a_resumed_run_is_the_same_and_other_data_are_refused(trainer, cancer, t
     (["a,y", "1,0", "2,"], (), "train.csv:3:3: column y: is empty; a row needs its target"),
     (["a,y", "1,0", '2,"1'], (), "train.csv:3: ends inside a quoted field"),
     (["a,y", "1,0", "2,\0"], (), "train.csv:3:3: has a zero byte"),
-    (["a,y", "1,0", "2,0"], (), "the target y has 1 values"),
+    (["a,y", "1,0", "2,0"], (), "the target y has 1 value;"),
     (["a,b", "1,0", "2,1"], (), "data.target: d/train.csv has no column y among its 2"),
     (["a,y", "1,0", "2,1"], ("--features=aa",), "data.features: d/train.csv has no column aa"),
     (["a,a,y", "1,2,0"], (), "train.csv:1:3: has two columns called a"),
