@@ -162,7 +162,7 @@ static void destroy(struct server *server)
 
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
 {
-    enum { PROGRAM_BYTES = 3 << 20, CONNECTION_BYTES = 64 * 1024 };
+    enum { PROGRAM_BYTES = 4 << 20, CONNECTION_BYTES = 64 * 1024 };
     struct span spans[PLACEMENT_MAX_SPANS];
     size_t message = 0;
     int count = placement_spans(model, config->cluster.placement, config->cluster.ps_hosts.count, ps, spans);

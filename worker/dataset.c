@@ -518,8 +518,9 @@ static bool check_rows(const struct schema *schema, const char *name, const stru
     return (inputs == schema->inputs && outputs == schema_outputs(schema)) ||
            error_set(error,
                      "%s: its columns make %d inputs and %d outputs, and model.layers begins with %d and ends with %d; "
-                     "change it, or give model.hidden alone",
-                     name, schema->inputs, schema_outputs(schema), inputs, outputs);
+                     "change it%s",
+                     name, schema->inputs, schema_outputs(schema), inputs, outputs,
+                     config->data.data_sharding == SHARDING_OWN ? "" : ", or give model.hidden alone");
 }
 
 static void describe_table(struct dataset *dataset, const struct config *config)

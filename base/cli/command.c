@@ -175,6 +175,11 @@ static bool check_operands(const struct command_call *call, struct error *error)
         return error_set(error, "%.64s: unexpected argument; `trainer help %s` shows what %s takes", stray,
                          command->name, command->name);
     }
+    const char *ending = strrchr(stray, '.');
+    if (command->takes_config && ending && strcmp(ending, ".json") == 0) {
+        return error_set(error, "%.64s: unexpected argument; --config=%.64s reads it in the place of config.json",
+                         stray, stray);
+    }
     return error_set(error, "%.64s: unexpected argument; %s takes only flags, written --name=value", stray,
                      command->name);
 }

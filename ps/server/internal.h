@@ -125,7 +125,8 @@ struct server {
         size_t size;
     } * validations; /* [workers]: of each one's own rows, the last */
     size_t validation_bytes;
-    bool *tells; /* [workers]: it is of a version that tells */
+    int64_t validated_before; /* the step that the chief asked for before the one that it asks for now; -1: none */
+    bool *tells;              /* [workers]: it is of a version that tells */
 
     struct described { /* what heartbeats are told of the job */
         char text[256];

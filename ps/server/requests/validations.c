@@ -66,7 +66,11 @@ static bool is_of(const struct validation *validation, uint32_t generation, int6
     return validation->generation == generation && validation->step == step && validation->examples > 0;
 }
 
-/* Workers that have the model of this step, for they were part of it, and will tell but have not yet. */
+/*
+ * Workers that have the model of this step, for they were part of it, and will tell but have not yet. One that told of
+ * a step since the chief's last question has told what was due: where rounds ask a part of the workers, some can end
+ * before the chief looks, which then validates the model of a later step than the others did.
+ */
 static int missing(const struct server *server, int64_t step)
 {
     const struct job *job = &server->job;
@@ -74,7 +78,7 @@ static int missing(const struct server *server, int64_t step)
     for (int i = 1; i < job->worker_count; i++) {
         const struct validation *told = &server->validations[i];
         count += job->workers[i].present && job->workers[i].taken_step == step - 1 && server->tells[i] &&
-                 !(told->generation == job->generation && told->step >= step);
+                 !(told->generation == job->generation && told->step > server->validated_before);
     }
     return count;
 }
@@ -153,6 +157,17 @@ static bool send_of(struct session *session, uint64_t request, int worker, int64
     return sent;
 }
 
+/* The chief asks again and again for one step. Locked. */
+static void note_question(struct server *server, const struct validation *own)
+{
+    const struct validation *last = &server->validations[0];
+    if (last->generation != own->generation) {
+        server->validated_before = -1;
+    } else if (last->step != own->step) {
+        server->validated_before = last->step;
+    }
+}
+
 bool serve_validate(struct session *session, struct error *error)
 {
     struct server *server = session->server;
@@ -165,6 +180,7 @@ bool serve_validate(struct session *session, struct error *error)
                                    .score = message.score,
                                    .rises = message.rises == 1};
     server_lock(server);
+    note_question(server, &own);
     keep(server, session->worker, &own, NULL, 0);
     const bool alive = serve_wait(session, all_told, message.step, serve_wait_deadline(message.wait_ms));
     last.missing = (uint32_t)missing(server, message.step);
