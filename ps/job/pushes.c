@@ -20,11 +20,14 @@ static bool slowest(const struct job *job, int identity, int64_t *clock)
     return found;
 }
 
-/* A worker that begins, or is back, is neither behind nor ahead of the slowest one. */
+/*
+ * A worker that begins, or is back, is neither behind nor ahead of the slowest one. What comes late of one that has
+ * left, on another connection than its farewell, is of nobody that others could wait for.
+ */
 static void take_part(struct job *job, int index)
 {
     struct job_worker *worker = &job->workers[index];
-    if (!worker->counts && !worker->cut_off) {
+    if (!worker->counts && !worker->cut_off && !worker->left) {
         worker->counts = true;
         slowest(job, index, &worker->clock);
     }

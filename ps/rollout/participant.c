@@ -972,7 +972,8 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 
 /*
  * The target was refused here, so that there is nothing to undo but the model, unless this process is in it already. A
- * canary that misreads the configs has said so when the next order comes, and needs none to go back.
+ * canary that misreads the configs has said so when the next order comes, and needs none to go back. Where the fleet
+ * switches without this member, its reason may be gone one day: then the manifest is staged anew.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {
@@ -982,6 +983,9 @@ static void act_without(struct rollout_participant *participant, const struct pa
         leave_target(participant, by_itself);
     } else if (!goes_back(order->order)) {
         participant->phase = PHASE_FAILED;
+        if (order->order == ORDER_SWITCH && !is_in_target && ++participant->refusals % TRIES == 0) {
+            participant->target = 0;
+        }
     } else {
         participant->phase = participant->phase == PHASE_RESTORED ? PHASE_RESTORED : PHASE_BACK;
         if (order->order == ORDER_RESTORE && participant->phase == PHASE_BACK) {

@@ -92,6 +92,7 @@ struct rollout_pace {
     int64_t steps;  /* as of then */
     bool of_target;
     double rate, before; /* lately, and before the rollout; -1: not known */
+    double seconds;      /* that rate is of */
 };
 
 struct rollout_member {

@@ -10,8 +10,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A speed takes this many steps, or this long, to be known. */
-static const double PACE_S = 1.0, PACE_STEPS = 10.0, MOST_PACE_S = 20.0;
+/* A speed takes this many steps, or this long, to be known; and a canary's so long at most, if it is about the bound. */
+static const double PACE_S = 1.0, PACE_STEPS = 10.0, MOST_PACE_S = 15.0;
 static const double NEW_SHARE = 0.3; /* of what was measured last in the speed before a rollout */
 
 static bool is_chief(const struct rollout_member *member)
@@ -202,6 +202,27 @@ static void begin_count(struct rollout_member *member, double now_s)
     member->pace.of_target = member->runs_target;
 }
 
+/*
+ * A count of steps is less than what it stands for by chance alone: this many may have been due, within the usual 95%
+ * of a Poisson count, which steps that take about as long each never reach.
+ */
+static double may_have_been(double made)
+{
+    return made + 2 + 2 * sqrt(made + 1);
+}
+
+static bool is_too_few(double made, double bound)
+{
+    return may_have_been(made) < bound;
+}
+
+/* Of a canary in the target: is it fast enough, or beyond doubt too slow? What is between the two is counted on. */
+static bool is_clear(const struct rollout *rollout, const struct rollout_pace *pace, double made, double expected)
+{
+    const double bound = expected * rollout->waves.least_speed / 100.0;
+    return expected >= PACE_STEPS && (!pace->of_target || made >= bound || is_too_few(made, bound));
+}
+
 void pace_heard(const struct rollout *rollout, struct rollout_member *member, double now_s)
 {
     struct rollout_pace *pace = &member->pace;
@@ -213,10 +234,11 @@ void pace_heard(const struct rollout *rollout, struct rollout_member *member, do
         return;
     }
     const double expected = pace->before > 0 && rollout->state != ROLLOUT_IDLE ? pace->before * seconds : (double)made;
-    if (seconds < PACE_S || (expected < PACE_STEPS && seconds < MOST_PACE_S)) {
+    if (seconds < PACE_S || (seconds < MOST_PACE_S && !is_clear(rollout, pace, (double)made, expected))) {
         return;
     }
     pace->rate = (double)made / seconds;
+    pace->seconds = seconds;
     if (rollout->state == ROLLOUT_IDLE) {
         pace->before = pace->before < 0 ? pace->rate : NEW_SHARE * pace->rate + (1 - NEW_SHARE) * pace->before;
     }
@@ -250,7 +272,8 @@ enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct r
         }
         if (!member->pace.of_target || member->pace.rate < 0) {
             found = PACE_UNKNOWN;
-        } else if (member->pace.rate < share * member->pace.before) {
+        } else if (is_too_few(member->pace.rate * member->pace.seconds,
+                              share * member->pace.before * member->pace.seconds)) {
             snprintf(reason, 256,
                      "worker %d makes %.3g steps/s in the new program, and made %.3g before: less than %u%%",
                      member->who.index, member->pace.rate, member->pace.before, rollout->waves.least_speed);

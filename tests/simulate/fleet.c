@@ -231,7 +231,7 @@ bool fleet_load(struct machine *machine, struct config *config, const struct con
     member->version = member->started_in = (uint64_t)config->fleet.version;
     member->loaded = machine->life;
     say("is in version %llu", (unsigned long long)member->version);
-    if (programs_roll() && !programs_is_in(machine, member->version)) {
+    if (programs_roll() && !programs_is_in(machine, member->version) && !disk_is_full(machine->disk)) {
         fail("%s is in version %llu, and in another program", machine->name, (unsigned long long)member->version);
     }
     return true;

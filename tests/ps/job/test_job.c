@@ -563,6 +563,12 @@ static void test_staleness_makes_the_fast_wait(void **state)
     push(&scene, 2, 1);
     assert_true(job_may_answer(&scene.job, 2)); /* it joins where the others are, not at 0 */
     assert_true(job_may_answer(&scene.job, 0));
+    job_leave(&scene.job, 2, 3, "done", scene.now_s);
+    assert_int_equal(push(&scene, 1, 3), PUSH_APPLIED); /* comes after the farewell, on another connection */
+    for (uint64_t i = 7; i <= 10; i++) {
+        push(&scene, 0, i);
+    }
+    assert_true(job_may_answer(&scene.job, 0));
     job_destroy(&scene.job);
 }
 

@@ -605,6 +605,23 @@ static void what_the_machine_cant_bear(void **state)
     says(PHASE_STAGED, 1, "");
 }
 
+/* One that was away as the others switched follows them once its reason to refuse is gone, whatever the kind. */
+static void what_was_refused_is_staged_anew_one_day(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    disk_left = 1000;
+    refused(&order, "config.json.d: less than 1024 KiB are left on that disk");
+    order.order = ORDER_SWITCH;
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 1, "");
+    disk_left = 1 << 30;
+    for (int i = 0; i < 200 && participant.version != 2; i++) {
+        participant_act(&participant, &order);
+    }
+    says(PHASE_SWITCHED, 2, "");
+}
+
 static void a_job_starts_anew(void **state)
 {
     (void)state;
@@ -865,6 +882,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_failed_here_is_caught_up_with_later, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_audit_log_stays_small, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_the_machine_cant_bear, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_was_refused_is_staged_anew_one_day, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
         cmocka_unit_test_setup_teardown(holds_until_it_is_settled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),

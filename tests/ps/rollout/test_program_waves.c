@@ -443,6 +443,26 @@ static void one_slow_count_ends_no_rollout(void **state)
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
+/* Of some ten steps by chance a few are missing, twice as well; of hundreds not. */
+static void a_few_steps_less_prove_nothing(void **state)
+{
+    (void)state;
+    fleet.speed[0] = 2;
+    begin_at_speed(80, 1.5);
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
+static void many_steps_less_do(void **state)
+{
+    (void)state;
+    begin_at_speed(80, 70);
+    const double began_s = fleet.now_s;
+    assert_int_equal(most_until_its_end(), 1);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
+    assert_true(fleet.now_s - began_s < 30);
+}
+
 static void a_program_that_is_a_little_slower_goes_on(void **state)
 {
     (void)state;
@@ -592,6 +612,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_config_does_not_go_by_the_waves_of_a_program, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_much_slower_goes_no_further_than_its_canary, enter, leave),
         cmocka_unit_test_setup_teardown(one_slow_count_ends_no_rollout, enter, leave),
+        cmocka_unit_test_setup_teardown(a_few_steps_less_prove_nothing, enter, leave),
+        cmocka_unit_test_setup_teardown(many_steps_less_do, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_that_is_a_little_slower_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(speed_may_have_no_bound, enter, leave),
         cmocka_unit_test_setup_teardown(what_slows_the_others_too_is_not_held_against_it, enter, leave),
