@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A speed takes this many steps, or this long, to be known; and a canary's so long at most, if it is about the bound. */
+/* A speed takes this many steps, or this long, to be known; a canary's so long at most, if it is about the bound. */
 static const double PACE_S = 1.0, PACE_STEPS = 10.0, MOST_PACE_S = 15.0;
 static const double NEW_SHARE = 0.3; /* of what was measured last in the speed before a rollout */
 
