@@ -159,6 +159,7 @@ static void choose_members(struct rollout *rollout, bool known, double now_s)
             rollout_is_absent(&rollout->absent, member->who) || (!known && rollout->waited && may_be_off(member->who));
         member->awaited = member->listed && !may_miss;
         member->takes_part = member->awaited || (here && member->version == rollout->fallback);
+        member->is_late = false;
     }
 }
 
@@ -533,6 +534,7 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     snprintf(member->message, sizeof member->message, "%s", report->message);
     const bool took_part = member->takes_part;
     member->takes_part = took_part || joins_in(rollout, member, concerns);
+    member->is_late = took_part ? member->is_late : rollout->state == ROLLOUT_SWITCHING;
     member->is_out = member->is_out && member->takes_part == took_part;
     bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
     bool forward = rollout->state == ROLLOUT_STAGING || rollout->state == ROLLOUT_TRYING ||

@@ -357,7 +357,7 @@ static bool keep_program(const struct rollout_participant *participant, const st
 }
 
 /* Can this machine, which runs the fallback, go over to that program and back? */
-static bool may_change_program(const struct manifest *manifest, const struct manifest_program *program,
+static bool may_change_program(const struct manifest *manifest, const struct manifest_program *program, bool follows,
                                struct error *error)
 {
     const char *own = program_own_digest();
@@ -367,20 +367,25 @@ static bool may_change_program(const struct manifest *manifest, const struct man
                          "train together; roll out one between them first",
                          manifest->programs.protocol, PROTOCOL_VERSION_MAX);
     }
-    return program->fallback[0] == '\0' || strcmp(program->fallback, own) == 0 ||
+    return follows || program->fallback[0] == '\0' || strcmp(program->fallback, own) == 0 ||
            error_set(error, "this machine runs another program (%.16s) than the one to go back to (%.16s)", own,
                      program->fallback);
 }
 
-/* What the next process must find: which program each version runs in, and the one to go back to. */
+/*
+ * What the next process must find: which program each version runs in, and the one to go back to. follows: the fleet is
+ * in the target. Then a machine whose own copy of the former program is damaged, so that it runs the installed one, is
+ * not held up for it.
+ */
 static bool note_programs(const struct rollout_participant *participant, const struct manifest *manifest,
-                          const struct manifest_program *program, struct error *error)
+                          const struct manifest_program *program, bool follows, struct error *error)
 {
     const char *path = participant->config->path;
     const bool is_behind = participant->version == manifest->fallback.version;
     const char *former = program->fallback;
     if (is_behind && manifest_brings_programs(manifest)) {
-        if (!may_change_program(manifest, program, error) || !programs_keep_own(&participant->fetch.programs, error)) {
+        if (!may_change_program(manifest, program, follows, error) ||
+            !programs_keep_own(&participant->fetch.programs, error)) {
             return false;
         }
         former = program_own_digest();
@@ -409,7 +414,8 @@ static void prune_programs(const struct rollout_participant *participant, const 
 }
 
 /* Finds the target's program for this machine. If it is not there yet, fetch.is_due. */
-static bool take_program(struct rollout_participant *participant, const struct manifest *manifest, struct error *error)
+static bool take_program(struct rollout_participant *participant, const struct manifest *manifest, bool follows,
+                         struct error *error)
 {
     struct program_fetch *fetch = &participant->fetch;
     const struct manifest_programs *programs = &manifest->programs;
@@ -423,7 +429,7 @@ static bool take_program(struct rollout_participant *participant, const struct m
                          program_own_architecture());
     }
     if (!programs_name(&fetch->programs, participant->config->path, error) ||
-        !note_programs(participant, manifest, program, error)) {
+        !note_programs(participant, manifest, program, follows, error)) {
         return false;
     }
     prune_programs(participant, manifest);
@@ -540,7 +546,7 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     bool done =
         (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
         understand(participant, &manifest, error) && (!is_behind || check_machine(participant, to, error)) &&
-        store_all(participant, order, &manifest, error) && take_program(participant, &manifest, error);
+        store_all(participant, order, &manifest, error) && take_program(participant, &manifest, false, error);
     if (done) {
         const bool mixes = participant->kind != ROLLOUT_JOB;
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
@@ -670,7 +676,7 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
            parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
            (is_back ? find_former_program(participant, &manifest, error)
-                    : take_program(participant, &manifest, error)) &&
+                    : take_program(participant, &manifest, true, error)) &&
            (!participant->fetch.is_due || error_set(error, "its program is not here yet")) &&
            prepare_next(participant, now->version, is_back, error) &&
            versions_switch(&participant->versions, now->version, error);

@@ -103,6 +103,7 @@ struct rollout_member {
     bool listed;      /* in the config; others come and go */
     bool awaited;     /* its silence counts: listed, and a ps, the chief, or there when the rollout began */
     bool takes_part;  /* in the current rollout; all that are awaited do */
+    bool is_late;     /* it came when the others were changing over already, and is no canary beside one of them */
     bool ready;       /* it takes part in training */
     bool told;        /* the order of the current state */
     bool runs_target; /* of a rollout that brings a program */

@@ -26,12 +26,17 @@ static bool is_worker_here(const struct rollout_member *member)
 
 /* --- The order --- */
 
-/* Workers by their numbers, the last one first. */
+/* Workers by their numbers, the last one first; with a program, those that would be missed first, and late ones last. */
 static bool goes_before(const struct rollout *rollout, const struct rollout_member *one,
                         const struct rollout_member *other)
 {
-    const bool as_awaited = !rollout->brings_program || one->awaited == other->awaited;
-    return as_awaited ? one->who.index > other->who.index : one->awaited;
+    if (rollout->brings_program && one->awaited != other->awaited) {
+        return one->awaited;
+    }
+    if (rollout->brings_program && one->is_late != other->is_late) {
+        return other->is_late;
+    }
+    return one->who.index > other->who.index;
 }
 
 /* By architecture, the worker that goes first; NULL: there is none. A config alone is the same for all. */

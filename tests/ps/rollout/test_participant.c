@@ -421,6 +421,33 @@ static void knows_the_program_to_go_back_to(void **state)
     assert_string_equal(digest, program_own_digest());
 }
 
+/* Its copy of the former program is damaged, say, so that it runs the installed one: the fleet has gone on without it. */
+static void follows_the_fleet_from_any_program(void **state)
+{
+    (void)state;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    struct programs kept;
+    struct error error;
+    programs = (struct manifest_programs){.count = 1, .protocol = 1};
+    struct manifest_program *program = &programs.items[0];
+    program->size = 1000;
+    snprintf(program->architecture, sizeof program->architecture, "%s", program_own_architecture());
+    snprintf(program->digest, sizeof program->digest, "%s", program_own_digest());
+    memset(program->fallback, 'b', PROGRAM_DIGEST_HEX);
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    assert_true(programs_name(&kept, config_path, &error) && programs_keep_own(&kept, &error));
+    participant_act(&participant, &order); /* while it could still hold the others up */
+    says(PHASE_FAILED, 1, "this machine runs another program");
+    order.order = ORDER_CATCH_UP;
+    order.in_force = 2;
+    participant_act(&participant, &order);
+    programs.count = 0;
+    assert_int_equal(host.left, 1);
+    assert_int_equal(current(), 2);
+    assert_true(program_of_version(config_path, 1, digest, &error));
+    assert_string_equal(digest, program_own_digest());
+}
+
 /* The next rollout tells that the one before was settled, whose way back is not kept any longer. */
 static void the_next_rollout_ends_its_probation(void **state)
 {
@@ -888,6 +915,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_program_that_is_not_here_is_not_done_without, set_up, tear_down),
         cmocka_unit_test_setup_teardown(knows_the_program_to_go_back_to, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(follows_the_fleet_from_any_program, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_next_rollout_ends_its_probation, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_canary_that_misreads_goes_back_by_itself, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_misreads_is_sent_back, set_up, tear_down),

@@ -329,6 +329,38 @@ static void begin_with_a_canary_that_comes_and_goes(void)
     }
 }
 
+/* Both came by themselves, and the order has been given: a late one's higher number changes nothing about that. */
+static void who_comes_late_is_no_canary(void **state)
+{
+    (void)state;
+    char message[256];
+    const struct rollout_report here = {.version = 1, .ready = true, .message = ""};
+    rollout_destroy(&fleet.rollout);
+    assert_true(rollout_create(&fleet.rollout, PS, WORKERS, WORKERS + 1));
+    for (int i = 0; i < ROOM; i++) {
+        fleet.silent[i] = i > SECOND;
+        if (i < SECOND) {
+            rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
+        }
+    }
+    fleet.architecture[SECOND] = fleet.architecture[ALL] = 1;
+    fleet.idle = true;
+    assert_true(rollout_begin(&fleet.rollout, &plan, &fleet.vitals, 0, message));
+    while (fleet.version[SECOND] != 2) {
+        tick();
+    }
+    fleet.silent[ALL] = false;
+    for (int i = 0; i < 20; i++) {
+        tick();
+        assert_int_equal(fleet.version[ALL], 1);
+    }
+    fleet.idle = false;
+    while (fleet.version[ALL] != 2) {
+        assert_int_not_equal(fleet.rollout.state, ROLLOUT_IDLE);
+        tick();
+    }
+}
+
 /* It hangs, and nobody would miss it; the next one of its kind does not try the same before it can have said so. */
 static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
 {
@@ -602,6 +634,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_program_does_not_count, enter, leave),
         cmocka_unit_test_setup_teardown(a_program_without_steps_does_not_count, enter, leave),
         cmocka_unit_test_setup_teardown(who_comes_and_goes_is_no_canary, enter_elastic, leave),
+        cmocka_unit_test_setup_teardown(who_comes_late_is_no_canary, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_comes_back_in_the_target_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_died_before_its_turn_goes_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_that_its_program_killed_goes_back, enter, leave),
