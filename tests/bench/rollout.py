@@ -180,7 +180,7 @@ def bring_good(fleet, of, new):
     workers = len(fleet.worker_hosts)
     watched = {f"worker {i * (workers - 1) // (WATCHED - 1)}" for i in range(WATCHED)}
     ps = [name for name in fleet.members if name.startswith("ps")]
-    watch = Watch(fleet, [*watched, *ps], step=STEP, restart="restarting in version")
+    watch = Watch(fleet, [*watched, *ps], step=STEP, restart='"restarting in version')  # not what ps 0 tells of others
     watch.run(f"--binary={new}", "--least_speed=0%")
     assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
     turn = min(moment for name in ps for moment in watch.seen["restart"][name])
