@@ -26,7 +26,7 @@ static bool is_worker_here(const struct rollout_member *member)
 
 /* --- The order --- */
 
-/* Workers by their numbers, the last one first; with a program, those that would be missed first, and late ones last. */
+/* Workers by number, the last one first; with a program, those that would be missed come first, late ones last. */
 static bool goes_before(const struct rollout *rollout, const struct rollout_member *one,
                         const struct rollout_member *other)
 {

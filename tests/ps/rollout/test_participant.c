@@ -421,7 +421,7 @@ static void knows_the_program_to_go_back_to(void **state)
     assert_string_equal(digest, program_own_digest());
 }
 
-/* Its copy of the former program is damaged, say, so that it runs the installed one: the fleet has gone on without it. */
+/* Its copy of the former program is damaged, say, so that it runs the installed one; the fleet went on without it. */
 static void follows_the_fleet_from_any_program(void **state)
 {
     (void)state;
@@ -434,7 +434,7 @@ static void follows_the_fleet_from_any_program(void **state)
     snprintf(program->architecture, sizeof program->architecture, "%s", program_own_architecture());
     snprintf(program->digest, sizeof program->digest, "%s", program_own_digest());
     memset(program->fallback, 'b', PROGRAM_DIGEST_HEX);
-    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
     assert_true(programs_name(&kept, config_path, &error) && programs_keep_own(&kept, &error));
     participant_act(&participant, &order); /* while it could still hold the others up */
     says(PHASE_FAILED, 1, "this machine runs another program");
