@@ -121,6 +121,29 @@ def test_a_transfer_that_is_cut_off_goes_on_where_it_stopped(machines):
     assert (part.parent / "trainer").read_bytes() == new.read_bytes() and not part.exists()
 
 
+def test_over_a_thin_link_it_comes_in_small_pieces(machines):
+    """A second's worth at once, so that training's messages wait behind little of it; and no faster than was said."""
+    fleet = machines
+    new = fleet.variant()
+    part = fleet.other / "trainer.d" / build_of(new) / "part"
+    sizes = [0]
+    with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--rate_mb=0.02", *fleet.job_flags()],
+                          cwd=fleet.folder, stdout=subprocess.PIPE, text=True) as operator:
+        wait_for(part.exists, "the first piece", 60)
+        began = time.monotonic()
+        while sizes[-1] < 100000:
+            assert operator.poll() is None and time.monotonic() < began + 60, (sizes, operator.stdout.read())
+            sizes.append(part.stat().st_size)
+            time.sleep(0.01)
+        seconds = time.monotonic() - began
+        aborted = fleet.rollout("abort")
+        assert aborted.returncode == 0, text_of(aborted)
+        operator.communicate(timeout=60)
+    pieces = [after - before for before, after in zip(sizes, sizes[1:]) if after > before]
+    assert max(pieces) < 2 * 20 * 1024 and seconds > 0.5 * 100000 / 20000, (pieces, seconds)
+    assert operator.returncode != 0 and set(fleet.versions().values()) == {1}
+
+
 def test_a_machine_that_was_off_fetches_it_when_it_is_back(trainer, tmp_path):
     with Machines(trainer, tmp_path / "fleet", ps=1, workers=2) as fleet:
         fleet.start_all(off=[1])

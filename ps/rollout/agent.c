@@ -21,7 +21,9 @@
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double BUSY_S = 0.05, LONGEST_BUSY_S = 0.25; /* between two reports, while something is rolled out */
-enum { MOST_LINES = 32 };                                 /* of what a rollout changes, to show */
+/* As many times longer than a report's answer takes, while a version is staged: a thin link is there to train. */
+static const double REPORT_TIMES = 10.0, LONGEST_THIN_S = 1.0;
+enum { MOST_LINES = 32 };    /* of what a rollout changes, to show */
 static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
 static const double TOLD_AFTER_S = 30.0;
 static const double FETCH_S = 0.3; /* of a program between two reports */
@@ -33,6 +35,8 @@ struct agent {
     struct traffic traffic;
     struct wake wake;
     double idle_s, busy_s; /* between two reports; during a rollout */
+    double answered_in_s;  /* the last report */
+    double fetch_s;        /* not before: ps 0 hands programs on at a bounded rate */
     pthread_t thread;
     bool runs, arrived; /* arrived: it has reached ps 0 */
     atomic_bool end, rolling;
@@ -151,6 +155,7 @@ static bool fetch_chunk(struct agent *agent, const char *digest, uint64_t offset
     struct error error;
     bool done = channel_call(channel, MESSAGE_get_program, &wish, MESSAGE_program, deadline_s, NULL, &error);
     const bool waits = done && channel->message.program.wait_ms > 0;
+    agent->fetch_s = waits ? clock_monotonic_s() + channel->message.program.wait_ms / 1000.0 : 0;
     const size_t size = done ? channel->bulk_left : 0;
     if (done && size > PROGRAM_CHUNK) {
         done = error_set(&error, "%s: sent %zu bytes of a program at once", connection_name(channel->connection), size);
@@ -171,7 +176,8 @@ static void fetch(struct agent *agent)
     const double until_s = clock_monotonic_s() + FETCH_S;
     const char *digest;
     uint64_t offset;
-    if (agent->options.ask || !participant_wants(&agent->participant, &digest, &offset)) {
+    if (agent->options.ask || clock_monotonic_s() < agent->fetch_s ||
+        !participant_wants(&agent->participant, &digest, &offset)) {
         return;
     }
     uint8_t *chunk = malloc(PROGRAM_CHUNK);
@@ -195,10 +201,12 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
                                           .loss = options->loss ? options->loss(options->context) : -1.0f,
                                           .digest = agent->participant.digest,
                                           .message = state.message};
+    const double asked_s = clock_monotonic_s();
     if (!(options->ask ? options->ask(options->context, &report, &answer, error)
                        : ask_leader(agent, &report, &answer, error))) {
         return false;
     }
+    agent->answered_in_s = clock_monotonic_s() - asked_s;
     if (!agent->arrived) {
         agent->arrived = true;
         restart_arrived();
@@ -227,7 +235,9 @@ static double next_report_s(const struct agent *agent, bool reached, bool busy)
     if (!reached && !agent->options.ask) {
         return agent->link.next_try_s;
     }
-    return now_s + (busy ? agent->busy_s : agent->idle_s);
+    const double thin_s =
+        agent->state == ROLLOUT_STAGING ? fmin(REPORT_TIMES * agent->answered_in_s, LONGEST_THIN_S) : 0;
+    return now_s + (busy ? fmax(agent->busy_s, thin_s) : agent->idle_s);
 }
 
 static void *run(void *context)

@@ -12,7 +12,7 @@
 #include "ps/server/coordinator.h"
 #include "ps/server/requests/requests.h"
 
-enum { MOST_WAIT_MS = 60000 };
+enum { MOST_WAIT_MS = 60000, LEAST_PIECE = 4 << 10 };
 
 /* --- From an operator --- */
 
@@ -121,6 +121,13 @@ bool serve_put_program(struct session *session, struct error *error)
 
 /* --- To members --- */
 
+/* A second's at most: what trains beside it on a thin link is not to wait long for one piece. */
+static size_t piece_at(uint32_t rate_kib)
+{
+    const double most = rate_kib > 0 ? fmax(1024.0 * rate_kib, LEAST_PIECE) : PROGRAM_CHUNK;
+    return (size_t)fmin(most, PROGRAM_CHUNK);
+}
+
 /* May some be handed on now? Else *wait_ms is how long that takes. Locked. */
 static bool may_hand_on(struct rollout_coordinator *coordinator, size_t size, uint32_t *wait_ms)
 {
@@ -153,7 +160,8 @@ bool serve_get_program(struct session *session, struct error *error)
     server_lock(session->server);
     const struct manifest_program *program = coordinator_program(coordinator, digest);
     const bool known = program && answer.offset < program->size;
-    const bool may = known && may_hand_on(coordinator, PROGRAM_CHUNK, &answer.wait_ms);
+    const size_t piece = piece_at(coordinator->carried.rate_kib);
+    const bool may = known && may_hand_on(coordinator, piece, &answer.wait_ms);
     if (may) {
         rollout_moves(&coordinator->rollout, clock_monotonic_s());
     }
@@ -161,9 +169,8 @@ bool serve_get_program(struct session *session, struct error *error)
     if (!known) {
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, "no such program is rolled out", error);
     }
-    uint8_t *bytes = may ? malloc(PROGRAM_CHUNK) : NULL;
-    if (may &&
-        (!bytes || !programs_read(&coordinator->programs, digest, answer.offset, bytes, PROGRAM_CHUNK, &size, &why))) {
+    uint8_t *bytes = may ? malloc(piece) : NULL;
+    if (may && (!bytes || !programs_read(&coordinator->programs, digest, answer.offset, bytes, piece, &size, &why))) {
         const bool sent = serve_send_error(session, request, ERROR_INTERNAL, bytes ? why.text : "out of memory", error);
         free(bytes);
         return sent;
