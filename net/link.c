@@ -76,6 +76,13 @@ void link_destroy(struct link *link)
     memset(link, 0, sizeof *link);
 }
 
+static void pause_between(struct link *link, double from_s, double to_s)
+{
+    link->delay_s = from_s + (to_s - from_s) * (double)randombytes_uniform(1000) / 1000.0;
+    link->next_try_s = clock_monotonic_s() + link->delay_s;
+    link->failures++;
+}
+
 /* Between half and the whole of a delay that doubles: so that a thousand workers do not come back in step. */
 static void back_off(struct link *link)
 {
@@ -84,10 +91,33 @@ static void back_off(struct link *link)
     for (int i = 0; i < link->failures && delay_s < longest_s; i++) {
         delay_s *= 2;
     }
-    double share = 0.5 + 0.5 * (double)randombytes_uniform(1000) / 1000.0;
-    link->delay_s = fmin(delay_s, longest_s) * share;
-    link->next_try_s = clock_monotonic_s() + link->delay_s;
-    link->failures++;
+    delay_s = fmin(delay_s, longest_s);
+    pause_between(link, 0.5 * delay_s, delay_s);
+}
+
+static bool waits_its_turn(const struct link *link)
+{
+    return link->options.return_within_s > FIRST_DELAY_S; /* what matters only where there are many is none for a few */
+}
+
+/* What nobody waits for leaves the first moments to others. The rest tries at once: the peer may be there as ever. */
+static void begin_return(struct link *link)
+{
+    if (link->failures == 0 && link->options.return_after_s > 0 && waits_its_turn(link)) {
+        pause_between(link, link->options.return_after_s, link->options.return_within_s);
+    } else {
+        back_off(link);
+    }
+}
+
+/* The peer was not there at the first try: it restarts, and all come back. */
+static void go_on_returning(struct link *link)
+{
+    if (link->failures == 1 && link->options.return_after_s == 0 && waits_its_turn(link)) {
+        pause_between(link, 0, link->options.return_within_s);
+    } else {
+        back_off(link);
+    }
 }
 
 static void tell_missing(struct link *link, const char *why)
@@ -140,7 +170,7 @@ void link_lost(struct link *link, const char *why)
         if (!link->quiet && why) {
             log_warning("%s; connecting again", why);
         }
-        back_off(link);
+        begin_return(link);
     }
 }
 
@@ -250,7 +280,7 @@ enum link_try link_try(struct link *link, struct error *error)
             suspect_others(link);
         }
         tell_missing(link, error->text);
-        back_off(link);
+        go_on_returning(link);
     }
     return result;
 }

@@ -1,6 +1,6 @@
 /*
  * How often a member that has nothing to do asks its ps: seldom enough that a ps with very many of them has next to
- * nothing to do either, and at least as often as the lease wants it.
+ * nothing to do either, and at least as often as the lease wants it. And who comes back when.
  */
 #ifndef BASE_CONFIG_PACE_H
 #define BASE_CONFIG_PACE_H
@@ -25,6 +25,16 @@ static inline double pace_round_s(const struct config_cluster *cluster)
 static inline double pace_report_s(const struct config_cluster *cluster)
 {
     return fmin(config_pace_s(cluster, 0.5), 20);
+}
+
+/*
+ * Once a ps restarts, all its connections come back, and the handshake of each takes both ends milliseconds. So worker 0
+ * comes first, which has the model; what trains within this time, drawn at random; and what can wait in as long again.
+ * Next to nothing for few workers, and bounded for very many, whom a listener lets in by turns anyway.
+ */
+static inline double pace_return_s(const struct config_cluster *cluster)
+{
+    return fmin(0.01 * cluster->worker_hosts.count, fmin(1, cluster->lease_secs / 8));
 }
 
 #endif

@@ -23,8 +23,10 @@ static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double BUSY_S = 0.05, LONGEST_BUSY_S = 0.25; /* between two reports, while something is rolled out */
 /* As many times longer than a report's answer takes, while a version is staged: a thin link is there to train. */
 static const double REPORT_TIMES = 10.0, LONGEST_THIN_S = 1.0;
-enum { MOST_LINES = 32 };    /* of what a rollout changes, to show */
-static const int OFTEN = 20; /* members: with more, each reports less often during a rollout, since ps 0 hears all */
+enum { MOST_LINES = 32 }; /* of what a rollout changes, to show */
+/* Members: with more, each reports less often during a rollout, since ps 0 hears all; but a ps does not, for all wait
+   until every one has restarted. */
+static const int OFTEN = 20;
 static const double TOLD_AFTER_S = 30.0;
 static const double FETCH_S = 0.3; /* of a program between two reports */
 
@@ -267,14 +269,17 @@ static void *run(void *context)
  */
 static bool create_link(struct agent *agent, struct error *error)
 {
+    const struct config_cluster *cluster = &agent->options.config->cluster;
     const struct link_options options = {.peer = {MEMBER_PS, 0},
                                          .self = identity_guest(agent->options.identity),
                                          .traffic = &agent->traffic,
                                          .wake = &agent->wake,
                                          .timeout_s = CONNECT_S,
+                                         .return_after_s = pace_return_s(cluster),
+                                         .return_within_s = 2 * pace_return_s(cluster),
                                          .quiet = true,
                                          .retries_refusals = true};
-    return link_create(&agent->link, agent->options.config->cluster.ps_hosts.items[0], &options, error);
+    return link_create(&agent->link, cluster->ps_hosts.items[0], &options, error);
 }
 
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
@@ -287,7 +292,8 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     *out = agent; /* its thread asks its owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
     agent->idle_s = pace_report_s(&options->config->cluster);
-    agent->busy_s = members <= OFTEN ? BUSY_S : fmin(LONGEST_BUSY_S, BUSY_S * members / OFTEN);
+    const bool hurries = members <= OFTEN || options->who.role == MEMBER_PS;
+    agent->busy_s = hurries ? BUSY_S : fmin(LONGEST_BUSY_S, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);
     bool done = participant_create(&agent->participant, options->config, options->who, &options->host, error) &&

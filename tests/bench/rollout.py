@@ -191,8 +191,9 @@ def bring_good(fleet, of, new):
     show(f"{of}program: training pauses in all as workers restart",
          round(sum(gap for gap in waves if gap > PAUSE_S), 2), most=2, unit="s")
     last = max(moment for moment in steps if moment < turn)
-    show(f"{of}program: training pause as every ps restarts",
-         round(max(gaps([last, *(moment for moment in steps if moment >= turn)])), 2), most=2, unit="s")
+    pauses = [round(gap, 2) for gap in gaps([last, *(moment for moment in steps if moment >= turn)]) if gap > PAUSE_S]
+    show(f"{of}program: training's longest pause as every ps restarts", max(pauses), most=2, unit="s",
+         ps=len(ps), pauses=pauses, in_all=round(sum(pauses), 2))
 
 
 def program(trainer):

@@ -1,4 +1,5 @@
 /* A link comes back by itself, at a pace that spares the peer, whatever that peer does to it. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,6 +105,43 @@ static void comes_back(void **state)
     link_destroy(&bench.link);
     listening_stop(&owner);
     assert_true(atomic_load(&bench.traffic.bytes_out) > 0 && atomic_load(&bench.traffic.bytes_in) > 0);
+}
+
+/* After a loss, and after the try that shows that the peer is gone; a time too short to matter changes nothing. */
+static void comes_back_in_its_turn(void **state)
+{
+    (void)state;
+    static const struct {
+        struct link_options options;
+        double lost[2], gone[2];
+    } cases[] = {{{.return_after_s = 0.3, .return_within_s = 0.6}, {0.3, 0.6}, {0.02, 0.04}},
+                 {{.return_within_s = 0.4}, {0.01, 0.02}, {0, 0.4}},
+                 {{.return_after_s = 0.005, .return_within_s = 0.01}, {0.01, 0.02}, {0.02, 0.04}},
+                 {{.quiet = true}, {0.01, 0.02}, {0.02, 0.04}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench bench = {.wake.fd = -1};
+        struct listening owner = {.refusal = 0};
+        struct error error;
+        double longest_s = 0;
+        listening_start(&owner, NULL, 0);
+        create_link(&bench, listener_port(owner.listener), cases[i].options);
+        for (int j = 0; j < 8; j++) {
+            bench.link.next_try_s = bench.link.delay_s = 0; /* as if it had lasted */
+            assert_int_equal(link_try(&bench.link, &error), LINK_OPEN);
+            link_lost(&bench.link, NULL);
+            assert_true(bench.link.delay_s >= cases[i].lost[0] && bench.link.delay_s <= cases[i].lost[1]);
+            longest_s = fmax(longest_s, bench.link.delay_s);
+        }
+        assert_true(longest_s > cases[i].lost[0]); /* drawn anew each time */
+        listening_stop(&owner);
+        bench.link.next_try_s = 0;
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+        assert_true(bench.link.delay_s >= cases[i].gone[0] && bench.link.delay_s <= cases[i].gone[1]);
+        bench.link.next_try_s = 0;
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+        assert_true(bench.link.delay_s <= 0.08);
+        link_destroy(&bench.link);
+    }
 }
 
 /* A peer that welcomes and drops at once is not asked more and more often. */
@@ -510,6 +548,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(backs_off),
         cmocka_unit_test(comes_back),
+        cmocka_unit_test(comes_back_in_its_turn),
         cmocka_unit_test(a_peer_that_drops_whom_it_welcomed),
         cmocka_unit_test(strangers),
         cmocka_unit_test(refusals),

@@ -415,6 +415,8 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     for (int i = 0; i < count && done; i++) {
         done = shard_link_create(&links[i], config, i, identity, traffic, error);
         links[i].quiet = true;
+        links[i].options.return_after_s = pace_return_s(&config->cluster);
+        links[i].options.return_within_s = 2 * links[i].options.return_after_s;
         links[i].timeout_s = fmin(CONNECT_S, fmax(config->cluster.lease_secs / 3, LEAST_CONNECT_S));
         links[i].idle_timeout_s = idle_timeout_s(new);
     }

@@ -1,11 +1,13 @@
 /* Links to all shards, and the way of what they answer into the engine. */
 #include "worker/remote/exchange/push_pull.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config/pace.h"
 #include "base/process/signals.h"
 #include "ps/store/bfloat16.h"
 #include "ps/store/told.h"
@@ -13,6 +15,8 @@
 
 enum { LANDING_BYTES = 64 * 1024 /* stays in the innermost caches on its way */ };
 _Static_assert((int)LANDING_BYTES >= (int)TOLD_FRAME_BYTES, "a frame of what is told lands as a whole");
+
+static const double CHIEF_DELAY_S = 0.1; /* the longest between two tries */
 
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error)
 {
@@ -49,6 +53,11 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
             return false;
         }
         part->link.quiet = options->quiet;
+        if (cluster->task_index > 0) {
+            part->link.options.return_within_s = pace_return_s(cluster);
+        } else { /* which alone can give a ps that restarted its model, and all others wait for that */
+            part->link.options.longest_delay_s = fmin(part->link.options.longest_delay_s, CHIEF_DELAY_S);
+        }
     }
     return true;
 }

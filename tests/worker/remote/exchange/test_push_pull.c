@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/config/pace.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/exchange/fake_ps.h"
 
@@ -293,6 +294,38 @@ static void waiting_can_be_given_up(void **state)
     end(&bench);
 }
 
+/* Where a ps restarts all wait for worker 0, which has the model. What it shares out grows with the fleet. */
+static void worker_0_comes_back_first(void **state)
+{
+    (void)state;
+    struct bench bench;
+    struct config_cluster cluster = {.lease_secs = 30, .worker_hosts = {.count = 2}};
+    assert_true(pace_return_s(&cluster) <= 0.02);
+    cluster.worker_hosts.count = 50;
+    assert_true(pace_return_s(&cluster) == 0.5);
+    cluster.worker_hosts.count = 10000;
+    assert_true(pace_return_s(&cluster) == 1);
+    cluster.lease_secs = 2;
+    assert_true(pace_return_s(&cluster) == 0.25);
+    for (int index = 0; index < 2; index++) {
+        begin(&bench, &fake_engine_near, NULL);
+        push_pull_destroy(&bench.exchange);
+        bench.ps.config.cluster.task_index = index;
+        bench.ps.config.cluster.lease_secs = 30;
+        const struct push_pull_options options = {.config = &bench.ps.config,
+                                                  .model = &bench.ps.model,
+                                                  .engine = &bench.engine.engine,
+                                                  .identity = &bench.ps.identity,
+                                                  .traffic = &bench.traffic};
+        struct error error;
+        assert_true(push_pull_create(&bench.exchange, &options, &error));
+        const struct link_options *link = &bench.exchange.parts[0].link.options;
+        assert_true(index == 0 ? link->longest_delay_s <= 0.1 && link->return_within_s == 0
+                               : link->return_within_s == pace_return_s(&bench.ps.config.cluster));
+        end(&bench);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +337,7 @@ int main(void)
         cmocka_unit_test(errors_tell_what_to_do),
         cmocka_unit_test(outcomes),
         cmocka_unit_test(waiting_can_be_given_up),
+        cmocka_unit_test(worker_0_comes_back_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
