@@ -49,9 +49,9 @@ struct link_options {
     const char *purpose; /* borrowed: " to decide on steps", behind the peer's name in "waiting for ..."; may be NULL */
     double timeout_s;    /* for one try: TCP, TLS and the handshake; LINK_CONNECT_S and the idle timeout bound it */
     double longest_delay_s; /* between two tries; 0: 1 s */
-    /* Where a peer restarts, what all wait for comes back first, and the rest not all at once: a lost connection is tried
-       again at once, and if the peer is not there, within return_within_s, drawn at random; with return_after_s between
-       the two from the beginning. 0: only delays that double. */
+    /* Where a peer restarts, what all wait for comes back first, and the rest not all at once: a lost connection is
+       tried again at once, and if the peer is not there, within return_within_s, drawn at random; with return_after_s
+       between the two from the beginning. 0: only delays that double. */
     double return_after_s, return_within_s;
     double told_after_s;   /* shorter waits are not logged; 0: 1 s */
     bool quiet;            /* nothing is logged: somebody else does it */

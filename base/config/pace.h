@@ -28,9 +28,9 @@ static inline double pace_report_s(const struct config_cluster *cluster)
 }
 
 /*
- * Once a ps restarts, all its connections come back, and the handshake of each takes both ends milliseconds. So worker 0
- * comes first, which has the model; what trains within this time, drawn at random; and what can wait in as long again.
- * Next to nothing for few workers, and bounded for very many, whom a listener lets in by turns anyway.
+ * Once a ps restarts, all its connections come back, and the handshake of each takes both ends milliseconds. So worker
+ * 0 comes first, which has the model; what trains within this time, drawn at random; and what can wait in as long
+ * again. Next to nothing for few workers, and bounded for very many, whom a listener lets in by turns anyway.
  */
 static inline double pace_return_s(const struct config_cluster *cluster)
 {
