@@ -107,6 +107,9 @@ serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_ti
 build/san/tests/ps/server/test_requests: link_with += $(serving_link) \
 	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
 build/san/tests/ps/server/test_glance: link_with += $(serving_link)
+build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
+build/san/tests/ps/server/test_coordinator: \
+	link_with += $(serving_link) -Wl,--wrap=restart_within
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)

@@ -181,7 +181,9 @@ void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out
     *in = *out = 0;
 }
 
-/* --- Rollouts have tests of their own --- */
+/* --- Rollouts: where a test of theirs does not bring the program's (SERVING_ROLLOUTS) --- */
+
+#ifndef SERVING_ROLLOUTS
 
 void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
@@ -239,6 +241,8 @@ bool serve_get_program(struct session *session, struct error *error)
 {
     return serving_rollout(session, error);
 }
+
+#endif
 
 /* --- The ps --- */
 

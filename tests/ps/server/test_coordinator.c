@@ -1,0 +1,275 @@
+/* What ps 0 knows of training while it leads a rollout, what a change means to a ps itself, and who is let in. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/ps/server/leading.h"
+
+/* --- What is known of training --- */
+
+static void vitals_are_of_the_worst_worker(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":1"));
+    operator_comes();
+    assert_false(coordinator_vitals(coordinator).training);
+    assert_false(coordinator_vitals(coordinator).unsure);
+    all_come();
+    fakes[1].loss = 2.5f;
+    report(1);
+    struct rollout_vitals vitals = coordinator_vitals(coordinator);
+    assert_true(vitals.training && !vitals.waits && !vitals.over && !vitals.in_step);
+    assert_true(vitals.loss == 2.5);
+    assert_true(fabs(vitals.guess - log(3)) < 1e-9);
+    assert_false(vitals.unsure);
+    assert_int_equal(vitals.global_step, 102);
+    assert_int_equal(vitals.generation, serving.server.job.generation);
+    assert_int_equal(vitals.under_way, 1); /* one worker is there, with a gradient at a time */
+    assert_true(vitals.may_come_s == 0);
+    fakes[2].loss = INFINITY;
+    report(2);
+    assert_true(isinf(coordinator_vitals(coordinator).loss));
+    fakes[1].loss = NAN;
+    report(1);
+    assert_true(isnan(coordinator_vitals(coordinator).loss));
+    fakes[1].loss = fakes[2].loss = 1;
+    report(1);
+    report(2);
+    assert_true(coordinator_vitals(coordinator).loss == 1);
+    fakes[0].loss = -1; /* it joined again, and has told none since */
+    report(0);
+    assert_true(coordinator_vitals(coordinator).unsure);
+    coordinator->losses[WORKERS] = NAN; /* of one that came by itself, and has gone */
+    assert_true(coordinator_vitals(coordinator).loss == 1);
+    serving.server.job.workers[WORKERS].present = true;
+    assert_true(isnan(coordinator_vitals(coordinator).loss));
+    serving.server.job.workers[WORKERS].present = false;
+    serving.config.train.loss = LOSS_MSE;
+    assert_true(isinf(coordinator_vitals(coordinator).guess));
+    serving.config.train.loss = LOSS_SOFTMAX;
+    serving.config.cluster.pipeline_depth = 2;
+    assert_int_equal(coordinator_vitals(coordinator).under_way, 3);
+    serving.config.cluster.max_staleness = 4;
+    assert_true(coordinator_vitals(coordinator).in_step);
+    serving.config.cluster.max_staleness = 0;
+    serving.config.cluster.issync = true;
+    vitals = coordinator_vitals(coordinator);
+    assert_true(vitals.in_step && vitals.under_way == 1 && vitals.may_come_s == 10);
+    serving.config.cluster.issync = false;
+    serving.server.job.state = JOB_DONE;
+    assert_true(coordinator_vitals(coordinator).over);
+    end();
+}
+
+/* A restore is no step, nor does a short pause make the fleet a slow one. */
+static void the_rate_is_of_steps(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    pass(1);
+    train(10);
+    pass(1);
+    assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 10) < 0.01);
+    train(40);
+    pass(0.1); /* too soon to say */
+    assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 10) < 0.01);
+    pass(1.9);
+    assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 20) < 0.01);
+    pass(1);
+    assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 20 * 0.99) < 0.01);
+    restore(5000);
+    pass(1);
+    train(5);
+    pass(1);
+    assert_true(coordinator_vitals(coordinator).steps_per_s < 20);
+    end();
+}
+
+/* --- What a change means to a ps --- */
+
+static enum participant_switch switch_to(const struct config *config, int64_t step)
+{
+    return agent.options.host.switch_to(agent.options.host.context, config, step);
+}
+
+static float parameter(void)
+{
+    float value = NAN;
+    struct error error;
+    assert_true(shard_read(serving.server.shard, STORE_PARAMETERS, (struct range){0, 1}, &value, &error));
+    return value;
+}
+
+/* One more step, of gradient 1. */
+static void step(void)
+{
+    static const float one = 1;
+    uint8_t bytes[RANGE_BYTES];
+    range_put(bytes, 0, (struct range){0, 1});
+    const struct message_push push = {
+        .sequence = ++pushes, .base_step = serving.server.job.global_step, .ranges = {bytes, 1}};
+    assert_int_equal(ask(&serving.sessions[0], MESSAGE_push, &push, &one, sizeof one), MESSAGE_pushed);
+}
+
+static void a_ps_switches_at_its_step(void **state)
+{
+    struct config then;
+    struct error error;
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    char *text = text_of(2, 0.25, "");
+    assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
+    assert_true(agent.options.host.stays); /* keys of its machine wait for its next start */
+    assert_false(agent.options.host.ready(agent.options.host.context));
+    all_come();
+    assert_true(agent.options.host.ready(agent.options.host.context));
+    float before = parameter();
+    assert_int_equal(switch_to(&then, 104), SWITCH_PENDING);
+    step();
+    assert_true(before - parameter() == 0.5);
+    assert_int_equal(switch_to(&then, 104), SWITCH_PENDING);
+    step();
+    before = parameter();
+    assert_int_equal(switch_to(&then, 104), SWITCH_DONE);
+    step();
+    assert_true(before - parameter() == 0.25);
+    const int64_t now = serving.server.job.global_step;
+    assert_int_equal(switch_to(&then, now - 1), SWITCH_LATE);     /* pushes were applied by the rates before */
+    assert_int_equal(switch_to(&serving.config, 0), SWITCH_DONE); /* back, at once */
+    before = parameter();
+    step();
+    assert_true(before - parameter() == 0.5);
+    config_free(&then);
+    end();
+}
+
+static void a_ps_knows_what_it_has_room_for(void **state)
+{
+    struct config then;
+    struct error error = {""};
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    char *text = text_of(2, 0.25, "");
+    assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
+    assert_true(agent.options.host.check(agent.options.host.context, &then, &error));
+    memory_wanted = (size_t)1 << 50;
+    assert_false(agent.options.host.check(agent.options.host.context, &then, &error));
+    assert_true(is_told(error.text, "MiB of memory here, but there are "));
+    memory_wanted = 1 << 20;
+    config_free(&then);
+    end();
+}
+
+static void it_restarts_or_leaves_for_good(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    agent.options.host.leave(agent.options.host.context, false);
+    assert_int_equal(atomic_load(&serving.server.shutdown_mode), SHUTDOWN_RESTART);
+    assert_int_equal(restart_s, 15);
+    restart_s = 0;
+    agent.options.host.leave(agent.options.host.context, true);
+    assert_int_equal(atomic_load(&serving.server.shutdown_mode), SHUTDOWN_FINAL);
+    assert_int_equal(restart_s, 15);
+    end();
+}
+
+/* --- Who is let in, and what is shown --- */
+
+static void members_of_either_version_are_let_in(void **state)
+{
+    char before[CONFIG_DIGEST_HEX + 1], after[CONFIG_DIGEST_HEX + 1];
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    digest_of(1, 0.5, "", before);
+    digest_of(2, 0.25, "", after);
+    assert_false(rollout_coordinator_knows(coordinator, before));
+    assert_false(rollout_coordinator_knows(coordinator, after));
+    agent.known = "beef";
+    assert_true(rollout_coordinator_knows(coordinator, "beef"));
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    assert_true(rollout_coordinator_knows(coordinator, before));
+    assert_true(rollout_coordinator_knows(coordinator, after));
+    assert_false(rollout_coordinator_knows(coordinator, "00"));
+    word(false, 2, "north", 0, secret_key);
+    rollout_coordinator_tick(coordinator);
+    sign(1, 0.5, 3, 0.25, ",\"issync\":true", secret_key); /* the whole job: nobody works with the other version */
+    accepted();
+    digest_of(3, 0.25, ",\"issync\":true", after);
+    assert_false(rollout_coordinator_knows(coordinator, before));
+    assert_false(rollout_coordinator_knows(coordinator, after));
+    assert_true(rollout_coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS - 1}));
+    assert_true(rollout_coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* the agent's word */
+    assert_false(rollout_coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS + 1}));
+    assert_true(rollout_coordinator_has(coordinator, (struct member){MEMBER_PS, 1}));
+    assert_false(rollout_coordinator_has(coordinator, (struct member){MEMBER_PS, 2}));
+    uint64_t version;
+    rollout_coordinator_version(coordinator, &version, before);
+    assert_int_equal(version, 1);
+    assert_string_equal(before, agent.digest);
+    end();
+}
+
+static void what_is_shown(void **state)
+{
+    char message[400] = "";
+    struct board_rollout shown = {.is_under_way = false};
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    rollout_coordinator_drift(coordinator, message, sizeof message);
+    assert_string_equal(message, "");
+    agent.drift = "config.json was edited";
+    rollout_coordinator_drift(coordinator, message, sizeof message);
+    assert_string_equal(message, "config.json was edited");
+    rollout_coordinator_drift(coordinator, message, sizeof message);
+    assert_string_equal(message, "config.json was edited; config.json was edited");
+    rollout_coordinator_show(coordinator, &shown);
+    assert_false(shown.is_under_way); /* whatever its agent heard last: ps 0 knows better */
+    assert_string_equal(shown.text, "");
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    rollout_coordinator_show(coordinator, &shown);
+    assert_true(shown.is_under_way);
+    assert_int_equal(shown.version, 2);
+    assert_string_equal(shown.phase, "staging");
+    assert_true(is_told(shown.text, "staging version 2: 0 of 5 members have it"));
+    assert_true(shown.since_s > 1e9);
+    shown.since_s = 5;
+    rollout_coordinator_show(coordinator, &shown);
+    assert_true(shown.since_s == 5);
+    everybody(PHASE_STAGED, 2, 1);
+    pass(0.25);
+    rollout_coordinator_show(coordinator, &shown);
+    assert_string_equal(shown.phase, "switching");
+    assert_true(shown.since_s > 1e9);
+    end();
+    begin(1, text_of(1, 0.5, ""));
+    rollout_coordinator_show(coordinator, &shown);
+    assert_int_equal(shown.version, 77); /* another ps knows what its agent heard */
+    assert_string_equal(shown.text, "as the agent says");
+    rollout_coordinator_tick(coordinator);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(vitals_are_of_the_worst_worker, enter, leave),
+        cmocka_unit_test_setup_teardown(the_rate_is_of_steps, enter, leave),
+        cmocka_unit_test_setup_teardown(a_ps_switches_at_its_step, enter, leave),
+        cmocka_unit_test_setup_teardown(a_ps_knows_what_it_has_room_for, enter, leave),
+        cmocka_unit_test_setup_teardown(it_restarts_or_leaves_for_good, enter, leave),
+        cmocka_unit_test_setup_teardown(members_of_either_version_are_let_in, enter, leave),
+        cmocka_unit_test_setup_teardown(what_is_shown, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,391 @@
+/* ps 0 leads rollouts: from one version to the next and back, and what members and operators are told meanwhile. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/ps/server/leading.h"
+
+/* --- From one version to the next --- */
+
+static void a_live_rollout(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    rollout_coordinator_tick(coordinator);
+    for (int i = 0; i < 10; i++) { /* 50 steps a second */
+        train(25);
+        pass(0.5);
+    }
+    assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 50) < 1);
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    pass(0.25);
+    everybody(PHASE_STAGED, 2, 1);
+    fakes[2].phase = PHASE_NONE;
+    pass(0.25);
+    assert_true(is_told(status()->message, "4 of 5 members have it, waiting for worker 2"));
+    assert_true(is_told(status()->members, "worker 2: version 1, 0.0 s ago\n"));
+    assert_true(is_told(status()->members, "ps 1: version 1, staged, 0.0 s ago\n"));
+    fakes[2].phase = PHASE_STAGED;
+    pass(0.25);
+    audited("\"what\":\"switching\",\"version\":2");
+    report(1);
+    const int64_t step = told.step;
+    assert_int_equal(order, ORDER_SWITCH);
+    assert_int_equal(told.state, ROLLOUT_SWITCHING);
+    assert_true(step > serving.server.job.global_step + 100); /* two seconds ahead, for all to hear of it */
+    assert_true(step < serving.server.job.global_step + 1100);
+    assert_int_equal(status()->step, step);
+    report(PS_0);
+    assert_int_equal(told.step, step);
+    everybody(PHASE_SWITCHED, 2, 2);
+    is_in(2, 0.25);
+    pass(0.25);
+    audited("\"what\":\"watching\",\"version\":2");
+    report(1);
+    assert_int_equal(told.step, 0); /* whoever comes now takes it at once */
+    assert_int_equal(status()->step, step);
+    for (int i = 0; i < 16; i++) {
+        train(2);
+        pass(0.25);
+    }
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+    audited("\"what\":\"idle\",\"version\":2,\"outcome\":\"version 2 is in force, since step ");
+    report(1);
+    assert_int_equal(order, ORDER_NOTHING);
+    assert_int_equal(told.state, ROLLOUT_IDLE);
+    const struct message_rollout *rollout = status();
+    assert_int_equal(rollout->outcome, OUTCOME_DONE);
+    assert_int_equal(rollout->target, 2);
+    assert_int_equal(rollout->version, 2);
+    assert_int_equal(rollout->highest, 2);
+    assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5")); /* to go back to by hand */
+    assert_string_equal(rollout->earlier_local, "");
+    assert_int_equal(serving.server.job.workers[1].fleet_version, 2); /* which `trainer status` shows */
+    assert_string_equal(serving.server.job.workers[1].digest, "d16e57");
+    end();
+}
+
+/* The loss of one worker is no longer finite: all go back, and worker 0 restores. */
+static void all_go_back_from_a_loss_that_is_not_finite(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    everybody(PHASE_STAGED, 2, 1);
+    pass(0.25);
+    everybody(PHASE_SWITCHED, 2, 2);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_WATCHING);
+    fakes[2].loss = NAN;
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_GOING_BACK);
+    audited("\"what\":\"going back\"");
+    report(1);
+    assert_int_equal(order, ORDER_BACK);
+    everybody(PHASE_BACK, 2, 1);
+    pass(0.25);
+    report(0);
+    assert_int_equal(order, ORDER_RESTORE);
+    fakes[0].phase = PHASE_RESTORED;
+    pass(0.25);
+    assert_int_equal(status()->outcome, OUTCOME_WENT_BACK);
+    assert_true(is_told(status()->message, "the loss is no longer finite"));
+    end();
+}
+
+/* What an operator takes back is taken back once, and no other rollout by mistake. */
+static void an_operator_takes_it_back(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct serving_session *operator_ = operator_comes();
+    all_come();
+    word(false, 2, "north", 0, secret_key);
+    refuses(operator_, "not for the rollout that is under way");
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    pass(0.25);
+    word(false, 3, "north", 0, secret_key);
+    refuses(operator_, "the abort is for version 3 of fleet \"north\", and not for the rollout that is under way");
+    word(false, 2, "north", 1, secret_key);
+    refuses(operator_, "not for the rollout that is under way");
+    word(false, 2, "south", 0, secret_key);
+    refuses(operator_, "\"south\"");
+    word(true, 3, "north", 0, secret_key);
+    refuses(operator_, "the resume is for version 3");
+    word(true, 2, "north", 0, secret_key);
+    refuses(operator_, "there is no rollout that is paused");
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_STAGING);
+    word(false, 2, "north", 0, secret_key);
+    assert_int_equal(operator_->client.frame.type, MESSAGE_done);
+    audited("\"who\":\"she@desk\",\"what\":\"abort\",\"version\":2,\"outcome\":\"done\"");
+    pass(0.25);
+    assert_int_equal(status()->outcome, OUTCOME_NOT_BEGUN);
+    word(false, 2, "north", 0, secret_key);
+    refuses(operator_, "there is no rollout to abort");
+    end();
+}
+
+/* What becomes of a rollout that is watched while nobody reports for 12 s; stood: and ps 0 did not look, either. */
+static enum rollout_state after_silence(bool stood)
+{
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    rollout_coordinator_tick(coordinator);
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    everybody(PHASE_STAGED, 2, 1);
+    pass(0.25);
+    everybody(PHASE_SWITCHED, 2, 2);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_WATCHING);
+    for (int i = 0; i < (stood ? 1 : 12); i++) {
+        serving.now_s += stood ? 12 : 1;
+        rollout_coordinator_tick(coordinator);
+    }
+    const enum rollout_state state = coordinator->rollout.state;
+    end();
+    return state;
+}
+
+static void members_that_say_nothing_go_back(void **state)
+{
+    (void)state;
+    assert_int_equal(after_silence(false), ROLLOUT_GOING_BACK);
+}
+
+/* ps 0 stood still (its machine was asleep, say): it judges nobody by that. */
+static void its_own_pause_is_nobody_s_silence(void **state)
+{
+    (void)state;
+    assert_int_equal(after_silence(true), ROLLOUT_WATCHING);
+}
+
+/* --- After a restart of ps 0 --- */
+
+static void a_restarted_leader_goes_on(void **state)
+{
+    struct error error;
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    everybody(PHASE_STAGED, 2, 1);
+    pass(0.25);
+    everybody(PHASE_SWITCHED, 2, 2);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_WATCHING);
+    assert_true(lead(&error));
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_GOING_BACK); /* it knows nothing of how that was */
+    assert_int_equal(coordinator->rollout.target, 2);
+    assert_int_equal(coordinator->rollout.fallback, 1);
+    report(1);
+    assert_int_equal(order, ORDER_NOTHING); /* until that is on the disk */
+    rollout_coordinator_tick(coordinator);
+    report(1);
+    assert_int_equal(order, ORDER_BACK);
+    everybody(PHASE_BACK, 2, 1);
+    pass(0.25);
+    fakes[0].phase = PHASE_RESTORED;
+    pass(0.25);
+    assert_true(is_told(status()->message, "ps 0 was restarted while the rollout was watching"));
+    assert_true(lead(&error)); /* and now there is nothing to be done */
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(status()->highest, 2);
+    sign(1, 0.5, 2, 0.125, "", secret_key);
+    refused("version"); /* it remembers which numbers were given away */
+    sign(1, 0.5, 3, 0.125, "", secret_key);
+    pass(0);
+    accepted();
+    write_text("config.json.d/rollout.json", "{\"state\":");
+    assert_false(lead(&error));
+    assert_true(is_told(error.text, "rollout.json"));
+    end();
+}
+
+/* --- Those who were away --- */
+
+/* Rolls out that version from the one before, at once. */
+static void roll_out(uint64_t version)
+{
+    sign(version - 1, 1.0 / (double)version, version, 1.0 / (double)(version + 1), "", secret_key);
+    accepted();
+    everybody(PHASE_STAGED, version, version - 1);
+    pass(0.25);
+    everybody(PHASE_SWITCHED, version, version);
+    pass(0.25);
+    is_in(version, 1.0 / (double)(version + 1));
+    for (int i = 0; i < 20; i++) {
+        train(1);
+        pass(0.25);
+    }
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+}
+
+static void who_was_away_catches_up(void **state)
+{
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    roll_out(2);
+    fakes[1] = (struct fake){.version = 1, .loss = -1};
+    assert_int_equal(report(1), proposal_size);
+    assert_int_equal(order, ORDER_SWITCH); /* it takes version 2 as it runs */
+    assert_int_equal(told.version, 2);
+    assert_int_equal(told.step, 0);
+    sign(2, 1.0 / 3, 3, 0.25, "", secret_key);
+    accepted();
+    pass(0.25);
+    report(2);
+    assert_int_equal(order, ORDER_STAGE);
+    manifest_told(2, &size);
+    assert_true(report(1) > 0); /* it can take part only from version 2 on: this is how it comes there */
+    assert_int_equal(order, ORDER_CATCH_UP);
+    assert_int_equal(told.version, 2);
+    const uint8_t *bytes = manifest_told(1, &size);
+    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_int_equal(manifest.target.version, 2);
+    write_text("config.json.d/00000002.manifest", "not what it was");
+    assert_true(lead(&error)); /* it can no longer say how version 2 came: then it says nothing, and not version 3 */
+    rollout_coordinator_tick(coordinator);
+    assert_int_equal(report(1), 0);
+    end();
+}
+
+/* --- Reports --- */
+
+/* A report comes without a config: while the worker of that number is here, no other process may speak for it. */
+static void nobody_speaks_for_a_worker_that_is_here(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    struct serving_session *here = come(OTHER, MEMBER_WORKER, 1, false); /* another process than session 1 */
+    assert_int_not_equal(here->session.incarnation, serving.sessions[1].session.incarnation);
+    fakes[1].version = 7;
+    report(1);
+    assert_int_equal(coordinator->rollout.members[2 + 1].version, 1);
+    serving.sessions[1].session.incarnation = here->session.incarnation;
+    report(1);
+    assert_int_equal(coordinator->rollout.members[2 + 1].version, 7);
+    serving.sessions[1].session.incarnation = 1;
+    serving_hang_up(here);
+    for (int i = 0; i < 60; i++) {
+        serving.now_s += 1;
+        serving_tick();
+    }
+    fakes[1].version = 8;
+    report(1); /* it has gone: whoever comes next may speak */
+    assert_int_equal(coordinator->rollout.members[2 + 1].version, 8);
+    end();
+}
+
+/* The answer that came last brings that manifest. */
+static void brings(struct serving_session *one, const uint8_t *manifest, size_t manifest_size)
+{
+    const uint8_t *bytes;
+    assert_int_equal(bulk_of(one, &bytes), manifest_size);
+    assert_memory_equal(bytes, manifest, manifest_size);
+}
+
+static void what_operators_are_told(void **state)
+{
+    struct versions versions;
+    struct error error;
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct serving_session *one = operator_comes();
+    all_come();
+    come(OTHER, MEMBER_WORKER, 2, true);
+    const struct message_rollout *rollout = status();
+    assert_string_equal(rollout->job, serving.server.identity.job);
+    assert_string_equal(rollout->earlier, "");
+    assert_string_equal(rollout->local, "");
+    assert_int_equal(rollout->version, 1);
+    assert_int_equal(rollout->highest, 1);
+    assert_int_equal(one->client.bulk_left, 0);
+    assert_int_equal(one->client.frame.generation, serving.server.job.generation);
+    fakes[1].message = "its disk is full";
+    serving.now_s += 1.5;
+    report(1);
+    serving.now_s += 0.5;
+    rollout = status();
+    assert_true(is_told(rollout->members, "worker 1: version 1, 0.5 s ago: its disk is full\n"));
+    assert_true(is_told(rollout->members, "ps 0: version 1, 2.0 s ago\n"));
+    fakes[1].message = NULL;
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    status();
+    brings(one, proposal, proposal_size);
+    word(false, 2, "north", 0, secret_key);
+    pass(0.25);
+    sign(1, 0.5, 3, 0.125, "", secret_key);
+    accepted();
+    everybody(PHASE_STAGED, 3, 1);
+    pass(0.25);
+    everybody(PHASE_SWITCHED, 3, 3);
+    pass(0.25);
+    is_in(3, 0.125);
+    for (int i = 0; i < 20; i++) {
+        train(1);
+        pass(0.25);
+    }
+    status();
+    brings(one, proposal, proposal_size);
+    assert_true(versions_open(&versions, path_of("config.json"), &error)); /* as its agent keeps them */
+    char *job = job_of(3, 0.125, "");
+    assert_true(versions_add_local(&versions, 3, "{\"a\":1}", 7, &error));
+    assert_true(versions_add(&versions, 3, job, strlen(job), &error));
+    rollout = status();
+    assert_string_equal(rollout->job, job);
+    assert_string_equal(rollout->local, "{\"a\":1}");
+    assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5"));
+    free(job);
+    /* While the next is under way they need that one's, and what was before is not the question. */
+    uint8_t *last = proposal;
+    const size_t last_size = proposal_size;
+    proposal = NULL;
+    sign(3, 0.125, 4, 0.0625, "", secret_key);
+    accepted();
+    assert_string_equal(status()->earlier, "");
+    status();
+    brings(one, proposal, proposal_size);
+    word(false, 4, "north", 0, secret_key);
+    rollout_coordinator_tick(coordinator);
+    status(); /* it came to nothing: what counts is how version 3 came */
+    brings(one, last, last_size);
+    free(last);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_live_rollout, enter, leave),
+        cmocka_unit_test_setup_teardown(all_go_back_from_a_loss_that_is_not_finite, enter, leave),
+        cmocka_unit_test_setup_teardown(an_operator_takes_it_back, enter, leave),
+        cmocka_unit_test_setup_teardown(members_that_say_nothing_go_back, enter, leave),
+        cmocka_unit_test_setup_teardown(its_own_pause_is_nobody_s_silence, enter, leave),
+        cmocka_unit_test_setup_teardown(a_restarted_leader_goes_on, enter, leave),
+        cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
+        cmocka_unit_test_setup_teardown(nobody_speaks_for_a_worker_that_is_here, enter, leave),
+        cmocka_unit_test_setup_teardown(what_operators_are_told, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
