@@ -1,6 +1,7 @@
 /* The operator's connection to ps 0: asks what a rollout does, proposes one, aborts one. */
 #include "worker/remote/operator/rollout_client.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,8 @@ bool rollout_client_open(struct rollout_client *client, const struct config *con
     }
     client->link.quiet = true;
     client->link.timeout_s = TIMEOUT_S;
+    /* While ps 0 writes what it was brought to a slow disk it says nothing, whatever the fleet's lease is. */
+    client->link.idle_timeout_s = fmax(client->link.idle_timeout_s, LINK_ANSWER_S);
     return true;
 }
 
@@ -95,7 +98,7 @@ static bool call_with_bulk(struct rollout_client *client, enum message_type type
                            const uint8_t *bytes, size_t size, struct error *error)
 {
     struct channel *channel = &client->link.channel;
-    const double deadline_s = clock_monotonic_s() + TIMEOUT_S;
+    const double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
     struct iovec bulk = {(void *)(uintptr_t)bytes, size};
     const uint64_t request = ++channel->next_request;
     const struct outgoing frame = {
