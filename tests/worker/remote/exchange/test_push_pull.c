@@ -310,6 +310,7 @@ static void worker_0_comes_back_first(void **state)
     for (int index = 0; index < 2; index++) {
         begin(&bench, &fake_engine_near, NULL);
         push_pull_destroy(&bench.exchange);
+        fake_ps_stop(&bench.ps); /* nobody is called any more */
         bench.ps.config.cluster.task_index = index;
         bench.ps.config.cluster.lease_secs = 30;
         const struct push_pull_options options = {.config = &bench.ps.config,
