@@ -327,6 +327,13 @@ def test_labels_must_go_on_to_mean_the_same(trainer, digits, tmp_path):
     shutil.rmtree(tmp_path / "p/test/new")
     told = run(trainer, *flags, "--train_steps=4", cwd=tmp_path, status=1).stderr
     assert 'its classes are ["b","c"], and the data\'s folders ["a","b","c"]' in told
+    write_classes(tmp_path / "q", digits, {part: {"x": 0, "y": 1} for part in ("train", "test")})
+    told = run(trainer, "eval", "t", "--data_dir=q", cwd=tmp_path, status=1).stderr
+    assert 'its classes are ["b","c"], and the data\'s folders ["x","y"]' in told and "--data_dir" in told
+    for part in ("train", "test"):
+        (tmp_path / "q" / part / "x").rename(tmp_path / "q" / part / "b")
+        (tmp_path / "q" / part / "y").rename(tmp_path / "q" / part / "c")
+    run(trainer, "eval", "t", "--data_dir=q", cwd=tmp_path)
 
 
 def test_pictures_are_scaled_to_the_model(trainer, digits, tmp_path):

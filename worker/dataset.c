@@ -16,6 +16,7 @@
 #include "base/text/count.h"
 #include "base/threads.h"
 #include "worker/data/files.h"
+#include "worker/data/folders/class_names.h"
 #include "worker/data/folders/folders.h"
 #include "worker/data/idx.h"
 #include "worker/data/idx_set.h"
@@ -644,6 +645,18 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
         model->hidden_count = CONFIG_AUTO; /* layers says all now */
     }
     return true;
+}
+
+bool dataset_check_classes(const char *path, const char *class_names, const struct config *config, struct error *error)
+{
+    struct found found = {.is_there = false};
+    enum data_source source;
+    char *here = NULL;
+    const bool done = !class_names || (choose_source(&found, &source, DATASET_TRAIN, config, error) &&
+                                       (source != DATA_FOLDERS || folders_class_names(&here, found.folder, error)) &&
+                                       class_names_check(path, class_names, here, error));
+    free(here);
+    return done;
 }
 
 bool dataset_load_file(struct examples *test, const char *path, const struct config *config,

@@ -39,6 +39,18 @@ static void eval_free(struct eval *eval)
     trained_close(&eval->trained);
 }
 
+static bool read_test(struct eval *eval, struct error *error)
+{
+    const struct config *config = &eval->trained.config;
+    const struct checkpoint_file *file = eval->trained.file;
+    const struct schema *schema = eval->trained.schema;
+    if (eval->path) {
+        return dataset_load_file(&eval->test, eval->path, config, schema, error);
+    }
+    return dataset_check_classes(checkpoint_path(file), checkpoint_file_info(file)->class_names, config, error) &&
+           dataset_load_test(&eval->test, config, schema, error);
+}
+
 /* The test set is loaded once, unless the model becomes another one. */
 static bool load_test(struct eval *eval, struct error *error)
 {
@@ -51,16 +63,13 @@ static bool load_test(struct eval *eval, struct error *error)
     examples_free(&eval->test);
     evaluation_destroy(&eval->evaluation);
     eval->model = *model;
-    const struct config *config = &eval->trained.config;
-    const struct schema *schema = eval->trained.schema;
-    return (eval->path ? dataset_load_file(&eval->test, eval->path, config, schema, error)
-                       : dataset_load_test(&eval->test, config, schema, error)) &&
+    return read_test(eval, error) &&
            evaluation_create(&eval->evaluation,
                              &(struct evaluation_options){.train = &eval->trained.config.train,
                                                           .outputs = model->layers[model->layer_count - 1],
                                                           .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
                                                           .targets = eval->test.targets,
-                                                          .schema = schema},
+                                                          .schema = eval->trained.schema},
                              error);
 }
 

@@ -57,6 +57,6 @@ bool class_names_check(const char *path, const char *there, const char *here, st
     return !there || !here || strcmp(there, here) == 0 ||
            error_set(error,
                      "%.300s: its classes are %.200s, and the data's folders %.200s, so labels would mean something "
-                     "else (choose another --train_dir)",
+                     "else (choose another --train_dir or --data_dir)",
                      path, there, here);
 }
