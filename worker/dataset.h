@@ -78,8 +78,7 @@ bool dataset_load_test(struct examples *test, const struct config *config, const
  * Does the source mean by a label what the file at `path`, a checkpoint, means? class_names: its own, as JSON
  * (worker/data/folders/class_names.h); NULL, as of a table: any labels do.
  */
-bool dataset_check_classes(const char *path, const char *class_names, const struct config *config,
-                           struct error *error);
+bool dataset_check_classes(const char *path, const char *class_names, const struct config *config, struct error *error);
 
 /* dataset_load_test of a file of rows. */
 bool dataset_load_file(struct examples *test, const char *path, const struct config *config,
