@@ -384,12 +384,31 @@ INLINE void sums_all(const bool accumulate, const struct row_sums *s)
     for (; j + 8 * VEC_LANES <= s->n; j += 8 * VEC_LANES) {
         sums_columns(8, accumulate, s, j);
     }
-    if (j + 4 * VEC_LANES <= s->n) {
+    /* What is left in one go: each would read the index again. */
+    switch ((s->n - j) / VEC_LANES) {
+    case 7:
+        sums_columns(7, accumulate, s, j);
+        break;
+    case 6:
+        sums_columns(6, accumulate, s, j);
+        break;
+    case 5:
+        sums_columns(5, accumulate, s, j);
+        break;
+    case 4:
         sums_columns(4, accumulate, s, j);
-        j += 4 * VEC_LANES;
-    }
-    for (; j < s->n; j += VEC_LANES) {
+        break;
+    case 3:
+        sums_columns(3, accumulate, s, j);
+        break;
+    case 2:
+        sums_columns(2, accumulate, s, j);
+        break;
+    case 1:
         sums_columns(1, accumulate, s, j);
+        break;
+    default:
+        break;
     }
 }
 

@@ -76,9 +76,9 @@ unsigned optimizer_enter(void);
 void optimizer_leave(unsigned mode);
 
 /*
- * Rows of floats that an update is applied to: row r begins r x stride floats behind the first. gradient: ignored by a
- * loop that was asked for without one. slot0, slot1, average: as many as the optimizer has, else ignored. No alignment
- * is needed; arrays do not overlap.
+ * Rows of floats that an update is applied to: row r begins places[r] x stride floats behind the first, or r x stride if
+ * places is NULL; its gradient, r x gradient_stride. gradient: ignored by a loop that was asked for without one. slot0,
+ * slot1, average: as many as the optimizer has, else ignored. No alignment is needed; arrays do not overlap.
  */
 struct optimizer_rows {
     size_t rows, cols;
@@ -86,7 +86,8 @@ struct optimizer_rows {
     size_t gradient_stride;
     float *parameters, *slot0, *slot1, *average;
     size_t stride;
-    size_t following; /* rows behind these whose turn comes next: fetched into the cache meanwhile */
+    const int32_t *places; /* [rows], all different */
+    size_t following;      /* rows behind these whose turn comes next: fetched into the cache meanwhile */
 };
 
 /* Applies one update. */

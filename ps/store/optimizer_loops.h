@@ -92,15 +92,20 @@ static inline __attribute__((always_inline)) void optimizer_fetch(const float *r
     }
 }
 
+static inline __attribute__((always_inline)) size_t optimizer_place(const struct optimizer_rows *rows, size_t r)
+{
+    return rows->places ? (size_t)rows->places[r] : r;
+}
+
 static inline __attribute__((always_inline)) void optimizer_rows_body(const struct optimizer_choice choice,
                                                                       const struct update *update,
                                                                       const struct optimizer_rows *rows)
 {
     for (size_t r = 0; r < rows->rows; r++) {
-        size_t at = r * rows->stride;
-        if ((choice.formula != FORMULA_SGD || choice.with_average) &&
+        size_t at = optimizer_place(rows, r) * rows->stride;
+        if ((choice.formula != FORMULA_SGD || choice.with_average || rows->places) &&
             r + OPTIMIZER_AHEAD < rows->rows + rows->following) {
-            size_t next = at + OPTIMIZER_AHEAD * rows->stride;
+            size_t next = optimizer_place(rows, r + OPTIMIZER_AHEAD) * rows->stride;
             optimizer_fetch(rows->parameters + next, rows->cols);
             optimizer_fetch(optimizer_row(rows->slot0, next), rows->cols);
             optimizer_fetch(optimizer_row(rows->slot1, next), rows->cols);

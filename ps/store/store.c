@@ -138,9 +138,9 @@ void store_begin_step(struct store *store)
     }
 }
 
-/* Rows [row, row + rows) of a block that begins at float `first`; gradient: of the first of them, NULL: absent. */
-static void apply_rows(struct store *store, const struct gradient_block *block, size_t first, optimizer_loop loop,
-                       int row, int rows, const float *gradient)
+/* `rows` rows of a block that begins at float `first`, from `row` on; gradient: of the first of them, NULL: absent. */
+static struct optimizer_rows rows_of(const struct store *store, const struct gradient_block *block, size_t first,
+                                     int row, int rows, const float *gradient)
 {
     const struct variable *variable = &store->model->variables[block->variable];
     size_t offset = first + (size_t)row * (size_t)variable->stride;
@@ -149,17 +149,39 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
         float *values = store->vectors[vector];
         at[vector] = !values ? NULL : values + offset;
     }
-    loop(&store->update[variable->is_weights],
-         &(struct optimizer_rows){.rows = (size_t)rows,
-                                  .cols = (size_t)block->cols,
-                                  .gradient = gradient,
-                                  .gradient_stride = (size_t)block->stride,
-                                  .parameters = at[STORE_PARAMETERS],
-                                  .slot0 = at[STORE_SLOT0],
-                                  .slot1 = at[STORE_SLOT1],
-                                  .average = at[STORE_AVERAGES],
-                                  .stride = (size_t)variable->stride,
-                                  .following = (size_t)(block->rows - row - rows)});
+    return (struct optimizer_rows){.rows = (size_t)rows,
+                                   .cols = (size_t)block->cols,
+                                   .gradient = gradient,
+                                   .gradient_stride = (size_t)block->stride,
+                                   .parameters = at[STORE_PARAMETERS],
+                                   .slot0 = at[STORE_SLOT0],
+                                   .slot1 = at[STORE_SLOT1],
+                                   .average = at[STORE_AVERAGES],
+                                   .stride = (size_t)variable->stride};
+}
+
+static void apply_rows(struct store *store, const struct gradient_block *block, size_t first, optimizer_loop loop,
+                       int row, int rows, const float *gradient)
+{
+    struct optimizer_rows at = rows_of(store, block, first, row, rows, gradient);
+    at.following = (size_t)(block->rows - row - rows);
+    loop(&store->update[store->model->variables[block->variable].is_weights], &at);
+}
+
+/* Are the rows that are present so far apart that hardly any two of them follow one another? */
+static bool is_scattered(const struct gradient_block *block)
+{
+    enum { ROWS_EACH = 8 };
+    return block->present && block->present_count < block->rows / ROWS_EACH;
+}
+
+/* All rows that are present at once, where the others stay: one by one, a call for each would cost as much as a row. */
+static void apply_scattered(struct store *store, const struct gradient_block *block, size_t first, optimizer_loop loop)
+{
+    assert(block->present_count == 0 || block->present[block->present_count - 1] < block->rows);
+    struct optimizer_rows at = rows_of(store, block, first, 0, block->present_count, block->values);
+    at.places = block->present;
+    loop(&store->update[store->model->variables[block->variable].is_weights], &at);
 }
 
 /* How many rows that are present follow one another from `row` on, the next that is listed being number `next`. */
@@ -191,7 +213,16 @@ void store_apply(struct store *store, const struct gradient_block *block)
     _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;
     unsigned mode = optimizer_enter();
     int next = 0; /* of the rows present */
-    for (int row = 0; row < block->rows;) {
+    int row = 0;
+    if (absent_is_noop && is_scattered(block)) {
+        for (int i = 0; has_slots && i < block->present_count; i++) {
+            atomic_store_explicit(&moved[block->present[i]], 1, memory_order_relaxed);
+        }
+        apply_scattered(store, block, first, loop);
+        next = block->present_count;
+        row = block->rows;
+    }
+    while (row < block->rows) {
         int run = present_run(block, row, next);
         if (run > 0) {
             /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
@@ -215,6 +246,23 @@ void store_apply(struct store *store, const struct gradient_block *block)
     }
     optimizer_leave(mode);
     assert(!block->present || next == block->present_count);
+}
+
+void store_fetch(const struct store *store, const struct gradient_block *block, enum store_vector vector,
+                 enum store_vector end)
+{
+    enum { LINE = STORE_ALIGN / sizeof(float), TO_L2 = 2 };
+    const struct variable *variable = &store->model->variables[block->variable];
+    size_t first = variable_at(variable, block->row, block->col);
+    for (; vector < end; vector++) {
+        const float *values = store->vectors[vector];
+        for (int i = 0; values && i < block->present_count; i++) {
+            const float *row = values + first + (size_t)block->present[i] * (size_t)variable->stride;
+            for (int k = 0; k < block->cols; k += LINE) {
+                __builtin_prefetch(row + k, 0, TO_L2);
+            }
+        }
+    }
 }
 
 static void apply_block(void *context, const struct gradient_block *block)

@@ -85,6 +85,13 @@ void store_begin_step(struct store *store);
 void store_apply(struct store *store, const struct gradient_block *block);
 void store_end_step(struct store *store);
 
+/*
+ * Asks for the listed rows of a block, of which values are not looked at, in vectors [vector, end), into the L2 cache.
+ * Where rows lie far apart a core waits for one after the other; asked for at once, they come side by side.
+ */
+void store_fetch(const struct store *store, const struct gradient_block *block, enum store_vector vector,
+                 enum store_vector end);
+
 /* A sink that applies each block to the store at once. */
 struct gradient_sink store_sink(struct store *store);
 

@@ -9,7 +9,7 @@
 #include "worker/cpu/index.h"
 #include "worker/cpu/layout.h"
 
-enum { ALIGN = 64, PITCH = 16, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+enum { ALIGN = 64, PITCH = 16, DIGIT_BITS = 9, DIGITS = 1 << DIGIT_BITS };
 
 static int dense_blocks(int numbers)
 {

@@ -12,6 +12,7 @@
 enum {
     ALIGN_FLOATS = 16,
     TILE_FLOATS = (KERNEL_BLOCK > KERNEL_STRIP ? KERNEL_BLOCK : KERNEL_STRIP) * KERNEL_STRIP,
+    PLACES_AT_ONCE = 64, /* rows of gradients that stay in the L1 cache until they are applied */
 };
 
 static void plan_strips(struct strips *strips, int width, const struct kernels *kernels)
@@ -575,21 +576,6 @@ static void first_gradient_sparse(const struct pass *pass, const struct index_bl
     network->kernels->sparse(&sparse);
 }
 
-/* The sink is about to update these rows, which lie far apart: into the cache while their gradients are computed. */
-static void fetch_places(const struct pass *pass, int begin, int end, int strip)
-{
-    enum { LINE = 64 / sizeof(float) };
-    const struct network *network = pass->network;
-    const struct place_index *places = &pass->index->places;
-    int n = strip_floats(&network->strips[0], strip), col = strip_col(&network->strips[0], strip);
-    for (int i = begin; i < end; i++) {
-        const float *row = weight_at(network, pass->parameters, 0, places->first + places->present[i], col);
-        for (int k = 0; k < n; k += LINE) {
-            __builtin_prefetch(row + k, 1);
-        }
-    }
-}
-
 /*
  * The gradients of the one-hot inputs `begin` to `end` of those present, a tile of rows at most: the sums of the deltas
  * of the samples where they are 1. What is handed over goes up to the next one that is present.
@@ -601,11 +587,10 @@ static void places_gradient(const struct pass *pass, int begin, int end, const s
     int n = strip_floats(strips, strip);
     int row = begin == 0 ? 0 : places->present[begin];
     int behind = end == places->present_count ? places->count : places->present[end];
-    int32_t present[KERNEL_BLOCK];
+    int32_t present[PLACES_AT_ONCE];
     for (int i = begin; i < end; i++) {
         present[i - begin] = places->present[i] - row;
     }
-    fetch_places(pass, begin, end, strip);
     struct row_sums sums = {.rows = end - begin,
                             .n = n,
                             .start = places->column_start + begin,
@@ -634,8 +619,8 @@ void pass_first_gradient(const struct pass *pass, int number, const struct matri
     if (index_is_places(pass->index, number)) {
         int present = pass->index->places.present_count;
         for (int i = strip; i < strip + strips; i++) {
-            for (int begin = 0; begin == 0 || begin < present; begin += KERNEL_BLOCK) {
-                int end = present - begin < KERNEL_BLOCK ? present : begin + KERNEL_BLOCK;
+            for (int begin = 0; begin == 0 || begin < present; begin += PLACES_AT_ONCE) {
+                int end = present - begin < PLACES_AT_ONCE ? present : begin + PLACES_AT_ONCE;
                 places_gradient(pass, begin, end, upper, i);
             }
         }

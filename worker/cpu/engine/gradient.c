@@ -2,6 +2,34 @@
 #include "base/profile.h"
 #include "worker/cpu/engine/internal.h"
 
+/* --- rows of weights that lie far apart --- */
+
+/*
+ * A step on one-hot inputs waits for memory more than it computes: for a row of weights for each of them, and as many of
+ * the optimizer's slots. So all rows of a strip are asked for at once, before what comes ahead of them is computed:
+ * slots and averages that batch `number` is about to change, and the weights that batch `next` (< 0: none) starts with.
+ */
+static void fetch_places(const struct engine_run *run, int64_t number, int64_t next, int strip)
+{
+    const struct cpu_engine *engine = run->engine;
+    const struct strips *strips = &engine->network.strips[0];
+    const int64_t batches[] = {run->sink ? -1 : number, next};
+    const enum store_vector vectors[] = {STORE_SLOT0, STORE_PARAMETERS}, ends[] = {STORE_VECTORS, STORE_SLOT0};
+    for (int i = 0; i < 2; i++) {
+        if (batches[i] >= 0) {
+            const struct place_index *places = &engine->indexes[batches[i] % INDEXES].places;
+            const struct gradient_block rows = {.variable = 0,
+                                                .row = places->first,
+                                                .rows = places->count,
+                                                .col = strip_col(strips, strip),
+                                                .cols = strip_units(strips, strip),
+                                                .present = places->present,
+                                                .present_count = places->present_count};
+            store_fetch(&engine->store, &rows, vectors[i], ends[i]);
+        }
+    }
+}
+
 /* --- the forward pass --- */
 
 static bool is_regression(const struct network *network)
@@ -107,10 +135,13 @@ static void forward_first(const struct engine_run *run, int64_t number, int stri
     }
 }
 
-/* Number of the thread's strips of the first layer, from `strip` on, to process together. */
+/*
+ * Number of the thread's strips of the first layer, from `strip` on, to process together; one where a strip's rows are
+ * fetched for it.
+ */
 static int group_of(const struct cpu_engine *engine, int64_t number, int strip, int end)
 {
-    int group = pass_group(engine->draws[number % DRAWS].count);
+    int group = engine->network.like.codes > 0 ? 1 : pass_group(engine->draws[number % DRAWS].count);
     return group < end - strip ? group : end - strip;
 }
 
@@ -300,6 +331,9 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
         int end = share_first(engine, strips, thread + 1);
         for (int i = share_first(engine, strips, thread), group; i < end; i += group) {
             group = group_of(engine, number, i, end);
+            if (l <= 1 && network->like.codes > 0) {
+                fetch_places(run, number, next, i);
+            }
             for (int strip = i; l > 0 && strip < i + group; strip++) {
                 pass_backward(&pass, l, above, strip);
             }
