@@ -71,14 +71,16 @@ static void apply_densely(struct store *twin, const float *gradient)
     twin->global_step++;
 }
 
-/* Rows below `dead` of the first weights never have a gradient; others have none now and then. */
+/* Rows below `dead` of the first weights never have a gradient; others have none now and then, or hardly ever one. */
 static void random_gradient(struct test_random *random, const struct model *model, int dead, float *gradient)
 {
     memset(gradient, 0, model->float_count * sizeof *gradient);
     for (int v = 0; v < model->variable_count; v++) {
         const struct variable *variable = &model->variables[v];
+        bool few = test_random_below(random, 2);
         for (int row = 0; row < variable->rows; row++) {
-            bool absent = variable->is_weights && (test_random_below(random, 3) == 0 || (v == 0 && row < dead));
+            bool none = few ? test_random_below(random, 12) > 0 : test_random_below(random, 3) == 0;
+            bool absent = variable->is_weights && (none || (v == 0 && row < dead));
             for (int col = 0; col < variable->cols && !absent; col++) {
                 gradient[variable->offset + (size_t)row * (size_t)variable->stride + (size_t)col] =
                     test_random_float(random);
