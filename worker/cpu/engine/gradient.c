@@ -5,9 +5,10 @@
 /* --- rows of weights that lie far apart --- */
 
 /*
- * A step on one-hot inputs waits for memory more than it computes: for a row of weights for each of them, and as many of
- * the optimizer's slots. So all rows of a strip are asked for at once, before what comes ahead of them is computed:
- * slots and averages that batch `number` is about to change, and the weights that batch `next` (< 0: none) starts with.
+ * A step on one-hot inputs waits for memory more than it computes: for a row of weights for each of them, and for as
+ * many of the optimizer's slots. So all rows of a strip are asked for at once, before what comes ahead of them is
+ * computed: slots and averages that batch `number` is about to change, and the weights that batch `next` (< 0: none)
+ * starts with.
  */
 static void fetch_places(const struct engine_run *run, int64_t number, int64_t next, int strip)
 {
