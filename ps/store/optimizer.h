@@ -76,9 +76,9 @@ unsigned optimizer_enter(void);
 void optimizer_leave(unsigned mode);
 
 /*
- * Rows of floats that an update is applied to: row r begins places[r] x stride floats behind the first, or r x stride if
- * places is NULL; its gradient, r x gradient_stride. gradient: ignored by a loop that was asked for without one. slot0,
- * slot1, average: as many as the optimizer has, else ignored. No alignment is needed; arrays do not overlap.
+ * Rows of floats that an update is applied to: row r begins places[r] x stride floats behind the first, or r x stride
+ * if places is NULL; its gradient, r x gradient_stride. gradient: ignored by a loop that was asked for without one.
+ * slot0, slot1, average: as many as the optimizer has, else ignored. No alignment is needed; arrays do not overlap.
  */
 struct optimizer_rows {
     size_t rows, cols;
