@@ -65,7 +65,7 @@ static void collect(struct version_facts *facts)
     const struct cpu_features *cpu = cpu_features_get();
     mbedtls_version_get_string_full(mbedtls);
     snprintf(facts->linked, sizeof facts->linked, "%s, %s, cJSON %s, libsodium %s, zlib %s%s", version_libc(), mbedtls,
-             cJSON_Version(), sodium_version_string(), zlibVersion(), gcm_wide_library());
+             cJSON_Version(), sodium_version_string(), zlibVersion(), gcm_vaes_library());
     snprintf(facts->processor, sizeof facts->processor, "%s", cpu->model[0] != '\0' ? cpu->model : "unknown");
     cpu_features_text(cpu, facts->features, sizeof facts->features);
     collect_kernels(facts);

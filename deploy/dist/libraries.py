@@ -16,7 +16,7 @@ LIBRARIES = {
     "zlib": Row("Zlib"),
     "llhttp": Row("MIT", debian="libllhttp-source"),
     "mbedtls": Row("Apache-2.0 OR GPL-2.0-or-later"),
-    "intel-ipsec-mb": Row("BSD-3-Clause"),
+    "intel-ipsec-mb": Row("BSD-3-Clause", debian="libipsec-mb-dev"),
 }
 ONLY_ON = {"intel-ipsec-mb": "x86_64"}
 
@@ -46,7 +46,7 @@ def library(tree, name):
         first = (folder / "debian/changelog").read_text().split("\n", 1)[0]
         debian = re.fullmatch(r"\S+ \((\S+)\) .*", first)[1]
         return Part(name, version, row.licence, (folder / row.notice).read_text(), name, debian)
-    # A package of which fetch unpacks the sources alone.
+    # A package of which fetch unpacks no more than the program takes.
     found = list((cache() / name).glob("*.deb"))
     debian = output("dpkg-deb", "-f", found[0], "Version") if len(found) == 1 else ""
     if not debian.startswith(version):

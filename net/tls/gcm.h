@@ -1,7 +1,7 @@
 /*
  * AES-256-GCM (NIST SP 800-38D) with nonces of 12 bytes and tags of 16: libsodium's, or where the processor has AES
- * instructions for vectors of 512 bits, that of Intel's Multi-Buffer Crypto for IPsec, which takes well under half the
- * time. Both give the same bytes.
+ * instructions for vectors of 256 or 512 bits, that of Intel's Multi-Buffer Crypto for IPsec, which takes well under
+ * half the time. All give the same bytes.
  *
  * Needs a processor for which aead_has_aes() (net/tls/aead.h). Pure functions of their arguments: any threads may use
  * one key.
@@ -15,20 +15,25 @@
 
 enum { GCM_KEY_BYTES = 32, GCM_NONCE_BYTES = 12, GCM_TAG_BYTES = 16 };
 
+/* Whose code computes; the later, the faster. */
+enum gcm_code { GCM_LIBSODIUM, GCM_VAES_256, GCM_VAES_512, GCM_CODES };
+
 /* Opaque; to be wiped by its owner. */
 struct gcm_key {
-    _Alignas(16) uint8_t state[1024];
-    bool wide;
+    _Alignas(16) uint8_t state[1280];
+    enum gcm_code code;
 };
 
-/* True where the processor has what is faster. */
-bool gcm_is_wide(void);
+/* Does the processor have what this code needs? */
+bool gcm_has(enum gcm_code code);
 
-/* ", " and the name and version of the library for that, or "" if none is linked into this program. */
-const char *gcm_wide_library(void);
+/* The fastest that it has. */
+enum gcm_code gcm_fastest(void);
 
-/* wide: as gcm_is_wide() has it, or false to have libsodium's in any case. */
-void gcm_key_set(struct gcm_key *key, const uint8_t bytes[GCM_KEY_BYTES], bool wide);
+/* ", " and the name and version of Intel's library, or "" if it is not linked into this program. */
+const char *gcm_vaes_library(void);
+
+void gcm_key_set(struct gcm_key *key, const uint8_t bytes[GCM_KEY_BYTES], enum gcm_code code);
 
 /* Encrypts `size` bytes from `plain` to `sealed` (the same place, or without overlap), and makes their tag. */
 void gcm_seal(const struct gcm_key *key, const uint8_t nonce[GCM_NONCE_BYTES], const uint8_t *additional,

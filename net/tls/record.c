@@ -42,7 +42,7 @@ static bool derive(struct record_key *key)
                    record_expand_label(key->cipher, key->secret, "iv", key->iv, sizeof key->iv);
     key->sequence = 0;
     if (derived && key->cipher == RECORD_AES_256_GCM_SHA384) {
-        gcm_key_set(&key->aes, bytes, gcm_is_wide());
+        gcm_key_set(&key->aes, bytes, gcm_fastest());
     } else if (derived) {
         memcpy(key->chacha, bytes, sizeof key->chacha);
     }
