@@ -67,16 +67,36 @@ bool memory_for_this_process(uint64_t *bytes)
     return true;
 }
 
+static const size_t huge_page = (size_t)2 << 20, worth_it = (size_t)8 << 20;
+
+/* For the whole huge pages in there. A wish: without it everything is right, and slower. */
+static void ask_for_huge_pages(void *memory, size_t bytes)
+{
+    const size_t before = (huge_page - (uintptr_t)memory % huge_page) % huge_page;
+    if (bytes >= worth_it) {
+        madvise((char *)memory + before, (bytes - before) / huge_page * huge_page, MADV_HUGEPAGE);
+    }
+}
+
 void *memory_aligned(size_t bytes)
 {
-    const size_t line = 64, huge_page = (size_t)2 << 20, worth_it = (size_t)8 << 20;
+    const size_t line = 64;
     if (bytes > SIZE_MAX - huge_page) {
         return NULL;
     }
     size_t align = bytes < worth_it ? line : huge_page, rounded = (bytes + align - 1) / align * align;
     void *memory = aligned_alloc(align, rounded);
-    if (memory && align == huge_page) {
-        madvise(memory, rounded, MADV_HUGEPAGE); /* a wish: without it everything is right, and slower */
+    if (memory) {
+        ask_for_huge_pages(memory, rounded);
+    }
+    return memory;
+}
+
+void *memory_zeroed(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    if (memory) {
+        ask_for_huge_pages(memory, count * size);
     }
     return memory;
 }

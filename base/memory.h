@@ -18,4 +18,7 @@ bool memory_for_this_process(uint64_t *bytes);
  */
 void *memory_aligned(size_t bytes);
 
+/* As calloc(), with huge pages as above: filling memory costs a page fault every 2 MiB instead of every 4 KiB. */
+void *memory_zeroed(size_t count, size_t size);
+
 #endif

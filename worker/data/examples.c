@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "worker/data/idx.h"
 
 static size_t pixels_of(const struct examples *examples)
@@ -31,7 +32,7 @@ bool examples_create(struct examples *examples, const struct examples *like, int
         there = examples->images;
     }
     if (like->numbers > 0) {
-        examples->values = calloc(all * (size_t)like->numbers, sizeof *examples->values);
+        examples->values = memory_zeroed(all * (size_t)like->numbers, sizeof *examples->values);
         there = there && examples->values;
     }
     if (like->codes > 0) {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/text/suggest.h"
 
 /* --- columns --- */
@@ -52,6 +53,7 @@ static bool gather_numbers(struct encoder *encoder)
         return false;
     }
     numbers->are_neighbours = true;
+    numbers->is_wide = cpu_features_get()->avx2;
     for (int i = 0; i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         if (column->role != SCHEMA_FEATURE || column->kind != SCHEMA_NUMBER) {
@@ -183,17 +185,37 @@ static inline float scaled(double number, double center, double scale)
     return (float)(value > FLT_MAX ? FLT_MAX : value < -FLT_MAX ? -FLT_MAX : value);
 }
 
+static inline __attribute__((always_inline)) void scale_neighbours(const struct encoder_numbers *numbers,
+                                                                   const double *restrict from, float *restrict to)
+{
+    const double *centers = numbers->centers, *scales = numbers->scales;
+    for (int i = 0; i < numbers->count; i++) {
+        to[i] = scaled(from[i], centers[i], scales[i]);
+    }
+}
+
+#if defined(__x86_64__)
+/* Twice as many at once, to the same bits: reading an array takes most of its time here, for the divisions. */
+__attribute__((target("avx2"))) static void scale_wide(const struct encoder_numbers *numbers, const double *from,
+                                                       float *to)
+{
+    scale_neighbours(numbers, from, to);
+}
+#endif
+
 /* All numeric features of a plain row. */
 static void add_numbers(const struct encoder_numbers *numbers, const double *row, float *restrict values)
 {
     const double *centers = numbers->centers, *scales = numbers->scales;
     assert(values);
+#if defined(__x86_64__)
+    if (numbers->are_neighbours && numbers->is_wide) {
+        scale_wide(numbers, row + numbers->from[0], values + numbers->to[0]);
+        return;
+    }
+#endif
     if (numbers->are_neighbours) {
-        const double *from = row + numbers->from[0];
-        float *to = values + numbers->to[0];
-        for (int i = 0; i < numbers->count; i++) {
-            to[i] = scaled(from[i], centers[i], scales[i]);
-        }
+        scale_neighbours(numbers, row + numbers->from[0], values + numbers->to[0]);
         return;
     }
     for (int i = 0; i < numbers->count; i++) {

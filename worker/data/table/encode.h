@@ -14,6 +14,7 @@
 struct encoder_numbers {
     int count;
     bool are_neighbours; /* columns one beside another become inputs one beside another */
+    bool is_wide;        /* the processor has AVX2 */
     int *from, *to;
     double *centers, *scales;
 };

@@ -222,6 +222,7 @@ static void check_encoding(const struct table *table, bool reversed)
     struct error error, other;
     assert_true(encoder_begin(&encoder, &schema, rows, true, &error));
     assert_true(encoder_allocate(&examples, &schema, 2, true, &error));
+    encoder.numbers.is_wide &= table->rows % 2 == 0; /* the loop of every processor, too */
     while (rows_next(rows, &row, &error) == CSV_ROW) {
         const bool done = encoder_add(&encoder, rows, &row, &examples, 0, &error);
         row.plain = 0;
