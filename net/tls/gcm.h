@@ -27,7 +27,7 @@ struct gcm_key {
 /* Does the processor have what this code needs? */
 bool gcm_has(enum gcm_code code);
 
-/* The fastest that it has. */
+/* The fastest that it has and that gives libsodium's bytes, which is tried once. */
 enum gcm_code gcm_fastest(void);
 
 /* ", " and the name and version of Intel's library, or "" if it is not linked into this program. */

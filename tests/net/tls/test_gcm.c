@@ -114,6 +114,19 @@ static void all_make_the_same_bytes(void **state)
     }
 }
 
+static void the_fastest_is_chosen(void **state)
+{
+    (void)state;
+    if (!aead_has_aes()) {
+        skip();
+    }
+    const enum gcm_code fastest = gcm_fastest();
+    assert_true(gcm_has(fastest));
+    for (enum gcm_code code = fastest + 1; code < GCM_CODES; code++) {
+        assert_false(gcm_has(code));
+    }
+}
+
 static void flip(uint8_t *bytes, size_t size)
 {
     bytes[test_random_below(&test_seed, (int)size)] ^= (uint8_t)(1 << test_random_below(&test_seed, 8));
@@ -160,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_of_the_specification),
         cmocka_unit_test(all_make_the_same_bytes),
+        cmocka_unit_test(the_fastest_is_chosen),
         cmocka_unit_test(nothing_altered_passes),
     };
     return cmocka_run_group_tests(tests, start, NULL);
