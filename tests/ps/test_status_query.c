@@ -3,6 +3,7 @@
 
 #include "ps/status.h"
 #include "ps/status_query.h"
+#include "tests/worker/remote/story.h"
 
 static struct status_query *query;
 static const struct board_member *members;
@@ -372,6 +373,7 @@ static void one_that_does_not_answer_is_absent_and_says_why(void **state)
     assert_int_equal(atomic_load(&telling.members[0].connections), 1);
     atomic_store(&telling.members[1].absent, true);
     atomic_store(&telling.members[1].cut, true);
+    AWAIT(!atomic_load(&telling.members[1].cut));
     for (int i = 0; i < 2; i++) { /* it is tried each time, however often it was in vain */
         ask();
         is(&members[1], "ps", 1, "absent");
