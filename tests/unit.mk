@@ -98,6 +98,9 @@ requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request
 	http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)
 
+# A member of a rollout by a clock that its test turns.
+build/san/tests/ps/rollout/test_agent: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
+
 # A ps as a whole, which leaves when its test says.
 build/san/tests/ps/test_server: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)

@@ -193,6 +193,11 @@ static void each_ps_speaks_for_itself_and_all_for_workers(void **state)
     assert_int_equal(members[WORKER_0].global_step, 40); /* the freshest */
     assert_int_equal(members[WORKER_1].global_step, 39); /* of equals the first */
     telling_anew();
+    telling_of(0, MEMBER_WORKER, 0, STATE_TRAINING, 1)->global_step = 49;
+    telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 0)->global_step = 50;
+    ask();
+    assert_int_equal(members[WORKER_0].global_step, 50); /* which is heard this very moment */
+    telling_anew();
     telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 4000)->global_step = 50;
     ask(); /* who knows it says more than who has never seen it */
     assert_int_equal(members[WORKER_0].global_step, 50);
