@@ -109,7 +109,8 @@ build/san/tests/ps/test_server: \
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_requests: link_with += $(serving_link) \
 	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
-build/san/tests/ps/server/test_glance: link_with += $(serving_link)
+build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed \
+build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: link_with += $(serving_link)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
 build/san/tests/ps/server/test_coordinator: \
 	link_with += $(serving_link) -Wl,--wrap=restart_within
