@@ -2,6 +2,7 @@
 #include "tests/ps/telling.h"
 
 #include "ps/fleet_watch.h"
+#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 
 enum { ROOM = 8 };

@@ -20,6 +20,7 @@
 #include "net/socket.h"
 #include "ps/job/job.h"
 #include "ps/store/store.h"
+#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 
 /* --- A ps of the test's own, on a thread --- */

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ps/rollout/agent.h"
+#include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 

@@ -14,6 +14,7 @@
 #include <sodium.h>
 
 #define SERVING_ROLLOUTS
+#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
 
 #include "base/checked.h"

@@ -232,6 +232,7 @@ static void a_snapshot_without_number_or_step_is_nonsense(void **state)
     begin();
     restore(1, 5);
     assert_int_equal(take(0, -1, 0), ERROR_BAD_REQUEST);
+    serving_hang_up(chief);
     come(0);
     assert_int_equal(take(SNAPSHOT_ORDER | 1, -1, 0), ERROR_BAD_REQUEST);
     serving_end();

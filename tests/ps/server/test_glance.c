@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
 
 static struct serving_session *worker;
