@@ -105,7 +105,7 @@ build/san/tests/ps/rollout/test_agent: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
 
 # A ps as a whole, which leaves when its test says.
-build/san/tests/ps/test_server: \
+build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san/tests/ps/server/test_learn: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
