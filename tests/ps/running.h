@@ -52,7 +52,8 @@ static struct {
     struct address address;
     pthread_t thread;
     int status;
-    const char *first; /* the address of ps 0, of which this one is the next; NULL: this is ps 0 */
+    const char *hidden; /* the widths of hidden layers alone; NULL: of all layers */
+    const char *first;  /* the address of ps 0, of which this one is the next; NULL: this is ps 0 */
 } ps;
 
 enum { MOST = SERVER_OPERATORS + 1 };
@@ -85,7 +86,7 @@ static inline void load_with(const struct config_setting *more)
                                           {"bind", "127.0.0.1"},
                                           {"job_name", "ps"},
                                           {"insecure", "true"},
-                                          {"layers", "3,4,2"},
+                                          {ps.hidden ? "hidden" : "layers", ps.hidden ? ps.hidden : "3,4,2"},
                                           {"task_index", ps.first ? "1" : "0"}};
     for (; more->flag; more++) {
         settings[count++] = *more;
