@@ -114,6 +114,8 @@ build/san/tests/ps/server/test_requests: link_with += $(serving_link) $(locks_li
 	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
 build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed \
 build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: link_with += $(serving_link) $(locks_link)
+build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
 build/san/tests/ps/server/test_coordinator: \
 	link_with += $(serving_link) $(locks_link) -Wl,--wrap=restart_within
