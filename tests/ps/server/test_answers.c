@@ -525,6 +525,57 @@ static void what_is_no_request_ends_the_connection(void **state)
     serving_end();
 }
 
+/* A frame that nobody can read ends the connection, with a word to its sender; it is not for any request. */
+static void a_frame_that_breaks_the_protocol_is_answered(void **state)
+{
+    uint8_t header[FRAME_HEADER], body[1] = {9}; /* 2 is the most */
+    struct error error;
+    (void)state;
+    begin();
+    const struct frame frame = {.version = worker->client.version,
+                                .type = MESSAGE_get_status,
+                                .request = 77,
+                                .flags = FRAME_LAST,
+                                .message_bytes = sizeof body};
+    frame_encode(&frame, header);
+    const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
+    assert_true(connection_write_more(worker->client.connection, parts, 2, INFINITY, &error));
+    assert_true(connection_flush(worker->client.connection, INFINITY, &error));
+    assert_false(serving_serve(worker));
+    assert_int_equal(receive(worker), MESSAGE_error);
+    assert_int_equal(worker->client.message.error.code, ERROR_BAD_REQUEST);
+    assert_int_equal(worker->client.frame.request, 77);
+    assert_string_not_equal(worker->client.message.error.message, "");
+    serving_end();
+}
+
+/* Any word of any worker is a sign of life. */
+static void whoever_asks_has_been_heard(void **state)
+{
+    const struct message_ping ping = {.nonce = 1};
+    (void)state;
+    begin();
+    for (int i = 0; i < 2; i++) {
+        struct serving_session *one = i == 0 ? chief : worker;
+        serving.now_s += 3;
+        assert_int_equal(ask(one, MESSAGE_ping, &ping, MESSAGE_pong), 0);
+        assert_true(serving.server.job.workers[i].heard_s == serving.now_s);
+        assert_false(one->session.base.waits);
+    }
+    serving_end();
+}
+
+static void numbers_are_ps_0s_to_give(void **state)
+{
+    const struct message_get_place wish = {.key = 5};
+    (void)state;
+    serving_config()->cluster.ps_hosts.count = SERVING_PS;
+    serving_begin(1);
+    struct serving_session *one = come_as(5, MEMBER_WORKER, MEMBER_ANY_INDEX, true);
+    assert_int_equal(ask(one, MESSAGE_get_place, &wish, MESSAGE_place), ERROR_NOT_ALLOWED);
+    serving_end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,6 +596,9 @@ int main(void)
         cmocka_unit_test(places_are_given_by_keys),
         cmocka_unit_test(a_refusal_says_whom_it_is_about),
         cmocka_unit_test(what_is_no_request_ends_the_connection),
+        cmocka_unit_test(a_frame_that_breaks_the_protocol_is_answered),
+        cmocka_unit_test(whoever_asks_has_been_heard),
+        cmocka_unit_test(numbers_are_ps_0s_to_give),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
