@@ -277,6 +277,10 @@ static void lines_that_are_too_many_are_counted(void **state)
     (void)state;
     come(&scene, 0, 1);
     assert_false(job_has_actions(&scene.job));
+    job_leave(&scene.job, 0, 1, "", scene.now_s);
+    assert_true(job_has_actions(&scene.job));
+    play(&scene);
+    assert_false(job_has_actions(&scene.job));
     for (int i = 0; i < JOB_MAX_LINES + 5; i++) {
         struct verdict verdict;
         job_begin_restore(&scene.job, 0, (uint32_t)i + 1, "again", scene.now_s, &verdict);

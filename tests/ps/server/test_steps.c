@@ -213,6 +213,9 @@ static void what_comes_too_late_is_stale(void **state)
     expect(second, PUSH_STALE);
     assert_int_equal(second->client.message.pushed.staleness, 2);
     assert_int_equal(second->client.message.pushed.global_step, 3);
+    assert_int_equal(serving.server.job.workers[0].staleness, 0);
+    assert_int_equal(serving.server.job.workers[1].staleness, 3); /* since the step that it was computed at */
+    assert_int_equal(serving.server.job.workers[1].stale, 1);
     assert_true(parameter() == -3);
     serving_end();
 }
