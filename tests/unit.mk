@@ -112,7 +112,7 @@ build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_requests: link_with += $(serving_link) $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
-build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed \
+build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed build/san/tests/ps/server/test_validations \
 build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: link_with += $(serving_link) $(locks_link)
 build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
