@@ -169,6 +169,32 @@ static void what_it_can_not_run(void **state)
     assert_string_equal(told(), "");
 }
 
+/* Whole variables by their names, and rows of others; or nothing. */
+static void what_it_holds_is_announced(void **state)
+{
+    static const struct {
+        const char *placement, *layers, *holds;
+    } cases[] = {{"round_robin", "3,4,2", "ps 1 holds layer0/biases, layer1/biases: "},
+                 {"ranges", "3,4,2", "ps 1 holds layer1/weights, layer1/biases: "},
+                 {"ranges", "9,4", "ps 1 holds layer0/weights rows 5 to 8 of 9, layer0/biases: "}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct config_setting more[] = {
+            {"placement", cases[i].placement}, {"layers", cases[i].layers}, {NULL, NULL}};
+        listen_in();
+        ps.first = "127.0.0.1:9";
+        load_with(more);
+        launch();
+        atomic_store(&asked_to_leave, SIGTERM);
+        const char *log = end(signals_exit_status(SIGTERM));
+        ps.first = NULL;
+        assert_non_null(strstr(log, "ps 1 of 2 listens on port "));
+        if (!strstr(log, cases[i].holds)) {
+            fail_msg("\"%s\" is not in:\n%s", cases[i].holds, log);
+        }
+    }
+}
+
 /* Each connection has its thread, and buffers that messages fill as far as they are long. */
 static void memory_by_connections(void **state)
 {
@@ -193,10 +219,15 @@ static void memory_by_connections(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_let_in),         cmocka_unit_test(links_that_died_make_room),
-        cmocka_unit_test(operators_are_bounded), cmocka_unit_test(one_process_each),
-        cmocka_unit_test(a_job_that_is_over),    cmocka_unit_test(it_leaves_after_the_chief),
-        cmocka_unit_test(what_it_can_not_run),   cmocka_unit_test(memory_by_connections),
+        cmocka_unit_test(who_is_let_in),
+        cmocka_unit_test(links_that_died_make_room),
+        cmocka_unit_test(operators_are_bounded),
+        cmocka_unit_test(one_process_each),
+        cmocka_unit_test(a_job_that_is_over),
+        cmocka_unit_test(it_leaves_after_the_chief),
+        cmocka_unit_test(what_it_can_not_run),
+        cmocka_unit_test(memory_by_connections),
+        cmocka_unit_test(what_it_holds_is_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
