@@ -442,6 +442,22 @@ static void nobody_stays_in_the_former_program(void **state)
     assert_int_equal(current(), 2);
 }
 
+/* Whoever is on the way back needs nothing of the target. */
+static void going_back_waits_for_no_program(void **state)
+{
+    (void)state;
+    bring_program();
+    struct participant_order order = order_with_program();
+    act(&order, ORDER_STAGE);
+    act(&order, ORDER_STAGE);
+    says(PHASE_NONE, 1, "");
+    act(&order, ORDER_RESTART); /* it can't go where it has no program for */
+    assert_int_equal(host.left, 0);
+    act(&order, ORDER_RETURN);
+    says(PHASE_BACK, 1, "");
+    assert_int_equal(host.left, 0);
+}
+
 static int quiet(void **state)
 {
     log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1)); /* nothing */
@@ -476,6 +492,7 @@ int main(void)
         TEST(programs_that_this_machine_can_not_run_are_refused),
         TEST(a_config_alone_stays_in_the_program_that_runs),
         TEST(nobody_stays_in_the_former_program),
+        TEST(going_back_waits_for_no_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

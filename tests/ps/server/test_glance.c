@@ -249,6 +249,25 @@ static void a_held_pull_is_kept_alive(void **state)
     assert_int_not_equal(job_worker_state(&serving.server.job, 1), STATE_WAITING);
 }
 
+/* From the first step on; but who wants the values as they are now waits for nothing, and gets them by a thread. */
+static void the_first_step_is_waited_for_too(void **state)
+{
+    (void)state;
+    hold_pull(0);
+    assert_false(has_answer());
+    serving.now_s = worker->session.held.deadline_s;
+    assert_int_equal(look(), GLANCE_RESTS);
+    hears(MESSAGE_values, 1);
+    struct error error;
+    float values[4];
+    assert_true(channel_read_bulk(&worker->client, values, sizeof values, INFINITY, &error));
+    const struct message_pull now = pull_after(-1);
+    put(MESSAGE_pull, &now);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_values, 2);
+}
+
 static void whose_step_has_come_is_roused(void **state)
 {
     struct server *server = &serving.server;
@@ -419,6 +438,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(half_a_frame_is_left_to_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(a_small_pull_is_held, enter, leave),
         cmocka_unit_test_setup_teardown(a_held_pull_is_kept_alive, enter, leave),
+        cmocka_unit_test_setup_teardown(the_first_step_is_waited_for_too, enter, leave),
         cmocka_unit_test_setup_teardown(whose_step_has_come_is_roused, enter, leave),
         cmocka_unit_test_setup_teardown(who_is_gone_is_held_no_longer, enter, leave),
         cmocka_unit_test_setup_teardown(those_that_are_held_go_one_by_one, enter, leave),
