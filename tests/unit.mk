@@ -98,18 +98,27 @@ requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request
 	http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)
 
+build/san/tests/ps/test_fleet_watch build/san/tests/ps/test_shard: link_with += $(locks_link)
+
+# A member of a rollout by a clock that its test turns.
+build/san/tests/ps/rollout/test_agent: \
+	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
+
 # A ps as a whole, which leaves when its test says.
-build/san/tests/ps/test_server: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
+build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san/tests/ps/server/test_learn: \
+	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
-build/san/tests/ps/server/test_requests: link_with += $(serving_link) \
+build/san/tests/ps/server/test_requests: link_with += $(serving_link) $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
-build/san/tests/ps/server/test_glance: link_with += $(serving_link)
+build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed build/san/tests/ps/server/test_validations \
+build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: link_with += $(serving_link) $(locks_link)
+build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
 build/san/tests/ps/server/test_coordinator: \
-	link_with += $(serving_link) -Wl,--wrap=restart_within
+	link_with += $(serving_link) $(locks_link) -Wl,--wrap=restart_within
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)

@@ -375,7 +375,7 @@ void agent_show(struct agent *agent, struct board_rollout *shown)
     if (is_under_way) {
         snprintf(shown->text, sizeof shown->text, "version %llu: %s", (unsigned long long)agent->target, phase);
     }
-    if (board_begin_diff(shown, agent->diff_count)) {
+    if (board_begin_diff(shown, agent->diff_count) && agent->diff_count > 0) {
         shown->diff_count = agent->diff_count;
         memcpy(shown->diff, agent->diff, (size_t)agent->diff_count * sizeof *agent->diff);
     }

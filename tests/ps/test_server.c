@@ -1,152 +1,5 @@
 /* A ps as a whole, over plain TCP: whom it lets in, with how many connections each, and when and how it leaves. */
-#include "ps/server.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <math.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-
-#include "base/clock.h"
-#include "base/process/signals.h"
-#include "net/channel.h"
-#include "net/handshake.h"
-#include "net/socket.h"
-#include "ps/job/job.h"
-#include "ps/store/store.h"
-#include "tests/worker/remote/story.h"
-
-/* --- A ps of the test's own, on a thread --- */
-
-static atomic_int asked_to_leave; /* by this signal */
-
-int __wrap_signals_pending(void);
-int __wrap_signals_pending(void)
-{
-    return atomic_load(&asked_to_leave);
-}
-
-void __wrap_notify_ready(const char *state);
-void __wrap_notify_ready(const char *state)
-{
-    tell("ready: %s\n", state);
-}
-
-void __wrap_notify_stopping(void);
-void __wrap_notify_stopping(void)
-{
-    tell("stopping\n");
-}
-
-static struct {
-    struct config config;
-    struct address address;
-    pthread_t thread;
-    int status;
-} ps;
-
-enum { MOST = SERVER_OPERATORS + 1 };
-
-static struct channel clients[MOST];
-
-static void *run(void *unused)
-{
-    ps.status = server_run(&ps.config);
-    tell("left\n");
-    return unused;
-}
-
-/* extra: one more setting, or of no name. */
-static void load(struct config_setting extra)
-{
-    static char hosts[64];
-    struct error error;
-    int fd;
-    if (!socket_listen(&fd, "127.0.0.1", 0, &error)) {
-        fail_msg("%s", error.text);
-    }
-    snprintf(hosts, sizeof hosts, "127.0.0.1:%d", socket_port(fd));
-    close(fd);
-    assert_true(address_parse(hosts, &ps.address, &error));
-    const struct config_setting settings[] = {
-        {"ps_hosts", hosts}, {"worker_hosts", "b:1,c:1"}, {"bind", "127.0.0.1"}, {"job_name", "ps"},
-        {"task_index", "0"}, {"layers", "3,4,2"},         {"insecure", "true"},  extra};
-    const int count = (int)(sizeof settings / sizeof *settings) - !extra.flag;
-    if (!config_load(&ps.config, NULL, settings, count, &error)) {
-        fail_msg("%s", error.text);
-    }
-}
-
-static void begin(struct config_setting extra)
-{
-    atomic_store(&asked_to_leave, 0);
-    told();
-    listen_in();
-    load(extra);
-    assert_int_equal(pthread_create(&ps.thread, NULL, run, NULL), 0);
-    assert_true(await_told("ready: "));
-}
-
-/* What it logged. */
-static const char *end(int status)
-{
-    assert_true(await_told("left\n"));
-    pthread_join(ps.thread, NULL);
-    for (int i = 0; i < MOST; i++) {
-        channel_close(&clients[i]);
-    }
-    config_free(&ps.config);
-    assert_int_equal(ps.status, status);
-    return heard();
-}
-
-/* --- Those who come --- */
-
-static const struct config_setting nothing = {NULL, NULL};
-
-static double soon(void)
-{
-    return clock_monotonic_s() + 10;
-}
-
-/* The refusal; 0: welcome. digest NULL: of the job. */
-static uint16_t come(int client, enum member_role role, int index, uint64_t incarnation, const char *digest,
-                     struct error *error)
-{
-    struct identity identity;
-    struct connection *connection;
-    struct peer peer;
-    uint16_t reason = 0;
-    if (!identity_create(&identity, &ps.config, (struct member){role, index}, error) ||
-        !connection_connect(&connection, &ps.address, NULL, NULL, NULL, soon(), error)) {
-        fail_msg("%s", error->text);
-    }
-    channel_close(&clients[client]);
-    channel_open(&clients[client], connection);
-    struct hello_identity hello = identity.hello;
-    hello.incarnation = incarnation;
-    hello.digest = digest ? digest : hello.digest;
-    hello.job = digest ? "" : hello.job;
-    const bool welcome =
-        handshake_connect(&clients[client], &hello, &(struct member){MEMBER_PS, 0}, &peer, soon(), &reason, error);
-    assert_true(welcome || reason != 0);
-    identity_destroy(&identity);
-    return reason;
-}
-
-static void welcome(int client, enum member_role role, int index, uint64_t incarnation, const char *digest)
-{
-    struct error error;
-    if (come(client, role, index, incarnation, digest, &error) != 0) {
-        fail_msg("%s", error.text);
-    }
-}
+#include "tests/ps/running.h"
 
 static void refused(uint16_t reason, const char *why, enum member_role role, int index, const char *digest)
 {
@@ -155,60 +8,6 @@ static void refused(uint16_t reason, const char *why, enum member_role role, int
     if (!strstr(error.text, why)) {
         fail_msg("\"%s\" does not say \"%s\"", error.text, why);
     }
-}
-
-static bool lives(int client)
-{
-    struct error error;
-    const struct message_ping ping = {.nonce = 5};
-    return channel_call(&clients[client], MESSAGE_ping, &ping, MESSAGE_pong, soon(), NULL, &error);
-}
-
-/* It says goodbye, and then the connection ends. */
-static void goodbye(int client, const char *why)
-{
-    struct error error;
-    if (!channel_receive(&clients[client], soon(), &error)) {
-        fail_msg("%s", error.text);
-    }
-    assert_int_equal(clients[client].frame.type, MESSAGE_leave);
-    assert_string_equal(clients[client].message.leave.message, why);
-    assert_false(channel_receive(&clients[client], soon(), &error));
-}
-
-/* --- The chief's part --- */
-
-static void ask_done(int client, enum message_type type, const void *message)
-{
-    struct error error;
-    if (!channel_call(&clients[client], type, message, MESSAGE_done, soon(), NULL, &error)) {
-        fail_msg("%s", error.text);
-    }
-}
-
-/* Worker 0 gives it a model of zeros. */
-static void restore(int client)
-{
-    static const float zeros[4096];
-    struct model model;
-    struct error error;
-    uint8_t bytes[RANGE_BYTES];
-    model_layout(&model, &ps.config.model);
-    assert_true(model.float_count <= sizeof zeros / sizeof *zeros);
-    clients[client].generation = 1;
-    ask_done(client, MESSAGE_begin_restore, &(struct message_begin_restore){.source = "test"});
-    range_put(bytes, 0, (struct range){0, (uint32_t)model.float_count});
-    const struct message_write write = {.vector = STORE_PARAMETERS, .ranges = {bytes, 1}};
-    struct iovec bulk = {(void *)(uintptr_t)zeros, model.float_count * sizeof *zeros};
-    const struct outgoing frame = {.type = MESSAGE_write,
-                                   .request = ++clients[client].next_request,
-                                   .message = &write,
-                                   .bulk = &bulk,
-                                   .bulk_parts = 1};
-    assert_true(channel_send_frame(&clients[client], &frame, soon(), &error));
-    assert_true(channel_receive(&clients[client], soon(), &error));
-    assert_int_equal(clients[client].frame.type, MESSAGE_done);
-    ask_done(client, MESSAGE_end_restore, &(struct message_end_restore){.global_step = 0});
 }
 
 static void end_job(int client, enum job_state state)
@@ -370,6 +169,32 @@ static void what_it_can_not_run(void **state)
     assert_string_equal(told(), "");
 }
 
+/* Whole variables by their names, and rows of others; or nothing. */
+static void what_it_holds_is_announced(void **state)
+{
+    static const struct {
+        const char *placement, *layers, *holds;
+    } cases[] = {{"round_robin", "3,4,2", "ps 1 holds layer0/biases, layer1/biases: "},
+                 {"ranges", "3,4,2", "ps 1 holds layer1/weights, layer1/biases: "},
+                 {"ranges", "9,4", "ps 1 holds layer0/weights rows 5 to 8 of 9, layer0/biases: "}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct config_setting more[] = {
+            {"placement", cases[i].placement}, {"layers", cases[i].layers}, {NULL, NULL}};
+        listen_in();
+        ps.first = "127.0.0.1:9";
+        load_with(more);
+        launch();
+        atomic_store(&asked_to_leave, SIGTERM);
+        const char *log = end(signals_exit_status(SIGTERM));
+        ps.first = NULL;
+        assert_non_null(strstr(log, "ps 1 of 2 listens on port "));
+        if (!strstr(log, cases[i].holds)) {
+            fail_msg("\"%s\" is not in:\n%s", cases[i].holds, log);
+        }
+    }
+}
+
 /* Each connection has its thread, and buffers that messages fill as far as they are long. */
 static void memory_by_connections(void **state)
 {
@@ -394,10 +219,15 @@ static void memory_by_connections(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_let_in),         cmocka_unit_test(links_that_died_make_room),
-        cmocka_unit_test(operators_are_bounded), cmocka_unit_test(one_process_each),
-        cmocka_unit_test(a_job_that_is_over),    cmocka_unit_test(it_leaves_after_the_chief),
-        cmocka_unit_test(what_it_can_not_run),   cmocka_unit_test(memory_by_connections),
+        cmocka_unit_test(who_is_let_in),
+        cmocka_unit_test(links_that_died_make_room),
+        cmocka_unit_test(operators_are_bounded),
+        cmocka_unit_test(one_process_each),
+        cmocka_unit_test(a_job_that_is_over),
+        cmocka_unit_test(it_leaves_after_the_chief),
+        cmocka_unit_test(what_it_can_not_run),
+        cmocka_unit_test(memory_by_connections),
+        cmocka_unit_test(what_it_holds_is_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

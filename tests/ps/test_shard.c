@@ -21,6 +21,7 @@
 #include "ps/store/outer.h"
 #include "ps/store/robust.h"
 #include "ps/shard/internal.h"
+#include "tests/locks.h"
 #include "tests/random.h"
 
 enum { MAX_PS = 4, WORKERS = 3, GENERATION = 7 };

@@ -297,6 +297,99 @@ static void machines_keep_what_is_their_own(void **state)
     assert_false(manifest_spares_machines(&(struct manifest){.target = torn}, &error));
 }
 
+/* As large as the header says, and no larger. */
+static void sizes_are_bounded(void **state)
+{
+    static char text[MANIFEST_MAX_CONFIG + 1];
+    uint8_t *bytes;
+    size_t size;
+    struct manifest got;
+    struct error error;
+    (void)state;
+    memset(text, ' ', sizeof text);
+    struct manifest manifest = {.target = {.version = 5, .text = text, .text_size = MANIFEST_MAX_CONFIG},
+                                .fallback = {.version = 4, .text = text, .text_size = MANIFEST_MAX_CONFIG}};
+    memset(manifest.fleet, 'f', MANIFEST_MAX_NAME);
+    memset(manifest.author, 'a', MANIFEST_MAX_NAME);
+    manifest.target.local = manifest.fallback.local = text;
+    manifest.target.local_size = manifest.fallback.local_size = MANIFEST_MAX_LOCAL;
+    assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
+    assert_true(size <= MANIFEST_MAX_BYTES);
+    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_string_equal(got.fleet, manifest.fleet);
+    assert_string_equal(got.author, manifest.author);
+    assert_int_equal(got.target.text_size, MANIFEST_MAX_CONFIG);
+    assert_int_equal(got.fallback.local_size, MANIFEST_MAX_LOCAL);
+    free(bytes);
+    struct manifest_config *const configs[] = {&manifest.target, &manifest.fallback};
+    for (int i = 0; i < 2; i++) {
+        configs[i]->text_size++;
+        assert_false(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
+        assert_non_null(strstr(error.text, "the job's config is larger than 65536 bytes"));
+        configs[i]->text_size--;
+        configs[i]->local_size++;
+        assert_false(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
+        assert_non_null(strstr(error.text, "the keys of single machines take more than 16384 bytes"));
+        configs[i]->local_size--;
+    }
+}
+
+/* Signed or not. */
+static void more_than_a_manifest_is_none(void **state)
+{
+    uint8_t *bytes;
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    (void)state;
+    make("north", 4, 5, &bytes, &size);
+    bytes[size - MANIFEST_SIGNATURE] = 0;
+    crypto_sign_detached(bytes + size + 1 - MANIFEST_SIGNATURE, NULL, bytes, size + 1 - MANIFEST_SIGNATURE, secret_key);
+    assert_false(manifest_decode(&manifest, bytes, size + 1, public_key, &error));
+    assert_memory_equal(error.text, "the manifest ", 13);
+    free(bytes);
+    assert_false(manifest_abort_decode(&(struct manifest_abort){.target = 0}, NULL, 0, public_key, &error));
+    assert_non_null(strstr(error.text, "the abort is not signed: give it up with a program that signs"));
+}
+
+static void kind_is(const struct manifest *manifest, const char *before, const char *after, int wanted)
+{
+    struct config from, to;
+    struct error error;
+    enum rollout_kind kind = ROLLOUT_JOB;
+    assert_true(config_parse(&from, "before", (const uint8_t *)before, strlen(before), NULL, 0, &error));
+    assert_true(config_parse(&to, "after", (const uint8_t *)after, strlen(after), NULL, 0, &error));
+    const bool can = manifest_kind(manifest, &from, &to, &kind, &error);
+    assert_int_equal(can ? (int)kind : -1, wanted);
+    if (!can) {
+        assert_non_null(strstr(error.text, "roll out the program first, and then the config"));
+    }
+    config_free(&from);
+    config_free(&to);
+}
+
+static void what_differs_makes_the_kind(void **state)
+{
+    static const char slow[] = "{\"train\":{\"learning_rate\":0.5}}", fast[] = "{\"train\":{\"learning_rate\":0.25}}";
+    struct manifest manifest = {.target = {.local = "ab", .local_size = 2},
+                                .fallback = {.local = "ab", .local_size = 2}};
+    (void)state;
+    kind_is(&manifest, slow, fast, ROLLOUT_LIVE);
+    kind_is(&manifest, slow, slow, ROLLOUT_LIVE);
+    manifest.target.local = "ac";
+    kind_is(&manifest, slow, slow, ROLLOUT_LOCAL);
+    kind_is(&manifest, slow, fast, ROLLOUT_JOB);
+    manifest.target.local_size = 1;
+    kind_is(&manifest, slow, slow, ROLLOUT_LOCAL);
+    manifest.target.local = "ab";
+    manifest.target.local_size = 2;
+    manifest.programs.count = 1;
+    kind_is(&manifest, slow, fast, ROLLOUT_LIVE); /* the same program */
+    strcpy(manifest.programs.items[0].digest, "b");
+    kind_is(&manifest, slow, slow, ROLLOUT_LOCAL);
+    kind_is(&manifest, slow, fast, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +401,9 @@ int main(void)
         cmocka_unit_test(programs_come_back_as_they_went),
         cmocka_unit_test(programs_that_make_no_sense_are_refused),
         cmocka_unit_test(versions_only_go_up),
+        cmocka_unit_test(sizes_are_bounded),
+        cmocka_unit_test(more_than_a_manifest_is_none),
+        cmocka_unit_test(what_differs_makes_the_kind),
     };
     return cmocka_run_group_tests(tests, make_keys, NULL);
 }

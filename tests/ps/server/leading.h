@@ -14,6 +14,7 @@
 #include <sodium.h>
 
 #define SERVING_ROLLOUTS
+#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
 
 #include "base/checked.h"
@@ -38,18 +39,20 @@ static struct {
     const char *drift, *known;
     struct board_rollout shown;
 } agent;
+static int agents; /* that there are */
 
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
 {
     (void)error;
     agent.options = *options;
+    agents++;
     *out = (struct agent *)(void *)&agent;
     return true;
 }
 
 void agent_destroy(struct agent *ours)
 {
-    (void)ours;
+    agents -= ours != NULL;
 }
 
 void agent_version(struct agent *ours, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
@@ -252,6 +255,7 @@ static inline void end(void)
 {
     rollout_coordinator_destroy(coordinator);
     coordinator = NULL;
+    assert_int_equal(agents, 0);
     free(serving.server.identity.job);
     serving_end();
     config_free(&serving.config);

@@ -178,7 +178,8 @@ bool listener_peer_hung_up(const struct listener_session *session)
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out)
 {
     (void)listener;
-    *in = *out = 0;
+    *in = 1100;
+    *out = 1200;
 }
 
 /* --- Rollouts: where a test of theirs does not bring the program's (SERVING_ROLLOUTS) --- */
@@ -203,7 +204,7 @@ void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64
 {
     (void)coordinator;
     *version = 1;
-    digest[0] = '\0';
+    strcpy(digest, "d16e57");
 }
 
 static inline bool serving_rollout(struct session *session, struct error *error)

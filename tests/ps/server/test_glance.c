@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
 
 static struct serving_session *worker;
@@ -215,6 +216,145 @@ static void a_small_pull_is_held(void **state)
     assert_false(has_answer());
 }
 
+static void hold_pull(int64_t step)
+{
+    const struct message_pull pull = pull_after(step);
+    train(step);
+    put(MESSAGE_pull, &pull);
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_true(worker->session.held.holds);
+}
+
+/* Before either side takes the other for dead; and it counts as alive, since it is kept waiting. */
+static void a_held_pull_is_kept_alive(void **state)
+{
+    struct error error;
+    (void)state;
+    hold_pull(3);
+    const double quarter_s = identity_idle_timeout_s(&serving.server.identity) / 4, began_s = serving.now_s;
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_true(worker->session.base.rouse_s == began_s + quarter_s);
+    assert_int_equal(job_worker_state(&serving.server.job, 1), STATE_WAITING);
+    assert_false(has_answer());
+    serving.now_s = began_s + quarter_s;
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_true(channel_receive(&worker->client, INFINITY, &error));
+    assert_int_equal(worker->client.frame.type, MESSAGE_ping);
+    assert_int_equal(worker->client.message.ping.nonce, worker->session.incarnation);
+    assert_true(worker->session.base.rouse_s == began_s + 5); /* by then it has waited for long enough */
+    assert_false(has_answer());
+    serving.now_s = began_s + 5;
+    assert_int_equal(look(), GLANCE_RESTS);
+    hears(MESSAGE_values, 1);
+    assert_int_not_equal(job_worker_state(&serving.server.job, 1), STATE_WAITING);
+}
+
+/* From the first step on; but who wants the values as they are now waits for nothing, and gets them by a thread. */
+static void the_first_step_is_waited_for_too(void **state)
+{
+    (void)state;
+    hold_pull(0);
+    assert_false(has_answer());
+    serving.now_s = worker->session.held.deadline_s;
+    assert_int_equal(look(), GLANCE_RESTS);
+    hears(MESSAGE_values, 1);
+    struct error error;
+    float values[4];
+    assert_true(channel_read_bulk(&worker->client, values, sizeof values, INFINITY, &error));
+    const struct message_pull now = pull_after(-1);
+    put(MESSAGE_pull, &now);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_values, 2);
+}
+
+static void whose_step_has_come_is_roused(void **state)
+{
+    struct server *server = &serving.server;
+    (void)state;
+    hold_pull(3);
+    assert_int_equal(look(), GLANCE_RESTS);
+    server_lock(server);
+    server_unlock(server); /* nothing has happened */
+    assert_false(worker->session.base.roused);
+    server_lock(server);
+    server->job.global_step = 4;
+    server_unlock(server);
+    assert_true(worker->session.base.roused);
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_false(worker->session.held.holds);
+    assert_null(server->held);
+    hears(MESSAGE_values, 1);
+}
+
+static void the_ps_leaves(void)
+{
+    serving.server.leaving = true;
+}
+
+static void it_hangs_up(void)
+{
+    channel_close(&worker->client);
+}
+
+static void a_newer_process_comes(void)
+{
+    serving.server.job.workers[1].incarnation++;
+}
+
+/* Whether the listener's thread finds it, or another. */
+static void who_is_gone_is_held_no_longer(void **state)
+{
+    static void (*const ends[])(void) = {the_ps_leaves, it_hangs_up, a_newer_process_comes};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        hold_pull(3);
+        ends[i / 2]();
+        if (i % 2 == 0 && i > 0) {
+            assert_int_equal(look(), GLANCE_ENDS);
+        } else {
+            assert_false(serve_by_a_thread());
+        }
+        assert_false(worker->session.held.holds);
+        assert_null(serving.server.held);
+        serving_end();
+        enter(NULL);
+    }
+}
+
+/* One of several that are held goes, wherever it stands. */
+static void those_that_are_held_go_one_by_one(void **state)
+{
+    struct serving_session *others[3] = {worker};
+    struct server *server = &serving.server;
+    (void)state;
+    train(3);
+    for (int i = 1; i < 3; i++) {
+        const struct member who = {MEMBER_WORKER, i + 1};
+        others[i] = worker = &serving.sessions[i + 1];
+        assert_int_equal(serving_admit(worker, &who, 101 + (uint64_t)i, false), 0);
+        worker->session.may_rest = true;
+        rest(worker);
+    }
+    for (int i = 0; i < 3; i++) {
+        worker = others[i];
+        hold_pull(3);
+    }
+    static const int order[] = {1, 0, 2}; /* the middle, the end, what is left */
+    for (int i = 0; i < 3; i++) {
+        server_lock(server);
+        server_release_held(&others[order[i]]->session);
+        server_release_held(&others[order[i]]->session); /* which is no longer held */
+        int count = 0;
+        for (struct session *held = server->held; held; held = held->held.next) {
+            assert_true(held->held.holds);
+            count++;
+        }
+        server_unlock(server);
+        assert_int_equal(count, 2 - i);
+    }
+}
+
 /* Nothing is lost of a pull that has to wait for a model: the thread that waits for it has the frame. */
 static void a_pull_of_no_model_is_left_to_a_thread(void **state)
 {
@@ -297,6 +437,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(others_are_left_to_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(half_a_frame_is_left_to_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(a_small_pull_is_held, enter, leave),
+        cmocka_unit_test_setup_teardown(a_held_pull_is_kept_alive, enter, leave),
+        cmocka_unit_test_setup_teardown(the_first_step_is_waited_for_too, enter, leave),
+        cmocka_unit_test_setup_teardown(whose_step_has_come_is_roused, enter, leave),
+        cmocka_unit_test_setup_teardown(who_is_gone_is_held_no_longer, enter, leave),
+        cmocka_unit_test_setup_teardown(those_that_are_held_go_one_by_one, enter, leave),
         cmocka_unit_test_setup_teardown(a_pull_of_no_model_is_left_to_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(a_large_pull_is_left_to_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(who_reads_nothing_takes_a_thread, enter, leave),

@@ -374,10 +374,35 @@ static void what_operators_are_told(void **state)
     end();
 }
 
+/* As it said last. */
+static void each_member_has_its_line(void **state)
+{
+    static const char *const phases[] = {"", ", staged", ", switched", ", went back", ", restored", ", refused it"};
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    assert_string_equal(status()->members, "ps 0: not heard of\nps 1: not heard of\nworker 0: not heard of\n"
+                                           "worker 1: not heard of\nworker 2: not heard of\n");
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    for (int i = 0; i < (int)(sizeof phases / sizeof *phases); i++) {
+        char line[80];
+        fakes[1].phase = (enum rollout_phase)i;
+        fakes[1].target = 2;
+        report(1);
+        serving.now_s += 0.25;
+        snprintf(line, sizeof line, "worker 1: version 1%s, 0.2 s ago\n", phases[i]);
+        assert_true(is_told(status()->members, line));
+    }
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_live_rollout, enter, leave),
+        cmocka_unit_test_setup_teardown(each_member_has_its_line, enter, leave),
         cmocka_unit_test_setup_teardown(all_go_back_from_a_loss_that_is_not_finite, enter, leave),
         cmocka_unit_test_setup_teardown(an_operator_takes_it_back, enter, leave),
         cmocka_unit_test_setup_teardown(members_that_say_nothing_go_back, enter, leave),

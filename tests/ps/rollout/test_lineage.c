@@ -1,0 +1,299 @@
+/* Where the version of this process comes from, by the manifests that are kept beside its config. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sodium.h>
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "ps/rollout/history.h"
+#include "ps/rollout/manifest.h"
+
+static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+static char folder[64], path[96];
+static struct config config;
+static char *own_path; /* as it was parsed */
+static struct error error;
+
+/* Of a job: its rate tells one from another. */
+static void parse(struct config *parsed, uint64_t version, double rate, const char *worker)
+{
+    char text[400];
+    snprintf(text, sizeof text,
+             "{\"fleet\":{\"name\":\"north\",\"version\":%llu},\"train\":{\"learning_rate\":%g},"
+             "\"cluster\":{\"ps_hosts\":[\"127.0.0.1:1\"],\"worker_hosts\":[\"127.0.0.1:2\"%s]}}",
+             (unsigned long long)version, rate, worker);
+    if (!config_parse(parsed, "test", (uint8_t *)text, strlen(text), NULL, 0, &error)) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static const char *digest_of(uint64_t version)
+{
+    static char digest[CONFIG_DIGEST_HEX + 1];
+    struct config parsed;
+    parse(&parsed, version, 1.0 / (double)version, "");
+    assert_true(config_digest(&parsed, digest, &error));
+    config_free(&parsed);
+    return digest;
+}
+
+static int enter(void **state)
+{
+    char command[128];
+    (void)state;
+    strcpy(folder, "/tmp/lineage-XXXXXX");
+    if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || !mkdtemp(folder)) {
+        return 1;
+    }
+    log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1)); /* nothing */
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    snprintf(command, sizeof command, "mkdir %s.d", path);
+    parse(&config, 1, 1, "");
+    own_path = config.path;
+    config.path = path;
+    return system(command);
+}
+
+static int leave(void **state)
+{
+    char command[128];
+    (void)state;
+    config.path = own_path;
+    config_free(&config);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+/* As the machine keeps it: of a version, and as the last. local: keys of machines that come with the target. */
+static void keep_of(uint64_t from, uint64_t to, bool may_lose, const char *worker, const char *local)
+{
+    struct config before, after;
+    uint8_t *bytes;
+    size_t size;
+    char kept[VERSIONS_PATH], last[VERSIONS_PATH];
+    parse(&before, from, 1.0 / (double)from, "");
+    parse(&after, to, 1.0 / (double)to, worker);
+    char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
+    struct manifest manifest = {.fleet = "north",
+                                .may_lose = may_lose,
+                                .target = {.version = to,
+                                           .text = after_text,
+                                           .text_size = strlen(after_text),
+                                           .local = local,
+                                           .local_size = strlen(local)},
+                                .fallback = {.version = from, .text = before_text, .text_size = strlen(before_text)}};
+    assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
+    assert_true(lineage_path(&config, to, kept, &error));
+    snprintf(last, sizeof last, "%s.d/manifest", path);
+    const struct file_part part = {bytes, size};
+    assert_true(checked_write(kept, bytes, size, &error) && file_write_atomic(last, &part, 1, &error));
+    free(bytes);
+    free(before_text);
+    free(after_text);
+    config_free(&before);
+    config_free(&after);
+}
+
+static void keep(uint64_t from, uint64_t to, bool may_lose)
+{
+    keep_of(from, to, may_lose, "", "");
+}
+
+static void is_in(uint64_t version)
+{
+    config.fleet.version = (int64_t)version;
+}
+
+static void without_a_rollout_there_is_none(void **state)
+{
+    struct lineage lineage;
+    uint8_t *bytes;
+    size_t size;
+    bool may_lose = true;
+    (void)state;
+    assert_false(lineage_read(&config, &lineage));
+    assert_false(lineage_of(&config, 1, &lineage));
+    assert_false(lineage_is_fresh(&config));
+    assert_false(lineage_adopts(&config, digest_of(1), &may_lose));
+    assert_false(may_lose);
+    for (uint64_t version = 0; version < 2; version++) {
+        assert_true(lineage_load(&config, version, &bytes, &size, &error));
+        assert_null(bytes);
+    }
+    config.path = NULL;
+    assert_false(lineage_read(&config, &lineage));
+    assert_false(lineage_adopts(&config, digest_of(1), &may_lose));
+}
+
+static void the_last_rollout_is_known_whole(void **state)
+{
+    struct lineage lineage;
+    uint8_t *bytes;
+    size_t size;
+    (void)state;
+    for (int loses = 0; loses < 2; loses++) {
+        keep(4, 5, loses);
+        assert_true(lineage_read(&config, &lineage));
+        assert_int_equal(lineage.target, 5);
+        assert_int_equal(lineage.fallback, 4);
+        assert_int_equal(lineage.may_lose, loses);
+        assert_int_equal(lineage.kind, ROLLOUT_LIVE);
+        assert_string_equal(lineage.digests[0], digest_of(5));
+        assert_string_equal(lineage.digests[1], digest_of(4));
+    }
+    assert_true(lineage_of(&config, 5, &lineage));
+    assert_int_equal(lineage.target, 5);
+    assert_false(lineage_of(&config, 4, &lineage));
+    assert_false(lineage_of(&config, 0, &lineage));
+    for (uint64_t version = 0; version <= 5; version += 5) {
+        assert_true(lineage_load(&config, version, &bytes, &size, &error));
+        assert_true(bytes && size > 0);
+        free(bytes);
+    }
+    keep_of(4, 5, false, "", "{\"train\":{\"num_threads\":2}}");
+    assert_true(lineage_read(&config, &lineage));
+    assert_int_equal(lineage.kind, ROLLOUT_JOB); /* keys of the job differ, too */
+    keep_of(4, 5, false, ",\"127.0.0.1:3\"", "");
+    assert_true(lineage_read(&config, &lineage));
+    assert_int_equal(lineage.kind, ROLLOUT_JOB);
+}
+
+/* In one of its two versions it may not be settled yet. */
+static void a_rollout_is_fresh_to_who_is_in_it(void **state)
+{
+    (void)state;
+    keep(4, 5, false);
+    for (uint64_t version = 3; version <= 6; version++) {
+        is_in(version);
+        assert_int_equal(lineage_is_fresh(&config), version == 4 || version == 5);
+    }
+}
+
+static void checkpoints_of_earlier_versions_are_adopted(void **state)
+{
+    bool may_lose;
+    (void)state;
+    keep(1, 2, false);
+    keep(2, 4, true);
+    keep(4, 5, false);
+    is_in(5);
+    assert_true(lineage_adopts(&config, digest_of(4), &may_lose));
+    assert_false(may_lose);
+    assert_true(lineage_adopts(&config, digest_of(2), &may_lose));
+    assert_true(may_lose); /* the operator said so once on the way */
+    assert_true(lineage_adopts(&config, digest_of(1), &may_lose));
+    assert_true(may_lose);
+    assert_false(lineage_adopts(&config, digest_of(3), &may_lose)); /* which nobody came through */
+    is_in(3);
+    assert_false(lineage_adopts(&config, digest_of(1), &may_lose));
+    is_in(2);
+    assert_true(lineage_adopts(&config, digest_of(1), &may_lose));
+    assert_false(may_lose);
+    assert_false(lineage_adopts(&config, digest_of(4), &may_lose)); /* not that way, unless it was the last */
+}
+
+/* It went back from there. */
+static void checkpoints_of_the_target_are_adopted_by_the_fallback(void **state)
+{
+    bool may_lose;
+    (void)state;
+    for (int loses = 0; loses < 2; loses++) {
+        keep(4, 5, loses);
+        is_in(4);
+        assert_true(lineage_adopts(&config, digest_of(5), &may_lose));
+        assert_int_equal(may_lose, loses);
+        assert_false(lineage_adopts(&config, digest_of(6), &may_lose));
+        is_in(6);
+        assert_false(lineage_adopts(&config, digest_of(5), &may_lose));
+    }
+}
+
+static void what_the_disk_changed_is_named(void **state)
+{
+    static const char name[] = "is damaged";
+    struct lineage lineage;
+    uint8_t *bytes;
+    size_t size;
+    char kept[VERSIONS_PATH], last[VERSIONS_PATH];
+    (void)state;
+    keep(4, 5, false);
+    assert_true(lineage_path(&config, 5, kept, &error));
+    snprintf(last, sizeof last, "%s.d/manifest", path);
+    assert_true(file_read(last, MANIFEST_MAX_BYTES, &bytes, &size, &error));
+    bytes[size - 1] ^= 1; /* of its signature: it still reads like one */
+    const struct file_part changed = {bytes, size}, torn = {bytes, size / 2};
+    assert_true(file_write_atomic(last, &changed, 1, &error));
+    uint8_t *loaded = bytes;
+    assert_false(lineage_load(&config, 0, &loaded, &size, &error));
+    assert_null(loaded);
+    assert_non_null(strstr(error.text, "differs from"));
+    assert_non_null(strstr(error.text, last));
+    assert_false(lineage_read(&config, &lineage));
+    assert_true(lineage_of(&config, 5, &lineage));
+    assert_true(file_write_atomic(last, &torn, 1, &error));
+    loaded = bytes;
+    assert_false(lineage_load(&config, 0, &loaded, &size, &error));
+    assert_null(loaded);
+    assert_non_null(strstr(error.text, name));
+    assert_true(file_write_atomic(kept, &torn, 1, &error));
+    loaded = bytes;
+    assert_false(lineage_load(&config, 5, &loaded, &size, &error));
+    assert_null(loaded);
+    assert_non_null(strstr(error.text, kept));
+    assert_false(lineage_of(&config, 5, &lineage));
+    free(bytes);
+}
+
+/* Only very early programs kept the last one alone. */
+static void the_last_one_counts_without_that_of_its_version(void **state)
+{
+    struct lineage lineage;
+    char kept[VERSIONS_PATH];
+    (void)state;
+    keep(4, 5, false);
+    assert_true(lineage_path(&config, 5, kept, &error));
+    assert_int_equal(remove(kept), 0);
+    assert_true(lineage_read(&config, &lineage));
+    assert_int_equal(lineage.target, 5);
+}
+
+static void a_path_may_be_too_long(void **state)
+{
+    static char name[VERSIONS_PATH + 1];
+    char kept[VERSIONS_PATH];
+    uint8_t *bytes;
+    size_t size;
+    (void)state;
+    memset(name, 'n', VERSIONS_PATH);
+    config.path = name;
+    assert_false(lineage_path(&config, 5, kept, &error));
+    for (uint64_t version = 0; version < 2; version++) {
+        assert_false(lineage_load(&config, version, &bytes, &size, &error));
+        assert_null(bytes);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(without_a_rollout_there_is_none),
+        TEST(the_last_rollout_is_known_whole),
+        TEST(a_rollout_is_fresh_to_who_is_in_it),
+        TEST(checkpoints_of_earlier_versions_are_adopted),
+        TEST(checkpoints_of_the_target_are_adopted_by_the_fallback),
+        TEST(what_the_disk_changed_is_named),
+        TEST(the_last_one_counts_without_that_of_its_version),
+        TEST(a_path_may_be_too_long),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

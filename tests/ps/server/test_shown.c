@@ -1,0 +1,380 @@
+/* What a ps shows to who watches it, and what it says of members that ask how all are. */
+#include "tests/ps/server/asking.h"
+
+#include "observe/observe.h"
+#include "ps/fleet_watch.h"
+
+/* --- Who watches --- */
+
+static void (*fill)(void *context, struct board *board);
+static void *filled;
+static char waits[256];
+
+void __wrap_observe_source(void (*source)(void *context, struct board *board), void *context);
+void __wrap_observe_source(void (*source)(void *context, struct board *board), void *context)
+{
+    fill = source;
+    filled = context;
+}
+
+void __wrap_observe_waiting(const char *what);
+void __wrap_observe_waiting(const char *what)
+{
+    snprintf(waits, sizeof waits, "%s", what);
+}
+
+/* What the other ps said of themselves, all ps by their numbers; 0: nothing yet. */
+static struct board_member watched[SERVING_PS];
+static int watched_count;
+static bool watch_fails;
+static int watches;
+static char watch_memory;
+
+bool __wrap_fleet_watch_create(struct fleet_watch **watch, const struct config *config, const struct identity *identity,
+                               struct error *error);
+bool __wrap_fleet_watch_create(struct fleet_watch **watch, const struct config *config, const struct identity *identity,
+                               struct error *error)
+{
+    assert_ptr_equal(config, &serving.config);
+    assert_ptr_equal(identity, &serving.server.identity);
+    if (watch_fails) {
+        return error_set(error, "as the test wants");
+    }
+    watches++;
+    *watch = (struct fleet_watch *)(void *)&watch_memory;
+    return true;
+}
+
+void __wrap_fleet_watch_destroy(struct fleet_watch *watch);
+void __wrap_fleet_watch_destroy(struct fleet_watch *watch)
+{
+    watches -= watch != NULL;
+}
+
+int __wrap_fleet_watch_members(struct fleet_watch *watch, struct board_member *members, int room);
+int __wrap_fleet_watch_members(struct fleet_watch *watch, struct board_member *members, int room)
+{
+    assert_ptr_equal(watch, &watch_memory);
+    assert_int_equal(room, SERVING_PS);
+    memcpy(members, watched, (size_t)watched_count * sizeof *members);
+    return watched_count;
+}
+
+static struct board board;
+static struct board_numbers numbers;
+
+static void look(void)
+{
+    fill(filled, &board);
+    board_copy(&board, &numbers);
+}
+
+static struct serving_session *worker;
+
+static void begin(int index, int ps_count)
+{
+    struct error error;
+    serving_config()->cluster.ps_hosts.count = ps_count;
+    serving_begin(index);
+    worker = NULL;
+    assert_true(board_create(&board, "ps", index, "", &error));
+    watched_count = 0;
+    watch_fails = false;
+    atomic_store(&observe_serves, true);
+    server_show(&serving.server);
+}
+
+static void end(void)
+{
+    server_hide(&serving.server);
+    assert_null(fill);
+    assert_null(serving.server.watch);
+    assert_int_equal(watches, 0);
+    atomic_store(&observe_serves, false);
+    board_destroy(&board);
+    serving_end();
+}
+
+static void is(int place, const char *role, int task, const char *state)
+{
+    assert_string_equal(board.members[place].role, role);
+    assert_int_equal(board.members[place].task, task);
+    assert_string_equal(board.members[place].state, state);
+}
+
+static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
+{
+    (void)state;
+    begin(0, 1);
+    look();
+    assert_int_equal(numbers.state, BOARD_WAITING);
+    assert_int_equal(numbers.global_step, 0);
+    assert_int_equal(numbers.last_step, -1);
+    assert_non_null(strstr(waits, "waiting for worker 0 (a:1) to initialise the model"));
+    come(0);
+    worker = come(1);
+    assert_int_equal(begin_restore(3), 0);
+    look();
+    assert_int_equal(numbers.state, BOARD_STARTING);
+    while (has_answer(chief)) {
+        receive(chief);
+    }
+    restore(4, 30);
+    const struct message_push good = {.sequence = 1, .base_step = 30, .loss = 0.5f};
+    send_push(worker, &good, 1);
+    assert_true(serving_serve(worker));
+    assert_int_equal(outcome(worker), PUSH_APPLIED);
+    const struct message_push bad = {.sequence = 2, .base_step = 31};
+    send_push(worker, &bad, NAN);
+    assert_true(serving_serve(worker));
+    assert_int_equal(outcome(worker), PUSH_NOT_FINITE);
+    serving.server.job.workers[2].stale = 3;
+    serving.server.job.last_step = 500;
+    look();
+    assert_int_equal(numbers.state, BOARD_TRAINING);
+    assert_int_equal(numbers.generation, 4);
+    assert_int_equal(numbers.global_step, 31);
+    assert_int_equal(numbers.last_step, 500);
+    assert_int_equal(numbers.pushed, 1);
+    assert_int_equal(numbers.not_finite, 1);
+    assert_int_equal(numbers.stale, 3);
+    assert_int_equal(numbers.config_version, 1);
+    assert_string_equal(numbers.engine, "parameter server");
+    assert_string_equal(numbers.digest, "d16e57");
+    assert_true(numbers.bytes_in == 1100 && numbers.bytes_out == 1200);
+    assert_true(board.members[0].bytes_in == 1100 && board.members[0].bytes_out == 1200);
+    assert_string_equal(board.members[0].digest, "d16e57");
+    assert_true(board.loss == 0.5);
+    assert_string_equal(waits, "");
+    assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
+    is(0, "ps", 0, "ready");
+    is(2, "worker", 1, board.members[2].state);
+    is(4, "worker", 3, "absent");
+    assert_string_equal(board.members[0].address, "a:1");
+    assert_string_equal(board.members[2].address, "b:1");
+    assert_int_equal(board.members[2].local_step, 1);
+    const struct message_end_job over = {.job_state = JOB_DONE, .message = ""};
+    assert_int_equal(ask(chief, MESSAGE_end_job, &over, MESSAGE_done), 0);
+    look();
+    assert_int_equal(numbers.state, BOARD_DONE);
+    is(0, "ps", 0, "done");
+    end();
+}
+
+static void a_loss_that_nobody_told_is_not_shown(void **state)
+{
+    (void)state;
+    begin(0, 1);
+    board.loss = 7;
+    look();
+    assert_true(board.loss == 7);
+    end();
+}
+
+static void the_other_ps_are_shown_as_they_say(void **state)
+{
+    (void)state;
+    begin(1, SERVING_PS);
+    assert_int_equal(watches, 1);
+    look();
+    is(0, "ps", 1, "starting"); /* nobody was heard of so far */
+    assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
+    for (int i = 0; i < SERVING_PS; i++) {
+        watched[i] = (struct board_member){.role = "ps", .task = i, .state = "elsewhere"};
+    }
+    watched_count = SERVING_PS;
+    look();
+    assert_int_equal(board.member_count, SERVING_PS + SERVING_WORKERS);
+    is(0, "ps", 0, "elsewhere");
+    is(1, "ps", 1, "starting"); /* itself, as it knows better */
+    is(2, "worker", 0, "absent");
+    end();
+}
+
+static void without_a_watch_the_others_are_not_shown(void **state)
+{
+    (void)state;
+    serving_config()->cluster.ps_hosts.count = SERVING_PS;
+    serving_begin(0);
+    struct error error;
+    assert_true(board_create(&board, "ps", 0, "", &error));
+    server_show(&serving.server); /* nobody looks */
+    assert_null(fill);
+    assert_int_equal(watches, 0);
+    watch_fails = true;
+    atomic_store(&observe_serves, true);
+    server_show(&serving.server);
+    look();
+    assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
+    end();
+}
+
+/* Those beyond the list while they are here. */
+static void workers_that_joined_are_shown(void **state)
+{
+    struct error error;
+    struct config *config = serving_config();
+    (void)state;
+    config->cluster.worker_hosts.count = 2;
+    config->cluster.elastic = true;
+    config->cluster.elastic_workers = 2;
+    serving_begin(0);
+    assert_true(board_create(&board, "ps", 0, "", &error));
+    atomic_store(&observe_serves, true);
+    server_show(&serving.server);
+    look();
+    assert_int_equal(board.member_count, 3);
+    come(3);
+    look();
+    assert_int_equal(board.member_count, 4);
+    is(2, "worker", 1, "absent");
+    assert_int_equal(board.members[3].task, 3);
+    end();
+}
+
+/* --- Who asks --- */
+
+/* All frames of an answer: a letter for each of a member, and its number; r for rounds. */
+static const char *frames_of(struct serving_session *one, uint8_t members)
+{
+    static char text[100];
+    const struct message_get_status request = {.members = members};
+    text[0] = '\0';
+    send_request(one, MESSAGE_get_status, &request);
+    assert_true(serving_serve(one));
+    do {
+        const uint16_t type = receive(one);
+        const struct message_status *status = &one->client.message.status;
+        const struct message_rounds *rounds = &one->client.message.rounds;
+        const bool is_rounds = type == MESSAGE_rounds;
+        assert_true(is_rounds || type == MESSAGE_status);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d ",
+                 is_rounds                   ? "r"
+                 : status->role == MEMBER_PS ? "p"
+                                             : "w",
+                 is_rounds ? rounds->worker : status->index);
+    } while (!(one->client.frame.flags & FRAME_LAST));
+    return text;
+}
+
+static void as_many_members_are_told_of_as_asked_for(void **state)
+{
+    struct config *config = serving_config();
+    (void)state;
+    config->cluster.worker_hosts.count = 2;
+    config->cluster.elastic = true;
+    config->cluster.elastic_workers = 2;
+    serving_begin(0);
+    struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
+    assert_string_equal(frames_of(one, 0), "p0 ");
+    assert_string_equal(frames_of(one, 1), "p0 w0 w1 ");
+    assert_string_equal(frames_of(one, 2), "p0 w0 r0 w1 r1 ");
+    come(3);
+    assert_string_equal(frames_of(one, 1), "p0 w0 w1 w3 ");
+    assert_string_equal(frames_of(one, 2), "p0 w0 r0 w1 r1 w3 r3 ");
+    serving_end();
+}
+
+static struct message_rounds rounds_of(struct serving_session *one, int whose)
+{
+    struct message_rounds found = {.worker = -1};
+    const struct message_get_status request = {.members = 2};
+    send_request(one, MESSAGE_get_status, &request);
+    assert_true(serving_serve(one));
+    do {
+        const bool is_it = receive(one) == MESSAGE_rounds && one->client.message.rounds.worker == whose;
+        found = is_it ? one->client.message.rounds : found;
+    } while (!(one->client.frame.flags & FRAME_LAST));
+    return found;
+}
+
+static void how_a_worker_fares_is_told(void **state)
+{
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
+    struct job_worker *told = &serving.server.job.workers[1];
+    told->applied = 5;
+    told->stale = 2;
+    struct message_rounds rounds = rounds_of(one, 1);
+    assert_true(rounds.asked == 0 && rounds.counted == 0 && rounds.late == 0); /* of no round */
+    told->asked = 1;
+    told->missed = 3;
+    told->cosine = 0.5f;
+    told->norm = 2;
+    serving.server.validations[1] = (struct validation){.examples = 20, .step = 7, .score = 0.25f, .is_worst = true};
+    rounds = rounds_of(one, 1);
+    assert_int_equal(rounds.asked, 1);
+    assert_int_equal(rounds.counted, 5);
+    assert_int_equal(rounds.late, 2);
+    assert_int_equal(rounds.missed, 3);
+    assert_true(rounds.cosine == 0.5f && rounds.norm == 2 && rounds.score == 0.25f);
+    assert_int_equal(rounds.is_asked, 0);
+    assert_int_equal(rounds.validated, 20);
+    assert_int_equal(rounds.validated_step, 7);
+    assert_int_equal(rounds.is_worst, 1);
+    assert_int_equal(rounds_of(one, 0).is_worst, 0);
+    serving_end();
+}
+
+static struct message_status status_of(struct serving_session *one, int whose)
+{
+    struct message_status found = {.index = -1};
+    static char host[256];
+    const struct message_get_status request = {.members = 1};
+    send_request(one, MESSAGE_get_status, &request);
+    assert_true(serving_serve(one));
+    do {
+        assert_int_equal(receive(one), MESSAGE_status);
+        const struct message_status *status = &one->client.message.status;
+        if (status->role == MEMBER_WORKER && status->index == whose) {
+            found = *status;
+            snprintf(host, sizeof host, "%s", status->host);
+        }
+    } while (!(one->client.frame.flags & FRAME_LAST));
+    found.host = host;
+    return found;
+}
+
+/* By its own word, or else by the address that it came from, or is listed with. */
+static void a_worker_has_the_best_name_that_is_known(void **state)
+{
+    const struct message_heartbeat beat = {.state = STATE_TRAINING, .host = "south", .staleness = 9};
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
+    assert_string_equal(status_of(one, 1).host, "b:1");
+    come(0);
+    worker = come(1);
+    assert_string_equal(status_of(one, 1).host, "10.0.0.1:1");
+    assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
+    assert_string_equal(status_of(one, 1).host, "south");
+    assert_int_equal(status_of(one, 1).staleness, 9); /* as it says, while it has pushed nothing here */
+    struct job_worker *told = &serving.server.job.workers[1];
+    told->applied = 1;
+    told->staleness = 4;
+    told->stale = 2;
+    told->not_finite = 3;
+    assert_int_equal(status_of(one, 1).staleness, 4);
+    assert_int_equal(status_of(one, 1).dropped, 5);
+    serving.now_s += 5e6;
+    assert_int_equal(status_of(one, 1).silent_ms, UINT32_MAX);
+    serving_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ps_shows_itself_and_the_workers_it_knows),
+        cmocka_unit_test(a_loss_that_nobody_told_is_not_shown),
+        cmocka_unit_test(the_other_ps_are_shown_as_they_say),
+        cmocka_unit_test(without_a_watch_the_others_are_not_shown),
+        cmocka_unit_test(workers_that_joined_are_shown),
+        cmocka_unit_test(as_many_members_are_told_of_as_asked_for),
+        cmocka_unit_test(how_a_worker_fares_is_told),
+        cmocka_unit_test(a_worker_has_the_best_name_that_is_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,100 @@
+/* A thread that asks how all members are, and what it heard last. */
+#include "tests/ps/telling.h"
+
+#include "ps/fleet_watch.h"
+#include "tests/locks.h"
+#include "tests/worker/remote/story.h"
+
+enum { ROOM = 8 };
+
+static struct board_member heard_of[ROOM];
+
+static struct fleet_watch *begin(void)
+{
+    struct fleet_watch *watch;
+    struct error error;
+    if (!fleet_watch_create(&watch, &telling.config, &telling.identity, &error)) {
+        fail_msg("%s", error.text);
+    }
+    return watch;
+}
+
+/* For a worker, which is told of all. */
+static void start(void)
+{
+    telling_begin("worker", "0");
+    telling.identity.hello.member = (struct member){MEMBER_WORKER, 0};
+}
+
+static void what_was_heard_last_is_told(void **state)
+{
+    (void)state;
+    start();
+    telling.says[0].statuses[0].global_step = 40;
+    struct fleet_watch *watch = begin();
+    AWAIT(fleet_watch_members(watch, heard_of, ROOM) > 0);
+    assert_int_equal(fleet_watch_members(watch, heard_of, ROOM), 4);
+    assert_int_equal(heard_of[0].global_step, 40);
+    assert_string_equal(heard_of[1].role, "ps");
+    assert_int_equal(heard_of[1].task, 1);
+    assert_int_equal(heard_of[3].task, 1);
+    memset(heard_of, 0, sizeof heard_of);
+    assert_int_equal(fleet_watch_members(watch, heard_of, 1), 1); /* as many as there is room for */
+    assert_string_equal(heard_of[0].role, "ps");
+    assert_string_equal(heard_of[1].role, "");
+    assert_true(fleet_watch_most(watch) == 2 + config_worker_room(&telling.config.cluster));
+    fleet_watch_destroy(watch);
+    telling_end();
+}
+
+static void it_asks_each_second(void **state)
+{
+    (void)state;
+    start();
+    const double began_s = story_s();
+    struct fleet_watch *watch = begin();
+    AWAIT(atomic_load(&telling.says[0].asked) == 3);
+    assert_true(story_s() - began_s >= 1.9);
+    fleet_watch_destroy(watch);
+    telling_end();
+}
+
+static void nothing_was_heard_at_first(void **state)
+{
+    (void)state;
+    start();
+    telling.says[0].is_silent = true;
+    struct fleet_watch *watch = begin();
+    AWAIT(atomic_load(&telling.says[0].asked) == 1);
+    assert_int_equal(fleet_watch_members(watch, heard_of, ROOM), 0);
+    const double ends_s = story_s();
+    fleet_watch_destroy(watch); /* which need not wait for the answer */
+    assert_true(story_s() - ends_s < 1.5);
+    telling_end();
+    fleet_watch_destroy(NULL);
+}
+
+static void a_list_that_makes_no_sense_is_refused(void **state)
+{
+    struct fleet_watch *watch;
+    struct error error;
+    (void)state;
+    start();
+    char *kept = telling.config.cluster.ps_hosts.items[1];
+    telling.config.cluster.ps_hosts.items[1] = (char *)(uintptr_t) "nowhere at all";
+    assert_false(fleet_watch_create(&watch, &telling.config, &telling.identity, &error));
+    assert_non_null(strstr(error.text, "nowhere at all"));
+    telling.config.cluster.ps_hosts.items[1] = kept;
+    telling_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_heard_last_is_told),
+        cmocka_unit_test(it_asks_each_second),
+        cmocka_unit_test(nothing_was_heard_at_first),
+        cmocka_unit_test(a_list_that_makes_no_sense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
