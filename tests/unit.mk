@@ -62,6 +62,15 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
 build/san/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
 
+# The training loop with an updater and a clock of its tests' own, which hear of all that it says (tests/worker/loop.h).
+build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \
+	$(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending \
+	evaluation_create evaluation_destroy evaluation_finds_threshold evaluate \
+	report_start report_step report_validation report_interrupted report_done \
+	summary_open summary_retime summary_is_due summary_steps_to_due summary_write summary_validation summary_test \
+	summary_close observed_start observed_steps observed_validation observed_model observe_state \
+	progress_begin progress_update progress_end)
+
 # What a chief saves and takes over is told to its test first.
 build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
