@@ -192,10 +192,10 @@ static void validations_with_others(void **state)
 {
     (void)state;
     loop.table.gather = loop_gather;
-    loop.config.output.validate_steps = 6;
+    loop.config.output.validate_steps = 3;
     const char *text = run(COMMAND_DONE);
     assert_non_null(strstr(text, "evaluate\ngather at 6, accuracy\nsummary of the validation at 6, 3 validators\n"));
-    assert_non_null(strstr(text, "step 6, accuracy, best 0.333333 at 6, 3 validators\n"));
+    assert_non_null(strstr(text, "step 6, accuracy, best 0.333333 at 3, 3 validators\n"));
     begin_again();
     loop.table.gather = loop_gather;
     loop.gathers_nothing = true;
