@@ -54,6 +54,7 @@ static struct loop {
     double step_s;      /* that a step takes */
     double pause_s;     /* that a save, a summary, a validation takes */
     int64_t stride;     /* of the global step, as others take steps, too */
+    double failure_s;   /* that a step which fails takes */
     int64_t fails_at;   /* a step from here on fails once, as `ends` says */
     int64_t signal_at;  /* global step at which a signal comes */
     double signal_at_s; /* likewise by the clock */
@@ -123,6 +124,7 @@ static inline bool loop_step(struct updater *updater)
     (void)updater;
     if (loop.fails_at >= 0 && loop.training.global_step >= loop.fails_at) {
         loop.fails_at = LOOP_NEVER;
+        loop.now_s += loop.failure_s;
         error_set(&loop.training.error, "the step failed");
         return loop.ends == TRAINING_GOES_ON ? false : training_stop(&loop.training, loop.ends);
     }

@@ -161,7 +161,7 @@ static void the_first_steps_do_not_count_in_the_rate(void **state)
     for (int i = 0; i < 3; i++) {
         loop.training.global_step += 60;
         training_account(&loop.training, &many, i == 2 ? 1 : 10, 100 + i);
-        training_charge(&loop.training, 4);
+        training_charge(&loop.training, i + 2);
         if (i == 1) { /* warm from here on */
             assert_int_equal(loop.training.warm.steps, 0);
             assert_int_equal(loop.training.warm.begun_step, 120);
@@ -171,7 +171,7 @@ static void the_first_steps_do_not_count_in_the_rate(void **state)
     assert_int_equal(loop.training.local_step, 180);
     assert_int_equal(loop.training.all.steps, 180);
     assert_int_equal(loop.training.all.images, 1800);
-    assert_true(loop.training.all.seconds == 10 + 10 + 1 + 3 * 4);
+    assert_true(loop.training.all.seconds == 10 + 10 + 1 + 2 + 3 + 4);
     assert_int_equal(loop.training.warm.steps, 60);
     assert_true(loop.training.warm.seconds == 1 + 4);
     assert_true(loop.training.since_report.seconds == 21); /* without what was charged */
@@ -268,6 +268,19 @@ static void a_pause_is_not_made_up_for(void **state)
     loop.pause_s = 10;
     const char *text = run(COMMAND_DONE);
     assert_non_null(strstr(text, "step 3\npause 0.100\npause 0.100\npause 0.050\nsave\n"));
+}
+
+/* What was no step is not waited for, however long it took. */
+static void no_pause_for_what_was_no_step(void **state)
+{
+    (void)state;
+    loop.config.train.train_steps = 3;
+    loop.config.train.max_steps_per_s = 2;
+    loop.fails_at = 2;
+    loop.failure_s = 1;
+    loop.ends = TRAINING_GOES_ON;
+    const char *text = run(COMMAND_DONE);
+    assert_non_null(strstr(text, "pause 0.050\nsave\nsave\nstep 3\nsave\n"));
 }
 
 /* Steps to take at once end where something is due: a log, a summary, a tenth of a second of steps, the warm-up. */
@@ -526,6 +539,7 @@ int main(void)
         LOOP_TEST(summaries_of_a_cluster),
         LOOP_TEST(the_pace_that_a_limit_sets),
         LOOP_TEST(a_pause_is_not_made_up_for),
+        LOOP_TEST(no_pause_for_what_was_no_step),
         LOOP_TEST(steps_to_the_next_thing_due),
         LOOP_TEST(the_plan_of_a_run),
         LOOP_TEST(live_keys_change),
