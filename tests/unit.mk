@@ -91,7 +91,8 @@ build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--
 build/san/tests/worker/remote/operator/test_top: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
 build/san/tests/worker/remote/operator/test_cluster: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s signals_pending)
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s fork progress_begin progress_end progress_update \
+	signals_pending status_query_ask trace_read trace_write)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
 	link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_heartbeat: link_with += -Wl,--wrap=observe_traffic
