@@ -72,8 +72,11 @@ build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_v
 	progress_begin progress_update progress_end)
 
 # What a chief saves and takes over is told to its test first.
-build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
+build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chief/test_checkpoints: \
+	link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
+
+build/san/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
 build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending)
