@@ -101,8 +101,12 @@ build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_
 build/san/tests/worker/remote/test_heartbeat: link_with += -Wl,--wrap=observe_traffic
 
 # A worker by a clock of its test's own, which sees what else it asks of the system.
-build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
+build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \
+build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
+build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
+	streaming_create_batch streaming_take_share streaming_destroy fleet_watch_create fleet_watch_destroy \
+	fleet_watch_members fleet_watch_most observe_source)
 
 build/san/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
 
