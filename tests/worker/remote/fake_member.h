@@ -140,6 +140,30 @@ static inline bool fake_member_say(struct channel *channel, enum message_type ty
     return channel_send(channel, type, channel->frame.request, message, fake_member_soon(), &error);
 }
 
+/* All of an answer but the last byte of what goes with it; then the connection ends. */
+static inline bool fake_member_break_off(struct channel *channel, enum message_type type, const void *message,
+                                         const void *bulk, size_t bulk_size)
+{
+    const size_t size = message_size(channel->version, type, message);
+    uint8_t sent[FRAME_HEADER + 1024];
+    struct error error;
+    const struct frame header = {.version = channel->version,
+                                 .type = type,
+                                 .request = channel->frame.request,
+                                 .generation = channel->generation,
+                                 .flags = FRAME_LAST,
+                                 .message_bytes = (uint32_t)size,
+                                 .bulk_bytes = (uint32_t)bulk_size};
+    if (size > sizeof sent - FRAME_HEADER) {
+        abort();
+    }
+    frame_encode(&header, sent);
+    message_encode(channel->version, type, message, sent + FRAME_HEADER, size);
+    struct iovec parts[] = {{sent, FRAME_HEADER + size}, {(void *)(uintptr_t)bulk, bulk_size - 1}};
+    return connection_write_more(channel->connection, parts, 2, fake_member_soon(), &error) &&
+           connection_flush(channel->connection, fake_member_soon(), &error) && false;
+}
+
 static inline bool fake_member_object(struct channel *channel, enum error_code code)
 {
     struct error error;

@@ -167,21 +167,8 @@ static bool answer_pull(struct server *server, struct channel *channel, int how)
         values.ranges.count = 0;
         return fake_member_say(channel, MESSAGE_values, &values);
     }
-    if (how == HALF) { /* all but the last byte, and then the end */
-        const size_t size = message_size(channel->version, MESSAGE_values, &values);
-        uint8_t sent[FRAME_HEADER + 256];
-        const struct frame header = {.version = channel->version,
-                                     .type = MESSAGE_values,
-                                     .request = channel->frame.request,
-                                     .generation = channel->generation,
-                                     .flags = FRAME_LAST,
-                                     .message_bytes = (uint32_t)size,
-                                     .bulk_bytes = sizeof value};
-        frame_encode(&header, sent);
-        message_encode(channel->version, MESSAGE_values, &values, sent + FRAME_HEADER, size);
-        struct iovec part[] = {{sent, FRAME_HEADER + size}, {&value, sizeof value - 1}};
-        return connection_write_more(channel->connection, part, 2, fake_member_soon(), &error) &&
-               connection_flush(channel->connection, fake_member_soon(), &error) && false;
+    if (how == HALF) {
+        return fake_member_break_off(channel, MESSAGE_values, &values, &value, sizeof value);
     }
     return channel_send_frame(channel, &frame, fake_member_soon(), &error);
 }
