@@ -79,12 +79,13 @@ build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chi
 build/san/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
 build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
-	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending)
+	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
 build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/operator/test_rollout build/san/tests/worker/remote/operator/test_rollout_asked: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty signals_pending)
+build/san/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create

@@ -61,6 +61,7 @@ static struct server {
     float value;                               /* of all its parameters */
     struct message_push push;
     _Atomic(int) pushes, pings_answered;
+    bool knows; /* who has its version is told that nothing has changed */
 } servers[MOST_SERVERS];
 
 static struct bench {
@@ -146,6 +147,9 @@ static bool answer_pull(struct server *server, struct channel *channel, int how)
     }
     struct message_values values = {
         .dtype = DTYPE_FLOAT32, .version = server->version, .global_step = server->step, .token = server->token};
+    if (server->knows && pull.since_version == server->version) {
+        return fake_member_say(channel, MESSAGE_values, &values);
+    }
     if (pull.ranges.count == 0) {
         return send_parameters(server, channel, MESSAGE_values, &values, &values.ranges, how);
     }
@@ -254,6 +258,15 @@ static bool answer(struct fake_member *member, struct channel *channel)
 }
 
 /* --- The worker --- */
+
+static bool write_in_vain(struct engine *engine, enum store_vector vector, size_t first, size_t count,
+                          const float *values, struct error *error)
+{
+    (void)engine, (void)vector, (void)first, (void)count, (void)values;
+    return error_set(error, "the engine fails");
+}
+
+static const struct engine_table engine_that_fails = {.name = "failing", .write = write_in_vain};
 
 static bool given_up(void *context)
 {
@@ -551,6 +564,53 @@ static void pulls_answered_wrongly(void **state)
         assert_non_null(strstr(heard_so_far(), texts[i]));
         assert_landed();
     }
+    end();
+}
+
+/* A step that others make is waited for, the very first one, too. */
+static void the_first_step(void **state)
+{
+    const char *const settings[] = {"issync", "true", NULL};
+    struct error error;
+    (void)state;
+    begin(2, "6,20,3", false, settings);
+    servers[0].step = servers[1].step = 0;
+    servers[0].advances = servers[1].advances = true;
+    join();
+    assert_int_equal(push_pull_await_step(&bench.exchange, 0, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: pull since 20, after 0, waits\nps 1: pull since 21, after 0, waits\n");
+    assert_int_equal(bench.exchange.global_step, 1);
+    end();
+}
+
+/*
+ * Where answers are packed, what came in full is what the worker was told. It knows it still when it pulls again, after
+ * the engine was used for something else: then it asks for no more than what came since.
+ */
+static void what_was_told_is_known(void **state)
+{
+    const char *const settings[] = {"issync", "true", "wire_dtype", "int8", NULL};
+    struct error error;
+    (void)state;
+    begin(2, "6,20,3", false, settings);
+    join();
+    assert_landed();
+    memset(bench.engine.parameters, 0, bench.model.float_count * sizeof(float));
+    servers[0].knows = servers[1].knows = true;
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n");
+    assert_landed();
+    servers[1].fails[MESSAGE_pull] = BEYOND; /* what is wrong costs the connection, and all is told again */
+    servers[1].knows = false;
+    servers[1].value = 7;
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n"
+                                "ps 1: pull since 0, after -1\n");
+    assert_non_null(strstr(heard_so_far(), "are not all its own"));
+    assert_landed();
+    bench.engine.engine.table = &engine_that_fails;
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_REFUSED);
+    assert_string_equal(error.text, "the engine fails");
     end();
 }
 
@@ -857,6 +917,29 @@ static void rounds_fail(void **state)
     end();
 }
 
+/* Who waits to be asked does not wait for a ps that is silent, nor once it is to stop. */
+static void rounds_of_a_silent_ps(void **state)
+{
+    const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};
+    struct push_pull *exchange = &bench.exchange;
+    struct error error;
+    (void)state;
+    for (int stops = 0; stops < 2; stops++) {
+        begin(2, "6,20,3", false, settings);
+        join();
+        servers[0].fails[MESSAGE_pull] = SILENCE;
+        exchange->parts[0].link.idle_timeout_s = stops ? 100 : 0.2;
+        atomic_store(&bench.given_up, stops);
+        const double begun_s = clock_monotonic_s();
+        assert_int_equal(push_pull_await_round(exchange, 10, &error), stops ? PUSH_PULL_STOPPED : PUSH_PULL_DONE);
+        const double took_s = clock_monotonic_s() - begun_s;
+        assert_true(stops ? took_s >= 0.9 && took_s < 20 : took_s >= 1.2);
+        assert_false(link_is_open(&exchange->parts[0].link));
+        assert_int_equal(times(heard_so_far(), "no answer from ps 0 (127.0.0.1:"), !stops);
+        end();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -867,6 +950,8 @@ int main(void)
         cmocka_unit_test(other_parts),
         cmocka_unit_test(joining_fails),
         cmocka_unit_test(pulls_answered_wrongly),
+        cmocka_unit_test(the_first_step),
+        cmocka_unit_test(what_was_told_is_known),
         cmocka_unit_test(pushing),
         cmocka_unit_test(steps_in_common),
         cmocka_unit_test(steps_of_their_own),
@@ -876,6 +961,7 @@ int main(void)
         cmocka_unit_test(pushes_answered_wrongly),
         cmocka_unit_test(rounds),
         cmocka_unit_test(rounds_fail),
+        cmocka_unit_test(rounds_of_a_silent_ps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
