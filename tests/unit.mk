@@ -96,10 +96,13 @@ build/san/tests/worker/remote/operator/test_top: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
 build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s fork progress_begin progress_end progress_update \
-	signals_pending status_query_ask trace_read trace_write)
+	signals_pending status_query_ask threads_available trace_read trace_write)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
 	link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_heartbeat: link_with += -Wl,--wrap=observe_traffic
+build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,observe_traffic \
+	observe_waiting)
+build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=,pthread_cond_timedwait \
+	streaming_draw streaming_create_batch)
 
 # A worker by a clock of its test's own, which sees what else it asks of the system.
 build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \

@@ -187,6 +187,23 @@ static void snapshots_of_steps_that_take_several_pushes(void **state)
     end(&bench, "");
 }
 
+/* Shards may know snapshots of an earlier chief still: none has the number of one of those. */
+static void snapshots_of_two_chiefs(void **state)
+{
+    struct bench bench;
+    struct error error;
+    uint64_t numbers[2];
+    (void)state;
+    begin_training(&bench, "0");
+    for (int i = 0; i < 2; i++) {
+        create_again(&bench);
+        assert_true(chief_checkpoint(bench.chief, &error));
+        numbers[i] = shards.plain.number;
+    }
+    assert_true(numbers[0] != numbers[1]);
+    end(&bench, "model-0000000000.safetensors ");
+}
+
 /* --- The saving thread --- */
 
 /* As long as there is something to save it does not rest. */
@@ -366,6 +383,7 @@ int main(void)
         cmocka_unit_test(snapshots_that_fail),
         cmocka_unit_test(snapshots_where_shards_wait),
         cmocka_unit_test(snapshots_of_steps_that_take_several_pushes),
+        cmocka_unit_test(snapshots_of_two_chiefs),
         cmocka_unit_test(no_rest_before_all_is_saved),
         cmocka_unit_test(ordered_steps_are_saved_before_the_moment),
         cmocka_unit_test(caution_ends),

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -29,6 +30,13 @@ static bool interrupts; /* once all members are there */
 double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
 int __wrap_signals_pending(void);
+int __wrap_threads_available(void);
+
+/* Eight, which workers share. */
+int __wrap_threads_available(void)
+{
+    return 8;
+}
 
 double __wrap_clock_monotonic_s(void)
 {
@@ -195,6 +203,9 @@ static int be_chief(const char *does, int argc, char **argv)
         for (int i = 1; i < argc; i++) {
             printf("%s\n", argv[i]);
         }
+        int signal_of_death = 0;
+        prctl(PR_GET_PDEATHSIG, &signal_of_death);
+        printf("--group=%s\n--dies_by=%d\n", getpgrp() == getpid() ? "own" : "its parent's", signal_of_death);
     } else if (strcmp(does, "talk") == 0) {
         printf("one\ntwo \x1b[1m\n\nthree");
         fprintf(stderr, "no end");
@@ -327,6 +338,8 @@ static void what_members_are_given(void **state)
     assert_null(value_of(text, "learning_rate"));
     assert_null(value_of(text, "profile"));
     assert_string_equal(value_of(text, "config"), config_file);
+    assert_string_equal(value_of(text, "group"), "own"); /* signals of the terminal are not for members */
+    assert_int_equal(atoi(value_of(text, "dies_by")), SIGTERM);
     assert_int_equal(strncmp(value_of(text, "fleet_key"), folder, strlen(folder)), 0);
     int ports[5];
     assert_int_equal(sscanf(value_of(text, "ps_hosts"), "127.0.0.1:%d,127.0.0.1:%d", &ports[0], &ports[1]), 2);
@@ -358,7 +371,9 @@ static void how_many(void **state)
     int ports[2];
     assert_int_equal(sscanf(value_of(text, "worker_hosts"), "127.0.0.1:%d,127.0.0.1:%d", &ports[0], &ports[1]), 2);
     assert_null(strchr(value_of(text, "ps_hosts"), ','));
-    assert_true(atoi(value_of(text, "num_threads")) >= 1);
+    assert_string_equal(value_of(text, "num_threads"), "4");
+    assert_int_equal(run("arguments", "1", "9", NULL, 0, &text), COMMAND_DONE); /* one each at least */
+    assert_string_equal(value_of(text, "num_threads"), "1");
 }
 
 /* Lines with their member's name, the last one even without its end; what is longer than a line in pieces. */
@@ -483,7 +498,7 @@ static void progress_line(void **state)
     const char *text;
     (void)state;
     for (int bounded = 0; bounded < 2; bounded++) {
-        settings[4].text = bounded ? "9" : "0";
+        settings[4].text = bounded ? "1" : "0";
         memset(&terminal, 0, sizeof terminal);
         terminal.has_terminal = true;
         terminal.unknown = 2;
@@ -497,7 +512,7 @@ static void progress_line(void **state)
             assert_true(terminal.looked_s[i] - terminal.looked_s[i - 1] >= 0.2);
         }
         char wanted[256];
-        const long long last = bounded ? 9 : INT64_MAX;
+        const long long last = bounded ? 1 : INT64_MAX;
         snprintf(wanted, sizeof wanted,
                  "step 0 of %lld, 2.5/s, loss 0.25, validation -1\n"
                  "step 1 of %lld, 2.5/s, loss 0.25, validation -1\nthe line ends\n",
@@ -507,7 +522,7 @@ static void progress_line(void **state)
     assert_int_equal(run("arguments", NULL, NULL, settings, 5, &text), COMMAND_DONE);
     assert_string_equal(value_of(text, "log_steps"), "0");
     assert_string_equal(value_of(text, "progress"), "false");
-    assert_string_equal(value_of(text, "train_steps"), "9");
+    assert_string_equal(value_of(text, "train_steps"), "1");
     memset(&terminal, 0, sizeof terminal);
 }
 

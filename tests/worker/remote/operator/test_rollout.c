@@ -20,7 +20,10 @@ static void a_rollout(void **state)
         setenv("USER", "ada", 1);
         ps.then = ends[i].outcome;
         assert_int_equal(run(fleet.next, YES | (i == 1 ? MAY_LOSE : 0), i == 1 ? "7.5" : NULL, &text), ends[i].status);
-        assert_non_null(strstr(text, "train.learning_rate"));
+        const char *change = strstr(text, "train.learning_rate");
+        assert_non_null(change);
+        assert_int_equal(times(text, "train.learning_rate"), 1);
+        assert_non_null(memmem(change, strcspn(change, "\n"), " -> 0.25", strlen(" -> 0.25")));
         assert_non_null(strstr(text, "version 4 would follow version 3, while the job runs\n"));
         assert_int_equal(times(text, "under way"), 1);
         assert_int_equal(times(text, "the end"), 1);

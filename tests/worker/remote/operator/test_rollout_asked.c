@@ -330,6 +330,31 @@ static void another_fleet(void **state)
     end();
 }
 
+/* A manifest says what was before only of the very version that it led to: number, keys of the job, and of machines. */
+static void a_manifest_of_something_else(void **state)
+{
+    static const char local[] = "{\"train\":{\"num_threads\":2}}";
+    const char *text;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        begin();
+        char *before = text_of(2, ",\"learning_rate\":0.125"), *other = text_of(3, ",\"learning_rate\":0.0625");
+        struct manifest manifest = manifest_from(2, before, i == 1 ? 4 : 3, i == 2 ? other : fleet.job);
+        if (i == 3) {
+            manifest.target.local = local;
+            manifest.target.local_size = strlen(local);
+        }
+        ps.news.earlier = before;
+        ps.news.highest = 4;
+        show_signed(&manifest);
+        assert_int_equal(run("revert", YES, NULL, &text), i == 0 ? COMMAND_DONE : COMMAND_FAILED);
+        assert_int_equal(times(text, "error: only ps 0 says what was in force before"), i > 0);
+        free(before);
+        free(other);
+        end();
+    }
+}
+
 /* ps 0 is there, and says nothing. */
 static void no_answer(void **state)
 {
@@ -393,6 +418,7 @@ int main(void)
         cmocka_unit_test(a_revert_of_a_program),
         cmocka_unit_test(a_rollout_that_is_resumed),
         cmocka_unit_test(another_fleet),
+        cmocka_unit_test(a_manifest_of_something_else),
         cmocka_unit_test(no_answer),
         cmocka_unit_test(no_history),
     };
