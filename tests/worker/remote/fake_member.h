@@ -53,8 +53,23 @@ static inline uint16_t fake_member_admit(void *context, const struct peer *peer,
     return (uint16_t)refusal;
 }
 
+/* Each request on a connection has a number above the one before; what answers the member itself has that one's. */
+static inline void fake_member_check_number(struct channel *channel, uint64_t *last)
+{
+    if (channel->frame.type == MESSAGE_pong) {
+        return;
+    }
+    if (channel->frame.request <= *last) {
+        fprintf(stderr, "%s by number %llu, and the last one was %llu\n", message_name(channel->frame.type),
+                (unsigned long long)channel->frame.request, (unsigned long long)*last);
+        abort();
+    }
+    *last = channel->frame.request;
+}
+
 static inline void fake_member_serve(struct fake_member *member, struct channel *channel)
 {
+    uint64_t last = 0;
     struct hello_identity identity = *member->self;
     const struct handshake_rules rules = {.admit = fake_member_admit, .context = member};
     struct peer peer;
@@ -66,7 +81,11 @@ static inline void fake_member_serve(struct fake_member *member, struct channel 
         bool ready = false;
         open = connection_wait(channel->connection, clock_monotonic_s() + 0.005, &ready, &error);
         if (open && ready) {
-            open = channel_receive(channel, fake_member_soon(), &error) && member->answer(member, channel);
+            open = channel_receive(channel, fake_member_soon(), &error);
+            if (open) {
+                fake_member_check_number(channel, &last);
+                open = member->answer(member, channel);
+            }
         }
         if (open && member->idle) {
             member->idle(member, channel);

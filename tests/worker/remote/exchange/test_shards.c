@@ -61,7 +61,8 @@ static struct server {
     float value;                               /* of all its parameters */
     struct message_push push;
     _Atomic(int) pushes, pings_answered;
-    bool knows; /* who has its version is told that nothing has changed */
+    uint32_t wait_ms; /* that a model was to be waited for last */
+    bool knows;       /* who has its version is told that nothing has changed */
 } servers[MOST_SERVERS];
 
 static struct bench {
@@ -240,6 +241,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     channel->frame.request = request;
     atomic_fetch_add(&server->pushes, type == MESSAGE_push);
     if (type == MESSAGE_get_model) {
+        server->wait_ms = channel->message.get_model.wait_ms;
         tell("ps %d: get_model\n", member->member.index);
     }
     if (how > 0) {
@@ -450,6 +452,41 @@ static void unready(void **state)
         servers[0].unready = 2;
         join();
         assert_int_equal(times(heard_so_far(), ": waiting for better days\n"), 2); /* ten seconds later */
+        end();
+    }
+}
+
+static void *pass_five_seconds(void *context)
+{
+    (void)context;
+    AWAIT(was_told("get_model"));
+    usleep(300000);
+    tell("five seconds later\n");
+    atomic_store(&jumped_s, atomic_load(&jumped_s) + 5);
+    return NULL;
+}
+
+/* Of very many workers none has a ps wait for it: each asks again later. The chief does not wait so long. */
+static void unready_for_very_many(void **state)
+{
+    struct error error;
+    pthread_t thread;
+    (void)state;
+    for (int is_chief = 0; is_chief < 2; is_chief++) {
+        begin(2, "6,20,3", false, NULL);
+        const int hosts = bench.config.cluster.worker_hosts.count;
+        bench.config.cluster.worker_hosts.count = 1000;
+        bench.config.cluster.task_index = is_chief ? 0 : 1;
+        servers[1].unready = 1;
+        assert_int_equal(pthread_create(&thread, NULL, pass_five_seconds, NULL), 0);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        pthread_join(thread, NULL);
+        const char *text = told();
+        const char *again = strstr(strstr(text, "ps 1: get_model\n"), "ps 0: get_model\n");
+        assert_non_null(again);
+        assert_int_equal(again > strstr(text, "five seconds later\n"), !is_chief);
+        assert_int_equal(servers[1].wait_ms, is_chief ? 500 : 0);
+        bench.config.cluster.worker_hosts.count = hosts;
         end();
     }
 }
@@ -945,6 +982,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joining),
         cmocka_unit_test(unready),
+        cmocka_unit_test(unready_for_very_many),
         cmocka_unit_test(generations),
         cmocka_unit_test(who_writes_the_model),
         cmocka_unit_test(other_parts),

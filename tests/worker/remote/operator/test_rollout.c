@@ -112,6 +112,7 @@ static void answers_to_a_proposal(void **state)
     ps.cuts = true;
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
     assert_int_equal(times(text, "; asking ps 0 whether it has version 4\n"), 1);
+    assert_int_equal(times(text, "error: "), 0); /* it had */
     assert_int_equal(atomic_load(&ps.member.connections), 2);
     end();
     for (int cut = 0; cut < 2; cut++) {

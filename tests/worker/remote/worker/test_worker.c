@@ -469,6 +469,9 @@ static void chief_adds_up_validations(void **state)
     assert_int_equal(validators.worst, 1);
     assert_int_equal(validators.missing, 1);
     assert_int_equal(times(heard_so_far(), "the validation of worker 2 does not count"), 1);
+    assert_true(remote_updater_table.gather(updater, 5, METRIC_ACCURACY, &training->evaluation, &validators));
+    assert_int_equal(validators.count, 2);
+    assert_int_equal(times(heard_so_far(), "does not count"), 1); /* once is enough */
     world.validated = PUSH_PULL_REFUSED;
     assert_true(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
     assert_int_equal(times(heard_so_far(), "others' validations are not known: as the test wants"), 1);
