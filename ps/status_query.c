@@ -324,16 +324,18 @@ static bool is_waiting(const struct board_member *member)
 
 /*
  * The freshest answer about a worker, but a worker that one ps makes wait stands still, whatever it told the others a
- * moment later, and of its rounds only the ps that decides on them knows.
+ * moment later, and of its rounds and its own rows only the ps that decides on steps knows.
  */
 static void merge_worker(struct board_member *entry, const struct board_member *told)
 {
     const struct board_rounds rounds = entry->rounds.asked > 0 ? entry->rounds : told->rounds;
+    const struct board_own own = entry->own.examples > 0 ? entry->own : told->own;
     bool waits = is_waiting(told) || is_waiting(entry);
     if (is_fresher(told, entry)) {
         *entry = *told;
     }
     entry->rounds = rounds;
+    entry->own = own;
     if (waits) {
         snprintf(entry->state, sizeof entry->state, "%s", member_state_name(STATE_WAITING));
     }

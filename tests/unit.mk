@@ -62,17 +62,30 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
 build/san/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
 
+# The training loop with an updater and a clock of its tests' own, which hear of all that it says (tests/worker/loop.h).
+build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \
+	$(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending \
+	evaluation_create evaluation_destroy evaluation_finds_threshold evaluate \
+	report_start report_step report_validation report_interrupted report_done \
+	summary_open summary_retime summary_is_due summary_steps_to_due summary_write summary_validation summary_test \
+	summary_close observed_start observed_steps observed_validation observed_model observe_state \
+	progress_begin progress_update progress_end)
+
 # What a chief saves and takes over is told to its test first.
-build/san/tests/worker/remote/chief/test_chief: link_with += $(locks_link) \
+build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chief/test_checkpoints: \
+	link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
 
+build/san/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
+
 build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
-	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending)
+	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
 build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
-build/san/tests/worker/remote/operator/test_rollout: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
+build/san/tests/worker/remote/operator/test_rollout build/san/tests/worker/remote/operator/test_rollout_asked: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty signals_pending)
+build/san/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
 build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
@@ -82,14 +95,22 @@ build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--
 build/san/tests/worker/remote/operator/test_top: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
 build/san/tests/worker/remote/operator/test_cluster: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s signals_pending)
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s fork progress_begin progress_end progress_update \
+	signals_pending status_query_ask threads_available trace_read trace_write)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
 	link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_heartbeat: link_with += -Wl,--wrap=observe_traffic
+build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,observe_traffic \
+	observe_waiting)
+build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=,pthread_cond_timedwait \
+	streaming_draw streaming_create_batch)
 
 # A worker by a clock of its test's own, which sees what else it asks of the system.
-build/san/tests/worker/remote/worker/test_worker: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
+build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \
+build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
+build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
+	streaming_create_batch streaming_take_share streaming_destroy fleet_watch_create fleet_watch_destroy \
+	fleet_watch_members fleet_watch_most observe_source)
 
 build/san/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
 

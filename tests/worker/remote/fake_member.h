@@ -53,8 +53,23 @@ static inline uint16_t fake_member_admit(void *context, const struct peer *peer,
     return (uint16_t)refusal;
 }
 
+/* Each request on a connection has a number above the one before; what answers the member itself has that one's. */
+static inline void fake_member_check_number(struct channel *channel, uint64_t *last)
+{
+    if (channel->frame.type == MESSAGE_pong) {
+        return;
+    }
+    if (channel->frame.request <= *last) {
+        fprintf(stderr, "%s by number %llu, and the last one was %llu\n", message_name(channel->frame.type),
+                (unsigned long long)channel->frame.request, (unsigned long long)*last);
+        abort();
+    }
+    *last = channel->frame.request;
+}
+
 static inline void fake_member_serve(struct fake_member *member, struct channel *channel)
 {
+    uint64_t last = 0;
     struct hello_identity identity = *member->self;
     const struct handshake_rules rules = {.admit = fake_member_admit, .context = member};
     struct peer peer;
@@ -66,7 +81,11 @@ static inline void fake_member_serve(struct fake_member *member, struct channel 
         bool ready = false;
         open = connection_wait(channel->connection, clock_monotonic_s() + 0.005, &ready, &error);
         if (open && ready) {
-            open = channel_receive(channel, fake_member_soon(), &error) && member->answer(member, channel);
+            open = channel_receive(channel, fake_member_soon(), &error);
+            if (open) {
+                fake_member_check_number(channel, &last);
+                open = member->answer(member, channel);
+            }
         }
         if (open && member->idle) {
             member->idle(member, channel);
@@ -138,6 +157,30 @@ static inline bool fake_member_say(struct channel *channel, enum message_type ty
 {
     struct error error;
     return channel_send(channel, type, channel->frame.request, message, fake_member_soon(), &error);
+}
+
+/* All of an answer but the last byte of what goes with it; then the connection ends. */
+static inline bool fake_member_break_off(struct channel *channel, enum message_type type, const void *message,
+                                         const void *bulk, size_t bulk_size)
+{
+    const size_t size = message_size(channel->version, type, message);
+    uint8_t sent[FRAME_HEADER + 1024];
+    struct error error;
+    const struct frame header = {.version = channel->version,
+                                 .type = type,
+                                 .request = channel->frame.request,
+                                 .generation = channel->generation,
+                                 .flags = FRAME_LAST,
+                                 .message_bytes = (uint32_t)size,
+                                 .bulk_bytes = (uint32_t)bulk_size};
+    if (size > sizeof sent - FRAME_HEADER) {
+        abort();
+    }
+    frame_encode(&header, sent);
+    message_encode(channel->version, type, message, sent + FRAME_HEADER, size);
+    struct iovec parts[] = {{sent, FRAME_HEADER + size}, {(void *)(uintptr_t)bulk, bulk_size - 1}};
+    return connection_write_more(channel->connection, parts, 2, fake_member_soon(), &error) &&
+           connection_flush(channel->connection, fake_member_soon(), &error) && false;
 }
 
 static inline bool fake_member_object(struct channel *channel, enum error_code code)

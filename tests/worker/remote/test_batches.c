@@ -2,6 +2,7 @@
  * Batches from worker 0: what its server sends is what each worker would have drawn itself; what its clients ask for,
  * how far ahead, and how they bear a server that sends nonsense, breaks off, or is not there.
  */
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 #include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "worker/data/streaming/streaming.h"
 #include "worker/data/table/schema.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/data_server.h"
@@ -32,6 +34,32 @@ double __wrap_clock_monotonic_s(void)
 {
     return __real_clock_monotonic_s() + atomic_load(&jumped_s);
 }
+
+/*
+ * Whoever waits with a deadline waits until it is told, or for twenty seconds more: then the test fails. So nothing is
+ * found out by a look now and then that somebody should have been told of.
+ */
+static atomic_bool without_looks;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    struct timespec later = *until;
+    if (!atomic_load(&without_looks)) {
+        return __real_pthread_cond_timedwait(condition, mutex, until);
+    }
+    later.tv_sec += 20;
+    const int result = __real_pthread_cond_timedwait(condition, mutex, &later);
+    if (result == ETIMEDOUT) {
+        fprintf(stderr, "somebody was not told\n");
+        abort();
+    }
+    return result;
+}
+
+static const char *batch_size = "4"; /* BATCH but where a test has larger ones */
 
 static struct bench {
     struct config config;
@@ -62,7 +90,7 @@ static void begin(const char *index, int port)
     memset(&bench, 0, sizeof bench);
     atomic_store(&jumped_s, 0);
     snprintf(hosts, sizeof hosts, "127.0.0.1:%d,127.0.0.1:2,127.0.0.1:3", port);
-    const struct config_setting settings[] = {{"insecure", "true"},    {"layers", "6,3"},    {"batch_size", "4"},
+    const struct config_setting settings[] = {{"insecure", "true"},    {"layers", "6,3"},    {"batch_size", batch_size},
                                               {"worker_hosts", hosts}, {"ps_hosts", "a:1"},  {"job_name", "worker"},
                                               {"task_index", index},   {"bind", "127.0.0.1"}};
     listen_in();
@@ -164,6 +192,7 @@ static void batches_as_if_drawn_here(void **state)
     (void)state;
     begin_served("2");
     create_feed();
+    atomic_store(&without_looks, true);
     assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
     assert_int_equal(facts.train, IMAGES);
     assert_int_equal(facts.validation, 7);
@@ -179,6 +208,12 @@ static void batches_as_if_drawn_here(void **state)
     assert_true(atomic_load(&bench.traffic.bytes_in) > 20 * BATCH * PIXELS);
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
     end();
+    begin_served("2"); /* who has asked for nothing yet is told of the end, too */
+    create_feed();
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    usleep(20000);
+    end();
+    atomic_store(&without_looks, false);
 }
 
 /* By hand. NULL: it was let in; else why not. */
@@ -244,6 +279,10 @@ static void requests_that_make_no_sense(void **state)
     begin_served("2");
     assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
     const struct message_get_status status = {0};
+    for (uint64_t i = 1; i <= ERROR_NOT_ALLOWED; i++) { /* so that no request has the number of an error */
+        const struct message_ping ping = {i};
+        assert_true(channel_call(&link.channel, MESSAGE_ping, &ping, MESSAGE_pong, INFINITY, NULL, &error));
+    }
     assert_false(channel_call(&link.channel, MESSAGE_get_status, &status, MESSAGE_status, INFINITY, &code, &error));
     assert_int_equal(code, ERROR_NOT_ALLOWED);
     assert_non_null(strstr(error.text, "get_status is for a ps, and this is worker 0"));
@@ -303,6 +342,76 @@ static void what_it_says_of_its_data(void **state)
     assert_true(channel_read_bulk(channel, got, sizeof text - 1, INFINITY, &error));
     assert_string_equal(got, text);
     link_destroy(&link);
+    end();
+}
+
+/* --- Data that stream --- */
+
+static char the_stream;
+static bool stream_fails, stream_has_no_room;
+
+bool __wrap_streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
+                           struct error *error);
+bool __wrap_streaming_create_batch(const struct streaming *streaming, struct examples *batch, struct error *error);
+
+/* Batch `step` of a task: two images, of the step, of class 1. */
+bool __wrap_streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
+                           struct error *error)
+{
+    assert_ptr_equal(streaming, &the_stream);
+    assert_int_equal(task, 2);
+    drawn->count = 2;
+    drawn->labels[0] = drawn->labels[1] = 1;
+    memset(drawn->images, (int)step, PIXELS);
+    memset(drawn->images + PIXELS, (int)step + 100, PIXELS);
+    return !stream_fails || error_set(error, "the file has changed");
+}
+
+bool __wrap_streaming_create_batch(const struct streaming *streaming, struct examples *batch, struct error *error)
+{
+    const struct examples like = {.height = 2, .width = 3, .classes = CLASSES};
+    assert_ptr_equal(streaming, &the_stream);
+    return stream_has_no_room ? error_set(error, "no room for a batch") : examples_create(batch, &like, BATCH);
+}
+
+/* Batches that the chief reads from files; what it can't read it says, and hangs up. */
+static void batches_from_files(void **state)
+{
+    struct link link;
+    struct batch batch;
+    struct error error;
+    uint16_t code;
+    (void)state;
+    begin_served("2");
+    bench.dataset.streaming = (struct streaming *)(void *)&the_stream;
+    create_feed();
+    struct batch_fetcher_facts facts;
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    for (int64_t number = 3; number < 9; number++) {
+        assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+        assert_int_equal(batch.count, 2);
+        assert_int_equal(batch.examples->images[0], number);
+        assert_int_equal(batch.examples->images[2 * PIXELS - 1], number + 100);
+        assert_int_equal(batch.examples->labels[1], 1);
+    }
+    batch_fetcher_destroy(bench.feed);
+    bench.feed = NULL;
+    assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+    stream_fails = true;
+    const struct message_get_batches asked = {.first = 0, .count = 2};
+    assert_false(channel_call(&link.channel, MESSAGE_get_batches, &asked, MESSAGE_batch, INFINITY, &code, &error));
+    stream_fails = false;
+    assert_int_equal(code, ERROR_INTERNAL);
+    assert_non_null(strstr(error.text, "the file has changed"));
+    assert_false(channel_receive(&link.channel, clock_monotonic_s() + 10, &error));
+    link_destroy(&link);
+    stream_has_no_room = true;
+    assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+    assert_false(channel_receive(&link.channel, clock_monotonic_s() + 10, &error)); /* it hangs up at once */
+    stream_has_no_room = false;
+    link_destroy(&link);
+    AWAIT(times(heard_so_far(), "warning: worker 2: no room for a batch\n") == 1);
+    bench.dataset.streaming = NULL;
     end();
 }
 
@@ -594,6 +703,34 @@ static void nonsense(void **state)
     end_faked();
 }
 
+/* Batches that are longer than their images are wide find room on both sides. */
+static void long_batches(void **state)
+{
+    struct batch_fetcher_facts facts;
+    struct batch batch;
+    struct error error;
+    (void)state;
+    batch_size = "30";
+    begin_served("2");
+    create_feed();
+    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch.count, IMAGES);
+    end();
+    batch_size = "64";
+    begin_faked();
+    start_fake();
+    ask();
+    struct manner large = well;
+    large.images = 64;
+    misbehave(0, large);
+    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch.count, 64);
+    assert_int_equal(batch.examples->labels[63], 1);
+    end_faked();
+    batch_size = "4";
+}
+
 /* A refusal is for good; who gives up stops waiting, and a wait is named. */
 static void no_batches(void **state)
 {
@@ -664,11 +801,13 @@ int main(void)
         cmocka_unit_test(who_gets_batches),
         cmocka_unit_test(requests_that_make_no_sense),
         cmocka_unit_test(what_it_says_of_its_data),
+        cmocka_unit_test(batches_from_files),
         cmocka_unit_test(batches_too_large),
         cmocka_unit_test(rows),
         cmocka_unit_test(rows_that_do_not_fit),
         cmocka_unit_test(how_far_ahead),
         cmocka_unit_test(nonsense),
+        cmocka_unit_test(long_batches),
         cmocka_unit_test(no_batches),
         cmocka_unit_test(long_waits_are_told),
     };

@@ -42,10 +42,21 @@ void __wrap_observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retr
     atomic_store(&shown_retries, retries);
 }
 
+/* Likewise: what it waits for. */
+static char shown_message[256];
+
+void __wrap_observe_waiting(const char *message);
+
+void __wrap_observe_waiting(const char *message)
+{
+    snprintf(shown_message, sizeof shown_message, "%s", message);
+}
+
 static struct server {
     struct fake_member member;
     pthread_mutex_t lock;
     int beats, leaves, pongs, answers;
+    bool hangs_up; /* a worker that leaves does not wait for the answer */
     struct message_heartbeat last;
     char message[256], host[256], device[256], goodbye[256];
     struct message_lease lease;
@@ -95,7 +106,10 @@ static bool answer(struct fake_member *member, struct channel *channel)
     } else if (channel->frame.type == MESSAGE_pong) {
         server->pongs += channel->message.pong.nonce == 77;
     } else if (channel->frame.type == MESSAGE_leave) {
+        struct error error;
+        bool closed = false;
         server->leaves++;
+        server->hangs_up = !connection_wait(channel->connection, fake_member_soon() - 9.8, &closed, &error) || closed;
         snprintf(server->goodbye, sizeof server->goodbye, "%s", channel->message.leave.message);
         good = fake_member_say(channel, MESSAGE_done, &done);
     }
@@ -208,6 +222,7 @@ static void what_a_beat_says(void **state)
     }
     atomic_store(&bench.traffic.retries, 5);
     heartbeat_say(bench.heartbeat, "counts");
+    assert_string_equal(shown_message, "counts");
     heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING,
                                                      .global_step = 40,
                                                      .local_step = 20,
@@ -235,6 +250,7 @@ static void what_a_beat_says(void **state)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(servers[i].leaves, 1);
         assert_string_equal(servers[i].goodbye, "bye");
+        assert_false(servers[i].hangs_up);
         assert_int_equal(atomic_load(&servers[i].member.connections), 1);
     }
 }

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/statvfs.h>
 
 #include <cmocka.h>
 
@@ -23,6 +24,8 @@ static struct world {
     struct agent_options agent;
     double now_s;
     uint64_t memory;
+    uint64_t blocks; /* of 16 bytes, on the disk */
+    bool no_disk;    /* that can be looked at */
     bool has_lineage, cannot, rolling, trial_asked_for;
     struct lineage lineage;
     const char *drift;
@@ -68,6 +71,15 @@ void __wrap_restart_within(unsigned seconds)
 int __wrap_signals_pending(void)
 {
     return world.signal;
+}
+
+int __wrap_statvfs(const char *path, struct statvfs *disk);
+
+int __wrap_statvfs(const char *path, struct statvfs *disk)
+{
+    assert_string_equal(path, "/tmp");
+    *disk = (struct statvfs){.f_frsize = 16, .f_bavail = world.blocks, .f_bfree = 1 << 30, .f_bsize = 1 << 20};
+    return world.no_disk ? -1 : 0;
 }
 
 static char an_agent, a_chief;
@@ -316,18 +328,51 @@ static void memory_that_is_wanted(void **state)
                  {WIRE_FLOAT32, wanted - 1, false},
                  {WIRE_FLOAT32, 0, true}, /* not known */
                  {WIRE_BFLOAT16, wanted + 2 * 672, true},
+                 {WIRE_INT8, wanted + 2 * 672 + 4 * 672, true}, /* what workers are told, too */
+                 {WIRE_INT8, wanted + 2 * 672 + 4 * 672 - 1, false},
                  {WIRE_BFLOAT16, wanted + 2 * 672 - 1, false}};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         config.cluster.wire_dtype = cases[i].wire;
+        config.cluster.issync = cases[i].wire == WIRE_INT8;
         world.memory = cases[i].there;
         assert_int_equal(host()->check(context, &config, &error), cases[i].good);
     }
     assert_non_null(strstr(error.text, "MiB of memory here, but there are"));
     end();
+}
+
+/* Worker 0 needs room for two checkpoints: of the parameters, what the optimizer keeps of each, and averages. */
+static void disk_that_is_wanted(void **state)
+{
+    struct error error;
+    (void)state;
     begin("0");
-    assert_true(host()->check(host()->context, &config, &error)); /* disk enough for two small checkpoints */
-    config.output.train_dir[0] = '\0';
+    config.train.optimizer = OPTIMIZER_ADAM;
+    config.train.ema_decay = 0.9;
+    const uint64_t blocks = 2 * (1 + 2 + 1) * 672 * 4 / 16;
+    for (int i = 0; i < 4; i++) {
+        world.blocks = blocks - (i > 0);
+        world.no_disk = i == 2; /* who writes there will see */
+        config.train.ema_decay = i == 3 ? 0 : 0.9;
+        assert_int_equal(host()->check(host()->context, &config, &error), i != 1);
+    }
+    assert_non_null(strstr(error.text, "/tmp: two checkpoints would take 0 MiB there, but 0 are left"));
+    end();
+    begin("1"); /* others keep none */
     assert_true(host()->check(host()->context, &config, &error));
+    end();
+}
+
+/* What people see of a rollout is the agent's to say. */
+static void a_rollout_that_is_shown(void **state)
+{
+    struct board_rollout shown;
+    (void)state;
+    begin("1");
+    live_config_show(live, &shown);
+    assert_string_equal(told(), "shows\n");
+    live_config_show(NULL, &shown);
+    assert_string_equal(told(), "");
     end();
 }
 
@@ -358,6 +403,28 @@ static void links_are_held(void **state)
             config_free(&config);
         }
     }
+}
+
+/* How long a start worker 0 gets depends on how many there are; nobody who is asked to leave waits for it. */
+static void the_start_that_worker_0_gets(void **state)
+{
+    double longest_s = 0;
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        load("1");
+        world.has_lineage = true;
+        world.lineage = (struct lineage){.kind = ROLLOUT_JOB, .target = 4, .fallback = 3};
+        const int hosts = config.cluster.worker_hosts.count;
+        config.cluster.worker_hosts.count = i < 40 ? 1000 : hosts;
+        world.signal = i >= 20 && i < 40 ? 15 : 0;
+        live_config_hold(&traffic, &config);
+        config.cluster.worker_hosts.count = hosts;
+        const double waited_s = atomic_load(&traffic.held_until_s) - 120;
+        assert_true(waited_s >= 0 && waited_s <= (i < 20 ? 2 : i < 40 ? 0 : 0.2));
+        longest_s = waited_s > longest_s ? waited_s : longest_s;
+        config_free(&config);
+    }
+    assert_true(longest_s > 0.5); /* one of twenty */
 }
 
 /* Until ps 0 is in this version and has a model; then each waits for a moment of its own. Worker 0 does not wait. */
@@ -393,7 +460,8 @@ int main(void)
         cmocka_unit_test(live_change),           cmocka_unit_test(last_loss),
         cmocka_unit_test(orders_of_a_rollout),   cmocka_unit_test(drift),
         cmocka_unit_test(memory_that_is_wanted), cmocka_unit_test(links_are_held),
-        cmocka_unit_test(links_are_let_go),
+        cmocka_unit_test(links_are_let_go),      cmocka_unit_test(the_start_that_worker_0_gets),
+        cmocka_unit_test(disk_that_is_wanted),   cmocka_unit_test(a_rollout_that_is_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

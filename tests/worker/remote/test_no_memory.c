@@ -174,6 +174,34 @@ static bool try_chief(struct error *error)
     return done;
 }
 
+/* Nothing of the shards is asked before there is memory for what they answer. */
+static void a_chief_without_memory(void)
+{
+    const struct chief_options options = {.config = &bench.config,
+                                          .model = &bench.model,
+                                          .identity = &bench.identity,
+                                          .engine = &bench.engine,
+                                          .dataset = &bench.dataset,
+                                          .plan = &bench.plan,
+                                          .traffic = &bench.traffic};
+    struct chief *chief = NULL;
+    struct chief_start found;
+    struct error error;
+    assert_true(chief_create(&chief, &options, &error));
+    no_memory_from(1, 1);
+    const enum push_pull_end begun = chief_begin(chief, &found, &error);
+    assert_int_equal(no_memory_end(), 1);
+    assert_int_equal(begun, PUSH_PULL_REFUSED);
+    assert_string_equal(error.text, "out of memory for the chief");
+    error.text[0] = '\0';
+    no_memory_from(1, 1);
+    const bool restored = chief_restore(chief, &error);
+    assert_int_equal(no_memory_end(), 1);
+    assert_false(restored);
+    assert_string_equal(error.text, "out of memory for the chief");
+    chief_destroy(chief);
+}
+
 static const struct {
     const char *name;
     bool (*begin)(struct error *error);
@@ -257,6 +285,7 @@ static void one_allocation_fails(void **state)
         for (size_t which = 0; which < sizeof parts / sizeof *parts; which++) {
             try_part(which);
         }
+        a_chief_without_memory();
         free(parameters);
         identity_destroy(&bench.identity);
         config_free(&bench.config);

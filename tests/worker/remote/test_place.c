@@ -182,6 +182,20 @@ static void who_asks_nobody(void **state)
     assert_int_equal(atomic_load(&said.ps.connections), 0);
 }
 
+/* Nobody but a worker has a number to ask for, even where none is set. */
+static void a_ps_without_a_number(void **state)
+{
+    struct config config;
+    struct error error = {""};
+    (void)state;
+    assert_true(config_defaults(&config, &error));
+    config.cluster.job_name = JOB_PS;
+    config.cluster.task_index = CONFIG_AUTO;
+    assert_true(place_find(&config, &error));
+    assert_int_equal(config.cluster.task_index, CONFIG_AUTO);
+    config_free(&config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +204,7 @@ int main(void)
         cmocka_unit_test(no_is_no),
         cmocka_unit_test(who_it_is_known_as),
         cmocka_unit_test(who_asks_nobody),
+        cmocka_unit_test(a_ps_without_a_number),
         cmocka_unit_test(what_is_no_number_is_not_taken),
     };
     return cmocka_run_group_tests(tests, make_keys, remove_keys);

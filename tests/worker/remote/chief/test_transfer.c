@@ -16,7 +16,7 @@
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
-enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4 };
+enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4, PAST = -5, TORN = -6 };
 enum { WAIT_MS = 60000 }; /* never over before all have answered */
 
 static struct hello_identity self;
@@ -28,7 +28,8 @@ static struct server {
     uint8_t state, job_state;
     uint32_t generation;
     int64_t step;
-    float *vectors[STORE_VECTORS]; /* [float_count], as they were written */
+    bool is_old; /* from its next lease on it speaks the protocol that knows nothing of what workers were told */
+    float *vectors[STORE_PS_VECTORS]; /* [float_count], as they were written */
 } servers[SERVERS];
 
 static struct bench {
@@ -64,7 +65,9 @@ static bool send_vector(struct server *server, struct channel *channel, int how)
     for (int i = 0; i < part->span_count; i++) {
         uint8_t bytes[RANGE_BYTES];
         const struct span span = part->spans[i];
-        const uint64_t first = how == BEYOND ? bench.model.float_count - span.count + 1 : span.first;
+        const uint64_t first = how == BEYOND ? bench.model.float_count - span.count + 1
+                               : how == PAST ? bench.model.float_count + 1
+                                             : span.first;
         range_put(bytes, 0, (struct range){first, (uint32_t)span.count});
         const struct message_values values = {
             .dtype = how == HALF ? DTYPE_BFLOAT16 : DTYPE_FLOAT32, .global_step = server->step, .ranges = {bytes, 1}};
@@ -76,6 +79,9 @@ static bool send_vector(struct server *server, struct channel *channel, int how)
                                        .bulk = &bulk,
                                        .bulk_parts = 1,
                                        .more = i + 1 < part->span_count};
+        if (how == TORN) {
+            return fake_member_break_off(channel, MESSAGE_values, &values, bulk.iov_base, bulk.iov_len);
+        }
         if (!channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
             return false;
         }
@@ -144,10 +150,14 @@ static bool answer(struct fake_member *member, struct channel *channel)
     if (how == OTHER_ANSWER) {
         return fake_member_say(channel, MESSAGE_pong, &pong);
     }
-    return type == MESSAGE_get_model   ? fake_member_say(channel, MESSAGE_model, &model)
-           : type == MESSAGE_heartbeat ? fake_member_say(channel, MESSAGE_lease, &lease)
-           : type == MESSAGE_read      ? send_vector(server, channel, how)
-                                       : fake_member_say(channel, MESSAGE_done, &done);
+    if (type == MESSAGE_heartbeat) {
+        const bool said = fake_member_say(channel, MESSAGE_lease, &lease);
+        channel->version = server->is_old ? PROTOCOL_TOLD - 1 : channel->version;
+        return said;
+    }
+    return type == MESSAGE_get_model ? fake_member_say(channel, MESSAGE_model, &model)
+           : type == MESSAGE_read    ? send_vector(server, channel, how)
+                                     : fake_member_say(channel, MESSAGE_done, &done);
 }
 
 static bool given_up(void *context)
@@ -190,7 +200,7 @@ static void begin(const char *layers, const char *optimizer)
         fail_msg("%s", error.text);
     }
     for (int i = 0; i < SERVERS; i++) {
-        for (int v = 0; v < STORE_VECTORS; v++) {
+        for (int v = 0; v < STORE_PS_VECTORS; v++) {
             servers[i].vectors[v] = calloc(bench.model.float_count, sizeof(float));
         }
         fake_member_start(&servers[i].member, &self, answer);
@@ -206,7 +216,7 @@ static void end(void)
     push_pull_destroy(&bench.exchange);
     checkpoint_state_destroy(&bench.state);
     for (int i = 0; i < SERVERS; i++) {
-        for (int v = 0; v < STORE_VECTORS; v++) {
+        for (int v = 0; v < STORE_PS_VECTORS; v++) {
             free(servers[i].vectors[v]);
         }
     }
@@ -494,8 +504,8 @@ static void reading(void **state)
     assert_true(atomic_load(&bench.traffic.bytes_in) > 2 * sizeof(float) * 672);
     assert_int_equal(transfer_read(&bench.exchange, 6, 2, &bench.state, &error), PUSH_PULL_DONE);
     assert_string_equal(told(), "ps 0: read 6 vector 1\nps 1: read 6 vector 1\nps 0: release 6\nps 1: release 6\n");
-    const int ways[] = {NO_ANSWER, HALF, BEYOND};
-    for (int i = 0; i < 3; i++) {
+    const int ways[] = {NO_ANSWER, HALF, TORN, PAST, BEYOND};
+    for (int i = 0; i < 5; i++) {
         servers[1].fails[MESSAGE_read] = ways[i];
         assert_int_equal(transfer_read(&bench.exchange, 7, 1, &bench.state, &error), PUSH_PULL_AGAIN);
         assert_string_equal(told(), "ps 0: read 7 vector 0\nps 1: read 7 vector 0\n");
@@ -506,6 +516,74 @@ static void reading(void **state)
     servers[0].fails[MESSAGE_read] = NO_ANSWER; /* the others need not be asked */
     assert_int_equal(transfer_read(&bench.exchange, 7, 3, &bench.state, &error), PUSH_PULL_AGAIN);
     assert_string_equal(told(), "ps 0: read 7 vector 0\n");
+    end();
+}
+
+/* A ps that holds nothing is asked for nothing. */
+static void a_ps_without_parameters(void **state)
+{
+    struct snapshot_answer answer;
+    enum order_state order;
+    struct error error;
+    (void)state;
+    begin("6,20,3", "sgd");
+    bench.exchange.parts[0].span_count = 0;
+    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, 0, &answer, &error), PUSH_PULL_DONE);
+    assert_true(answer.taken && answer.same && answer.global_step == 11);
+    assert_int_equal(transfer_order(&bench.exchange, SNAPSHOT_ORDER | 6, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(order, ORDER_TAKEN);
+    assert_int_equal(transfer_read(&bench.exchange, 5, 1, &bench.state, &error), PUSH_PULL_DONE);
+    const char *text = told();
+    assert_int_equal(times(text, "ps 0: "), 0);
+    assert_int_equal(times(text, "ps 1: "), 4);
+    assert_int_equal(connections(0), 0);
+    end();
+}
+
+/*
+ * What workers were told goes and comes with the rest, unless it is the parameters themselves, which a ps takes for
+ * told anyway. One of an earlier program knows nothing of it, and tells them its parameters.
+ */
+static void what_workers_were_told(void **state)
+{
+    struct error error;
+    struct shard_status found[SERVERS];
+    (void)state;
+    begin("6,20,3", "sgd");
+    float *parameters = bench.state.vectors[STORE_PARAMETERS],
+          *was_told = calloc(bench.model.float_count, sizeof(float));
+    bench.state.vectors[STORE_TOLD] = was_told;
+    for (size_t i = 0; i < bench.model.float_count; i++) {
+        parameters[i] = was_told[i] = (float)i;
+    }
+    was_told[288] = -1; /* of ps 1 */
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "write vector %d, ", STORE_TOLD);
+    const char *text = told();
+    assert_int_equal(times(text, wanted), 2);
+    assert_non_null(strstr(strstr(text, "ps 1: begin"), wanted));
+    assert_true(servers[1].vectors[STORE_TOLD][288] == -1 && servers[1].vectors[STORE_TOLD][289] == 289);
+    for (int old = 0; old < 2; old++) {
+        servers[1].is_old = old;
+        assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_DONE);
+        bench.exchange.parts[1].link.channel.version = old ? PROTOCOL_TOLD - 1 : PROTOCOL_TOLD;
+        memset(was_told, 0, bench.model.float_count * sizeof *was_told);
+        memset(servers[0].vectors[STORE_TOLD], 0, bench.model.float_count * sizeof(float));
+        servers[0].vectors[STORE_TOLD][3] = 5;
+        told();
+        assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), PUSH_PULL_DONE);
+        text = told();
+        snprintf(wanted, sizeof wanted, "read 5 vector %d\n", STORE_TOLD);
+        assert_int_equal(times(text, wanted), old ? 1 : 2);
+        assert_true(was_told[3] == 5 && was_told[4] == 0);
+        assert_true(was_told[288] == (old ? 288 : -1) && was_told[656] == 656);
+    }
+    assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    snprintf(wanted, sizeof wanted, "ps 1: write vector %d, ", STORE_TOLD);
+    assert_null(strstr(told(), wanted));
+    bench.state.vectors[STORE_TOLD] = NULL;
+    free(was_told);
     end();
 }
 
@@ -551,6 +629,12 @@ static void the_end(void **state)
     bench.exchange.parts[0].link.next_try_s = INFINITY;
     assert_false(transfer_end_job(&bench.exchange, &message, 0, &error));
     assert_string_equal(told(), "ps 1: end 3 at 90, 0.5: well\n");
+    bench.exchange.parts[0].link.next_try_s = 0;
+    atomic_store(&servers[0].member.refusal, REFUSAL_MEMBER); /* it will not be told later either */
+    const double begun_s = clock_monotonic_s();
+    assert_false(transfer_end_job(&bench.exchange, &message, begun_s + 20, &error));
+    assert_true(clock_monotonic_s() - begun_s < 10);
+    assert_string_equal(told(), "ps 1: end 3 at 90, 0.5: well\n");
     end();
 }
 
@@ -565,6 +649,8 @@ int main(void)
         cmocka_unit_test(snapshots),
         cmocka_unit_test(orders),
         cmocka_unit_test(reading),
+        cmocka_unit_test(a_ps_without_parameters),
+        cmocka_unit_test(what_workers_were_told),
         cmocka_unit_test(releases),
         cmocka_unit_test(the_end),
         cmocka_unit_test(a_restore_over_connections_that_break),

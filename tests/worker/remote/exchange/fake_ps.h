@@ -47,7 +47,7 @@ struct fake_ps {
         int64_t base_step, local_step;
         uint64_t base_version;
     } seen[FAKE_MOST_PUSHES];
-    int pushes, connections;
+    int pushes, connections, frames; /* frames: of pushes */
     uint64_t sent_floats;  /* in the ranges of pushes */
     atomic_int overlapped; /* pushes that were answered while the worker computed */
 
@@ -138,6 +138,7 @@ static inline bool fake_take_frame(struct fake_ps *ps, struct channel *channel, 
 {
     struct error error;
     const struct message_push *push = &channel->message.push;
+    ps->frames++;
     for (uint32_t i = 0; i < push->ranges.count; i++) {
         struct range range = range_get(&push->ranges, i);
         if (push->dtype == DTYPE_INT8) {

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "tests/locks.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/exchange/fake_ps.h"
 
@@ -235,6 +236,7 @@ static void restored_model(void **state)
         assert_true(i < STEPS);
     }
     assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), PUSH_PULL_AGAIN);
+    assert_non_null(strstr(error.text, "as the test wants"));
     assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
     assert_true(pipeline_load(bench.pipeline, &error));
     assert_int_equal(pushes_held(&bench), 4);

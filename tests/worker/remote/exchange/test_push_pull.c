@@ -294,6 +294,41 @@ static void waiting_can_be_given_up(void **state)
     end(&bench);
 }
 
+/* What is too long for a frame, by its bytes or by its ranges, goes in several, and none of it is lost. */
+static void pushes_of_several_frames(void **state)
+{
+    static const char *const layers[] = {"1100,1000", "9000,3"};
+    (void)state;
+    for (int scattered = 0; scattered < 2; scattered++) {
+        const char *const flags[] = {"layers", layers[scattered], NULL};
+        static const float row[1000] = {1, 2, 3};
+        struct bench bench;
+        struct push_answer answer;
+        struct error error;
+        begin(&bench, &fake_engine_near, flags);
+        const struct variable *weights = &bench.ps.model.variables[0];
+        struct gradient_sink sink = outbox_sink(&bench.outbox);
+        outbox_begin(&bench.outbox);
+        for (int r = 0; r < weights->rows; r += 1 + scattered) {
+            sink.block(sink.context,
+                       &(struct gradient_block){
+                           .row = r, .rows = 1, .cols = weights->cols, .values = row, .stride = weights->cols});
+        }
+        push_pull_pack(&bench.exchange, &bench.outbox);
+        const struct push_note note = {.examples = 1};
+        assert_int_equal(push_pull_exchange(&bench.exchange, &bench.outbox, &note, &answer, &error), PUSH_PULL_DONE);
+        fake_ps_stop(&bench.ps);
+        assert_int_equal(bench.ps.frames, 2);
+        assert_int_equal(bench.ps.pushes, 1);
+        for (int r = 0; r < weights->rows; r++) {
+            const float *there = bench.ps.parameters + (size_t)r * (size_t)weights->stride;
+            const float wanted = scattered && r % 2 == 1 ? 0 : -1;
+            assert_true(there[0] == wanted && there[1] == 2 * wanted && there[2] == 3 * wanted);
+        }
+        end(&bench);
+    }
+}
+
 /* Where a ps restarts all wait for worker 0, which has the model. What it shares out grows with the fleet. */
 static void worker_0_comes_back_first(void **state)
 {
@@ -338,6 +373,7 @@ int main(void)
         cmocka_unit_test(errors_tell_what_to_do),
         cmocka_unit_test(outcomes),
         cmocka_unit_test(waiting_can_be_given_up),
+        cmocka_unit_test(pushes_of_several_frames),
         cmocka_unit_test(worker_0_comes_back_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

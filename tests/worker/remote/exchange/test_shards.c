@@ -61,6 +61,8 @@ static struct server {
     float value;                               /* of all its parameters */
     struct message_push push;
     _Atomic(int) pushes, pings_answered;
+    uint32_t wait_ms; /* that a model was to be waited for last */
+    bool knows;       /* who has its version is told that nothing has changed */
 } servers[MOST_SERVERS];
 
 static struct bench {
@@ -146,6 +148,9 @@ static bool answer_pull(struct server *server, struct channel *channel, int how)
     }
     struct message_values values = {
         .dtype = DTYPE_FLOAT32, .version = server->version, .global_step = server->step, .token = server->token};
+    if (server->knows && pull.since_version == server->version) {
+        return fake_member_say(channel, MESSAGE_values, &values);
+    }
     if (pull.ranges.count == 0) {
         return send_parameters(server, channel, MESSAGE_values, &values, &values.ranges, how);
     }
@@ -167,21 +172,8 @@ static bool answer_pull(struct server *server, struct channel *channel, int how)
         values.ranges.count = 0;
         return fake_member_say(channel, MESSAGE_values, &values);
     }
-    if (how == HALF) { /* all but the last byte, and then the end */
-        const size_t size = message_size(channel->version, MESSAGE_values, &values);
-        uint8_t sent[FRAME_HEADER + 256];
-        const struct frame header = {.version = channel->version,
-                                     .type = MESSAGE_values,
-                                     .request = channel->frame.request,
-                                     .generation = channel->generation,
-                                     .flags = FRAME_LAST,
-                                     .message_bytes = (uint32_t)size,
-                                     .bulk_bytes = sizeof value};
-        frame_encode(&header, sent);
-        message_encode(channel->version, MESSAGE_values, &values, sent + FRAME_HEADER, size);
-        struct iovec part[] = {{sent, FRAME_HEADER + size}, {&value, sizeof value - 1}};
-        return connection_write_more(channel->connection, part, 2, fake_member_soon(), &error) &&
-               connection_flush(channel->connection, fake_member_soon(), &error) && false;
+    if (how == HALF) {
+        return fake_member_break_off(channel, MESSAGE_values, &values, &value, sizeof value);
     }
     return channel_send_frame(channel, &frame, fake_member_soon(), &error);
 }
@@ -249,6 +241,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     channel->frame.request = request;
     atomic_fetch_add(&server->pushes, type == MESSAGE_push);
     if (type == MESSAGE_get_model) {
+        server->wait_ms = channel->message.get_model.wait_ms;
         tell("ps %d: get_model\n", member->member.index);
     }
     if (how > 0) {
@@ -267,6 +260,15 @@ static bool answer(struct fake_member *member, struct channel *channel)
 }
 
 /* --- The worker --- */
+
+static bool write_in_vain(struct engine *engine, enum store_vector vector, size_t first, size_t count,
+                          const float *values, struct error *error)
+{
+    (void)engine, (void)vector, (void)first, (void)count, (void)values;
+    return error_set(error, "the engine fails");
+}
+
+static const struct engine_table engine_that_fails = {.name = "failing", .write = write_in_vain};
 
 static bool given_up(void *context)
 {
@@ -454,6 +456,41 @@ static void unready(void **state)
     }
 }
 
+static void *pass_five_seconds(void *context)
+{
+    (void)context;
+    AWAIT(was_told("get_model"));
+    usleep(300000);
+    tell("five seconds later\n");
+    atomic_store(&jumped_s, atomic_load(&jumped_s) + 5);
+    return NULL;
+}
+
+/* Of very many workers none has a ps wait for it: each asks again later. The chief does not wait so long. */
+static void unready_for_very_many(void **state)
+{
+    struct error error;
+    pthread_t thread;
+    (void)state;
+    for (int is_chief = 0; is_chief < 2; is_chief++) {
+        begin(2, "6,20,3", false, NULL);
+        const int hosts = bench.config.cluster.worker_hosts.count;
+        bench.config.cluster.worker_hosts.count = 1000;
+        bench.config.cluster.task_index = is_chief ? 0 : 1;
+        servers[1].unready = 1;
+        assert_int_equal(pthread_create(&thread, NULL, pass_five_seconds, NULL), 0);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        pthread_join(thread, NULL);
+        const char *text = told();
+        const char *again = strstr(strstr(text, "ps 1: get_model\n"), "ps 0: get_model\n");
+        assert_non_null(again);
+        assert_int_equal(again > strstr(text, "five seconds later\n"), !is_chief);
+        assert_int_equal(servers[1].wait_ms, is_chief ? 500 : 0);
+        bench.config.cluster.worker_hosts.count = hosts;
+        end();
+    }
+}
+
 /* Shards of different generations do not fit together: they are asked again until they do. */
 static void generations(void **state)
 {
@@ -564,6 +601,53 @@ static void pulls_answered_wrongly(void **state)
         assert_non_null(strstr(heard_so_far(), texts[i]));
         assert_landed();
     }
+    end();
+}
+
+/* A step that others make is waited for, the very first one, too. */
+static void the_first_step(void **state)
+{
+    const char *const settings[] = {"issync", "true", NULL};
+    struct error error;
+    (void)state;
+    begin(2, "6,20,3", false, settings);
+    servers[0].step = servers[1].step = 0;
+    servers[0].advances = servers[1].advances = true;
+    join();
+    assert_int_equal(push_pull_await_step(&bench.exchange, 0, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: pull since 20, after 0, waits\nps 1: pull since 21, after 0, waits\n");
+    assert_int_equal(bench.exchange.global_step, 1);
+    end();
+}
+
+/*
+ * Where answers are packed, what came in full is what the worker was told. It knows it still when it pulls again, after
+ * the engine was used for something else: then it asks for no more than what came since.
+ */
+static void what_was_told_is_known(void **state)
+{
+    const char *const settings[] = {"issync", "true", "wire_dtype", "int8", NULL};
+    struct error error;
+    (void)state;
+    begin(2, "6,20,3", false, settings);
+    join();
+    assert_landed();
+    memset(bench.engine.parameters, 0, bench.model.float_count * sizeof(float));
+    servers[0].knows = servers[1].knows = true;
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n");
+    assert_landed();
+    servers[1].fails[MESSAGE_pull] = BEYOND; /* what is wrong costs the connection, and all is told again */
+    servers[1].knows = false;
+    servers[1].value = 7;
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n"
+                                "ps 1: pull since 0, after -1\n");
+    assert_non_null(strstr(heard_so_far(), "are not all its own"));
+    assert_landed();
+    bench.engine.engine.table = &engine_that_fails;
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_REFUSED);
+    assert_string_equal(error.text, "the engine fails");
     end();
 }
 
@@ -870,16 +954,42 @@ static void rounds_fail(void **state)
     end();
 }
 
+/* Who waits to be asked does not wait for a ps that is silent, nor once it is to stop. */
+static void rounds_of_a_silent_ps(void **state)
+{
+    const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};
+    struct push_pull *exchange = &bench.exchange;
+    struct error error;
+    (void)state;
+    for (int stops = 0; stops < 2; stops++) {
+        begin(2, "6,20,3", false, settings);
+        join();
+        servers[0].fails[MESSAGE_pull] = SILENCE;
+        exchange->parts[0].link.idle_timeout_s = stops ? 100 : 0.2;
+        atomic_store(&bench.given_up, stops);
+        const double begun_s = clock_monotonic_s();
+        assert_int_equal(push_pull_await_round(exchange, 10, &error), stops ? PUSH_PULL_STOPPED : PUSH_PULL_DONE);
+        const double took_s = clock_monotonic_s() - begun_s;
+        assert_true(stops ? took_s >= 0.9 && took_s < 20 : took_s >= 1.2);
+        assert_false(link_is_open(&exchange->parts[0].link));
+        assert_int_equal(times(heard_so_far(), "no answer from ps 0 (127.0.0.1:"), !stops);
+        end();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joining),
         cmocka_unit_test(unready),
+        cmocka_unit_test(unready_for_very_many),
         cmocka_unit_test(generations),
         cmocka_unit_test(who_writes_the_model),
         cmocka_unit_test(other_parts),
         cmocka_unit_test(joining_fails),
         cmocka_unit_test(pulls_answered_wrongly),
+        cmocka_unit_test(the_first_step),
+        cmocka_unit_test(what_was_told_is_known),
         cmocka_unit_test(pushing),
         cmocka_unit_test(steps_in_common),
         cmocka_unit_test(steps_of_their_own),
@@ -889,6 +999,7 @@ int main(void)
         cmocka_unit_test(pushes_answered_wrongly),
         cmocka_unit_test(rounds),
         cmocka_unit_test(rounds_fail),
+        cmocka_unit_test(rounds_of_a_silent_ps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -17,7 +18,10 @@
 #include "base/cli/commands.h"
 #include "base/log.h"
 #include "base/process/signals.h"
+#include "base/progress.h"
+#include "ps/status_query.h"
 #include "tests/worker/remote/story.h"
+#include "worker/profile/trace.h"
 
 static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: what MARKS says */
 static double faster = 1;
@@ -26,20 +30,111 @@ static bool interrupts; /* once all members are there */
 double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
 int __wrap_signals_pending(void);
+int __wrap_threads_available(void);
+
+/* Eight, which workers share. */
+int __wrap_threads_available(void)
+{
+    return 8;
+}
 
 double __wrap_clock_monotonic_s(void)
 {
     return faster * __real_clock_monotonic_s();
 }
 
+/* --- The progress line, profiles, and what may fail --- */
+
+static struct {
+    bool has_terminal;
+    int looks, unknown; /* so many of them do not know the step yet */
+    double looked_s[8];
+    bool joins_profiles, cannot_write;
+    int cannot_start; /* member, counted from 1; 0: none */
+    int started;
+} terminal;
+
+void __wrap_progress_begin(struct progress *progress, bool wanted);
+void __wrap_progress_update(struct progress *progress, const struct progress_view *view);
+void __wrap_progress_end(struct progress *progress);
+const struct board_member *__wrap_status_query_ask(struct status_query *query, double timeout_s, int *count);
+bool __real_trace_read(struct trace **traces, char *const *paths, int count, struct error *error);
+bool __wrap_trace_read(struct trace **traces, char *const *paths, int count, struct error *error);
+bool __wrap_trace_write(const struct trace *traces, int count, const char *path, struct error *error);
+pid_t __real_fork(void);
+pid_t __wrap_fork(void);
+
+void __wrap_progress_begin(struct progress *progress, bool wanted)
+{
+    progress->active = wanted && terminal.has_terminal;
+}
+
+void __wrap_progress_update(struct progress *progress, const struct progress_view *view)
+{
+    assert_true(progress->active);
+    tell("step %lld of %lld, %g/s, loss %g, validation %g\n", (long long)view->step, (long long)view->last_step,
+         view->steps_per_s, view->loss, view->validation);
+}
+
+void __wrap_progress_end(struct progress *progress)
+{
+    tell(progress->active ? "the line ends\n" : "");
+}
+
+/* One ps, and then two workers. */
+const struct board_member *__wrap_status_query_ask(struct status_query *query, double timeout_s, int *count)
+{
+    static struct board_member members[3];
+    assert_non_null(query);
+    assert_true(timeout_s > 0 && timeout_s <= 0.5); /* output is not shown meanwhile */
+    terminal.looked_s[terminal.looks % 8] = story_s();
+    members[0].global_step = terminal.looks < terminal.unknown ? -1 : terminal.looks - terminal.unknown;
+    members[0].steps_per_s = 2.5;
+    members[1].loss = 0.25;
+    terminal.looks++;
+    *count = 3;
+    return members;
+}
+
+bool __wrap_trace_read(struct trace **traces, char *const *paths, int count, struct error *error)
+{
+    if (!terminal.joins_profiles) {
+        return __real_trace_read(traces, paths, count, error);
+    }
+    for (int i = 0; i < count; i++) {
+        tell("reads %s\n", paths[i]);
+    }
+    *traces = NULL;
+    return true;
+}
+
+bool __wrap_trace_write(const struct trace *traces, int count, const char *path, struct error *error)
+{
+    assert_null(traces);
+    tell("writes %s of %d\n", path, count);
+    return !terminal.cannot_write || error_set(error, "the disk is full");
+}
+
+pid_t __wrap_fork(void)
+{
+    if (++terminal.started == terminal.cannot_start) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return __real_fork();
+}
+
+/* Whoever sees the mark can read whose it is. */
 static void mark(const char *name)
 {
-    char path[512];
+    char path[512], hidden[512];
     snprintf(path, sizeof path, "%s/%s", getenv("MARKS"), name);
-    FILE *file = fopen(path, "w");
+    snprintf(hidden, sizeof hidden, "%s/.%s", getenv("MARKS"), name);
+    FILE *file = fopen(hidden, "w");
     if (file) {
         fprintf(file, "%d", (int)getpid());
         fclose(file);
+        rename(hidden, path);
     }
 }
 
@@ -71,7 +166,8 @@ static int count_marks(bool clear)
 
 int __wrap_signals_pending(void)
 {
-    return interrupts && count_marks(false) >= 3 ? SIGINT : 0;
+    const bool has_looked = !terminal.has_terminal || terminal.looks >= 4;
+    return interrupts && has_looked && count_marks(false) >= 3 ? SIGINT : 0;
 }
 
 /* --- A member --- */
@@ -107,6 +203,9 @@ static int be_chief(const char *does, int argc, char **argv)
         for (int i = 1; i < argc; i++) {
             printf("%s\n", argv[i]);
         }
+        int signal_of_death = 0;
+        prctl(PR_GET_PDEATHSIG, &signal_of_death);
+        printf("--group=%s\n--dies_by=%d\n", getpgrp() == getpid() ? "own" : "its parent's", signal_of_death);
     } else if (strcmp(does, "talk") == 0) {
         printf("one\ntwo \x1b[1m\n\nthree");
         fprintf(stderr, "no end");
@@ -239,6 +338,8 @@ static void what_members_are_given(void **state)
     assert_null(value_of(text, "learning_rate"));
     assert_null(value_of(text, "profile"));
     assert_string_equal(value_of(text, "config"), config_file);
+    assert_string_equal(value_of(text, "group"), "own"); /* signals of the terminal are not for members */
+    assert_int_equal(atoi(value_of(text, "dies_by")), SIGTERM);
     assert_int_equal(strncmp(value_of(text, "fleet_key"), folder, strlen(folder)), 0);
     int ports[5];
     assert_int_equal(sscanf(value_of(text, "ps_hosts"), "127.0.0.1:%d,127.0.0.1:%d", &ports[0], &ports[1]), 2);
@@ -270,7 +371,9 @@ static void how_many(void **state)
     int ports[2];
     assert_int_equal(sscanf(value_of(text, "worker_hosts"), "127.0.0.1:%d,127.0.0.1:%d", &ports[0], &ports[1]), 2);
     assert_null(strchr(value_of(text, "ps_hosts"), ','));
-    assert_true(atoi(value_of(text, "num_threads")) >= 1);
+    assert_string_equal(value_of(text, "num_threads"), "4");
+    assert_int_equal(run("arguments", "1", "9", NULL, 0, &text), COMMAND_DONE); /* one each at least */
+    assert_string_equal(value_of(text, "num_threads"), "1");
 }
 
 /* Lines with their member's name, the last one even without its end; what is longer than a line in pieces. */
@@ -367,6 +470,83 @@ static void profiles(void **state)
     assert_int_equal(run("fail", NULL, NULL, settings, 2, &text), 5);
 }
 
+/* The profiles that members wrote of themselves become one. */
+static void profiles_are_joined(void **state)
+{
+    const struct config_setting settings[] = {{"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}};
+    const char *text;
+    (void)state;
+    for (int fails = 0; fails < 2; fails++) {
+        terminal.joins_profiles = true;
+        terminal.cannot_write = fails;
+        told();
+        assert_int_equal(run("talk", NULL, NULL, settings, 2, &text), fails ? COMMAND_FAILED : COMMAND_DONE);
+        terminal.joins_profiles = terminal.cannot_write = false;
+        assert_string_equal(told(), "reads /tmp/test_cluster.profile.ps-0\nreads /tmp/test_cluster.profile.worker-0\n"
+                                    "reads /tmp/test_cluster.profile.worker-1\n"
+                                    "writes /tmp/test_cluster.profile of 3\n");
+        assert_int_equal(times(text, "/tmp/test_cluster.profile is the profile of all members; "), !fails);
+        assert_int_equal(times(text, "the disk is full; the profiles of the members are in "), fails);
+    }
+}
+
+/* On a terminal a line shows how far the job is, a few times a second, once that is known; then members log no steps. */
+static void progress_line(void **state)
+{
+    struct config_setting settings[] = {
+        {"insecure", "true"}, {"progress", "true"}, {"log_steps", "7"}, {"epochs", "1"}, {"train_steps", "0"}};
+    const char *text;
+    (void)state;
+    for (int bounded = 0; bounded < 2; bounded++) {
+        settings[4].text = bounded ? "1" : "0";
+        memset(&terminal, 0, sizeof terminal);
+        terminal.has_terminal = true;
+        terminal.unknown = 2;
+        interrupts = true;
+        told();
+        const int status = run("wait", NULL, NULL, settings, 5, &text);
+        interrupts = false;
+        assert_int_equal(status, 128 + SIGINT);
+        assert_int_equal(terminal.looks, 4); /* none once it is leaving */
+        for (int i = 1; i < 4; i++) {
+            assert_true(terminal.looked_s[i] - terminal.looked_s[i - 1] >= 0.2);
+        }
+        char wanted[256];
+        const long long last = bounded ? 1 : INT64_MAX;
+        snprintf(wanted, sizeof wanted,
+                 "step 0 of %lld, 2.5/s, loss 0.25, validation -1\n"
+                 "step 1 of %lld, 2.5/s, loss 0.25, validation -1\nthe line ends\n",
+                 last, last);
+        assert_string_equal(told(), wanted);
+    }
+    assert_int_equal(run("arguments", NULL, NULL, settings, 5, &text), COMMAND_DONE);
+    assert_string_equal(value_of(text, "log_steps"), "0");
+    assert_string_equal(value_of(text, "progress"), "false");
+    assert_string_equal(value_of(text, "train_steps"), "1");
+    memset(&terminal, 0, sizeof terminal);
+}
+
+/* Where a member can't be started, those that were are told to leave. */
+static void a_member_that_can_not_be_started(void **state)
+{
+    const char *text;
+    (void)state;
+    for (int which = 1; which <= 3; which++) {
+        memset(&terminal, 0, sizeof terminal);
+        terminal.cannot_start = which;
+        interrupts = false;
+        assert_int_equal(run("wait", NULL, NULL, NULL, 0, &text), COMMAND_FAILED);
+        assert_int_equal(terminal.started, which);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "%s can't be started: ",
+                 which == 1   ? "ps 0"
+                 : which == 2 ? "worker 0"
+                              : "worker 1");
+        assert_int_equal(times(text, wanted), 1);
+    }
+    memset(&terminal, 0, sizeof terminal);
+}
+
 /* Where no key can be made nothing is started. */
 static void no_folder(void **state)
 {
@@ -390,6 +570,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(interrupted),
         cmocka_unit_test(stubborn_members),
         cmocka_unit_test(profiles),
+        cmocka_unit_test(profiles_are_joined),
+        cmocka_unit_test(progress_line),
+        cmocka_unit_test(a_member_that_can_not_be_started),
         cmocka_unit_test(no_folder),
     };
     if (argc > 2 && strncmp(argv[1], "--job_name=", strlen("--job_name=")) == 0) {

@@ -4,7 +4,6 @@
  */
 #include "worker/remote/operator/rollout_programs.h"
 
-#include <elf.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,9 +15,10 @@
 #include "base/file.h"
 #include "ps/rollout/decide.h"
 #include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/operator/program_file.h"
 #include "tests/worker/remote/story.h"
 
-enum { SIZE = 300 * 1000, MARK_AT = 1000 };
+enum { SIZE = 300 * 1000, MARK_AT = PROGRAM_FILE_MARK_AT };
 
 static char folder[64];
 
@@ -46,33 +46,10 @@ static int remove_folder(void **state)
     return system(command);
 }
 
-/* Headers of a program, noise, and the mark of a trainer that speaks `lowest` and later; 0: no mark. */
+/* A trainer that speaks protocol `lowest` and later; 0: it does not look like one. */
 static void write_program(const char *name, uint16_t machine, uint16_t lowest, size_t size)
 {
-    static uint8_t bytes[SIZE];
-    static const char mark[24] = "trainer speaks protocol";
-    Elf64_Ehdr head = {.e_type = ET_DYN,
-                       .e_machine = machine,
-                       .e_phoff = sizeof head,
-                       .e_phentsize = sizeof(Elf64_Phdr),
-                       .e_phnum = 1};
-    const Elf64_Phdr segment = {.p_type = PT_LOAD, .p_offset = 0, .p_filesz = MARK_AT};
-    const uint16_t versions[] = {lowest, 0x7fff};
-    struct error error;
-    memcpy(head.e_ident, ELFMAG, SELFMAG);
-    head.e_ident[EI_CLASS] = ELFCLASS64;
-    head.e_ident[EI_DATA] = ELFDATA2LSB;
-    for (size_t i = 0; i < SIZE; i++) {
-        bytes[i] = (uint8_t)(i * 2654435761U >> 13 ^ machine);
-    }
-    memcpy(bytes, &head, sizeof head);
-    memcpy(bytes + sizeof head, &segment, sizeof segment);
-    if (lowest > 0) {
-        memcpy(bytes + MARK_AT, mark, sizeof mark);
-        memcpy(bytes + MARK_AT + sizeof mark, versions, sizeof versions);
-    }
-    const struct file_part part = {bytes, size};
-    assert_true(file_write_atomic(file(name), &part, 1, &error));
+    assert_true(program_file_write(file(name), machine, lowest, size));
 }
 
 static void refused(const char *files, const char *rate, const char *waves, const char *why)

@@ -24,6 +24,8 @@ static struct server {
     struct fake_member member;
     struct message_status says[MOST];
     int count;
+    struct message_rounds rounds[2]; /* told behind all others */
+    int round_count;
     int asked;
     bool asks_for_all;    /* so it was asked last */
     int gone_after;       /* cut before this frame of the answer, counted from 1; 0: never */
@@ -55,9 +57,18 @@ static bool answer(struct fake_member *member, struct channel *channel)
         const struct outgoing frame = {.type = other ? server->by : MESSAGE_status,
                                        .request = request,
                                        .message = other ? (const void *)&pong : &status,
-                                       .more = i + 1 < server->count};
+                                       .more = i + 1 < server->count + server->round_count};
         if (server->gone_after == i + 1 || !channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
             connection_flush(channel->connection, fake_member_soon(), &error);
+            return false;
+        }
+    }
+    for (int i = 0; i < server->round_count; i++) {
+        const struct outgoing frame = {.type = MESSAGE_rounds,
+                                       .request = request,
+                                       .message = &server->rounds[i],
+                                       .more = i + 1 < server->round_count};
+        if (!channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
             return false;
         }
     }
@@ -195,6 +206,65 @@ static void a_table(void **state)
         assert_int_equal(servers[i].member.peer.member.role, MEMBER_OPERATOR);
         assert_string_equal(servers[i].member.peer.digest, ""); /* whatever config is here, it may ask */
     }
+    end();
+}
+
+/* Below a worker: the rounds that it was asked for, and how its own rows fare, as far as there is anything to tell. */
+static void rounds_and_own_rows(void **state)
+{
+    const char *text;
+    (void)state;
+    begin_all();
+    servers[0].round_count = 2;
+    servers[0].rounds[0] = (struct message_rounds){.worker = 0,
+                                                   .is_asked = 1,
+                                                   .asked = 9,
+                                                   .counted = 6,
+                                                   .late = 1,
+                                                   .missed = 2,
+                                                   .cosine = 0.25f,
+                                                   .validated = 60,
+                                                   .validated_step = 12000,
+                                                   .score = 0.5f,
+                                                   .is_worst = 1};
+    servers[0].rounds[1] = (struct message_rounds){
+        .worker = 1, .asked = 1, .cosine = NAN, .norm = NAN, .validated = 1, .validated_step = 7, .score = NAN};
+    assert_int_equal(run(false, &text), COMMAND_DONE);
+    assert_non_null(strstr(text, "worker 0    training "));
+    assert_non_null(strstr(text, "\n            rounds: asked 9, counted 6, late 1, missed 2; cosine 0.250; asked now\n"
+                                 "            own rows: score 0.5000 of 60 at step 12,000; of the worst tenth\n"
+                                 "worker 1    training "));
+    assert_non_null(strstr(text, "\n            rounds: asked 1, counted 0, late 0, missed 0\n"
+                                 "            own rows: 1 at step 7\n"
+                                 "trainer 1.0, "));
+    servers[0].rounds[0].asked = 0;
+    servers[0].rounds[1].validated = 0;
+    listen_in();
+    assert_int_equal(run(false, &text), COMMAND_DONE);
+    assert_int_equal(times(text, "rounds: "), 1);
+    assert_int_equal(times(text, "own rows: "), 1);
+    end();
+}
+
+/* A step of 0 is one; of who has none there is a dash. Programs and configs that differ are told apart, each once. */
+static void steps_and_versions(void **state)
+{
+    const char *text;
+    (void)state;
+    begin_all();
+    for (int i = 0; i < SERVERS; i++) {
+        servers[i].says[0].global_step = i == 0 ? 0 : -1;
+        servers[i].says[1].program = "trainer 2.0";
+        servers[i].says[2].digest = servers[i].says[0].digest;
+        servers[i].says[2].fleet_version = 9;
+    }
+    assert_int_equal(run(false, &text), COMMAND_DONE);
+    assert_non_null(strstr(text, "ps 0        ready               0     50.2 "));
+    assert_non_null(strstr(text, "ps 1        ready               -     50.2 "));
+    assert_non_null(strstr(text, "\ntrainer 1.0, config version 4, digest 0123456789abcdef: ps 0 and all like it\n"
+                                 "trainer 2.0, config version 4, digest 0123456789abcdef: worker 0 and all like it\n"
+                                 "trainer 1.0, config version 9, digest 0123456789abcdef: worker 1 and all like it\n"));
+    assert_null(strstr(text, "missing"));
     end();
 }
 
@@ -414,10 +484,16 @@ static void no_cluster(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_table),         cmocka_unit_test(as_json),
-        cmocka_unit_test(counts_of_bytes), cmocka_unit_test(a_ps_is_missing),
-        cmocka_unit_test(a_second_look),   cmocka_unit_test(workers_that_are_not_listed),
-        cmocka_unit_test(a_ps_is_silent),  cmocka_unit_test(no_cluster),
+        cmocka_unit_test(rounds_and_own_rows),
+        cmocka_unit_test(steps_and_versions),
+        cmocka_unit_test(a_table),
+        cmocka_unit_test(as_json),
+        cmocka_unit_test(counts_of_bytes),
+        cmocka_unit_test(a_ps_is_missing),
+        cmocka_unit_test(a_second_look),
+        cmocka_unit_test(workers_that_are_not_listed),
+        cmocka_unit_test(a_ps_is_silent),
+        cmocka_unit_test(no_cluster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

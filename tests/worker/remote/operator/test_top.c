@@ -172,6 +172,7 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
         snprintf(members[i].state, sizeof members[i].state, "waiting");
     }
     ask(source);
+    assert_int_equal(shown.missing, 1); /* still */
     assert_true(isnan(board->loss));
     assert_int_equal(board->numbers.state, BOARD_WAITING);
     assert_int_equal(board->numbers.generation, 7);

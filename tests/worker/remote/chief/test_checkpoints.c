@@ -1,0 +1,396 @@
+/*
+ * The chief's checkpoints where something is in the way: requests that fail, orders that are kept waiting or dropped,
+ * shards that are apart; what is told of them, and what workers were told, which lies beside them.
+ */
+#include "tests/worker/remote/chief/shards.h"
+
+/* --- How the saving thread rests --- */
+
+static atomic_bool rests_are_told;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    if (atomic_load(&rests_are_told)) {
+        tell("rests\n");
+    }
+    return __real_pthread_cond_timedwait(condition, mutex, until);
+}
+
+/* A chief with another config than begin() gives it, on shards that are empty. */
+static void create_again(struct bench *bench)
+{
+    struct chief_start found;
+    chief_destroy(bench->chief);
+    create(bench);
+    memset(shards.status, 0, sizeof shards.status);
+    told();
+    assert_int_equal(start(bench, &found), PUSH_PULL_DONE);
+}
+
+/* --- What people read --- */
+
+/* Each checkpoint is told once, with its path; the best one as such. */
+static void checkpoints_are_told(void **state)
+{
+    struct bench bench;
+    struct error error;
+    struct checkpoint_info *record;
+    int64_t step;
+    char wanted[256];
+    (void)state;
+    log_setup(LOG_TEXT, LOG_INFO);
+    begin_training(&bench, "0");
+    listen_in();
+    shards.steps[0] = shards.steps[1] = 7;
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    chief_release(bench.chief, true);
+    shards.steps[0] = shards.steps[1] = 9;
+    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    const char *text = heard();
+    log_setup(LOG_TEXT, LOG_WARNING);
+    snprintf(wanted, sizeof wanted, "checkpoint at step 7, the best so far: %s/best.safetensors\n", bench.folder);
+    assert_int_equal(times(text, wanted), 1);
+    snprintf(wanted, sizeof wanted, "checkpoint at step 9: %s/model-0000000009.safetensors\n", bench.folder);
+    assert_int_equal(times(text, wanted), 1);
+    assert_int_equal(times(text, "checkpoint at"), 2);
+    struct chief_record kept;
+    chief_record(bench.chief, &kept);
+    assert_non_null(strstr(kept.last_checkpoint, "/model-0000000009.safetensors")); /* the best is none to go on from */
+    end(&bench, "best.safetensors model-0000000009.safetensors ");
+}
+
+/* A checkpoint that fails leaves the one before as the last good one, which is of no step that counts any more. */
+static void a_checkpoint_that_fails_after_a_good_one(void **state)
+{
+    struct bench bench;
+    struct chief_record record;
+    char away[80];
+    (void)state;
+    begin_training(&bench, "10");
+    advance(bench.chief, 10);
+    assert_true(await_told("saved 10"));
+    snprintf(away, sizeof away, "%s.away", bench.folder);
+    assert_int_equal(rename(bench.folder, away), 0);
+    listen_in();
+    advance(bench.chief, 20);
+    const bool failed = await_told("not saved 20");
+    heard();
+    assert_true(failed);
+    chief_record(bench.chief, &record);
+    assert_true(record.checkpoint_failed);
+    assert_non_null(strstr(record.last_checkpoint, "/model-0000000010.safetensors"));
+    assert_int_equal(record.last_checkpoint_step, -1);
+    assert_int_equal(rename(away, bench.folder), 0);
+    advance(bench.chief, 30);
+    assert_true(await_told("saved 30"));
+    chief_record(bench.chief, &record);
+    assert_int_equal(record.last_checkpoint_step, 30);
+    assert_true(record.checkpoint_failed); /* once is enough */
+    end(&bench, "model-0000000010.safetensors model-0000000030.safetensors ");
+}
+
+/* --- Trouble --- */
+
+/* A connection that breaks while an order is asked for, or read, costs a try, and no checkpoint. */
+static void orders_are_asked_for_again(void **state)
+{
+    struct bench bench;
+    (void)state;
+    begin_training(&bench, "10");
+    shards.read = PUSH_PULL_AGAIN;
+    advance(bench.chief, 10);
+    assert_true(await_told("saved 10"));
+    assert_string_equal(told(), "order 40\nread 10\nread 10\nsaved 10 of version 7, now\n");
+    pthread_mutex_lock(&shards.lock);
+    shards.ordered = PUSH_PULL_AGAIN;
+    pthread_mutex_unlock(&shards.lock);
+    advance(bench.chief, 20);
+    assert_true(await_told("saved 20"));
+    assert_string_equal(told(), "order 50\nread 20\nsaved 20 of version 7, now\n");
+    assert_int_equal(shards.ordered, PUSH_PULL_DONE);
+    end(&bench, "model-0000000010.safetensors model-0000000020.safetensors ");
+}
+
+/* A snapshot that is refused, or that nobody waits for any more, is not asked for again. */
+static void snapshots_that_fail(void **state)
+{
+    static const enum push_pull_end ends[] = {PUSH_PULL_STOPPED, PUSH_PULL_REFUSED};
+    struct bench bench;
+    struct error error;
+    struct checkpoint_info *record;
+    int64_t step;
+    (void)state;
+    begin_training(&bench, "10");
+    for (int i = 0; i < 2; i++) {
+        shards.taken = ends[i];
+        assert_false(chief_checkpoint(bench.chief, &error));
+        assert_string_equal(told(), "snapshot at -1, 250 ms\n"); /* and all orders stay */
+        shards.taken = ends[i];
+        assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_AGAIN);
+        assert_string_equal(told(), "snapshot at -1, 250 ms\n");
+    }
+    advance(bench.chief, 10);
+    assert_true(await_told("saved 10")); /* nothing is held back */
+    shards.taken = PUSH_PULL_STOPPED;
+    assert_int_equal(chief_finish(bench.chief, true, &step, &error), PUSH_PULL_STOPPED);
+    end(&bench, "model-0000000010.safetensors ");
+}
+
+/* While shards wait at the last step that was ordered, a snapshot is of no later one. */
+static void snapshots_where_shards_wait(void **state)
+{
+    struct bench bench;
+    struct error error;
+    struct checkpoint_info *record;
+    int64_t step;
+    (void)state;
+    begin_training(&bench, "10");
+    shards.stuck = 10; /* so that none is let go */
+    shards.trains = true;
+    shards.steps[0] = 24;
+    shards.steps[1] = 26;
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(step, 30);
+    chief_release(bench.chief, false);
+    assert_non_null(strstr(told(), "snapshot at -1, 250 ms\nsnapshot at 30, 250 ms\nread 30\n"));
+    shards.steps[0] = 28;
+    shards.steps[1] = 30; /* the very step, which the other one never comes to here */
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(times(told(), "snapshot at 30, 250 ms\n"), 4);
+    shards.steps[0] = 31;
+    shards.steps[1] = 32; /* somewhere they did not wait */
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(step, 37);
+    chief_release(bench.chief, false);
+    end(&bench, "");
+}
+
+/* Of asynchronous rounds so many workers make fewer steps: what is under way is that much less. */
+static void snapshots_of_steps_that_take_several_pushes(void **state)
+{
+    struct bench bench;
+    struct error error;
+    struct checkpoint_info *record;
+    int64_t step;
+    (void)state;
+    begin_training(&bench, "0");
+    bench.config.train.buffer_size = 3; /* as many as there are workers */
+    shards.trains = true;
+    shards.steps[0] = 40;
+    shards.steps[1] = 42;
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(step, 42 + 2 + 1);
+    chief_release(bench.chief, false);
+    end(&bench, "");
+}
+
+/* Shards may know snapshots of an earlier chief still: none has the number of one of those. */
+static void snapshots_of_two_chiefs(void **state)
+{
+    struct bench bench;
+    struct error error;
+    uint64_t numbers[2];
+    (void)state;
+    begin_training(&bench, "0");
+    for (int i = 0; i < 2; i++) {
+        create_again(&bench);
+        assert_true(chief_checkpoint(bench.chief, &error));
+        numbers[i] = shards.plain.number;
+    }
+    assert_true(numbers[0] != numbers[1]);
+    end(&bench, "model-0000000000.safetensors ");
+}
+
+/* --- The saving thread --- */
+
+/* As long as there is something to save it does not rest. */
+static void no_rest_before_all_is_saved(void **state)
+{
+    struct bench bench;
+    (void)state;
+    begin_training(&bench, "10");
+    atomic_store(&rests_are_told, true);
+    assert_true(await_told("rests\n"));
+    advance(bench.chief, 32);
+    assert_true(await_told("saved 30"));
+    atomic_store(&rests_are_told, false);
+    const char *first = strstr(told(), "saved 10");
+
+    assert_non_null(first);
+    const char *last = strstr(first, "saved 30"), *rest = strstr(first, "rests\n");
+    assert_non_null(last);
+    assert_true(!rest || rest > last);
+    end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors ");
+}
+
+/* What was ordered and is there comes before the state of the moment, which is of a later step. */
+static void ordered_steps_are_saved_before_the_moment(void **state)
+{
+    struct bench bench;
+    (void)state;
+    begin(&bench, "10");
+    bench.config.output.save_model_secs = 0.05;
+    create_again(&bench);
+    told();
+    pthread_mutex_lock(&shards.lock);
+    shards.steps[0] = shards.steps[1] = 12;
+    pthread_mutex_unlock(&shards.lock);
+    chief_note_step(bench.chief, 1); /* its own worker is far behind */
+    assert_true(await_told("saved 12"));
+    const char *text = told(), *ordered = strstr(text, "saved 10 "), *moment = strstr(text, "saved 12 ");
+    assert_true(ordered && ordered < moment);
+    end(&bench, "model-0000000010.safetensors model-0000000012.safetensors ");
+}
+
+/* After a step was lost the shards are not made to wait for 64 checkpoints; then they are again. */
+static void caution_ends(void **state)
+{
+    struct bench bench;
+    struct chief_record record;
+    (void)state;
+    begin(&bench, "1");
+    bench.plan.last_step = 1000;
+    create_again(&bench);
+    shards.lost = 1;
+    listen_in();
+    for (int64_t step = 2; step <= 64; step++) {
+        char saved[32];
+        snprintf(saved, sizeof saved, "saved %lld ", (long long)step);
+        told();
+        advance(bench.chief, step);
+        const bool there = await_told(saved);
+        chief_record(bench.chief, &record); /* not while it saves */
+        pthread_mutex_lock(&shards.lock);
+        const int orders = shards.order_count;
+        pthread_mutex_unlock(&shards.lock);
+        if (!there || orders != SHARD_ORDERS_KEPT) {
+            heard();
+            fail_msg("%d orders after step %lld", orders, (long long)step);
+        }
+    }
+    advance(bench.chief, 65);
+    const bool waits_again = await_told("order 68\n");
+    heard();
+    assert_true(waits_again);
+    chief_destroy(bench.chief);
+    bench.chief = NULL;
+    assert_int_equal(times(files(bench.folder, true), "model-"), 64);
+    end(&bench, "");
+}
+
+/* Orders that a rollout drops are none that training came past. */
+static void orders_that_are_dropped_are_not_missed(void **state)
+{
+    struct bench bench;
+    struct error error;
+    (void)state;
+    begin_training(&bench, "10");
+    advance(bench.chief, 4);
+    assert_true(chief_checkpoint(bench.chief, &error));
+    advance(bench.chief, 65);
+    told();
+    listen_in();
+    chief_settle(bench.chief);
+    const bool ordered = await_told("order 90\n");
+    assert_string_equal(heard(), "");
+    assert_true(ordered);
+    assert_string_equal(told(), "newest\norder 70\norder 80\norder 90\n");
+    end(&bench, "model-0000000004.safetensors ");
+}
+
+/* --- What workers were told --- */
+
+static void begin_telling(struct bench *bench)
+{
+    begin(bench, "10");
+    bench->config.cluster.issync = true;
+    bench->config.cluster.wire_dtype = WIRE_INT8;
+    create_again(bench);
+}
+
+static bool is_there(const struct bench *bench, const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", bench->folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* It lies beside each checkpoint, and comes back with it; where it is lost workers are told all. */
+static void what_was_told_comes_back(void **state)
+{
+    struct bench bench;
+    struct error error;
+    struct checkpoint_info *record;
+    int64_t step;
+    char path[128];
+    (void)state;
+    listen_in();
+    begin_telling(&bench);
+    assert_true(shards.first_told == shards.first && shards.first != 0); /* of a new model all is told */
+    advance(bench.chief, 10);
+    assert_true(await_told("saved 10"));
+    assert_true(was_told("read 10 and what was told\n"));
+    shards.steps[0] = shards.steps[1] = 34;
+    told();
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    chief_release(bench.chief, true);
+    assert_true(was_told("read 34\n")); /* a validation has no use for it */
+    assert_false(is_there(&bench, "told-34"));
+    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    assert_true(is_there(&bench, "told-10") && is_there(&bench, "told-34"));
+    create_again(&bench);
+    assert_true(shards.first == 34 && shards.first_told == 34.5f);
+    assert_string_equal(heard(), "");
+    snprintf(path, sizeof path, "%s/told-34", bench.folder);
+    assert_int_equal(unlink(path), 0);
+    listen_in();
+    create_again(&bench);
+    assert_int_equal(times(heard(), "what workers had been told at step 34 is not known any more"), 1);
+    assert_true(shards.first == 34 && shards.first_told == 34);
+    end(&bench, "best.safetensors model-0000000010.safetensors model-0000000020.safetensors "
+                "model-0000000030.safetensors model-0000000034.safetensors ");
+}
+
+/* That it can't be kept is no reason not to save. */
+static void what_was_told_can_not_be_kept(void **state)
+{
+    struct bench bench;
+    struct error error;
+    int64_t step;
+    char path[128];
+    (void)state;
+    begin_telling(&bench);
+    snprintf(path, sizeof path, "%s/told-34", bench.folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    shards.steps[0] = shards.steps[1] = 34;
+    listen_in();
+    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(times(heard(), "what workers were told is not kept: "), 1);
+    rmdir(path);
+    end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors "
+                "model-0000000034.safetensors ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_are_told),
+        cmocka_unit_test(a_checkpoint_that_fails_after_a_good_one),
+        cmocka_unit_test(orders_are_asked_for_again),
+        cmocka_unit_test(snapshots_that_fail),
+        cmocka_unit_test(snapshots_where_shards_wait),
+        cmocka_unit_test(snapshots_of_steps_that_take_several_pushes),
+        cmocka_unit_test(snapshots_of_two_chiefs),
+        cmocka_unit_test(no_rest_before_all_is_saved),
+        cmocka_unit_test(ordered_steps_are_saved_before_the_moment),
+        cmocka_unit_test(caution_ends),
+        cmocka_unit_test(orders_that_are_dropped_are_not_missed),
+        cmocka_unit_test(what_was_told_comes_back),
+        cmocka_unit_test(what_was_told_can_not_be_kept),
+    };
+    log_setup(LOG_TEXT, LOG_WARNING);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

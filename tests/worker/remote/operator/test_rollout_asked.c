@@ -1,0 +1,426 @@
+/*
+ * `trainer rollout` beyond a plain rollout: what an operator is asked on a terminal, flags, other keys, programs, and
+ * what becomes of the command while ps 0 is away. The fleet is that of rollout_fleet.h.
+ */
+#include "tests/worker/remote/operator/rollout_fleet.h"
+
+#include <time.h>
+
+#include "tests/worker/remote/operator/program_file.h"
+
+/* Yes is yes, and all else is no. */
+static void a_question_on_a_terminal(void **state)
+{
+    static const struct {
+        const char *typed;
+        bool agrees;
+    } cases[] = {{"y\n", true}, {"Yes\n", true}, {"n\n", false}, {"\n", false}, {"", false}, {"ay\n", false}};
+    const char *text;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin();
+        typed = cases[i].typed;
+        assert_int_equal(run(fleet.next, 0, NULL, &text), cases[i].agrees ? COMMAND_DONE : COMMAND_FAILED);
+        assert_int_equal(times(text, "Roll this out? [y/N] "), 1);
+        assert_int_equal(times(text, "not rolled out\n"), !cases[i].agrees);
+        assert_int_equal(ps.proposals, cases[i].agrees);
+        end();
+    }
+    begin();
+    typed = "";
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE); /* flag --yes has answered */
+    assert_null(strstr(text, "[y/N]"));
+    end();
+}
+
+/* What rests on the word of ps 0 is shown, and asked whatever flags say. */
+static void the_word_of_ps_0_on_a_terminal(void **state)
+{
+    const char *text;
+    (void)state;
+    for (int agrees = 0; agrees < 2; agrees++) {
+        begin();
+        char *other = text_of(3, ",\"learning_rate\":0.125");
+        ps.news.job = other;
+        typed = agrees ? "y\n" : "n\n";
+        assert_int_equal(run(fleet.next, YES, NULL, &text), agrees ? COMMAND_DONE : COMMAND_FAILED);
+        assert_int_equal(times(text, "warning: only ps 0 says that this version 3 is in force: "), 1);
+        const char *shown = strstr(text, "from this machine's own config to what ps 0 says is in force:\n");
+        assert_non_null(shown);
+        assert_non_null(strstr(shown, "train.learning_rate"));
+        assert_non_null(strstr(shown, "Sign this on the word of ps 0? [y/N] "));
+        assert_int_equal(ps.proposals, agrees);
+        end();
+        free(other);
+    }
+}
+
+/* ps 0 may be away for a while, as it restarts in many rollouts; not for ever. */
+static void ps_0_is_away(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    ps.leaves = true;
+    back_s = __wrap_clock_monotonic_s() + 50;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
+    assert_true(atomic_load(&jumped_s) > 40);
+    assert_null(strstr(text, "no answer"));
+    assert_int_equal(times(text, "the end\n"), 1);
+    end();
+    begin();
+    ps.leaves = true;
+    const double begun_s = __wrap_clock_monotonic_s();
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    const double took_s = __wrap_clock_monotonic_s() - begun_s;
+    assert_true(took_s >= 60 && atomic_load(&jumped_s) < 61);
+    assert_int_equal(times(text, "no answer from ps 0 for 60 s: "), 1);
+    assert_int_equal(times(text, "see `trainer rollout status`\n"), 1);
+    end();
+}
+
+/* Who leaves leaves the rollout to the fleet. */
+static void an_operator_who_leaves(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    ps.reports = 0; /* it does not end */
+    interrupted_s = __wrap_clock_monotonic_s() + 5;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), 128 + SIGINT);
+    assert_int_equal(times(text, "the fleet goes on without this process; see `trainer rollout status`\n"), 1);
+    assert_int_equal(ps.proposals, 1);
+    end();
+}
+
+/* One that is at its end already when it is looked at, of another version, is not this one. */
+static void another_rollout_ends(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    ps.cuts = ps.forgets = true;
+    ps.news.target = 3;
+    ps.news.outcome = OUTCOME_DONE;
+    ps.reports = 0;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    assert_int_equal(times(text, "ps 0 knows nothing of version 4"), 1);
+    end();
+}
+
+/* The new file stands under the flags of this command, as the old one does. */
+static void flags_hold_for_both(void **state)
+{
+    const struct config_setting flag = {"batch_size", "12"};
+    struct manifest manifest;
+    struct config target;
+    struct error error;
+    const char *text;
+    (void)state;
+    begin();
+    config_free(&fleet.here);
+    assert_true(config_load(&fleet.here, fleet.path, &flag, 1, &error));
+    free(fleet.job);
+    ps.news.job = fleet.job = config_job_text(&fleet.here);
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
+    assert_null(strstr(text, "train.batch_size"));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(config_parse(&target, "what was signed", (const uint8_t *)manifest.target.text,
+                             manifest.target.text_size, NULL, 0, &error));
+    assert_int_equal(target.train.batch_size, 12);
+    assert_true(target.train.learning_rate == 0.25);
+    config_free(&target);
+    end();
+}
+
+/* By another key, and at a time; without a name of its own the author is unknown. */
+static void who_signs(void **state)
+{
+    struct manifest manifest;
+    struct error error;
+    const char *text;
+    char elsewhere[160];
+    (void)state;
+    begin();
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", fleet.folder);
+    assert_int_equal(rename(fleet.key, elsewhere), 0);
+    unsetenv("USER");
+    const uint64_t before_s = (uint64_t)time(NULL);
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    assert_int_equal(ps.proposals, 0);
+    key_flag = elsewhere;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_int_equal(strncmp(manifest.author, "unknown@", strlen("unknown@")), 0);
+    assert_true(manifest.author[strlen("unknown@")] != '\0');
+    assert_true(manifest.signed_s >= before_s && manifest.signed_s <= (uint64_t)time(NULL));
+    unlink(elsewhere);
+    end();
+}
+
+/* How it comes to the machines depends on what changes. */
+static void a_restart_of_the_whole_job(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    write_config(fleet.next, 4, ",\"optimizer\":\"adam\"");
+    assert_int_equal(run(fleet.next, DRY, NULL, &text), COMMAND_DONE);
+    assert_non_null(strstr(text, "version 4 would follow version 3, "
+                                 "by a checkpoint and a restart of the whole job\n"));
+    end();
+}
+
+/* A key of machines that came with the version in force still comes if the new file has it, whatever is here. */
+static void keys_of_machines_that_stay(void **state)
+{
+    struct manifest manifest;
+    struct error error;
+    const char *text;
+    (void)state;
+    begin();
+    write_config(fleet.path, 3, ",\"num_threads\":2");
+    write_config(fleet.next, 4, ",\"num_threads\":2,\"learning_rate\":0.25");
+    config_free(&fleet.here);
+    assert_true(config_load(&fleet.here, fleet.path, NULL, 0, &error));
+    ps.news.local = "{\"train\":{\"num_threads\":2}}";
+    manifest = manifest_from(2, "", 3, fleet.job);
+    manifest.target.local = ps.news.local;
+    manifest.target.local_size = strlen(ps.news.local);
+    show_signed(&manifest);
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
+    assert_null(strstr(text, "(local)")); /* nothing of it changes */
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_non_null(memmem(manifest.target.local, manifest.target.local_size, "num_threads", strlen("num_threads")));
+    assert_int_equal(manifest.fallback.local_size, strlen(ps.news.local));
+    end();
+    begin(); /* one that comes anew, as it is here already, does not */
+    write_config(fleet.path, 3, ",\"num_threads\":2");
+    write_config(fleet.next, 4, ",\"num_threads\":2,\"learning_rate\":0.25");
+    config_free(&fleet.here);
+    assert_true(config_load(&fleet.here, fleet.path, NULL, 0, &error));
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_int_equal(manifest.target.local_size, 0);
+    end();
+}
+
+/* --- Programs --- */
+
+/* Alone, a program comes with what the fleet runs, as a version above all that were proposed. */
+static void a_program_alone(void **state)
+{
+    struct manifest manifest;
+    struct error error;
+    const char *text;
+    char path[160];
+    (void)state;
+    begin();
+    snprintf(path, sizeof path, "%s/program", fleet.folder);
+    assert_true(program_file_write(path, EM_X86_64, 1, 3000));
+    program = path;
+    ps.news.highest = 6;
+    assert_int_equal(run(NULL, YES, NULL, &text), COMMAND_DONE);
+    assert_non_null(strstr(text, "version 7 would follow version 3, "));
+    assert_int_equal(ps.offers, 1);
+    assert_int_equal(ps.program_bytes, 3000);
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_int_equal(manifest.target.version, 7);
+    assert_int_equal(manifest.fallback.version, 3);
+    assert_int_equal(manifest.programs.count, 1);
+    assert_string_equal(manifest.programs.items[0].architecture, "x86_64");
+    assert_int_equal(run("status", YES, NULL, &text), COMMAND_MISUSED);
+    assert_non_null(strstr(text, "rollout: --binary goes with a config or alone"));
+    unlink(path);
+    assert_int_equal(run(NULL, YES, NULL, &text), COMMAND_MISUSED);
+    assert_non_null(strstr(text, "No such file"));
+    assert_int_equal(ps.proposals, 1);
+    end();
+}
+
+/* A version that brought a program is not reverted by its config alone. */
+static void a_revert_of_a_program(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    char *before = text_of(2, ",\"learning_rate\":0.125");
+    struct manifest manifest = manifest_from(2, before, 3, fleet.job);
+    struct manifest_program *brought = &manifest.programs.items[0];
+    manifest.programs.count = 1;
+    manifest.programs.protocol = 1;
+    *brought = (struct manifest_program){.architecture = "x86_64", .size = 3000};
+    memset(brought->digest, 'a', PROGRAM_DIGEST_HEX);
+    ps.news.earlier = before;
+    show_signed(&manifest);
+    assert_int_equal(run("revert", YES, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "version 3 brought a program: to revert it, roll out the one before, by --binary"));
+    memset(brought->fallback, 'a', PROGRAM_DIGEST_HEX); /* it was there before: nothing was brought */
+    show_signed(&manifest);
+    assert_int_equal(run("revert", YES, NULL, &text), COMMAND_DONE);
+    free(before);
+    end();
+}
+
+/* --- Other verbs --- */
+
+/* After a pause it goes on by a signed word, too. */
+static void a_rollout_that_is_resumed(void **state)
+{
+    struct manifest_abort word;
+    struct error error;
+    const char *text;
+    (void)state;
+    begin();
+    char *next = text_of(4, ",\"learning_rate\":0.125");
+    assert_int_equal(run("resume", 0, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "there is no rollout to resume: nothing is under way"));
+    ps.news.state = ROLLOUT_WATCHING;
+    ps.news.target = 4;
+    show_manifest(3, fleet.job, 4, next);
+    const uint64_t before_s = (uint64_t)time(NULL);
+    assert_int_equal(run("resume", 0, NULL, &text), COMMAND_DONE);
+    assert_non_null(strstr(text, "the rollout of version 4 goes on; see `trainer rollout status`\n"));
+    assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(word.resumes);
+    assert_true(word.signed_s >= before_s && word.signed_s <= (uint64_t)time(NULL));
+    assert_int_equal(run("abort", 0, NULL, &text), COMMAND_DONE);
+    assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, fleet.public, &error));
+    assert_false(word.resumes);
+    unlink(fleet.key);
+    ps.aborts = 0;
+    assert_int_equal(run("abort", 0, NULL, &text), COMMAND_FAILED);
+    assert_int_equal(ps.aborts, 0);
+    free(next);
+    end();
+}
+
+/* What is of another fleet, a manifest or the config in force, is none of this one's. */
+static void another_fleet(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    char *next = text_of(4, ",\"learning_rate\":0.125"), *other = text_of(3, "");
+    char *before = text_of(2, ",\"learning_rate\":0.125");
+    struct manifest manifest = manifest_from(3, fleet.job, 4, next);
+    strcpy(manifest.fleet, "letters");
+    ps.news.state = ROLLOUT_WATCHING;
+    ps.news.target = 4;
+    show_signed(&manifest);
+    assert_int_equal(run("abort", 0, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "ps 0 shows the manifest of version 4 of fleet \"letters\", and not of this one"));
+    char *name = strstr(other, "digits");
+    assert_non_null(name);
+    memcpy(name, "ditigs", strlen("ditigs"));
+    ps.news.job = other;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "ps 0 sent the config of fleet \"ditigs\", but this is fleet \"digits\""));
+    ps.news.job = fleet.job;
+    manifest = manifest_from(2, before, 3, fleet.job); /* nor does it say what was before here */
+    strcpy(manifest.fleet, "letters");
+    ps.news.earlier = before;
+    show_signed(&manifest);
+    assert_int_equal(run("revert", YES, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "only ps 0 says what was in force before"));
+    assert_int_equal(ps.proposals + ps.aborts, 0);
+    free(next);
+    free(other);
+    free(before);
+    end();
+}
+
+/* A manifest says what was before only of the very version that it led to: number, keys of the job, and of machines. */
+static void a_manifest_of_something_else(void **state)
+{
+    static const char local[] = "{\"train\":{\"num_threads\":2}}";
+    const char *text;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        begin();
+        char *before = text_of(2, ",\"learning_rate\":0.125"), *other = text_of(3, ",\"learning_rate\":0.0625");
+        struct manifest manifest = manifest_from(2, before, i == 1 ? 4 : 3, i == 2 ? other : fleet.job);
+        if (i == 3) {
+            manifest.target.local = local;
+            manifest.target.local_size = strlen(local);
+        }
+        ps.news.earlier = before;
+        ps.news.highest = 4;
+        show_signed(&manifest);
+        assert_int_equal(run("revert", YES, NULL, &text), i == 0 ? COMMAND_DONE : COMMAND_FAILED);
+        assert_int_equal(times(text, "error: only ps 0 says what was in force before"), i > 0);
+        free(before);
+        free(other);
+        end();
+    }
+}
+
+/* ps 0 is there, and says nothing. */
+static void no_answer(void **state)
+{
+    static const char *const verbs[] = {"status", "abort", "revert"};
+    const char *text;
+    (void)state;
+    begin();
+    ps.mute = true;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(run(verbs[i], YES, NULL, &text), COMMAND_FAILED);
+        assert_non_null(strstr(text, "error: "));
+    }
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "ps 0 ("));
+    assert_int_equal(ps.proposals + ps.aborts, 0);
+    end();
+}
+
+/* What was done on this machine can't be told where nothing is kept, or it can't be read. */
+static void no_history(void **state)
+{
+    const char *text;
+    char path[160];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin();
+        snprintf(path, sizeof path, "%s/config.json.d", fleet.folder);
+        assert_int_equal(mkdir(path, 0700), 0);
+        snprintf(path, sizeof path, "%s/config.json.d/audit.log", fleet.folder);
+        write_file(path, "newer\n");
+        strcat(path, i == 0 ? ".1" : "");
+        unlink(path);
+        assert_int_equal(mkdir(path, 0700), 0); /* no file */
+        assert_int_equal(run("history", 0, NULL, &text), COMMAND_FAILED);
+        assert_null(strstr(text, "newer"));
+        rmdir(path);
+        end();
+    }
+    begin();
+    char *kept = fleet.here.path;
+    fleet.here.path = NULL;
+    assert_int_equal(run("history", 0, NULL, &text), COMMAND_FAILED);
+    fleet.here.path = kept;
+    assert_non_null(strstr(text, "there is no config file here, and the history is kept beside it\n"));
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_question_on_a_terminal),
+        cmocka_unit_test(the_word_of_ps_0_on_a_terminal),
+        cmocka_unit_test(ps_0_is_away),
+        cmocka_unit_test(an_operator_who_leaves),
+        cmocka_unit_test(another_rollout_ends),
+        cmocka_unit_test(flags_hold_for_both),
+        cmocka_unit_test(who_signs),
+        cmocka_unit_test(a_restart_of_the_whole_job),
+        cmocka_unit_test(keys_of_machines_that_stay),
+        cmocka_unit_test(a_program_alone),
+        cmocka_unit_test(a_revert_of_a_program),
+        cmocka_unit_test(a_rollout_that_is_resumed),
+        cmocka_unit_test(another_fleet),
+        cmocka_unit_test(a_manifest_of_something_else),
+        cmocka_unit_test(no_answer),
+        cmocka_unit_test(no_history),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
