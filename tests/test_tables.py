@@ -519,11 +519,11 @@ def example(title):
 
 
 @pytest.mark.parametrize("title, file, check", [
-    ("Classes", "kinds.csv", lambda rows: numpy.mean([row["prediction"] == row["kind"] for row in rows]) > 0.95),
-    ("Numbers", None, lambda _: True),
+    ("Classification", "kinds.csv", lambda rows: numpy.mean([row["prediction"] == row["kind"] for row in rows]) > 0.95),
+    ("Regression", None, lambda _: True),
     ("Anomalies", "flags.csv", lambda rows: numpy.mean([row["flag"] == "1" for row in rows]) > 0.5),
-    ("Several labels", "labels.csv", lambda rows: numpy.mean([row["prediction_prime"] == row["prime"]
-                                                              for row in rows]) > 0.95),
+    ("Multi-label classification", "labels.csv",
+     lambda rows: numpy.mean([row["prediction_prime"] == row["prime"] for row in rows]) > 0.95),
 ])
 def test_examples_run_as_they_are_written(trainer, tmp_path, title, file, check):
     (tmp_path / "bin").mkdir()
