@@ -84,7 +84,7 @@ def test_they_change_with_the_others(fleet):
                          train={"num_threads": 2})
     assert done, output
     fleet.wait("worker 5", 0)
-    assert "has no place in it any more" in fleet.text("worker 5")
+    assert "is no longer in it and exits" in fleet.text("worker 5")
     wait_for(lambda: fleet.versions()["ps 0"] == 7 and fleet.members["worker 2"].poll() is None, "version 7")
 
 

@@ -176,7 +176,7 @@ static void other_reasons(void **state)
     other.cluster = "letters";
     assert_refused(&other, &ps_0, &service, REFUSAL_CLUSTER,
                    "worker 1 belongs to cluster \"letters\", ps 0 to \"digits\"");
-    assert_refused(&worker1, &ps_7, &service, REFUSAL_MEMBER, "worker 1 looks for ps 7 here, and this is ps 0");
+    assert_refused(&worker1, &ps_7, &service, REFUSAL_MEMBER, "worker 1 expects ps 7 here, but this is ps 0");
     other = worker1;
     other.member.index = 70000;
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
@@ -249,9 +249,9 @@ static void a_certificate_of_another_is_refused(void **state)
     assert_true(shake(&worker1, &ps_0, &(struct service){.named = &itself}).welcome);
     assert_true(shake(&worker1, &ps_0, &(struct service){.named = &any}).welcome);
     assert_refused(&worker1, &ps_0, &(struct service){.named = &other}, REFUSAL_MEMBER,
-                   "it says it is worker 1, and its certificate is for worker:2");
+                   "it claims to be worker 1, but its certificate is for worker:2");
     assert_refused(&worker1, &ps_0, &(struct service){.named = &ps}, REFUSAL_MEMBER,
-                   "it says it is worker 1, and its certificate is for ps:1");
+                   "it claims to be worker 1, but its certificate is for ps:1");
 }
 
 /* Sends bytes to a server and gives its answer's frame and message back. */
@@ -310,7 +310,7 @@ static void garbage_is_refused(void **state)
     static const char text[] = "GET / HTTP/1.1\r\nHost: trainer\r\n\r\n";
     exchange_raw((const uint8_t *)text, sizeof text - 1, &service, &channel, &answered);
     assert_false(answered);
-    assert_non_null(strstr(service.error.text, "what came is no frame"));
+    assert_non_null(strstr(service.error.text, "the data received are not a frame"));
     channel_close(&channel);
     uint8_t bytes[FRAME_HEADER + 8] = {0};
     frame_encode(&(struct frame){.version = 1, .type = MESSAGE_ping, .message_bytes = 8}, bytes);

@@ -114,7 +114,7 @@ static void same_fleet_key(void **state)
 static void other_fleet_key(void **state)
 {
     (void)state;
-    assert_refused(try("b.key", "a.key", ps0), "another fleet key", NULL);
+    assert_refused(try("b.key", "a.key", ps0), "its fleet key differs", NULL);
 }
 
 /* The two keys of a rotation: a member with both talks to members with either. */
@@ -122,11 +122,11 @@ static void rotated_fleet_key(void **state)
 {
     (void)state;
     assert_int_equal(link(file("a.key"), file("phase.key")), 0);
-    assert_refused(try("b.key", "phase.key", ps0), "another fleet key", NULL);
+    assert_refused(try("b.key", "phase.key", ps0), "its fleet key differs", NULL);
     assert_int_equal(link(file("b.key"), file("phase.key.next")), 0);
     assert_well(try("a.key", "phase.key", ps0));
     assert_well(try("phase.key", "a.key", ps0));
-    assert_refused(try("phase.key", "b.key", ps0), "does not accept our key", "another fleet key");
+    assert_refused(try("phase.key", "b.key", ps0), "does not accept our key", "its fleet key differs");
     assert_int_equal(link(file("b.key"), file("new.key")), 0);
     assert_int_equal(link(file("a.key"), file("new.key.previous")), 0);
     assert_well(try("phase.key", "new.key", ps0));
@@ -154,16 +154,16 @@ static void wrong_role_or_index(void **state)
 {
     (void)state;
     struct attempt attempt = try("worker1.key", "worker1.key", ps0);
-    assert_refused(attempt, "its certificate is for worker:1, and we want ps:0", NULL);
+    assert_refused(attempt, "its certificate is for worker:1, but we expect ps:0", NULL);
     assert_non_null(strstr(attempt.first_read.text, "does not accept our certificate for this role"));
-    assert_refused(try("worker1.key", "ps0.key", ps1), "its certificate is for ps:0, and we want ps:1", NULL);
+    assert_refused(try("worker1.key", "ps0.key", ps1), "its certificate is for ps:0, but we expect ps:1", NULL);
 }
 
 static void other_authority(void **state)
 {
     (void)state;
     assert_refused(try("stranger.key", "ps0.key", ps0), "not signed by the authority that we trust", "not signed by");
-    assert_refused(try("a.key", "ps0.key", ps0), "it has another fleet key", "not signed by");
+    assert_refused(try("a.key", "ps0.key", ps0), "its fleet key differs", "not signed by");
 }
 
 static void expired(void **state)

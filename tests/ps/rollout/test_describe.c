@@ -96,7 +96,7 @@ static void what_is_under_way(void **state)
     rollout.healthy_s = 2.5;
     reads("watching version 4 for 2.5 s");
     rollout.waits = true;
-    reads("watching version 4 for 2.5 s, once enough workers are there");
+    reads("watching version 4 for 2.5 s, once enough workers are present");
 }
 
 static void canaries(void **state)

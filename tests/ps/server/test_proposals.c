@@ -68,7 +68,7 @@ static void what_it_refuses(void **state)
     refused("south");
     fleet = "north";
     sign(1, 0.125, 2, 0.25, "", secret_key);
-    refused("made for another config than the one that runs here");
+    refused("made for another config than the one in force here");
     sign(2, 0.5, 3, 0.25, "", secret_key);
     refused("version");
     local_keys = "{\"security\":{\"operator_key\":\"/tmp/mine.pub\"}}";

@@ -551,7 +551,7 @@ static void pulls_answered_wrongly(void **state)
 {
     const int ways[] = {OTHER_REQUEST, BEYOND, OTHER_ANSWER};
     const char *const texts[] = {"answer to a request that was not made", "are not all its own",
-                                 "answered pull by pong"};
+                                 "answered pull with pong"};
     struct error error;
     (void)state;
     begin(2, "6,20,3", false, NULL);
