@@ -46,8 +46,8 @@ static ptrdiff_t refuse_mixture(struct connection *connection, struct error *err
     return transport_fail(
         connection, CONNECTION_BROKEN, error,
         connection->transport->begins_as_tls
-            ? "%s speaks plain text, and this side TLS: is one of the two started with --insecure?"
-            : "%s speaks TLS, and this side is started with --insecure: give both sides the fleet key",
+            ? "%s speaks plain text, but this side TLS: was one of the two started with --insecure?"
+            : "%s speaks TLS, but this side was started with --insecure: give both sides the fleet key",
         connection->name);
 }
 

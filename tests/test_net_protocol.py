@@ -197,7 +197,7 @@ def test_plain_text(serve):
         assert client.hello(cluster="test", digest="d")[0] == "welcome"
     with pytest.raises((ssl.SSLError, ConnectionError)):
         protocol.Client(served.port)
-    assert "speaks TLS, and this side is started with --insecure" in served.refusals(1)
+    assert "speaks TLS, but this side was started with --insecure" in served.refusals(1)
 
 
 def test_slow_peers_hold_up_nobody(key, serve):

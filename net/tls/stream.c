@@ -43,7 +43,7 @@ const char *tls_describe_alert(int alert)
     case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
         return "it does not speak TLS 1.3";
     case MBEDTLS_SSL_ALERT_MSG_INSUFFICIENT_SECURITY:
-        return "it speaks plain text: is it started with --insecure?";
+        return "it speaks plain text: was it started with --insecure?";
     default:
         return NULL;
     }

@@ -180,6 +180,10 @@ static void other_reasons(void **state)
     other = worker1;
     other.member.index = 70000;
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
+    other.member.index = -1; /* with a digest it wants more than to be given an index */
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index -1");
+    other.member = (struct member){MEMBER_PS, -2};
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -2");
 }
 
 static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *message)

@@ -176,7 +176,7 @@ static void expired(void **state)
 static void plain_text(void **state)
 {
     (void)state;
-    assert_refused(try(NULL, "a.key", ps0), "speaks TLS, and this side is started with --insecure",
+    assert_refused(try(NULL, "a.key", ps0), "speaks TLS, but this side was started with --insecure",
                    "speaks plain text, and this side TLS");
     assert_refused(try("a.key", NULL, ps0), "speaks plain text", NULL);
     assert_well(try(NULL, NULL, ps0));
