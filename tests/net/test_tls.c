@@ -177,7 +177,7 @@ static void plain_text(void **state)
 {
     (void)state;
     assert_refused(try(NULL, "a.key", ps0), "speaks TLS, but this side was started with --insecure",
-                   "speaks plain text, and this side TLS");
+                   "speaks plain text, but this side TLS");
     assert_refused(try("a.key", NULL, ps0), "speaks plain text", NULL);
     assert_well(try(NULL, NULL, ps0));
 }
