@@ -160,7 +160,7 @@ def test_without_a_checkpoint_to_go_back_to_nothing_is_begun(trainer, tmp_path):
         fleet.start_and_train()
         result = fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes")
         assert result.returncode == 1
-        assert "version 2 was not rolled out, version 1 stays: worker 0: worker 0 has no train_dir" in text_of(result)
+        assert "version 2 was not rolled out, version 1 stays in force: worker 0: worker 0 has no train_dir" in text_of(result)
         assert set(fleet.versions().values()) == {1}
 
 
@@ -384,7 +384,7 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
     fleet.start_and_train()
     result = fleet.rollout(fleet.candidate(2, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1")
     assert result.returncode == 1, text_of(result)
-    assert "version 2 was not rolled out, version 1 stays: worker 0: it would lose layer0/weights [784,32], " \
+    assert "version 2 was not rolled out, version 1 stays in force: worker 0: it would lose layer0/weights [784,32], " \
            "which would be [784,24]" in text_of(result)
     fleet.goes_on()
     assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1

@@ -92,7 +92,7 @@ def test_one_that_can_not_says_why(fleet):
     begin(fleet)
     (fleet.folder / "worker-5" / "operator.pub").unlink()
     done, output = rolls(fleet, 2, train={"batch_size": 40})
-    assert not done and "version 2 was not rolled out, version 1 stays: worker 5: " in output, output
+    assert not done and "version 2 was not rolled out, version 1 stays in force: worker 5: " in output, output
     assert "operator.pub" in output, output
     # It is nobody's that it goes: the next one is without it.
     fleet.kill("worker 5")

@@ -225,10 +225,10 @@ def test_a_body_in_gzip(served, digits):
     numpy.testing.assert_allclose(answer["predictions"], probabilities, atol=1e-6)
     body = zlib.compress(gzip.decompress(body))
     assert served.post("/v1/models/digits:predict", body, content_encoding="deflate") == answer
-    assert "not whole deflate" in served.error("/v1/models/digits:predict", body[:50], content_encoding="deflate")
+    assert "not complete deflate" in served.error("/v1/models/digits:predict", body[:50], content_encoding="deflate")
     bomb = gzip.compress(b" " * (64 << 20))
     assert "unpacked; send fewer rows" in served.error("/v1/models/digits:predict", bomb, content_encoding="gzip")
-    assert "not whole gzip" in served.error("/v1/models/digits:predict", bomb[:50], content_encoding="gzip")
+    assert "not complete gzip" in served.error("/v1/models/digits:predict", bomb[:50], content_encoding="gzip")
     assert "br is not known" in served.error("/v1/models/digits:predict", body, content_encoding="br")
 
 

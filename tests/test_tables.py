@@ -84,7 +84,7 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
         done["test_accuracy"]
     told = run(trainer, "eval", "run", "--data_dir=d", cwd=tmp_path)
     assert re.search(r"class benign +\d", told.stdout) and re.search(r"class malignant +\d", told.stdout)
-    assert f"decides for malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
+    assert f"predicts malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
 
     # Columns are found by name, in any order; what else is in the file comes back as it was.
     order = numpy.random.default_rng(1).permutation(len(names))

@@ -79,7 +79,7 @@ static void describe_switching(const struct rollout *rollout, int there, const c
     unsigned long long target = rollout->target;
     switch (rollout->kind) {
     case ROLLOUT_LIVE:
-        snprintf(text, size, "switching to version %llu at step %lld: %d of %d members have, waiting for %s", target,
+        snprintf(text, size, "switching to version %llu at step %lld: %d of %d members done, waiting for %s", target,
                  (long long)rollout->step, there, rollout_count_members(rollout), name);
         break;
     case ROLLOUT_LOCAL:
@@ -90,11 +90,11 @@ static void describe_switching(const struct rollout *rollout, int there, const c
                      target, there, rollout_count_members(rollout), rollout->pause);
             break;
         }
-        snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members did", target,
+        snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members done", target,
                  describe_wave(rollout), there, rollout_count_members(rollout));
         break;
     case ROLLOUT_JOB:
-        snprintf(text, size, "all restart in version %llu: %d of %d members did, waiting for %s", target, there,
+        snprintf(text, size, "all restart in version %llu: %d of %d members done, waiting for %s", target, there,
                  rollout_count_members(rollout), name);
         break;
     }
@@ -127,7 +127,7 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
                  rollout->waits ? ", once enough workers are present" : "");
         break;
     case ROLLOUT_GOING_BACK:
-        snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
+        snprintf(text, size, "going back to version %llu: %d of %d members done, waiting for %s; %s", fallback, there,
                  rollout_count_members(rollout), name, rollout->reason);
         break;
     case ROLLOUT_RESTORING:

@@ -156,7 +156,7 @@ static void one_that_no_disk_holds_is_not_begun(void **state)
     struct program_intake intake;
     make_program(EM_X86_64, 5);
     assert_int_equal(program_intake_open(&intake, &programs, digest, UINT64_C(1) << 60, &error), INTAKE_FAILED);
-    assert_non_null(strstr(error.text, "are left on that disk"));
+    assert_non_null(strstr(error.text, "are free on that disk"));
 }
 
 /* Another process holds the lock of its own, and leaves it when it dies. */

@@ -342,7 +342,7 @@ static void test_who_never_came_is_waited_for_one_lease(void **state)
     hear(&scene, 0);
     hear(&scene, 1);
     pass(&scene, 1.5);
-    assert_true(told(&scene, "worker 2 (d:2222) and others are not there"));
+    assert_true(told(&scene, "worker 2 (d:2222) and others are absent"));
     assert_int_equal(apply(&scene, 0), 2);
     end(&scene);
 }
@@ -632,7 +632,7 @@ static void test_many_are_lost_at_once(void **state)
     assert_int_equal(lost, HERE - 2);
     assert_int_equal(job_present(&scene.jobs[0]), 2);
     assert_non_null(strstr(scene.log, "waiting for worker 0"));
-    assert_true(told(&scene, "worker 36 (b:2222) and others are not there"));
+    assert_true(told(&scene, "worker 36 (b:2222) and others are absent"));
     end(&scene);
 }
 

@@ -796,7 +796,7 @@ static void pushes_answered_wrongly(void **state)
     atomic_store(&servers[1].member.incarnation, 999); /* another process: it knows nothing of our parameters */
     servers[1].fails[MESSAGE_push] = NO_ANSWER;
     assert_int_equal(push(10, &answer, &error), PUSH_PULL_AGAIN);
-    assert_non_null(strstr(error.text, "is another process now"));
+    assert_non_null(strstr(error.text, "is a new process now"));
     join();
     assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
     end();

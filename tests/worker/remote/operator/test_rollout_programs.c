@@ -447,7 +447,7 @@ static void a_ps_that_does_not_take_it(void **state)
     assert_int_equal(ps.puts, 0);
     memset(&ps, 0, sizeof ps);
     ps.odd = MESSAGE_done;
-    assert_non_null(strstr(bring(0), "ps 0 answered offer_program by done"));
+    assert_non_null(strstr(bring(0), "ps 0 answered offer_program with done"));
     assert_int_equal(ps.puts, 0);
 }
 
