@@ -435,6 +435,26 @@ static void bulk_that_does_not_come(void **state)
     channel_close(&channel);
 }
 
+/* Half of a hello, and then the end of the connection: who it would have been does not matter. */
+static void a_hello_that_breaks_off(void **state)
+{
+    (void)state;
+    struct service service = {.accepted = false};
+    struct loopback loopback = {.listener = -1};
+    struct connection *connection;
+    struct error error;
+    uint8_t bytes[FRAME_HEADER + 20] = {0};
+    frame_encode(&(struct frame){.version = 1, .type = MESSAGE_hello, .flags = FRAME_LAST, .message_bytes = 80}, bytes);
+    struct iovec part = {bytes, sizeof bytes};
+    loopback_start(&loopback, NULL, serve, &service);
+    assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
+    assert_true(write_now(connection, &part, 1, soon(), &error));
+    connection_close(connection);
+    loopback_end(&loopback);
+    assert_false(service.accepted);
+    assert_non_null(strstr(service.error.text, "closed the connection"));
+}
+
 enum { ALLOWED_S = 20, LATE_BYTES = ALLOWED_S * CHANNEL_LEAST_RATE };
 
 /* A frame whose bulk comes a while after its head. */
@@ -531,6 +551,7 @@ int main(void)
         cmocka_unit_test(calls),
         cmocka_unit_test(versions_that_were_not_offered),
         cmocka_unit_test(bulk_that_does_not_come),
+        cmocka_unit_test(a_hello_that_breaks_off),
         cmocka_unit_test(large_frames_get_more_time),
         cmocka_unit_test(differences_are_named),
     };

@@ -591,6 +591,35 @@ static void the_end_closes_once(void **state)
     pthread_mutex_destroy(&owner.lock);
 }
 
+/* An address that no machine has: nothing of the listener is left, in memory (which the sanitizer sees) or open. */
+static void nowhere_to_listen(void **state)
+{
+    (void)state;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct listener *listener = NULL;
+    struct error error = {""};
+    const struct listener_options options = {
+        .host = "192.0.2.1",
+        .self = {.hello = listening_hello, .idle_timeout_s = 10},
+        .lock = &lock,
+        .session_size = sizeof(struct listening_session),
+        .stack_size = 1024 * 1024,
+        .members = 8,
+        .expected = 4,
+        .begin = listening_begin,
+        .admit = listening_admit,
+        .serve = listening_serve,
+        .leave = listening_leave,
+    };
+    const int before = dup(0);
+    close(before);
+    assert_false(listener_create(&listener, &options, &error));
+    assert_non_null(strstr(error.text, "can't listen on 192.0.2.1"));
+    const int after = dup(0);
+    close(after);
+    assert_int_equal(after, before);
+}
+
 /*
  * The limit of open files is raised as far as it is needed, and never lowered; where it can't be, the log says so, if
  * that is too few for those who are to come.
@@ -702,6 +731,7 @@ int main(void)
         cmocka_unit_test(who_hangs_up),
         cmocka_unit_test(the_end_comes),
         cmocka_unit_test(the_end_closes_once),
+        cmocka_unit_test(nowhere_to_listen),
         cmocka_unit_test(open_files), /* the last, for a hard limit can't be raised again */
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
