@@ -160,7 +160,8 @@ def test_without_a_checkpoint_to_go_back_to_nothing_is_begun(trainer, tmp_path):
         fleet.start_and_train()
         result = fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes")
         assert result.returncode == 1
-        assert "version 2 was not rolled out, version 1 stays in force: worker 0: worker 0 has no train_dir" in text_of(result)
+        assert "version 2 was not rolled out, version 1 stays in force: worker 0: worker 0 has no train_dir" in \
+            text_of(result)
         assert set(fleet.versions().values()) == {1}
 
 
