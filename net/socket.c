@@ -58,7 +58,7 @@ void socket_prepare(int fd, const struct endpoint *peer)
     }
 }
 
-/* Connects to one endpoint; returns WAKE_READY and the socket, or how it ended and errno, with *fd as it was. */
+/* Connects to one endpoint; returns WAKE_READY and the socket, or how it ended and errno. */
 static enum wake_result connect_endpoint(int *fd, const struct endpoint *endpoint, const struct wake *wake,
                                          double deadline_s)
 {
@@ -67,6 +67,7 @@ static enum wake_result connect_endpoint(int *fd, const struct endpoint *endpoin
     socklen_t size = sizeof reason;
     int new = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (new < 0) {
+        *fd = -1;
         return WAKE_READY;
     }
     socket_prepare(new, endpoint);
@@ -82,6 +83,7 @@ static enum wake_result connect_endpoint(int *fd, const struct endpoint *endpoin
         return how;
     }
     close(new);
+    *fd = -1;
     errno = how == WAKE_TIMEOUT ? ETIMEDOUT : reason;
     return how;
 }
