@@ -702,7 +702,9 @@ static void the_end_comes(void **state)
     assert_true(in > 0 && out > 0);
     wake_raise(&owner.wake);
     pthread_join(owner.thread, NULL);
+    const double begun_s = clock_monotonic_s();
     listener_end(owner.listener, 0.2);
+    assert_true(clock_monotonic_s() >= begun_s + 0.2); /* and not before */
     assert_int_equal(atomic_load(&owner.left), 4);
     for (int i = 0; i < 4; i++) {
         assert_false(ping(&channels[i]));
