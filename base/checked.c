@@ -91,8 +91,8 @@ static bool has_sum(const char *path, uint32_t sum, bool *there, struct error *e
     const bool same = whole && (strncmp(sums, text, 8) == 0 || (two && strncmp(sums + 9, text, 8) == 0));
     free(bytes);
     return same || error_set(error,
-                             "%s: is damaged: its checksum is not that of %s; bring both back from a backup or another "
-                             "machine, or remove the latter if the former is as it should be",
+                             "%s: is damaged: its checksum is not that of %s; restore both from a backup or another "
+                             "machine, or remove the latter if the former is correct",
                              path, sum_path);
 }
 

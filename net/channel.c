@@ -191,7 +191,7 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
         return error_set(error, "%s: %s", name, channel->message.error.message);
     }
     if (channel->frame.type != answer) {
-        return error_set(error, "%s: answered %s by %s", name, message_name((uint16_t)type),
+        return error_set(error, "%s: answered %s with %s", name, message_name((uint16_t)type),
                          message_name(channel->frame.type));
     }
     return true;

@@ -7,11 +7,11 @@
 static const char *const descriptions[COMPLAINT_KINDS] = {
     [COMPLAINT_SILENT] = "said nothing",
     [COMPLAINT_PLAIN] = "spoke no TLS",
-    [COMPLAINT_SHARE] = "showed no pass while strangers' handshakes took all the processor time that they may",
+    [COMPLAINT_SHARE] = "showed no pass while unauthenticated handshakes had used up their CPU time",
     [COMPLAINT_TLS] = "failed in TLS",
-    [COMPLAINT_HELLO] = "were refused for what they said",
-    [COMPLAINT_CROWD] = "were too many in their handshakes",
-    [COMPLAINT_ACCEPT] = "could not be taken",
+    [COMPLAINT_HELLO] = "were refused at their first message",
+    [COMPLAINT_CROWD] = "exceeded the limit of handshakes",
+    [COMPLAINT_ACCEPT] = "could not be accepted",
 };
 
 /* An address that is among the newest is so again: it comes last. */

@@ -46,8 +46,8 @@ static ptrdiff_t refuse_mixture(struct connection *connection, struct error *err
     return transport_fail(
         connection, CONNECTION_BROKEN, error,
         connection->transport->begins_as_tls
-            ? "%s speaks plain text, and this side TLS: is one of the two started with --insecure?"
-            : "%s speaks TLS, and this side is started with --insecure: give both sides the fleet key",
+            ? "%s speaks plain text, but this side TLS: was one of the two started with --insecure?"
+            : "%s speaks TLS, but this side was started with --insecure: give both sides the fleet key",
         connection->name);
 }
 
@@ -85,12 +85,11 @@ static void begin_reading(struct connection *connection, double deadline_s)
 static bool sends_too_long(struct connection *connection, struct error *error)
 {
     if (was_late(&connection->in_due, connection->in_due.deadline_s, connection->heard_s)) {
-        transport_fail(connection, CONNECTION_TIMED_OUT, error, "%s was still sending when its time was over",
-                       connection->name);
+        transport_fail(connection, CONNECTION_TIMED_OUT, error, "%s did not finish sending in time", connection->name);
         return true;
     }
     if (connection->shaking && connection_bytes_in(connection) > CONNECTION_HANDSHAKE_BYTES + CONNECTION_BUFFER) {
-        transport_fail(connection, CONNECTION_BROKEN, error, "%s sends a TLS handshake without end", connection->name);
+        transport_fail(connection, CONNECTION_BROKEN, error, "%s sends an endless TLS handshake", connection->name);
         return true;
     }
     return false;
@@ -194,7 +193,7 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
                 how = WAKE_TIMEOUT;
             }
             if (how != WAKE_READY) {
-                return wait_failed(connection, how, "%s takes no data, for %s now", started_s, deadline_s, error);
+                return wait_failed(connection, how, "%s has accepted no data for %s", started_s, deadline_s, error);
             }
             continue;
         }

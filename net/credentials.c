@@ -35,7 +35,7 @@ static bool check_mode(const char *path, struct error *error)
         return error_set(error, "%s: %s; make one with: trainer keygen --out=%s", path, strerror(errno), path);
     }
     if (status.st_mode & S_IRWXO) {
-        return error_set(error, "%s: everybody on this machine may read this key; do: chmod 600 %s", path, path);
+        return error_set(error, "%s: everybody on this machine can read this key; run: chmod 600 %s", path, path);
     }
     return true;
 }
@@ -118,7 +118,7 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
     mbedtls_pk_init(&key);
     bool done = read_pem(beside, &certificates, NULL, error);
     if (done && (certificates.next || !is_self_signed(&certificates))) {
-        done = error_set(error, "%s: is no fleet key", beside);
+        done = error_set(error, "%s: is not a fleet key", beside);
     }
     done = done && append(&credentials->trusted, &certificates, error);
     if (done && read_pem(beside, &again, &key, &ignored)) { /* its private half is wanted for passes alone */
@@ -279,8 +279,8 @@ static bool write_new_file(const char *path, const unsigned char *const texts[],
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         int reason = errno;
-        return error_set(error, reason == EEXIST ? "%s: is there already, and keys are not overwritten" : "%s: %s",
-                         path, strerror(reason));
+        return error_set(error, reason == EEXIST ? "%s: already exists, and keys are not overwritten" : "%s: %s", path,
+                         strerror(reason));
     }
     bool done = true;
     for (int i = 0; i < count && done; i++) {
@@ -369,7 +369,7 @@ bool credentials_create_member(const char *folder, const struct member *member, 
     format_date(time(NULL) + (time_t)days * 86400, draft.to);
     bool done = false;
     if (!file_exists(authority_path)) {
-        error_set(error, "%s: is not there; make it with: trainer keygen --ca=%s", authority_path, folder);
+        error_set(error, "%s: does not exist; make it with: trainer keygen --ca=%s", authority_path, folder);
         goto out;
     }
     if (!read_pem(authority_path, &authority, &key, error)) {

@@ -24,8 +24,9 @@ void frame_encode(const struct frame *frame, uint8_t bytes[FRAME_HEADER])
 bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct error *error)
 {
     if (memcmp(bytes, magic, sizeof magic) != 0) {
-        return error_set(error, "what came is no frame of trainer's protocol (it starts with %02x %02x %02x %02x)",
-                         bytes[0], bytes[1], bytes[2], bytes[3]);
+        return error_set(
+            error, "the data received are not a frame of trainer's protocol (they start with %02x %02x %02x %02x)",
+            bytes[0], bytes[1], bytes[2], bytes[3]);
     }
     struct frame decoded = {
         .version = get_le16(bytes + 4),

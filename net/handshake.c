@@ -94,7 +94,7 @@ bool handshake_connect(struct channel *channel, const struct hello_identity *ide
         return error_set(error, "%s refused us: %s", name, refused->message);
     }
     if (channel->frame.type != MESSAGE_welcome) {
-        return error_set(error, "%s: answered hello by %s", name, message_name(channel->frame.type));
+        return error_set(error, "%s: answered hello with %s", name, message_name(channel->frame.type));
     }
     const struct message_welcome *welcome = &channel->message.welcome;
     struct member member = {(enum member_role)welcome->role, welcome->index};
@@ -148,7 +148,7 @@ static uint16_t find_objection(const struct channel *channel, const struct hello
         char credential_name[MEMBER_TEXT];
         struct member credential = connection_credential(channel->connection);
         member_format(&credential, ':', credential_name);
-        return objection(REFUSAL_MEMBER, message, "it says it is %s, and its certificate is for %s", their_name,
+        return objection(REFUSAL_MEMBER, message, "it claims to be %s, but its certificate is for %s", their_name,
                          credential_name);
     }
     struct member expected = {(enum member_role)hello->expected_role, hello->expected_index};
@@ -156,8 +156,7 @@ static uint16_t find_objection(const struct channel *channel, const struct hello
         bool sane = member_is_sane(hello->expected_role, hello->expected_index);
         member_format(sane ? &expected : &(struct member){MEMBER_NONE, MEMBER_ANY_INDEX}, ' ', expected_name);
         return objection(REFUSAL_MEMBER, message,
-                         "%s looks for %s here, and this is %s: do all members have the "
-                         "same ps_hosts and worker_hosts?",
+                         "%s expects %s here, but this is %s: do all members have the same ps_hosts and worker_hosts?",
                          their_name, sane ? expected_name : "nobody we know", our_name);
     }
     if (strcmp(hello->cluster, identity->cluster) != 0) {
@@ -213,7 +212,7 @@ bool handshake_accept(struct channel *channel, const struct hello_identity *iden
     struct error message = {""}, ignored;
     const char *address = connection_peer(channel->connection);
     if (!channel_receive(channel, deadline_s, error)) {
-        return error_wrap(error, "nobody came in from %s", address);
+        return error_wrap(error, "no member was admitted from %s", address);
     }
     if (channel->frame.type != MESSAGE_hello) {
         return error_set(error, "refused %s: its first message is %s, not hello", address,

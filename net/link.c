@@ -240,7 +240,8 @@ static bool is_hopeless(const struct link *link, struct error *error)
     if (within_s <= 0 || waited_s < within_s || link->options.retries_refusals) {
         return false;
     }
-    error_wrap(error, "gave up waiting for %s after %.0f s (join_secs), having reached nobody", link->name, waited_s);
+    error_wrap(error, "gave up waiting for %s after %.0f s (join_secs), having reached no member", link->name,
+               waited_s);
     return true;
 }
 

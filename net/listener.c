@@ -366,7 +366,7 @@ static void complain_of(struct listener_session *session, enum complaint cause, 
     unlock(listener);
     if (crowded_out) {
         cause = COMPLAINT_CROWD;
-        error_set(error, "refused %s: others want to come in, and it was not done with its handshake", session->peer);
+        error_set(error, "refused %s: others are waiting, and it had not finished its handshake", session->peer);
     }
     if (!said) {
         note_refusal(listener, cause, &session->source, session->peer, error);
@@ -413,7 +413,7 @@ static bool rest(struct listener_session *session)
     }
     unlock(listener);
     if (!good) {
-        log_warning("dropped %s: the system has no room to wait for it", session->peer);
+        log_warning("dropped %s: the system is out of resources to wait for it", session->peer);
     }
     return good;
 }
@@ -645,7 +645,7 @@ static void look_into_lobby(struct listener *listener, double now_s)
         }
         unlock(listener);
         if (late) {
-            refuse(listener, COMPLAINT_CROWD, &pending, "too many are in their handshakes already");
+            refuse(listener, COMPLAINT_CROWD, &pending, "too many handshakes are in progress");
         }
     }
 }
@@ -660,7 +660,7 @@ static void receive(struct listener *listener, const struct pending *pending, bo
     }
     unlock(listener);
     if (!taken) {
-        refuse(listener, COMPLAINT_CROWD, pending, "too many are in their handshakes already");
+        refuse(listener, COMPLAINT_CROWD, pending, "too many handshakes are in progress");
     }
 }
 
@@ -673,9 +673,9 @@ static void receive_stranger(struct listener *listener, const struct pending *pe
         receive(listener, pending, false);
     } else if (speaks_tls) {
         refuse(listener, COMPLAINT_SHARE, pending,
-               "it shows no pass, and strangers' handshakes take all the processor time that they may");
+               "it shows no pass, and unauthenticated handshakes have used up their CPU time");
     } else {
-        refuse(listener, COMPLAINT_PLAIN, pending, "it speaks no TLS");
+        refuse(listener, COMPLAINT_PLAIN, pending, "it does not speak TLS");
     }
 }
 
@@ -698,7 +698,7 @@ static void deal_with(struct listener *listener, enum door_look look, const stru
         receive_stranger(listener, pending, look == DOOR_STRANGER);
         break;
     case DOOR_GONE:
-        refuse(listener, COMPLAINT_SILENT, pending, "it did not say who it is");
+        refuse(listener, COMPLAINT_SILENT, pending, "it did not identify itself");
         break;
     case DOOR_NOTHING:
         break;
@@ -723,7 +723,7 @@ static bool take_those_who_come(struct listener *listener)
         if (look != DOOR_NOTHING) {
             deal_with(listener, look, &pending);
         } else if (door_put(&listener->door, &pending, &out)) {
-            refuse(listener, COMPLAINT_SILENT, &out, "it did not say who it is, and others want to come in");
+            refuse(listener, COMPLAINT_SILENT, &out, "it did not identify itself, and others are waiting");
         }
     }
     return true;
@@ -922,8 +922,8 @@ static void allow_files(int files, int likely)
                                   .rlim_max = limit.rlim_max};
     limit = setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised : limit;
     if (limit.rlim_cur < (rlim_t)likely + SPARE_FILES) {
-        log_warning("only %lu files may be open, and %d connections come once all members are there: those that find "
-                    "no room are turned away; raise the limit (ulimit -Hn, or LimitNOFILE= in a unit of systemd)",
+        log_warning("only %lu files may be open, but all members together need %d connections: those beyond the limit "
+                    "are turned away; raise the limit (ulimit -Hn, or LimitNOFILE= in a systemd unit)",
                     (unsigned long)limit.rlim_cur, likely);
     }
 }

@@ -40,9 +40,9 @@ bool member_parse(const char *text, struct member *member, struct error *error)
             return true;
         }
     }
-    return error_set(error,
-                     "\"%.40s\" is no member of a cluster: write ps:0, worker:1, ps or worker (any index), or operator",
-                     text);
+    return error_set(
+        error, "\"%.40s\" is not a member of a cluster: write ps:0, worker:1, ps or worker (any index), or operator",
+        text);
 }
 
 void member_format(const struct member *member, char separator, char text[MEMBER_TEXT])

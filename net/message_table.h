@@ -50,7 +50,7 @@
     MESSAGE(21, lease,         0,            "answers heartbeat: how long the member counts as alive, and the state "  \
                                              "of the job")                                                             \
     MESSAGE(22, end_job,       0,            "from the chief: training is over")                                       \
-    MESSAGE(23, leave,         0,            "the sender leaves in an orderly way")                                    \
+    MESSAGE(23, leave,         0,            "the sender leaves the job")                                              \
     MESSAGE(24, get_status,    0,            "asks about the cluster; answered by status")                             \
     MESSAGE(25, status,        0,            "one member; as many frames as there are members, the last one flagged")  \
     MESSAGE(26, staged,        0,            "from another ps to the first: whose gradients of a step are complete "   \
@@ -68,30 +68,31 @@
     MESSAGE(33, report,        0,            "from a member to ps 0: its progress in a rollout; from an operator: a "  \
                                              "query; answered by rollout")                                             \
     MESSAGE(34, rollout,       262144,       "answers report: the current order; the bulk is a manifest, or empty")    \
-    MESSAGE(35, describe,      16777216,     "from a worker to ps 0: a digest of how rows become inputs; from the "    \
-                                             "chief all of it; answered by description")                               \
-    MESSAGE(36, description,   16777216,     "answers describe: what the chief said, in full if the digests differ")   \
-    MESSAGE(37, layers,        0,            "from a worker to a ps: how wide its data make the layers; to worker 0: " \
-                                             "asks for that; answered by layers")                                      \
-    MESSAGE(38, offer_program, 262144,       "from an operator to ps 0: a program comes, of the manifest in the bulk; "\
-                                             "answered by program")                                                    \
-    MESSAGE(39, put_program,   262144,       "from an operator to ps 0: bytes of the program that was offered; "       \
-                                             "answered by program")                                                    \
-    MESSAGE(40, get_program,   0,            "from a member to ps 0: asks for bytes of a program that is rolled out; " \
-                                             "answered by program")                                                    \
+    MESSAGE(35, describe,      16777216,     "from a worker to ps 0: the digest of its preprocessing; from the chief " \
+                                             "all of it; answered by description")                                     \
+    MESSAGE(36, description,   16777216,     "answers describe: the chief's preprocessing or class names, in full if " \
+                                             "the digests differ")                                                     \
+    MESSAGE(37, layers,        0,            "from a worker to a ps: the layer widths that its data require; to "      \
+                                             "worker 0: asks for them; answered by layers")                            \
+    MESSAGE(38, offer_program, 262144,       "from an operator to ps 0: announces a program of the manifest in the "   \
+                                             "bulk; answered by program")                                              \
+    MESSAGE(39, put_program,   262144,       "from an operator to ps 0: bytes of the offered program; answered by "    \
+                                             "program")                                                                \
+    MESSAGE(40, get_program,   0,            "from a member to ps 0: asks for bytes of a program that is being "       \
+                                             "rolled out; answered by program")                                        \
     MESSAGE(41, program,       262144,       "answers offer_program, put_program and get_program")                     \
-    MESSAGE(42, figures,       16777216,     "tells ps 0 what is in a worker's rows, or as the chief asks for "        \
-                                             "another's; answered by figures")                                         \
-    MESSAGE(43, rounds,        0,            "follows a worker's status: how it fared in rounds")                      \
+    MESSAGE(42, figures,       16777216,     "from a worker to ps 0: statistics of its rows; from the chief: asks "    \
+                                             "for a worker's; answered by figures")                                    \
+    MESSAGE(43, rounds,        0,            "follows a worker's status: its part in rounds")                          \
     MESSAGE(44, validated,     1048576,      "from a worker: what a validation of its own rows found; answered by "    \
                                              "done")                                                                   \
     MESSAGE(45, validate,      0,            "from the chief: asks what the workers' validations of a step found; "    \
                                              "answered by validation")                                                 \
-    MESSAGE(46, validation,    1048576,      "answers validate: one worker's; as many frames as needed, the last one " \
-                                             "flagged and of no worker")                                               \
-    MESSAGE(47, get_place,     0,            "from a worker without a number to ps 0: asks for a free one; answered "  \
+    MESSAGE(46, validation,    1048576,      "answers validate: one worker's result; as many frames as needed, the "   \
+                                             "last one flagged and of no worker")                                      \
+    MESSAGE(47, get_place,     0,            "from a worker without an index to ps 0: asks for a free one; answered "  \
                                              "by place")                                                               \
-    MESSAGE(48, place,         0,            "answers get_place: the worker's number")
+    MESSAGE(48, place,         0,            "answers get_place: the worker's index")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -117,7 +118,7 @@
     FIELD(U64,    incarnation,     0,       "random number of the sender's process")                                   \
     FIELD(U64,    fleet_version,   0,       "fleet.version of the sender's config")                                    \
     FIELD(TEXT,   digest,          64,      "of the sender's job config, in hex")                                      \
-    FIELD(U32,    lease_ms,        0,       "a member silent for this long counts as lost; 0: no heartbeats wanted")
+    FIELD(U32,    lease_ms,        0,       "a member silent for this long counts as lost; 0: no heartbeats needed")
 
 #define MESSAGE_FIELDS_refused(FIELD)                                                                                  \
     FIELD(U16,    reason,          0,       "see the list of reasons")                                                 \
@@ -323,13 +324,13 @@
     FIELD(TEXT,   digest,          64,      "of the preprocessing as JSON, in hex")
 
 #define MESSAGE_FIELDS_description(FIELD)                                                                              \
-    FIELD(TEXT,   digest,          64,      "what the chief said; empty: nothing yet")
+    FIELD(TEXT,   digest,          64,      "of what the chief has sent; empty: nothing yet")
 
 #define MESSAGE_FIELDS_layers(FIELD)                                                                                   \
     FIELD(TEXT,   units,           256,     "of each layer, as in model.layers; empty: asks")
 
 #define MESSAGE_FIELDS_offer_program(FIELD)                                                                            \
-    FIELD(TEXT,   digest,          64,      "of the program that is to come, in hex")
+    FIELD(TEXT,   digest,          64,      "of the offered program, in hex")
 
 #define MESSAGE_FIELDS_put_program(FIELD)                                                                              \
     FIELD(TEXT,   digest,          64,      "of the program, in hex")                                                  \
@@ -340,27 +341,29 @@
     FIELD(U64,    offset,          0,       "of the first byte that is wanted")
 
 #define MESSAGE_FIELDS_program(FIELD)                                                                                  \
-    FIELD(U64,    offset,          0,       "of the bulk in it; to an operator: how much is here, from the beginning " \
-                                            "on")                                                                      \
+    FIELD(U64,    offset,          0,       "of the bulk in it; to an operator: how many bytes ps 0 has, from the "    \
+                                            "beginning")                                                               \
     FIELD(U32,    wait_ms,         60000,   "ask again after this long; 0: at once")
 
 #define MESSAGE_FIELDS_figures(FIELD)                                                                                  \
-    FIELD(I32,    worker,          0,       "whose they are; of a request with bulk: the sender's, whatever it says")
+    FIELD(I32,    worker,          0,       "worker they belong to; in a request with bulk it is the sender, "         \
+                                            "whatever this says")
 
 #define MESSAGE_FIELDS_rounds(FIELD)                                                                                   \
-    FIELD(I32,    worker,          0,       "whose they are")                                                          \
-    FIELD(U8,     is_asked,        1,       "1: it is asked for the present round")                                    \
-    FIELD(U64,    asked,           0,       "rounds that it was asked for; 0 of one who does not decide on them")      \
+    FIELD(I32,    worker,          0,       "worker they belong to")                                                   \
+    FIELD(U8,     is_asked,        1,       "1: it is selected for the current round")                                 \
+    FIELD(U64,    asked,           0,       "rounds that it was selected for; 0 from a ps that does not decide on "    \
+                                            "rounds")                                                                  \
     FIELD(U64,    counted,         0,       "of these, those that its difference was part of")                         \
-    FIELD(U64,    late,            0,       "differences that came when their round was made already")                 \
-    FIELD(U64,    missed,          0,       "rounds that it was asked for and that were made without it")              \
+    FIELD(U64,    late,            0,       "differences that arrived after their round was complete")                 \
+    FIELD(U64,    missed,          0,       "rounds that it was selected for but that were made without it")           \
     FIELD(F32,    cosine,          0,       "of its last difference that counted to the mean of all; NaN: not known")  \
     FIELD(F32,    norm,            0,       "of that difference; NaN: not known")                                      \
-    FIELD(U64,    validated,       0,       "since version 3: examples of its own that it validated a model on last; " \
-                                            "0: none")                                                                 \
+    FIELD(U64,    validated,       0,       "since version 3: number of its own examples in its last validation; 0: "  \
+                                            "none")                                                                    \
     FIELD(I64,    validated_step,  0,       "since version 3: of that model")                                          \
     FIELD(F32,    score,           0,       "since version 3: of that model, by train.best_metric; NaN: not known")    \
-    FIELD(U8,     is_worst,        1,       "since version 3: 1: it is of the tenth of the workers with the worst "    \
+    FIELD(U8,     is_worst,        1,       "since version 3: 1: it is in the tenth of the workers with the worst "    \
                                             "scores")
 
 #define MESSAGE_FIELDS_validated(FIELD)                                                                                \
@@ -371,30 +374,30 @@
 
 #define MESSAGE_FIELDS_validate(FIELD)                                                                                 \
     FIELD(I64,    step,            0,       "global step of the model")                                                \
-    FIELD(U32,    wait_ms,         600000,  "until all have told, else answer with who is missing alone; 0: with "     \
-                                            "what there is")                                                           \
+    FIELD(U32,    wait_ms,         600000,  "wait this long for all; then answer only how many are missing; 0: "       \
+                                            "answer with what there is")                                               \
     FIELD(U64,    examples,        0,       "of the chief's own, as in validated")                                     \
     FIELD(F32,    score,           0,       "likewise")                                                                \
     FIELD(U8,     rises,           1,       "likewise")
 
 #define MESSAGE_FIELDS_validation(FIELD)                                                                               \
-    FIELD(I32,    worker,          0,       "whose it is; -1: of none, and the last frame")                            \
+    FIELD(I32,    worker,          0,       "worker it belongs to; -1: none, in the last frame")                       \
     FIELD(U64,    examples,        0,       "that it was validated on")                                                \
     FIELD(F32,    score,           0,       "by train.best_metric; NaN: not defined")                                  \
-    FIELD(U32,    missing,         0,       "of the last frame: workers that have the model and have not told")
+    FIELD(U32,    missing,         0,       "in the last frame: workers that have the model but have not reported")
 
 #define MESSAGE_FIELDS_report(FIELD)                                                                                   \
     FIELD(U64,    version,         0,       "of the config in force")                                                  \
-    FIELD(U64,    target,          0,       "latest version the member was told of; 0: none")                          \
+    FIELD(U64,    target,          0,       "latest version that the member knows of; 0: none")                        \
     FIELD(U8,     phase,           8,       "progress with the target: 0 none, 1 staged, 2 switched, 3 went back, 4 "  \
-                                            "restored, 5 failed, 6 told too late, 7 tried, 8 saved")                   \
+                                            "restored, 5 failed, 6 informed too late, 7 tried, 8 saved")               \
     FIELD(U8,     ready,           1,       "1: the member takes part in training")                                    \
     FIELD(F32,    loss,            0,       "of the last step, NaN if it was not finite; below 0: none")               \
     FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
     FIELD(TEXT,   message,         1024,    "what went wrong; may be empty")
 
 #define MESSAGE_FIELDS_get_place(FIELD)                                                                                \
-    FIELD(U64,    key,             0,       "tells this worker from others, and is the same after a restart; not 0")
+    FIELD(U64,    key,             0,       "identifies this worker, and is the same after a restart; not 0")
 
 #define MESSAGE_FIELDS_place(FIELD)                                                                                    \
     FIELD(I32,    index,           0,       "of the worker that asked")

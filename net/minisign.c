@@ -90,7 +90,7 @@ bool minisign_key_parse(struct minisign_key *key, const char *text, struct error
         behind = next_line(behind, line);
     }
     if (!behind || *behind != '\0' || !decode(line, bytes, sizeof bytes) || memcmp(bytes, "Ed", KIND) != 0) {
-        return error_set(error, "is no public key of minisign's, which begins with RW");
+        return error_set(error, "is not a minisign public key, which begins with RW");
     }
     memcpy(key->id, bytes + KIND, sizeof key->id);
     memcpy(key->key, bytes + KIND + MINISIGN_ID, sizeof key->key);
@@ -107,7 +107,7 @@ bool minisign_parse(struct minisign *signature, const char *text, struct error *
     bool fits = at && strncmp(line, untrusted_head, strlen(untrusted_head)) == 0 && (at = next_line(at, line)) &&
                 decode(line, bytes, sizeof bytes);
     if (fits && memcmp(bytes, "Ed", KIND) == 0) {
-        return error_set(error, "is a signature of minisign's old kind; sign again, without -l");
+        return error_set(error, "is a signature in minisign's legacy format; sign again without -l");
     }
     fits = fits && memcmp(bytes, "ED", KIND) == 0 && (at = next_line(at, line)) &&
            strncmp(line, trusted_head, strlen(trusted_head)) == 0 && is_comment(line + strlen(trusted_head));
@@ -117,7 +117,7 @@ bool minisign_parse(struct minisign *signature, const char *text, struct error *
                decode(line, signature->comment_signature, sizeof signature->comment_signature);
     }
     if (!fits) {
-        return error_set(error, "is no signature of minisign's");
+        return error_set(error, "is not a minisign signature");
     }
     memcpy(signature->id, bytes + KIND, sizeof signature->id);
     memcpy(signature->signature, bytes + KIND + MINISIGN_ID, sizeof signature->signature);
@@ -153,7 +153,7 @@ bool minisign_verify(const struct minisign *signature, const struct minisign_key
         return error_set(error, "was not signed by the key %s", wanted);
     }
     if (crypto_sign_verify_detached(signature->signature, digest, MINISIGN_DIGEST, key->key) != 0) {
-        return error_set(error, "is not what was signed by the key %s", wanted);
+        return error_set(error, "differs from what was signed by the key %s", wanted);
     }
     size_t size = comment_message(message, signature->signature, signature->comment);
     if (crypto_sign_verify_detached(signature->comment_signature, message, size, key->key) != 0) {

@@ -31,7 +31,7 @@ static bool write_new(const char *path, mode_t mode, const char *head, const uin
     bool done = fd >= 0;
     if (!done) {
         int reason = errno;
-        error_set(error, reason == EEXIST ? "%s: is there already, and keys are not overwritten" : "%s: %s", path,
+        error_set(error, reason == EEXIST ? "%s: already exists, and keys are not overwritten" : "%s: %s", path,
                   strerror(reason));
     } else {
         ssize_t written = write(fd, text, (size_t)length);
@@ -55,7 +55,7 @@ bool operator_key_create(const char *path, struct error *error)
         return error_set(error, "%s: the path is too long", path);
     }
     if (sodium_init() < 0) {
-        return error_set(error, "no random numbers: the system gives none");
+        return error_set(error, "the system provides no random numbers");
     }
     crypto_sign_keypair(public_key, secret_key);
     bool done = write_new(path, 0600, secret_head, secret_key, sizeof secret_key, error);
@@ -82,7 +82,7 @@ static bool read_key(const char *path, const char *head, const char *what, uint8
                 *end == '\n';
     sodium_memzero(bytes, size);
     free(bytes);
-    return done || error_set(error, "%s: is no operator's %s key; make a pair with: trainer keygen --operator=FILE",
+    return done || error_set(error, "%s: is not an operator's %s key; make a pair with: trainer keygen --operator=FILE",
                              path, what);
 }
 
@@ -94,7 +94,7 @@ bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY]
                          path);
     }
     if (status.st_mode & S_IRWXO) {
-        return error_set(error, "%s: everybody on this machine may read this key; do: chmod 600 %s", path, path);
+        return error_set(error, "%s: everybody on this machine can read this key; run: chmod 600 %s", path, path);
     }
     return read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
 }
@@ -103,10 +103,9 @@ bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY]
 {
     struct stat status;
     if (stat(path, &status) == 0 && (status.st_mode & S_IWOTH)) {
-        return error_set(error,
-                         "%s: everybody on this machine may replace this key, by which rollouts are believed; do: "
-                         "chmod o-w %s",
-                         path, path);
+        return error_set(
+            error, "%s: everybody on this machine can replace this key, which authorises rollouts; run: chmod o-w %s",
+            path, path);
     }
     return read_key(path, public_head, "public", key, OPERATOR_PUBLIC_KEY, error);
 }

@@ -106,7 +106,7 @@ bool resolver_find(const struct address *address, const struct wake *wake, doubl
     } else if (answer == ANSWER_ERROR) {
         *error = question->error;
     } else if (how == WAKE_RAISED) {
-        error_set(error, "host %s: looking it up was given up", address->host);
+        error_set(error, "host %s: the lookup was cancelled", address->host);
     } else {
         error_set(error, "host %s: no name server answered within %.3g s", address->host,
                   clock_monotonic_s() - begun_s);

@@ -14,7 +14,7 @@ enum { MAX_FILES = 64 };
 
 static const struct command_flag flags[] = {
     {"key", "FILE", "the operator's secret key (trainer keygen --operator=FILE)"},
-    {"comment", "TEXT", "what is signed along, for people to read; the file's name by default"},
+    {"comment", "TEXT", "a comment that is signed too (the file's name)"},
     {NULL, NULL, NULL},
 };
 
@@ -67,9 +67,9 @@ const struct command command_sign = {
     .max_operands = MAX_FILES,
     .summary = "sign files with the operator's key, in minisign's format",
     .details =
-        "Writes FILE.minisig beside each FILE. `minisign -Vm FILE -P KEY` verifies it, with the public key as "
-        "`trainer keygen --operator` printed it and as it stands in the signature's first line, which is not "
-        "signed itself. Of a release SHA256SUMS is signed, and `trainer version --verify` checks the rest by it.",
+        "Writes FILE.minisig beside each FILE. `minisign -Vm FILE -P KEY` verifies it, with the public key that "
+        "`trainer keygen --operator` printed; the signature's first line, which is not itself signed, contains it too. "
+        "In a release SHA256SUMS is signed, and `trainer version --verify` checks the other files against it.",
     .flags = flags,
     .run = run,
 };

@@ -107,7 +107,7 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
             return true;
         }
         if (how == WAKE_RAISED) {
-            return error_set(error, "connecting to %s was given up", text);
+            return error_set(error, "connecting to %s was cancelled", text);
         }
         reason = errno;
     }

@@ -87,7 +87,7 @@ void board_save_history(struct board *board)
 {
     struct error error;
     if (board->path[0] != '\0' && !history_save(&board->history, board->path, &error)) {
-        log_warning("%s; the history of this run is kept in memory alone", error.text);
+        log_warning("%s; the history of this run is kept only in memory", error.text);
         board->path[0] = '\0';
     }
 }

@@ -52,8 +52,7 @@ void files_answer(const struct file *files, struct http_request *request)
         if (!http_request_accepts(request, "accept-encoding", "gzip") &&
             !http_request_accepts(request, "accept-encoding", "*")) {
             http_answer_error(request, 406,
-                              "this file comes as gzip alone: say Accept-Encoding: gzip (curl "
-                              "--compressed)");
+                              "this file is served only as gzip: send Accept-Encoding: gzip (curl --compressed)");
             return;
         }
         answer.status = 200;

@@ -23,7 +23,7 @@ static bool read_token(const char *path, char **token, struct error *error)
     uint8_t *bytes;
     size_t size;
     if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
-        return error_set(error, "%s: everybody on this machine may read this token; do: chmod 600 %s", path, path);
+        return error_set(error, "%s: everybody on this machine can read this token; run: chmod 600 %s", path, path);
     }
     if (!file_read(path, MOST_TOKEN_FILE, &bytes, &size, error)) {
         return false;
@@ -52,11 +52,10 @@ static bool check_safety(const struct config_observe *observe, const struct guar
     if (is_loopback(guard->address.host) || observe->http_insecure) {
         return true;
     }
-    return guard->token ||
-           error_set(error,
-                     "observe.http %s can be reached from other machines, and nothing says who may look: "
-                     "give --http_token_file, listen on 127.0.0.1, or allow it by --http_insecure",
-                     observe->http);
+    return guard->token || error_set(error,
+                                     "observe.http %s can be reached from other machines, so it needs access control: "
+                                     "give --http_token_file, listen on 127.0.0.1, or allow it with --http_insecure",
+                                     observe->http);
 }
 
 static bool prepare_keys(const struct config_observe *observe, struct guard *guard, const char *fleet_key,
@@ -102,8 +101,8 @@ static bool prepare_trust(const struct config_observe *observe, struct guard *gu
     if (!fleet_key || !file_exists(fleet_key)) {
         return error_set(
             error,
-            "observe.http %s is on another machine, and nothing says which certificate to trust: give --http_cert (its "
-            "own or its authority's), or the --fleet_key of its fleet; or --http_insecure for one without encryption",
+            "observe.http %s is on another machine, and no certificate to trust is given: give --http_cert (its own or "
+            "its authority's), or the --fleet_key of its fleet; or --http_insecure for one without encryption",
             observe->http);
     }
     return web_keys_trust(&guard->keys, fleet_key, error);

@@ -260,5 +260,5 @@ bool history_load(struct history *history, const char *path, bool *damaged, stru
     const bool good = take(history, bytes, size);
     free(bytes);
     *damaged = !good;
-    return good || error_set(error, "%s: is damaged, or not a history of ours", path);
+    return good || error_set(error, "%s: is damaged, or not a history file", path);
 }

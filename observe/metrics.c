@@ -79,7 +79,7 @@ static void add_build(const struct writer *to, const struct board *board)
 {
     char task[16];
     snprintf(task, sizeof task, "%d", board->task);
-    declare(to, INFO, "trainer_build", "", "Which program this is, and which part it plays.");
+    declare(to, INFO, "trainer_build", "", "Version and role of this process.");
     text_add(to->text, "trainer_build_info");
     add_label(to, "version", version_trainer(), '{');
     add_label(to, "role", board->role, ',');
@@ -92,15 +92,16 @@ static void add_progress(const struct writer *to, const struct board *board, con
     one(to, GAUGE, "trainer_global_step", "", (double)numbers->global_step, "Global step of the model.");
     known(to, "trainer_last_step", "", numbers->last_step < 0 ? (double)NAN : (double)numbers->last_step,
           "Global step that training ends at.");
-    one(to, GAUGE, "trainer_epoch", "", numbers->epoch, "Times that the training set has been gone through.");
-    one(to, COUNTER, "trainer_steps", "", (double)numbers->steps, "Steps that this process has computed.");
+    one(to, GAUGE, "trainer_epoch", "", numbers->epoch, "Passes over the training set so far.");
+    one(to, COUNTER, "trainer_steps", "", (double)numbers->steps, "Steps computed by this process.");
     one(to, GAUGE, "trainer_examples", "", (double)numbers->examples,
-        "Examples that the model has been trained on, from the beginning of the run.");
-    one(to, GAUGE, "trainer_steps_per_second", "", board->steps_per_s, "Global steps per second, of the last ten.");
+        "Examples that the model has been trained on since the beginning of the run.");
+    one(to, GAUGE, "trainer_steps_per_second", "", board->steps_per_s,
+        "Global steps per second, over the last ten seconds.");
     known(to, "trainer_loss", "", board->loss, "Mean training loss of the last second that had steps.");
     one(to, GAUGE, "trainer_learning_rate", "", numbers->learning_rate, "Learning rate of the last step.");
     one(to, GAUGE, "trainer_generation", "", numbers->generation,
-        "Generation of a cluster's model: restores begin one.");
+        "Generation of a cluster's model; each restore begins a new one.");
     known(to, "trainer_config_version", "", numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version,
           "Version of the config in force.");
 }
@@ -109,7 +110,7 @@ static void add_step_times(const struct writer *to, const struct board_numbers *
 {
     uint64_t below = 0;
     declare(to, HISTOGRAM, "trainer_step_seconds", "seconds",
-            "Time of a step of this process; steps done together count with their mean.");
+            "Duration of this process's steps; steps computed in one call count with their mean.");
     for (int i = 0; i < BOARD_STEP_BUCKETS; i++) {
         below += numbers->step_times[i];
         if (i < BOARD_STEP_BUCKETS - 1) {
@@ -125,9 +126,9 @@ static void add_step_times(const struct writer *to, const struct board_numbers *
 
 static void add_validations(const struct writer *to, const struct board_numbers *numbers)
 {
-    one(to, COUNTER, "trainer_validations", "", (double)numbers->validations, "Validations.");
+    one(to, COUNTER, "trainer_validations", "", (double)numbers->validations, "Validations done.");
     if (numbers->metric_count > 0) {
-        declare(to, GAUGE, "trainer_metric", "", "Figures of the last validation, by name.");
+        declare(to, GAUGE, "trainer_metric", "", "Results of the last validation, by metric.");
         for (int i = 0; i < numbers->metric_count; i++) {
             text_add(to->text, "trainer_metric");
             add_label(to, "name", numbers->metrics[i].name, '{');
@@ -137,7 +138,7 @@ static void add_validations(const struct writer *to, const struct board_numbers 
     }
     if (numbers->best_step >= 0) {
         one(to, GAUGE, "trainer_best_step", "", (double)numbers->best_step, "Step of the best validation.");
-        one(to, GAUGE, "trainer_best_metric", "", numbers->best_value, "The figure that decides, of that validation.");
+        one(to, GAUGE, "trainer_best_metric", "", numbers->best_value, "Result of that validation by best_metric.");
     }
 }
 
@@ -145,15 +146,15 @@ static void add_state(const struct writer *to, const struct board *board, const 
 {
     const bool waits = numbers->waiting_for[0] != '\0';
     const double waits_s = waits ? board->before.time_s - numbers->waiting_since_s : 0;
-    declare(to, GAUGE, "trainer_state", "", "1 for what this process is doing, 0 for the rest.");
+    declare(to, GAUGE, "trainer_state", "", "1 for the current state of this process, 0 for the others.");
     for (int state = BOARD_STARTING; state <= BOARD_FAILED; state++) {
         text_add(to->text, "trainer_state{state=\"%s\"} %d\n", board_state_name((enum board_state)state),
                  (int)numbers->state == state);
     }
     one(to, GAUGE, "trainer_waiting_seconds", "seconds", waits_s > 0 ? waits_s : 0,
-        "How long it has been waiting for others; 0: it is not.");
+        "How long this process has been waiting for others; 0: it is not waiting.");
     if (waits) {
-        declare(to, GAUGE, "trainer_waiting", "", "1 while it waits, for whom.");
+        declare(to, GAUGE, "trainer_waiting", "", "1 while this process is waiting; the label says for whom.");
         text_add(to->text, "trainer_waiting");
         add_label(to, "for", numbers->waiting_for, '{');
         text_add(to->text, "} 1\n");
@@ -166,7 +167,7 @@ static void add_network(const struct writer *to, const struct board_numbers *num
 {
     one(to, COUNTER, "trainer_received_bytes", "bytes", (double)numbers->bytes_in, "Bytes received from members.");
     one(to, COUNTER, "trainer_sent_bytes", "bytes", (double)numbers->bytes_out, "Bytes sent to members.");
-    one(to, COUNTER, "trainer_retries", "", (double)numbers->retries, "Requests that had to be sent again.");
+    one(to, COUNTER, "trainer_retries", "", (double)numbers->retries, "Requests that had to be retried.");
     one(to, COUNTER, "trainer_pushes_applied", "", (double)numbers->pushed, "Gradients that this ps has applied.");
     declare(to, COUNTER, "trainer_pushes_dropped", "", "Gradients that were not used: too late, or not finite.");
     text_add(to->text, "trainer_pushes_dropped_total{cause=\"stale\"}");
@@ -174,10 +175,10 @@ static void add_network(const struct writer *to, const struct board_numbers *num
     text_add(to->text, "trainer_pushes_dropped_total{cause=\"not_finite\"}");
     add_value(to, (double)numbers->not_finite);
     if (numbers->buffer_size > 0) {
-        one(to, GAUGE, "trainer_buffer_size", "", numbers->buffer_size, "Differences that make a step.");
-        one(to, GAUGE, "trainer_buffer_fill", "", numbers->buffered, "Differences that wait for the next step.");
+        one(to, GAUGE, "trainer_buffer_size", "", numbers->buffer_size, "Differences per step.");
+        one(to, GAUGE, "trainer_buffer_fill", "", numbers->buffered, "Differences buffered for the next step.");
         known(to, "trainer_buffer_staleness", "", numbers->buffer_staleness,
-              "Age in steps of the differences that the last step was made of, on average.");
+              "Mean age, in steps, of the differences in the last step.");
     }
 }
 
@@ -189,8 +190,9 @@ static void add_checkpoints(const struct writer *to, const struct board_numbers 
     if (numbers->saved > 0) {
         one(to, GAUGE, "trainer_checkpoint_step", "", (double)numbers->saved_step, "Step of the last checkpoint.");
         one(to, GAUGE, "trainer_checkpoint_timestamp_seconds", "seconds", numbers->saved_time_s,
-            "When the last checkpoint was written, since 1970.");
-        one(to, GAUGE, "trainer_checkpoint_write_seconds", "seconds", numbers->saved_took_s, "How long that took.");
+            "Time of the last checkpoint, in seconds since 1970.");
+        one(to, GAUGE, "trainer_checkpoint_write_seconds", "seconds", numbers->saved_took_s,
+            "Time taken to write the last checkpoint.");
     }
 }
 
@@ -230,7 +232,7 @@ static void add_of_member(const struct writer *to, const char *name, const struc
 static void add_members(const struct writer *to, const struct board *board)
 {
     int missing = 0;
-    declare(to, GAUGE, "trainer_members", "", "Members by role and state, as this process knows them.");
+    declare(to, GAUGE, "trainer_members", "", "Members by role and state, as seen by this process.");
     for (int i = 0; i < board->member_count; i++) {
         const struct board_member *member = &board->members[i];
         missing += member->is_missing;
@@ -244,7 +246,7 @@ static void add_members(const struct writer *to, const struct board *board)
     }
     one(to, GAUGE, "trainer_members_missing", "", missing, "Members that are absent or lost.");
     declare(to, GAUGE, "trainer_member_silence_seconds", "seconds",
-            "Time since a member was heard: the age of its lease.");
+            "Time since a member was last heard from: the age of its lease.");
     for (int i = 0; i < board->member_count; i++) {
         if (board->members[i].silent_ms >= 0) {
             add_of_member(to, "trainer_member_silence_seconds", &board->members[i],
@@ -277,12 +279,12 @@ static void add_rounds(const struct writer *to, const struct board *board)
         const char *name, *help;
         size_t offset;
     } counters[] = {
-        {"trainer_worker_rounds_asked", "Rounds that a worker was asked for.", offsetof(struct board_rounds, asked)},
-        {"trainer_worker_rounds_counted", "Of these, those that its difference was part of.",
+        {"trainer_worker_rounds_asked", "Rounds that a worker was selected for.", offsetof(struct board_rounds, asked)},
+        {"trainer_worker_rounds_counted", "Rounds that a worker's difference was part of.",
          offsetof(struct board_rounds, counted)},
-        {"trainer_worker_rounds_late", "Differences that came when their round was made already.",
+        {"trainer_worker_rounds_late", "Differences that arrived after their round was complete.",
          offsetof(struct board_rounds, late)},
-        {"trainer_worker_rounds_missed", "Rounds that a worker was asked for and that were made without it.",
+        {"trainer_worker_rounds_missed", "Rounds that a worker was selected for but that were made without it.",
          offsetof(struct board_rounds, missed)},
     };
     bool any = false;
@@ -293,7 +295,8 @@ static void add_rounds(const struct writer *to, const struct board *board)
         return;
     }
     add_difference(to, board, "trainer_worker_difference_cosine",
-                   "Of a worker's last difference, to what its round came to.", offsetof(struct board_rounds, cosine));
+                   "Cosine similarity of a worker's last difference to its round's result.",
+                   offsetof(struct board_rounds, cosine));
     add_difference(to, board, "trainer_worker_difference_norm", "Norm of a worker's last difference.",
                    offsetof(struct board_rounds, norm));
     for (size_t k = 0; k < sizeof counters / sizeof counters[0]; k++) {
@@ -315,9 +318,10 @@ static void add_own(const struct writer *to, const struct board *board)
 {
     static const struct {
         const char *name, *help;
-    } families[] = {{"trainer_worker_validation_score", "Of a worker's own rows, by train.best_metric."},
-                    {"trainer_worker_validation_examples", "Rows of a worker's own that the model was validated on."},
-                    {"trainer_worker_validation_worst", "1: of the tenth of the workers with the worst scores."}};
+    } families[] = {
+        {"trainer_worker_validation_score", "Score on a worker's own rows, by train.best_metric."},
+        {"trainer_worker_validation_examples", "Number of a worker's own rows that the model was validated on."},
+        {"trainer_worker_validation_worst", "1 if the worker is in the tenth with the worst scores."}};
     bool any = false;
     for (int i = 0; i < board->member_count; i++) {
         any = any || board->members[i].own.examples > 0;
@@ -336,10 +340,10 @@ static void add_own(const struct writer *to, const struct board *board)
 
 static void add_rollout(const struct writer *to, const struct board_rollout *rollout)
 {
-    one(to, GAUGE, "trainer_rollout_under_way", "", rollout->is_under_way, "1 while a config is rolled out.");
+    one(to, GAUGE, "trainer_rollout_under_way", "", rollout->is_under_way, "1 while a rollout is in progress.");
     if (rollout->is_under_way) {
-        one(to, GAUGE, "trainer_rollout_version", "", (double)rollout->version, "The version that is rolled out.");
-        declare(to, GAUGE, "trainer_rollout_phase", "", "1 for the phase that it is in.");
+        one(to, GAUGE, "trainer_rollout_version", "", (double)rollout->version, "Version that is being rolled out.");
+        declare(to, GAUGE, "trainer_rollout_phase", "", "1 for the current phase of the rollout.");
         text_add(to->text, "trainer_rollout_phase");
         add_label(to, "phase", rollout->phase, '{');
         text_add(to->text, "} 1\n");
@@ -351,18 +355,19 @@ static void add_rollout(const struct writer *to, const struct board_rollout *rol
 static void add_process(const struct writer *to, const struct board *board)
 {
     const struct process_use *use = &board->use;
-    one(to, COUNTER, "process_cpu_seconds", "seconds", use->cpu_s, "Processor time, of user and system.");
-    one(to, GAUGE, "process_resident_memory_bytes", "bytes", (double)use->resident_bytes, "Memory in use.");
-    one(to, GAUGE, "process_virtual_memory_bytes", "bytes", (double)use->virtual_bytes, "Address space in use.");
-    one(to, GAUGE, "process_start_time_seconds", "seconds", board->started_s, "When it started, since 1970.");
-    known(to, "process_open_fds", "", use->descriptors < 0 ? (double)NAN : use->descriptors, "Open descriptors.");
+    one(to, COUNTER, "process_cpu_seconds", "seconds", use->cpu_s, "CPU time, user and system.");
+    one(to, GAUGE, "process_resident_memory_bytes", "bytes", (double)use->resident_bytes, "Resident memory.");
+    one(to, GAUGE, "process_virtual_memory_bytes", "bytes", (double)use->virtual_bytes, "Virtual memory.");
+    one(to, GAUGE, "process_start_time_seconds", "seconds", board->started_s,
+        "Start time of the process, in seconds since 1970.");
+    known(to, "process_open_fds", "", use->descriptors < 0 ? (double)NAN : use->descriptors, "Open file descriptors.");
     known(to, "process_max_fds", "", use->most_descriptors < 0 ? (double)NAN : use->most_descriptors,
-          "Descriptors that it may open.");
+          "Limit of open file descriptors.");
     known(to, "process_threads", "", use->threads < 0 ? (double)NAN : use->threads, "Threads.");
     if (use->gpus > 0) {
-        one(to, GAUGE, "trainer_gpus", "", use->gpus, "GPUs that it computes on.");
+        one(to, GAUGE, "trainer_gpus", "", use->gpus, "GPUs in use.");
         one(to, COUNTER, "trainer_gpu_busy_seconds", "seconds", use->gpu_s,
-            "Time that its GPUs have computed, of all together.");
+            "Time that GPUs were computing, summed over all GPUs.");
     }
 }
 
@@ -370,12 +375,14 @@ static void add_server(const struct writer *to, const struct http_server *server
 {
     struct http_counts counts;
     http_server_counts(server, &counts);
-    one(to, COUNTER, "trainer_http_requests", "", (double)counts.requests, "Requests answered here.");
-    one(to, COUNTER, "trainer_http_refused", "", (double)counts.refused, "Of these, by a status of 400 or above.");
-    one(to, COUNTER, "trainer_http_received_bytes", "bytes", (double)counts.bytes_in, "Bytes of requests.");
-    one(to, COUNTER, "trainer_http_sent_bytes", "bytes", (double)counts.bytes_out, "Bytes of answers.");
-    one(to, GAUGE, "trainer_http_connections", "", counts.connections, "Connections to this server.");
-    one(to, GAUGE, "trainer_http_streams", "", counts.streams, "Of these, live pages.");
+    one(to, COUNTER, "trainer_http_requests", "", (double)counts.requests, "HTTP requests answered.");
+    one(to, COUNTER, "trainer_http_refused", "", (double)counts.refused,
+        "HTTP requests answered with status 400 or above.");
+    one(to, COUNTER, "trainer_http_received_bytes", "bytes", (double)counts.bytes_in,
+        "Bytes received in HTTP requests.");
+    one(to, COUNTER, "trainer_http_sent_bytes", "bytes", (double)counts.bytes_out, "Bytes sent in HTTP responses.");
+    one(to, GAUGE, "trainer_http_connections", "", counts.connections, "Open HTTP connections.");
+    one(to, GAUGE, "trainer_http_streams", "", counts.streams, "Open event streams (live pages).");
 }
 
 void metrics_write(struct text *text, struct board *board, const struct http_server *server, bool open)

@@ -44,20 +44,19 @@ static bool find_key(struct identity *identity, const struct config *config, str
         return false;
     }
     return config->security.fleet_key[0] != '\0' || file_exists(identity->key_path) ||
-           error_set(error,
-                     "there is no key at %s, and members only talk to those who hold the same one: make it once with "
-                     "`trainer keygen --out=fleet.key`, copy it to every machine beside config.json, or name it by "
-                     "--fleet_key",
-                     identity->key_path);
+           error_set(
+               error,
+               "there is no key at %s, and members accept only peers with the same key: make it once with `trainer "
+               "keygen --out=fleet.key`, copy it to every machine beside config.json, or name it with --fleet_key",
+               identity->key_path);
 }
 
 static bool load_key(struct identity *identity, const struct config *config, struct error *error)
 {
     char name[MEMBER_TEXT], ours[MEMBER_TEXT];
     if (config->security.insecure) {
-        log_warning(
-            "INSECURE: --insecure sends everything as plain text, and anybody on the network can read it, change "
-            "it and join; use it only where nobody else is");
+        log_warning("INSECURE: --insecure sends everything as plain text, and anybody on the network can read it, "
+                    "change it and join; use it only on an isolated network");
         return true;
     }
     if (!find_key(identity, config, error) || !credentials_load(&identity->credentials, identity->key_path, error)) {
@@ -69,7 +68,7 @@ static bool load_key(struct identity *identity, const struct config *config, str
     }
     member_format(&named, ':', name);
     member_format(&identity->hello.member, ':', ours);
-    return error_set(error, "%s is the key of %s, and this process is %s: give it its own by --fleet_key",
+    return error_set(error, "%s is the key of %s, but this process is %s: give it its own key with --fleet_key",
                      identity->key_path, name, ours);
 }
 

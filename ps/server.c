@@ -267,7 +267,7 @@ static int leave(struct server *server)
     if (shutdown_mode == SHUTDOWN_RESTART) {
         snprintf(close_reason, sizeof close_reason, "ps %d restarts in another version of the config", server->index);
     } else if (shutdown_mode == SHUTDOWN_FINAL) {
-        snprintf(close_reason, sizeof close_reason, "ps %d is no part of the job any more", server->index);
+        snprintf(close_reason, sizeof close_reason, "ps %d is no longer part of the job", server->index);
     } else if (number != 0 && !over) {
         snprintf(close_reason, sizeof close_reason, "ps %d was asked to leave (%s)", server->index,
                  signals_name(number));

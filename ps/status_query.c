@@ -101,7 +101,7 @@ static bool create(struct status_query *query, struct error *error)
     query->listed = query->ps_count + (query->own_ps < 0 ? config->cluster.worker_hosts.count : 0);
     query->asked = calloc((size_t)query->ps_count, sizeof *query->asked);
     if (!query->asked || !roster_clear(query, &query->merged) || !wake_create(&query->wake, error)) {
-        return error_set(error, "out of memory to ask how the members are");
+        return error_set(error, "out of memory for the status of the members");
     }
     for (int i = 0; i < query->ps_count; i++) {
         struct member_query *one = &query->asked[i];
@@ -115,7 +115,7 @@ static bool create(struct status_query *query, struct error *error)
         const char *host = config->cluster.ps_hosts.items[i];
         one->query = query;
         if (!roster_clear(query, &one->told)) {
-            return error_set(error, "out of memory to ask how the members are");
+            return error_set(error, "out of memory for the status of the members");
         }
         if (!link_create(&one->link, host, &options, error)) {
             return error_wrap(error, "cluster.ps_hosts: %s", host);
@@ -260,7 +260,7 @@ static bool ask(struct member_query *one, struct error *error)
         }
         const enum message_type type = channel->frame.type;
         if (type != MESSAGE_status && type != MESSAGE_rounds) {
-            return error_set(error, "%s: answered get_status by %s", one->link.name, message_name(type));
+            return error_set(error, "%s: answered get_status with %s", one->link.name, message_name(type));
         }
         if (!(type == MESSAGE_rounds ? take_rounds(one, &channel->message.rounds, error)
                                      : take_answer(one, &channel->message.status, error))) {

@@ -169,10 +169,10 @@ static bool take_memory(struct version *version, struct error *error)
     version->bytes = version->trained.model.float_count * sizeof(float) * (1 + (size_t)version->workers);
     const size_t before = atomic_fetch_add(&budget->used, version->bytes);
     return version->bytes <= budget->most - (before < budget->most ? before : budget->most) ||
-           error_set(error,
-                     "%s: takes %.1f MiB beside the %.1f MiB of what is loaded; raise --max_models_mb or use fewer "
-                     "--workers",
-                     version->path, (double)version->bytes / 0x1p20, (double)before / 0x1p20);
+           error_set(
+               error,
+               "%s: needs %.1f MiB beside the %.1f MiB already loaded; raise --max_models_mb or use fewer --workers",
+               version->path, (double)version->bytes / 0x1p20, (double)before / 0x1p20);
 }
 
 static bool watch_drift(const struct served *served, struct version *version, struct error *error)

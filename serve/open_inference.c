@@ -97,7 +97,7 @@ static bool read_choice(struct inference_form *form, const struct version *versi
     }
     char text[MOST_NAME];
     json_text(name, text, sizeof text);
-    return error_set(error, "outputs: there is no %.64s; GET /v2/models/NAME tells what there is", text);
+    return error_set(error, "outputs: there is no %.64s; GET /v2/models/NAME lists them", text);
 }
 
 static bool read_form(struct inference_form *form, const struct version *version, struct json_value root,

@@ -192,7 +192,7 @@ static void say_failure(struct request_log *log, const char *path, int reason)
     struct error error;
     if (!log->has_failed) {
         file_error(&error, path, "cannot be written", reason);
-        log_warning("%s; requests are not kept", error.text);
+        log_warning("%s; requests are not recorded", error.text);
     }
     log->has_failed = true;
 }
@@ -515,7 +515,7 @@ bool request_log_open(struct request_log **opened, const struct request_log_opti
     struct request_log *log = calloc(1, sizeof *log);
     *opened = NULL;
     if (!log) {
-        return error_set(error, "out of memory for a log of requests");
+        return error_set(error, "out of memory for a request log");
     }
     log->options = *options;
     log->fd = -1;

@@ -73,7 +73,7 @@ static bool find_target(struct service *service, struct http_request *request, c
         rest += used;
     }
     if (*rest != '\0' && (strlen(rest) >= sizeof target->verb || (*rest != '/' && *rest != ':'))) {
-        http_answer_error(request, 404, "nothing is at this path; docs/serving.md lists the paths");
+        http_answer_error(request, 404, "not found; docs/serving.md lists the paths");
         return false;
     }
     snprintf(target->verb, sizeof target->verb, "%s", *rest != '\0' ? rest + 1 : "");
@@ -128,7 +128,7 @@ static void handle_open_inference(void *context, struct http_request *request)
     } else if (!is_post(request) && target.verb[0] == '\0') {
         describe(service, request, &target, open_inference_describe);
     } else {
-        http_answer_error(request, 404, "nothing is at this path: POST .../infer, GET .../ready, or GET the model");
+        http_answer_error(request, 404, "not found: POST .../infer, GET .../ready, or GET the model");
     }
     version_let_go(target.version);
 }
@@ -209,8 +209,7 @@ static void handle_tensorflow(void *context, struct http_request *request)
         describe(service, request, &target, tensorflow_status);
     } else {
         http_answer_error(request, 404,
-                          "nothing is at this path: POST ...:predict or ...:classify, GET .../metadata, or "
-                          "GET the model");
+                          "not found: POST ...:predict or ...:classify, GET .../metadata, or GET the model");
     }
     version_let_go(target.version);
 }
@@ -249,7 +248,7 @@ static void handle_ready(void *context, struct http_request *request)
 {
     struct service *service = context;
     if (atomic_load(&service->is_draining)) {
-        http_answer_error(request, 503, "this server is leaving");
+        http_answer_error(request, 503, "this server is shutting down");
         return;
     }
     for (int i = 0; i < service->count; i++) {
@@ -280,7 +279,7 @@ static void put_histograms(struct text *text, bool open, const struct work_count
 {
     uint64_t sum = 0;
     put_family(text, open, "trainer_serve_latency_seconds", "histogram",
-               "From the end of a request to the beginning of its answer.");
+               "From the end of a request to the beginning of its response.");
     for (int i = 0; i < WORK_LATENCY_BUCKETS; i++) {
         sum += atomic_load(&counts->latency[i]);
         if (i < WORK_LATENCY_BUCKETS - 1) {
@@ -292,7 +291,7 @@ static void put_histograms(struct text *text, bool open, const struct work_count
     text_add(text, "trainer_serve_latency_seconds_sum %g\ntrainer_serve_latency_seconds_count %llu\n",
              (double)atomic_load(&counts->latency_us) / 1e6, (unsigned long long)sum);
     sum = 0;
-    put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows that were computed at once.");
+    put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows computed together.");
     for (int i = 0; i < WORK_BATCH_BUCKETS - 1; i++) {
         sum += atomic_load(&counts->batch[i]);
         text_add(text, "trainer_serve_batch_rows_bucket{le=\"%d\"} %llu\n", 1 << i, (unsigned long long)sum);
@@ -308,9 +307,9 @@ static void put_models(struct text *text, bool open, struct service *service)
     static const struct {
         const char *name, *type, *help;
     } families[] = {
-        {"trainer_serve_model_version", "gauge", "Global step of the checkpoint in service; -1: none is."},
-        {"trainer_serve_model_swaps", "counter", "Newer checkpoints that took an older one's place."},
-        {"trainer_serve_model_failures", "counter", "Checkpoints that could not be loaded, or answered wrongly."},
+        {"trainer_serve_model_version", "gauge", "Global step of the checkpoint in service; -1: none."},
+        {"trainer_serve_model_swaps", "counter", "Times that a newer checkpoint replaced an older one."},
+        {"trainer_serve_model_failures", "counter", "Checkpoints that could not be loaded or failed the self-check."},
     };
     for (int f = 0; f < 3; f++) {
         put_family(text, open, families[f].name, families[f].type, families[f].help);
@@ -329,8 +328,8 @@ static void put_models(struct text *text, bool open, struct service *service)
 static void put_request_log(struct text *text, bool open, struct service *service)
 {
     static const char *const names[] = {"trainer_serve_logged_rows", "trainer_serve_lost_rows"};
-    static const char *const helps[] = {"Rows that went into the log of requests.",
-                                        "Rows that should have gone there: the disk could not keep up."};
+    static const char *const helps[] = {"Rows written to the request log.",
+                                        "Rows dropped from the request log because the disk could not keep up."};
     for (int f = 0; service->log_options.folder && f < 2; f++) {
         put_family(text, open, names[f], "counter", helps[f]);
         for (int i = 0; i < service->count; i++) {
@@ -374,8 +373,8 @@ static void put_drift(struct text *text, bool open, struct service *service)
     } families[] = {
         {"trainer_serve_psi", "gauge",
          "Population stability index of a column against --reference; of the predictions where column is empty."},
-        {"trainer_serve_unknown_values", "counter", "Categories that training saw rarely or never."},
-        {"trainer_serve_outside_values", "counter", "Numbers outside of what --reference has."},
+        {"trainer_serve_unknown_values", "counter", "Values that are categories which training saw rarely or never."},
+        {"trainer_serve_outside_values", "counter", "Numbers outside the range of --reference."},
     };
     for (int f = DRIFT_PSI; f <= DRIFT_OUTSIDE; f++) {
         put_family(text, open, families[f].name, families[f].type, families[f].help);
@@ -392,7 +391,7 @@ static void put_drift(struct text *text, bool open, struct service *service)
 
 static void put_predictions(struct text *text, bool open, struct service *service)
 {
-    put_family(text, open, "trainer_serve_predictions", "counter", "Rows by the class that they were predicted to be.");
+    put_family(text, open, "trainer_serve_predictions", "counter", "Rows by predicted class.");
     for (int i = 0; i < service->count; i++) {
         struct version *version = served_hold(&service->models[i]);
         for (int c = 0; version && c < version->drift.classes; c++) {
@@ -412,14 +411,15 @@ static void handle_metrics(void *context, struct http_request *request)
     const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
     struct text text = {0};
     put_family(&text, open, "trainer_serve_requests", "counter",
-               "Requests for predictions, by how they ended: answered, faulty (their own fault), refused (no room).");
+               "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue full, or no "
+               "model yet).");
     text_add(&text, "trainer_serve_requests_total{outcome=\"answered\"} %llu\n",
              (unsigned long long)atomic_load(&counts->answered));
     text_add(&text, "trainer_serve_requests_total{outcome=\"faulty\"} %llu\n",
              (unsigned long long)atomic_load(&counts->faulty));
     text_add(&text, "trainer_serve_requests_total{outcome=\"refused\"} %llu\n",
              (unsigned long long)atomic_load(&counts->refused));
-    put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests that wait for a worker.");
+    put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests waiting for a worker.");
     text_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
     put_histograms(&text, open, counts);
     put_models(&text, open, service);
@@ -481,7 +481,7 @@ static void handle_drift(void *context, struct http_request *request)
         return;
     }
     if (target.verb[0] != '\0') {
-        http_answer_error(request, 404, "nothing is at this path: GET /drift/NAME");
+        http_answer_error(request, 404, "not found: GET /drift/NAME");
     } else if (!target.version) {
         http_answer_error(request, 503, "%s is not loaded yet", target.served->name);
     } else {

@@ -195,7 +195,7 @@ static void refresh(struct served *served)
             tell_current(served);
         }
     } else if (served->failures != failures) {
-        log_warning("%s: %s%s", served->name, error.text, before ? "; what is in service stays" : "");
+        log_warning("%s: %s%s", served->name, error.text, before ? "; the one in service stays" : "");
     }
 }
 
@@ -254,7 +254,7 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
         log_info("serving at %s://%s/", guard.keys ? "https" : "http", text);
         notify_ready("serving");
         follow(service);
-        log_info("%s: answering what has come, then leaving", signals_name(signals_pending()));
+        log_info("%s: answering the requests received, then exiting", signals_name(signals_pending()));
         notify_stopping();
         atomic_store(&service->is_draining, true);
         http_server_drain(service->server, clock_monotonic_s() + DRAIN_S);
@@ -298,15 +298,15 @@ static const struct command_flag flags[] = {
     {"checkpoint", "newest|best", "which checkpoint of a folder (newest)"},
     {"workers", "N", "threads that compute (one for each processor)"},
     {"max_batch", "N", "requests that are computed together, at most (64)"},
-    {"max_wait_us", "N", "how long the first of them waits for others; 0 = not at all (0)"},
+    {"max_wait_us", "N", "how long the first request of a batch waits for others; 0 = not at all (0)"},
     {"max_queue", "N", "requests that may wait; beyond that clients get 503 and Retry-After (1024)"},
-    {"max_body_mb", "N", "largest body of a request, unpacked (16)"},
-    {"max_models_mb", "N", "memory of all models; a checkpoint that needs more is refused (no limit)"},
-    {"reference", "[NAME=]DATA,...", "training's table, or data_dir of pictures: how far what comes differs from it"},
-    {"request_log", "FOLDER", "keeps requests and what the model said, as data to train on"},
-    {"request_log_share", "X", "of the requests, 0 to 1 (1)"},
-    {"request_log_mb", "N", "space of each model's; the oldest go (64)"},
-    {"access_log", "FILE", "one JSON object for each answer; may be moved away at any time"},
+    {"max_body_mb", "N", "largest request body, uncompressed (16)"},
+    {"max_models_mb", "N", "memory of all models together; a checkpoint that needs more is refused (no limit)"},
+    {"reference", "[NAME=]DATA,...", "the training table, or data_dir of pictures, with which requests are compared"},
+    {"request_log", "FOLDER", "record requests and predictions in FOLDER, as data to train on"},
+    {"request_log_share", "X", "share of the requests to record, 0 to 1 (1)"},
+    {"request_log_mb", "N", "space for each model's request log; the oldest files are deleted (64)"},
+    {"access_log", "FILE", "write one JSON object per response; may be rotated at any time"},
     {"interval_secs", "X", "how often to look for a newer checkpoint (1)"},
     {NULL, NULL, NULL},
 };
@@ -316,11 +316,10 @@ const struct command command_serve = {
     .operands = "[NAME=]RUN...",
     .max_operands = SERVE_MOST_MODELS,
     .summary = "answer requests over HTTP with trained models",
-    .details =
-        "RUN is a train_dir or a checkpoint. While training goes on there, each new checkpoint is loaded beside "
-        "the old one, tried, and takes its place between two requests; one that is damaged or diverged is named, "
-        "and the old one stays. Clients speak KServe's Open Inference Protocol 2, TensorFlow Serving's REST "
-        "interface 1, or post CSV and pictures: docs/serving.md.",
+    .details = "RUN is a train_dir or a checkpoint. While training continues there, each new checkpoint is loaded "
+               "beside the old one, checked, and swapped in between two requests; if one is damaged or has diverged, "
+               "the log says so and the old one stays. Clients use KServe's Open Inference Protocol 2, TensorFlow "
+               "Serving's REST API v1, or post CSV files and pictures: docs/serving.md.",
     .flags = flags,
     .takes_config = true,
     .run = run,

@@ -22,7 +22,7 @@ static bool check_signature(struct json_value name, struct error *error)
             return true;
         }
     }
-    return error_set(error, "signature_name: there is serving_default alone");
+    return error_set(error, "signature_name: only serving_default exists");
 }
 
 static bool read_rows(struct call *call, struct intake *intake, struct json_body *body, struct error *error)

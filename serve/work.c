@@ -161,7 +161,7 @@ void work_take(struct work *work, struct http_request *request, struct served *s
     pthread_mutex_unlock(&work->mutex);
     if (!fits) {
         call_free(call);
-        refuse(work, request, "too many requests wait already; try again");
+        refuse(work, request, "too many requests are waiting; try again");
     }
 }
 
@@ -238,7 +238,7 @@ static bool unpack(const struct work *work, struct call *call, uint8_t **unpacke
     if (status == Z_BUF_ERROR && stream.avail_out == 0) {
         return error_set(error, "the body is more than %zu bytes unpacked; send fewer rows at a time", most);
     }
-    return status == Z_STREAM_END || error_set(error, "the body is not whole %s", encoding);
+    return status == Z_STREAM_END || error_set(error, "the body is not complete %s", encoding);
 }
 
 static bool read_call(const struct work *work, struct call *call, struct intake *intake, struct error *error)

@@ -129,15 +129,15 @@ def test_restarts_cost_what_was_not_saved(trainer, tmp_path, ps):
 
 @pytest.mark.parametrize("flags, words", [
     (("--buffer_size=3",), "has no effect while every step is shared"),
-    (("--buffer_size=3", "--local_steps=4"), "make synchronous rounds"),
-    (("--buffer_size=3", "--local_steps=4", "--clients=3"), "make synchronous rounds"),
+    (("--buffer_size=3", "--local_steps=4"), "makes synchronous rounds"),
+    (("--buffer_size=3", "--local_steps=4", "--clients=3"), "makes synchronous rounds"),
     (("--buffer_size=3", "--local_steps=4", "--issync=1"), "remove issync"),
-    (("--buffer_size=3", "--local_steps=4", "--aggregate=median"), "keeps their mean alone; use mean"),
-    (("--buffer_size=3", "--local_steps=4", "--participation=0.5"), "whoever is ready does; set it to 1"),
-    (("--buffer_size=3", "--local_steps=4", "--round_deadline_secs=5"), "nobody is waited for; set it to 0"),
+    (("--buffer_size=3", "--local_steps=4", "--aggregate=median"), "keeps only their running mean; use mean"),
+    (("--buffer_size=3", "--local_steps=4", "--participation=0.5"), "whichever are ready make it; set it to 1"),
+    (("--buffer_size=3", "--local_steps=4", "--round_deadline_secs=5"), "rounds do not wait; set it to 0"),
     (("--buffer_size=3", "--local_steps=4", "--pipeline_depth=1"), "computes ahead of the answer"),
     (("--buffer_size=3", "--local_steps=4", "--clip_difference_norm=1", "--ps_hosts=a:1,c:1", "--worker_hosts=b:1"),
-     "needs all of a difference in one place"),
+     "needs whole differences on one ps"),
     (("--buffer_size=-1", "--local_steps=4"), "must be an integer from 0"),
 ])
 def test_what_makes_no_sense_is_refused(run, flags, words):

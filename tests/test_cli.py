@@ -29,7 +29,7 @@ def error_line(result):
         (["--seed"], "--seed needs a value: --seed=..."),
         (["train", "stray"], "stray: unexpected argument; train takes only flags, written --name=value"),
         (["config", "check", "new.json"],
-         "new.json: unexpected argument; --config=new.json reads it in the place of config.json"),
+         "new.json: unexpected argument; --config=new.json reads it instead of config.json"),
         (["--issync", "0"], "0: unexpected argument; train takes only flags, written --name=value"),
         (["--", "--seed=1"], "--: not a flag; flags are written --name=value"),
         (["confg", "show"], "unknown command confg; did you mean config?"),

@@ -395,7 +395,7 @@ def test_nobody_waits_for_a_worker_that_reaches_only_some_ps(trainer, tmp_path):
         far.refuses = True
         cluster.start("worker 2", "--bind=127.0.0.1")
         goes_on_without(1)
-        assert f"has not heard of ps 1 ({cluster.ps_hosts[1]}) for" in cluster.text("ps 0")
+        assert f"has not heard from ps 1 ({cluster.ps_hosts[1]}) for" in cluster.text("ps 0")
         assert "this worker takes no part until it is" in cluster.text("worker 2")
         with far.lock:
             others = list(far.pairs)

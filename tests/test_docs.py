@@ -113,7 +113,7 @@ def command_table():
             if told.startswith(f"trainer {name}") and not (size == 2 and not re.fullmatch("[a-z]+", words[-1])):
                 break
         operands = told.splitlines()[0].removeprefix(f"trainer {name}").split("[--flag")[0].strip()
-        own = told.split("Flags of its own:")[1] if "Flags of its own:" in told else ""
+        own = told.split("Flags of this command:")[1] if "Flags of this command:" in told else ""
         table[name] = operands, set(re.findall(r"^  --([\w-]+)", own.split("\n\n")[0], re.M))
     return table
 

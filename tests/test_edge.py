@@ -193,7 +193,7 @@ def test_a_round_that_diverges_is_given_up(run, threads):
 
 
 @pytest.mark.parametrize("flags, words", [
-    (("--local_steps=4", "--local_epochs=2"), "both say how long a round is"),
+    (("--local_steps=4", "--local_epochs=2"), "both set the length of a round"),
     (("--outer_optimizer=adam",), "has no effect while every step is shared"),
     (("--proximal_mu=0.1",), "has no effect while every step is shared"),
     (("--local_steps=4", "--ps_hosts=a:1", "--worker_hosts=b:1"), "set issync=1"),
@@ -204,11 +204,11 @@ def test_a_round_that_diverges_is_given_up(run, threads):
     (("--clients=3",), "--clients needs rounds"),
     (("--participation=0.5",), "has no effect while every step is shared"),
     (("--local_steps=4", "--participation=0.5"), "add --clients"),
-    (("--local_steps=4", "--over_selection=1.2"), "has no effect while all are asked"),
+    (("--local_steps=4", "--over_selection=1.2"), "has no effect while all workers are selected"),
     (("--aggregate=median",), "has no effect while every step is shared"),
     (("--local_steps=4", "--trim=0.2"), "has no effect without aggregate=trimmed_mean"),
     (("--local_steps=4", "--clip_difference_norm=1", "--issync=1", "--ps_hosts=a:1,c:1", "--worker_hosts=b:1"),
-     "needs all of a difference in one place"),
+     "needs whole differences on one ps"),
     (("--local_steps=4", "--participation=0.5", "--issync=1", "--ps_hosts=a:1", "--worker_hosts=b:1",
       "--replicas_to_aggregate=1"), "use over_selection for backups"),
     (("--validate_by=workers",), "set data_sharding=own, or use auto"),
@@ -330,8 +330,8 @@ def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, c
         wait_for(lambda: steps("worker 0") > 2 and all(steps(f"worker {i}") > before[i - 1] + 2 for i in (1, 2)),
                  "steps of all, again", 60)
         for name in ("worker 1", "worker 2"):
-            assert "ps 0 is told again what is in the rows here" in cluster.text(name)
-            assert ("starts again, to encode them by that" in cluster.text(name)) == changed
+            assert "sending the statistics of the rows here to ps 0 again" in cluster.text(name)
+            assert ("restarting, to encode its rows by the model's preprocessing" in cluster.text(name)) == changed
 
 
 def test_workers_validate_on_their_own_rows(trainer, tmp_path):
@@ -489,7 +489,7 @@ def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flag
                 cluster.start_all()
             cluster.wait_all(120)
     assert same_tensors(newest(tmp_path / "whole" / "kept"), newest(tmp_path / "killed" / "kept")) == []
-    assert "had left behind at step" in cluster.text("worker 1")
+    assert "with the unsent parts of pushes at step" in cluster.text("worker 1")
 
 
 def test_small_messages_learn_as_well_in_far_fewer_bytes(trainer, tmp_path):

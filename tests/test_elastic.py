@@ -51,8 +51,8 @@ def test_otherwise_they_are_refused(run):
 
 
 def number_of(cluster, name):
-    cluster.until(name, lambda text: "says ps 0" in text or '"status"' in text, "a number")
-    return int(re.search(r"this is worker (\d+), says ps 0", cluster.text(name))[1])
+    cluster.until(name, lambda text: "assigned by ps 0" in text or '"status"' in text, "a number")
+    return int(re.search(r"this is worker (\d+), assigned by ps 0", cluster.text(name))[1])
 
 
 def test_a_worker_without_a_number_is_given_one(trainer, tmp_path):

@@ -139,7 +139,7 @@ def test_interrupted_without_a_folder(trainer, tmp_path):
     read_lines(process, 1)
     time.sleep(0.3)
     interrupt(process, signal.SIGINT)
-    assert "not kept" in finish(process, status=130).stdout
+    assert "not saved" in finish(process, status=130).stdout
 
 
 def test_a_second_signal_ends_it_at_once(trainer, tmp_path):
@@ -227,7 +227,7 @@ def test_interrupted_without_room_for_a_checkpoint(trainer, tmp_path):
     time.sleep(0.3)
     interrupt(process)
     result = finish(process, status=1)
-    assert "not kept" in result.stdout and "File too large" in result.stderr
+    assert "not saved" in result.stdout and "File too large" in result.stderr
 
 
 def test_disk_that_fills_up_keeps_the_old_checkpoint(trainer, tmp_path):

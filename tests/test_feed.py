@@ -60,7 +60,7 @@ def test_worker_that_waits_says_for_whom(trainer, tmp_path, data):
         cluster.start("ps 0")
         cluster.start("worker 1")
         cluster.until("worker 1", lambda text: "waiting for worker 0 (127.0.0.1:" in text, "the line about waiting")
-        runs.wait_for(lambda: "who has the data" in (cluster.status()[1]["worker 1"]["message"] or ""), "its status")
+        runs.wait_for(lambda: "which has the data" in (cluster.status()[1]["worker 1"]["message"] or ""), "its status")
         cluster.start("worker 0", data)
         cluster.wait_all()
 
@@ -148,7 +148,7 @@ def test_who_asks_for_what_is_not_there_is_refused(chief):
         assert name == "error" and fields["code"] == 2 and "for a ps" in fields["message"]
     for index, role in ((0, 2), (0, 1), (-1, 3)):
         with DataClient(chief, index, role=role) as client:
-            assert client.welcome[0] == "refused" and "and to nobody else" in client.welcome[1][
+            assert client.welcome[0] == "refused" and " only" in client.welcome[1][
                 "message"], client.welcome
     goes_on(chief)
 

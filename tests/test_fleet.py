@@ -38,9 +38,9 @@ def test_members_with_certificates_of_their_own(trainer, tmp_path):
         start("ps 1")
         # A ps's key in a worker's hand, and another worker's key.
         start("worker 0", "ps 0")
-        assert "ps0.key is the key of ps:0, and this process is worker:0" in cluster.wait("worker 0", status=1).stdout
+        assert "ps0.key is the key of ps:0, but this process is worker:0" in cluster.wait("worker 0", status=1).stdout
         start("worker 1", "worker 0")
-        assert "is the key of worker:0, and this process is worker:1" in cluster.wait("worker 1", status=1).stdout
+        assert "is the key of worker:0, but this process is worker:1" in cluster.wait("worker 1", status=1).stdout
         start("worker 1")
         start("worker 0")
         asked = subprocess.run([trainer, "status", *cluster.hosts, "--fleet_key=operator.key"], cwd=tmp_path,
@@ -59,7 +59,7 @@ def test_a_ps_in_anothers_place_is_not_trusted(trainer, tmp_path):
         try:
             cluster.ps_hosts = [f"127.0.0.1:{int(process.stdout.readline())}"]
             cluster.start("worker 0", "--fleet_key=worker0.key")
-            cluster.until("worker 0", lambda text: "its certificate is for worker:3, and we want ps:0" in text,
+            cluster.until("worker 0", lambda text: "its certificate is for worker:3, but we expect ps:0" in text,
                           "distrust")
         finally:
             process.kill()

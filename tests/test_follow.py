@@ -115,7 +115,7 @@ def test_better_models_are_promoted_and_worse_ones_are_not(feed):
     # Each once, however often it stops.
     assert feed.stop() == 143
     feed.start()
-    feed.until(lambda: "waits for new files" in feed.text(), "its readiness")
+    feed.until(lambda: "waiting for new files" in feed.text(), "its readiness")
     feed.put("train-5.csv", 200, 6)
     feed.until(lambda: "train-5.csv" in feed.ledger()["done"], "the last")
     assert len(feed.rounds()) == 1 and feed.rounds()[0]["files"] == 1

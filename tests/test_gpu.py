@@ -349,7 +349,8 @@ def test_placement_where_there_is_no_gpu(trainer, tmp_path, gpu, monkeypatch):
     assert engine_of(result).startswith("CPU") and result.stderr == ""
     place(tmp_path, {"layer1": "gpu:0"})
     result = train(trainer, *flags, "--device=cpu", cwd=tmp_path)
-    assert warning_of(result).startswith("the CPU is used, for gpu:0 of train.placement can't be: CUDA_VISIBLE_DEVICES")
+    assert warning_of(result).startswith(
+        "using the CPU, since gpu:0 of train.placement can't be used: CUDA_VISIBLE_DEVICES")
     assert {event["device"] for event in result.named("placement")} == {"cpu:0"}
     result = train(trainer, *flags, "--device=cpu", "--noallow_soft_placement", cwd=tmp_path, status=1)
     assert "gpu:0 of train.placement can't be used: CUDA_VISIBLE_DEVICES hides all GPUs" in result.stderr
@@ -467,9 +468,10 @@ def test_precision_without_a_gpu(trainer, tmp_path, gpu, monkeypatch):
     result = train(trainer, *flags, "--device=cpu", cwd=tmp_path, status=2)
     assert "--precision: bfloat16 needs a GPU's tensor cores, but device is cpu" in result.stderr
     result = train(trainer, *flags, "--device=gpu", cwd=tmp_path)
-    assert warning_of(result).startswith("the CPU is used, in float32 and not bfloat16, for --device=gpu:0 can't be")
+    assert warning_of(result).startswith(
+        "using the CPU, in float32 and not bfloat16, since --device=gpu:0 can't be used")
     result = train(trainer, *flags, "--device=auto", "--noallow_soft_placement", cwd=tmp_path, status=1)
-    assert "--precision=bfloat16 can't be had: CUDA_VISIBLE_DEVICES hides all GPUs" in result.stderr
+    assert "--precision=bfloat16 is not available: CUDA_VISIBLE_DEVICES hides all GPUs" in result.stderr
 
 
 @pytest.mark.parametrize("batch", [1, 33, 257])

@@ -256,7 +256,7 @@ def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
     started = time.monotonic()
     for client in begun:
         ended(client, LEASE_S + 6)
-    wait_for(lambda: any("takes no data" in line or "lost worker 3" in line for line in fleet.lines_about(deaf)),
+    wait_for(lambda: any("has accepted no data" in line or "lost worker 3" in line for line in fleet.lines_about(deaf)),
              "line about the one that does not read", LEASE_S + 8)
     assert time.monotonic() - started < LEASE_S + 8
     named = [line for client in begun for line in fleet.lines_about(client) if "no answer from worker 2 (" in line]
@@ -297,7 +297,7 @@ def test_connections_that_never_say_who_they_are(fleet):
     finally:
         stop.set()
         thread.join()
-    assert "it did not say who it is" in fleet.cluster.text("ps 0")
+    assert "it did not identify itself" in fleet.cluster.text("ps 0")
     fleet.cluster.kill("worker 3")
     del fleet.cluster.members["worker 3"]
 

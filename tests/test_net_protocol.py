@@ -127,9 +127,9 @@ def test_tls_refuses(key, serve, run, tmp_path):
     output = served.refusals(4)
     for reason in (
         "it presents no key",
-        "it has another fleet key than this side",
+        "its fleet key differs from this side's",
         "does not speak TLS 1.3",
-        "speaks plain text, and this side TLS",
+        "speaks plain text, but this side TLS",
     ):
         assert len(re.findall(r"^refused 127\.0\.0\.1:\d+: 127.*" + reason, output, flags=re.M)) == 1, output
 
@@ -145,7 +145,8 @@ def test_certificates_of_an_authority(run, serve, tmp_path):
         assert client.hello(index=1, cluster="test", digest="d")[0] == "welcome"
     with protocol.Client(served.port, str(tmp_path / "worker1.key"), authority) as client:
         name, fields = client.hello(index=2, cluster="test", digest="d")
-        assert name == "refused" and "it says it is worker 2, and its certificate is for worker:1" in fields["message"]
+        assert name == "refused"
+        assert "it claims to be worker 2, but its certificate is for worker:1" in fields["message"]
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl command here")
@@ -196,7 +197,7 @@ def test_plain_text(serve):
         assert client.hello(cluster="test", digest="d")[0] == "welcome"
     with pytest.raises((ssl.SSLError, ConnectionError)):
         protocol.Client(served.port)
-    assert "speaks TLS, and this side is started with --insecure" in served.refusals(1)
+    assert "speaks TLS, but this side was started with --insecure" in served.refusals(1)
 
 
 def test_slow_peers_hold_up_nobody(key, serve):

@@ -17,7 +17,7 @@ from ports import free_ports
 from runs import ENDLESS, checkpoints, wait_for
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
-BY_HAND = "not run by a test"
+BY_HAND = "not tested"
 
 # Who runs the commands of a block, by a word that only it has: as they are, or with ports and paths of its own.
 RUN_BY = {

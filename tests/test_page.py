@@ -305,14 +305,14 @@ def test_a_run_that_restarts(chromium, folder, screenshots):
     with Member(folder, run, interval=0.2) as member:
         opened(chromium, member)
         member.stop()
-        chromium.wait_for_text(["no answer", "what is shown is old"])
+        chromium.wait_for_text(["no answer", "the data shown are old"])
         chromium.screenshot(screenshots / "page-no-answer.png")
         assert chromium.run("/^6\\d% digits/.test(document.title)")
         # The same run is back: nothing is lost, nothing twice.
         member.start()
         chromium.wait_until("page.link === 'live'")
         chromium.wait_for_text(["live"])
-        chromium.wait_until_gone("what is shown is old")
+        chromium.wait_until_gone("the data shown are old")
         assert chromium.run("page.shown.points.time.every((time, i, all) => !i || time > all[i - 1])")
         assert chromium.run("page.shown.events.length") == len(run.events)
         # Another one, in its place: what was shown of the old one is gone.
@@ -346,7 +346,7 @@ def test_curves_grow_while_one_looks(chromium, folder):
         chromium.wait_until("document.title === 'digits – done'")
         member.stop()
         chromium.wait_for_text(["has ended"])
-        chromium.wait_until_gone("what is shown is old")
+        chromium.wait_until_gone("the data shown are old")
         member.start()
         chromium.wait_until("page.link === 'live'")
 
@@ -421,7 +421,7 @@ def test_a_token(chromium, folder):
         opened(chromium, member, link="wait")
         chromium.wait_until("byId('token-dialog').open")
         chromium.run("byId('token').value = 'wrong'; byId('token-form').requestSubmit()")
-        chromium.wait_for_text(["That token is not the one."])
+        chromium.wait_for_text(["Wrong token."])
         chromium.run("byId('token').value = 's3cret'; byId('token-form').requestSubmit()")
         chromium.wait_until("page.link === 'live'")
         chromium.run("sessionStorage.clear()")
@@ -519,7 +519,7 @@ def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
         chromium.wait_until("charts.overview.charts.get('loss').graph")
         chromium.screenshot(screenshots / "page-real.png")
         said = {"charts": ["Memory of this process"], "members": ["local", "training"],
-                "events": ["started", "validation"], "config": ["None under way."], "checkpoints": ["model-00"],
+                "events": ["started", "validation"], "config": ["No rollout in progress."], "checkpoints": ["model-00"],
                 "model": ["784 – 64 – 10", "accuracy, higher is better"]}
         for view, words in said.items():
             turn_to(chromium, view)

@@ -160,7 +160,8 @@ def test_without_a_checkpoint_to_go_back_to_nothing_is_begun(trainer, tmp_path):
         fleet.start_and_train()
         result = fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes")
         assert result.returncode == 1
-        assert "version 2 was not rolled out, version 1 stays: worker 0: worker 0 has no train_dir" in text_of(result)
+        assert "version 2 was not rolled out, version 1 stays in force: worker 0: worker 0 has no train_dir" in \
+            text_of(result)
         assert set(fleet.versions().values()) == {1}
 
 
@@ -284,7 +285,7 @@ def test_a_worker_without_the_memory_says_so(open_fleet, dtype, bytes_each):
     result = fleet.rollout(fleet.candidate(2, model={"layers": layers}, cluster={"wire_dtype": dtype}), "--yes")
     floats = sum((a + 1) * b for a, b in zip(layers, layers[1:]))
     wanted = (floats * bytes_each + 12 * sum(layers) * 50) >> 20
-    refusal = re.search(r"worker 1: it would take about (\d+) MiB of memory here, but there are (\d+)", text_of(result))
+    refusal = re.search(r"worker 1: it would need about (\d+) MiB of memory here, but there are (\d+)", text_of(result))
     assert result.returncode == 1 and refusal, text_of(result)
     assert 0 <= int(refusal[1]) - wanted <= 2 and int(refusal[2]) == 64  # rows are padded
     fleet.goes_on()
@@ -384,7 +385,7 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
     fleet.start_and_train()
     result = fleet.rollout(fleet.candidate(2, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1")
     assert result.returncode == 1, text_of(result)
-    assert "version 2 was not rolled out, version 1 stays: worker 0: it would lose layer0/weights [784,32], " \
+    assert "version 2 was not rolled out, version 1 stays in force: worker 0: it would lose layer0/weights [784,32], " \
            "which would be [784,24]" in text_of(result)
     fleet.goes_on()
     assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1
@@ -408,7 +409,7 @@ def test_another_proposal_meanwhile(open_fleet):
                                 text=True)
     fleet.until("ps 0", lambda text: "worker 0 tries version 2" in text, "a trial", 60)
     result = fleet.rollout(fleet.candidate(3, train={"batch_size": 30}), "--yes")
-    assert result.returncode == 1 and "one at a time" in text_of(result), text_of(result)
+    assert result.returncode == 1 and "only one can be at a time" in text_of(result), text_of(result)
     output, _ = operator.communicate(timeout=90)
     assert operator.returncode == 0 and "version 2 is in force" in output, output
     assert set(fleet.versions().values()) == {2}
@@ -668,5 +669,5 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
         result = fleet.rollout(fleet.candidate(3, cluster={"worker_hosts": everybody[:2]}), "--yes", "--healthy_secs=1")
         assert result.returncode == 0, text_of(result)
         fleet.wait("worker 2", 0)
-        assert "has no place in it any more" in fleet.text("worker 2")
+        assert "is no longer in it and exits" in fleet.text("worker 2")
         fleet.goes_on()

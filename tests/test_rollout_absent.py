@@ -132,7 +132,7 @@ def test_the_leader_dies_meanwhile(fleet, full, phase, version):
     fleet.start("ps 0")
     done, output = ends(operator)
     assert done == (version == 2), output
-    assert "worker 2 did not" not in output and "worker 2 was not heard of" not in output, output
+    assert "worker 2 did not" not in output and "worker 2 was not heard from" not in output, output
     wait_for(lambda: fleet.current() == str(version), f"version {version}")
     fleet.come()
     fleet.all_on(version)
@@ -159,7 +159,7 @@ def test_lists_of_workers_change_meanwhile(trainer, tmp_path):
         assert done, output
         fleet.come()
         fleet.wait(AWAY, 0)
-        assert "has no place in it any more" in fleet.text(AWAY)
+        assert "is no longer in it and exits" in fleet.text(AWAY)
         fleet.goes_on()
 
 

@@ -189,10 +189,10 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
     (fleet.folder / "text").write_text("no program")
     for path, message in (
         (cut, "is truncated"),
-        (foreign, "no program for this machine, which is x86_64"),
-        (fleet.folder / "text", "is no program"),
+        (foreign, "no program for this machine's architecture, x86_64"),
+        (fleet.folder / "text", "is not a program"),
         (fleet.folder / "missing", "cannot be opened"),
-        ("/bin/true", "is no trainer"),
+        ("/bin/true", "is not a trainer"),
         (f"{good},{good}", "one for each architecture"),
         (late, "speaks protocol versions from 5 on"),
     ):
@@ -223,7 +223,7 @@ def test_a_program_that_is_much_slower_goes_back(machines):
     fleet.goes_on(more=20)  # or nobody knows how fast it was
     result = fleet.rollout(name, f"--binary={new}", "--yes", "--healthy_secs=0.5")
     assert result.returncode == 1, text_of(result)
-    assert re.search(r"went back from version 2 to version 1: worker 2 makes [\d.]+ steps/s in the new program, and "
+    assert re.search(r"went back from version 2 to version 1: worker 2 makes [\d.]+ steps/s in the new program, but "
                      r"made [\d.]+ before: less than 50%", text_of(result)), text_of(result)
     assert set(fleet.builds().values()) == old and len(fleet.events("worker 1", "start")) == 1
     fleet.goes_on()

@@ -84,7 +84,7 @@ def test_they_change_with_the_others(fleet):
                          train={"num_threads": 2})
     assert done, output
     fleet.wait("worker 5", 0)
-    assert "has no place in it any more" in fleet.text("worker 5")
+    assert "is no longer in it and exits" in fleet.text("worker 5")
     wait_for(lambda: fleet.versions()["ps 0"] == 7 and fleet.members["worker 2"].poll() is None, "version 7")
 
 
@@ -92,7 +92,7 @@ def test_one_that_can_not_says_why(fleet):
     begin(fleet)
     (fleet.folder / "worker-5" / "operator.pub").unlink()
     done, output = rolls(fleet, 2, train={"batch_size": 40})
-    assert not done and "version 2 was not rolled out, version 1 stays: worker 5: " in output, output
+    assert not done and "version 2 was not rolled out, version 1 stays in force: worker 5: " in output, output
     assert "operator.pub" in output, output
     # It is nobody's that it goes: the next one is without it.
     fleet.kill("worker 5")

@@ -159,6 +159,6 @@ def test_programs_that_do_no_good(fleet, trainer, full):
         assert not done and f"{canary}: it failed 2 times" in output, output
         # The canary's pace is that of a config that comes along: it depends on nothing else.
         done, output = bring(fleet, good, "--least_speed=50%", train={"max_steps_per_s": 1})
-        assert not done and "in the new program, and made" in output, output
+        assert not done and "in the new program, but made" in output, output
     assert programs.builds(fleet) == before
     assert {name: len(fleet.events(name, "start")) for name in starts} == starts

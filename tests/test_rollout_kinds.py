@@ -58,7 +58,7 @@ def restarts(folder, version):
 def test_a_program_for_each_kind(fleet, canaries, trainer):
     here, there = make_both(fleet, trainer, "new")
     done, output = bring(fleet, here)
-    assert not done and "no program for this machine, which is aarch64" in output, output
+    assert not done and "no program for this machine's architecture, aarch64" in output, output
     done, output = bring(fleet, f"{there},{here}")
     assert done, output
     assert programs.builds_and_machines(fleet) == expected(fleet, here, there)
@@ -94,7 +94,7 @@ def test_programs_that_do_no_good(fleet, canaries, trainer, full):
             done, output = bring(fleet, ",".join(map(str, files)))
             assert not done and f"{canary}: it failed 2 times" in output, output
         done, output = bring(fleet, f"{here},{there}", "--least_speed=50%", train={"max_steps_per_s": 1})
-        assert not done and "in the new program, and made" in output, output
+        assert not done and "in the new program, but made" in output, output
     assert programs.builds_and_machines(fleet) == before
     assert {name: len(fleet.events(name, "start")) for name in starts} == starts
 

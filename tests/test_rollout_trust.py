@@ -159,7 +159,7 @@ def test_an_operator_may_answer_for_it(fleet):
         os.write(terminal, answer)
         output, _ = operator.communicate(timeout=60)
         os.close(terminal)
-        assert operator.returncode == status and "Sign this on the word of ps 0? [y/N]" in output, output
+        assert operator.returncode == status and "Sign this, trusting ps 0 alone? [y/N]" in output, output
         assert re.search(r"train.learning_rate +7 -> 0.1", output), output
     assert set(fleet.versions().values()) == {2}
 
@@ -207,7 +207,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
     # It has done its work, and is good for no other rollout.
     operator = begin(3)
     answer, message = send(fleet, "abort_rollout", abort, who="me")
-    assert answer == "error" and 'is for version 2 of fleet "north", and not for the rollout' in message
+    assert answer == "error" and 'is for version 2 of fleet "north", not for the rollout' in message
     result = fleet.rollout("abort")
     assert result.returncode == 0 and "the rollout of version 3 is aborted" in text_of(result), text_of(result)
     operator.communicate(timeout=60)
@@ -238,4 +238,4 @@ def test_a_public_key_that_anybody_may_replace(fleet):
     (fleet.folder / "operator.pub").chmod(0o666)
     result = fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes")
     assert result.returncode == 1, text_of(result)
-    assert "everybody on this machine may replace this key" in text_of(result), text_of(result)
+    assert "everybody on this machine can replace this key" in text_of(result), text_of(result)

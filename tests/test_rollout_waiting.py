@@ -59,7 +59,7 @@ def begin(fleet, version, **sections):
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(version, **sections), "--yes",
                                  "--healthy_secs=1", *fleet.job_flags()],
                                 cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    fleet.until("ps 0", lambda text: f"watching version {version} for 1 s, once enough workers are there" in text,
+    fleet.until("ps 0", lambda text: f"watching version {version} for 1 s, once enough workers are present" in text,
                 "a rollout that waits", 60)
     return operator
 

@@ -225,10 +225,10 @@ def test_a_body_in_gzip(served, digits):
     numpy.testing.assert_allclose(answer["predictions"], probabilities, atol=1e-6)
     body = zlib.compress(gzip.decompress(body))
     assert served.post("/v1/models/digits:predict", body, content_encoding="deflate") == answer
-    assert "not whole deflate" in served.error("/v1/models/digits:predict", body[:50], content_encoding="deflate")
+    assert "not complete deflate" in served.error("/v1/models/digits:predict", body[:50], content_encoding="deflate")
     bomb = gzip.compress(b" " * (64 << 20))
     assert "unpacked; send fewer rows" in served.error("/v1/models/digits:predict", bomb, content_encoding="gzip")
-    assert "not whole gzip" in served.error("/v1/models/digits:predict", bomb[:50], content_encoding="gzip")
+    assert "not complete gzip" in served.error("/v1/models/digits:predict", bomb[:50], content_encoding="gzip")
     assert "br is not known" in served.error("/v1/models/digits:predict", body, content_encoding="br")
 
 
@@ -309,7 +309,7 @@ def test_faulty_lengths_of_the_binary_extension(served, length, message):
     ({"instances": [{"images": [0] * 784, "more": 1}]}, "row 0: a picture is an array"),
     ({"instances": [{"images": {"images": [0] * 784}}]}, "row 0: value 0 is an object"),
     ({"instances": [], "inputs": []}, 'wants "instances"'),
-    ({"signature_name": "nope", "instances": []}, "there is serving_default alone"),
+    ({"signature_name": "nope", "instances": []}, "only serving_default exists"),
 ])
 def test_faulty_requests_by_tensorflows_interface(served, body, message):
     assert message in served.error("/v1/models/digits:predict", body)
@@ -621,7 +621,7 @@ def test_a_damaged_checkpoint_is_named_and_the_old_one_stays(trainer, tmp_path):
         damaged[-5] ^= 1
         (tmp_path / "new").write_bytes(damaged)
         (tmp_path / "new").rename(one)
-        wait_for(lambda: "what is in service stays" in server.text(), "the warning")
+        wait_for(lambda: "the one in service stays" in server.text(), "the warning")
         assert "model.safetensors" in server.text()
         _, _, headers = server.ask("POST", "/v1/models/model:predict", json.dumps({"instances": [[0] * 784]}))
         assert headers["Model-Version"] == "20" and server.get("/readyz")[0] == 200
@@ -663,8 +663,8 @@ def test_a_checkpoint_is_checked_on_the_rows_kept_with_it(trainer, digits, tmp_p
     with Served(trainer, str(one), "--interval_secs=0.05", cwd=tmp_path) as server:
         assert "step 200, is in service; checked on 4 rows kept with it" in server.text()
         replace(alter)
-        wait_for(lambda: "what is in service stays" in server.text(), "the warning")
-        assert re.search("model.safetensors: row 2 of those kept with it gives .* for output 7", server.text())
+        wait_for(lambda: "the one in service stays" in server.text(), "the warning")
+        assert re.search("model.safetensors: stored row 2 gives .* for output 7", server.text())
         assert server.metric("trainer_serve_model_failures_total") == 1 and server.get("/readyz")[0] == 200
         replace(lambda metadata: metadata.pop("kept_rows"))  # as older builds wrote them
         wait_for(lambda: server.metric("trainer_serve_model_swaps_total") == 1, "one without rows")
@@ -898,9 +898,9 @@ def test_a_log_that_cannot_be_written_is_said_and_requests_are_answered(trainer,
         shutil.rmtree(folder / "log")
         for _ in range(2):
             server.post("/v1/models/kinds:predict", {"instances": [[5, 3, 1, 1, "clay"]]})
-            wait_for(lambda: "requests are not kept" in server.text(), "the warning")
+            wait_for(lambda: "requests are not recorded" in server.text(), "the warning")
         wait_for(lambda: server.metric("trainer_serve_lost_rows_total") == 2, "the count")
-        assert server.text().count("requests are not kept") == 1
+        assert server.text().count("requests are not recorded") == 1
 
 
 # --- who asks, and whose socket it is ---

@@ -42,7 +42,7 @@ def test_the_file_asks_for_it_and_flags_override(trainer, tmp_path):
 def test_mistakes_are_told_in_one_line(trainer, tmp_path):
     for env, message in [
         (dict(os.environ), "SLURM_PROCID is not set: with cluster=slurm, start the members by srun"),
-        ({**task(0), "TF_CONFIG": "{}"}, "TF_CONFIG and cluster=slurm both say who this is; remove one"),
+        ({**task(0), "TF_CONFIG": "{}"}, "TF_CONFIG and cluster=slurm both define this process's role; remove one"),
         (task(0, nodelist="n_[1"), "SLURM_STEP_NODELIST: a '[' without its ']'"),
         (task(0, nodelist="!"), 'cluster=slurm: ps_hosts: "!:2222" is no'),
         (task(1, 1, 0, "n[1-2]", "2(x2)"), "start the members by srun --distribution=block"),

@@ -45,7 +45,7 @@ def test_layers_follow_from_the_chiefs_data(trainer, plant, alone, tmp_path, sha
         for ps in ("ps 0", "ps 1"):
             cluster.start(ps, "--data_dir=nowhere")
         cluster.start("worker 1", f"--data_dir={'nowhere' if sharding == 'chief' else plant}")
-        cluster.until("ps 1", lambda text: "waits for worker 0, whose data say how wide" in text, "waiting")
+        cluster.until("ps 1", lambda text: "is waiting for worker 0, whose data determine" in text, "waiting")
         cluster.start("worker 0", f"--data_dir={plant}")
         cluster.wait_all()
         assert "the layers are 12,16,2, by worker 0's data" in cluster.text("ps 0")
@@ -74,7 +74,7 @@ def test_a_worker_whose_data_make_other_layers_is_refused(trainer, plant, tmp_pa
         cluster.until("ps 0", lambda text: "the layers are 12,16,2" in text, "layers")
         cluster.start("worker 1", f"--data_dir={tmp_path / 'other'}")
         cluster.wait("worker 1", status=1)
-        told = "has layers 12,16,2 by worker 0.s data, and the data here make them 11,16,2|are worker 0.s data the same"
+        told = "has layers 12,16,2 from worker 0.s data, but the data here need 11,16,2|are worker 0.s data the same"
         assert re.search(told, cluster.text("worker 1")), cluster.text("worker 1")
 
 

@@ -217,7 +217,7 @@ def test_importance_is_scikit_learns(trainer, tmp_path):
     assert explained(trainer, tmp_path, "--data_dir=d", "--seed=2")[1]["size"] != \
         explained(trainer, tmp_path, "--data_dir=d")[1]["size"]
     text = run(trainer, "explain", "run", "d/train.csv", cwd=tmp_path).stdout
-    assert "balanced_accuracy 0." in text and "on 700 rows; it gets worse by so much" in text and "noise " in text
+    assert "balanced_accuracy 0." in text and "on 700 rows; how much worse it gets" in text and "noise " in text
 
 
 def test_what_cannot_be_explained(trainer, tmp_path):

@@ -84,7 +84,7 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
         done["test_accuracy"]
     told = run(trainer, "eval", "run", "--data_dir=d", cwd=tmp_path)
     assert re.search(r"class benign +\d", told.stdout) and re.search(r"class malignant +\d", told.stdout)
-    assert f"decides for malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
+    assert f"predicts malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
 
     # Columns are found by name, in any order; what else is in the file comes back as it was.
     order = numpy.random.default_rng(1).permutation(len(names))
@@ -163,7 +163,7 @@ def test_a_resumed_run_is_the_same_and_other_data_are_refused(trainer, cancer, t
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
     write(tmp_path / "d/train.csv", [*names, "kind"], rows[:-5])
     result = run(trainer, "train", *flags, "--train_steps=80", "--train_dir=parts", cwd=tmp_path, status=1)
-    assert "was trained on other data" in result.stderr and "column mean radius has centre" in result.stderr
+    assert "was trained on different data" in result.stderr and "column mean radius has centre" in result.stderr
 
 
 @pytest.mark.parametrize("lines, flags, said", [
@@ -369,7 +369,7 @@ def test_columns_that_teach_too_much_or_nothing_are_named(trainer, tmp_path):
     write(tmp_path / "d/train.csv", ["x", "same", "copy", "half", "y"], [*rows, [1, 7, "1.0", "0", 1]])
     result = run(trainer, "train", "--data_dir=d", "--target=y", *QUICK, "--epochs=1", cwd=tmp_path)
     assert "column copy equals the target y in every row, which the model will copy" in result.stderr
-    assert "column same has one value alone and teaches nothing" in result.stderr
+    assert "column same has only one value and teaches nothing" in result.stderr
     assert "column half" not in result.stderr and "column x" not in result.stderr
 
 
@@ -466,7 +466,7 @@ def test_an_anomaly_detector(trainer, tmp_path):
     assert told["test_flagged"] == sum(row["flag"] == "1" for row in odd)
     assert told["test_flagged"] > 2 * (1 - 0.9) * len(odd)
     plain = run(trainer, "eval", "run", "strange.csv", cwd=tmp_path).stdout
-    assert f"anomalies, whose error is above {threshold:.6g}: {told['test_flagged']} of {len(odd)} rows" in plain
+    assert f"anomalies (error above {threshold:.6g}): {told['test_flagged']} of {len(odd)} rows" in plain
 
     train(trainer, *flags, "--anomaly_quantile=0.5", "--train_dir=lower", cwd=tmp_path)
     assert float(tensors(newest(tmp_path / "lower"))[1]["threshold"]) < threshold
@@ -519,11 +519,11 @@ def example(title):
 
 
 @pytest.mark.parametrize("title, file, check", [
-    ("Classes", "kinds.csv", lambda rows: numpy.mean([row["prediction"] == row["kind"] for row in rows]) > 0.95),
-    ("Numbers", None, lambda _: True),
+    ("Classification", "kinds.csv", lambda rows: numpy.mean([row["prediction"] == row["kind"] for row in rows]) > 0.95),
+    ("Regression", None, lambda _: True),
     ("Anomalies", "flags.csv", lambda rows: numpy.mean([row["flag"] == "1" for row in rows]) > 0.5),
-    ("Several labels", "labels.csv", lambda rows: numpy.mean([row["prediction_prime"] == row["prime"]
-                                                              for row in rows]) > 0.95),
+    ("Multi-label classification", "labels.csv",
+     lambda rows: numpy.mean([row["prediction_prime"] == row["prime"] for row in rows]) > 0.95),
 ])
 def test_examples_run_as_they_are_written(trainer, tmp_path, title, file, check):
     (tmp_path / "bin").mkdir()

@@ -816,7 +816,7 @@ def test_server_of_another_key(visit, keys):
         server.key, _ = tls.read_key(keys / "fleet.key")
         server.finish()
         check(server, lambda _: None, (tls.UNKNOWN_CA, SEALED))
-        assert "it has another fleet key than this side" in visit.says()
+        assert "its fleet key differs from this side's" in visit.says()
 
 
 @cases({name: case for name, case in DATA_PHASE.items() if case[1] not in (FINE, CLOSES)})

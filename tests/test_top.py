@@ -244,7 +244,7 @@ def test_a_server_that_says_odd_things(trainer):
 
         threading.Thread(target=serve, daemon=True).start()
         flag = f"--http=127.0.0.1:{server.getsockname()[1]}"
-        assert "no answer" in once(trainer, flag, status=1)
+        assert "is not an answer" in once(trainer, flag, status=1)
         assert "/api/status" in once(trainer, flag, status=1)
         once(trainer, flag)
         once(trainer, flag, status=1)

@@ -86,7 +86,7 @@ static bool say_missing_part(enum data_source source, enum dataset_part part, co
             error, "data.data_dir: there is no folder %s; name the one with the data (" HOW_TO_GET_DATA ")", folder);
     }
     if (source == DATA_TFRECORD) {
-        return error_set(error, "%s: has no files %s; name them by --train_files and --test_files", folder,
+        return error_set(error, "%s: has no files %s; name them with --train_files and --test_files", folder,
                          tfrecord_pattern(&config->data, part));
     }
     if (source == DATA_FOLDERS) {
@@ -252,7 +252,7 @@ static bool say_too_large(const struct dataset_origin *origin, const struct conf
 {
     return error_set(error, "%s: its images do not fit into %llu MiB (%s); raise --memory_mb, or use fewer of them",
                      origin->images, (unsigned long long)(limit >> 20),
-                     config->data.memory_mb > 0 ? "data.memory_mb" : "data.memory_mb, half of the memory there is");
+                     config->data.memory_mb > 0 ? "data.memory_mb" : "data.memory_mb, half of this machine's memory");
 }
 
 bool dataset_read(struct examples *result, struct dataset_origin *origin, enum dataset_part part,

@@ -139,9 +139,10 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     if (placement.device == DEVICE_AUTO && (train->precision == PRECISION_FLOAT32 || train->allow_soft_placement)) {
         log_info("device     cpu%s: %s", of_precision(train), why.text);
     } else if (train->allow_soft_placement) {
-        log_warning("the CPU is used%s, for %s can't be: %s", of_precision(train), wanted, why.text);
+        log_warning("using the CPU%s, since %s can't be used: %s", of_precision(train), wanted, why.text);
     } else if (placement.device == DEVICE_AUTO) {
-        return error_set(error, "--precision=%s can't be had: %s", config_precision_name(train->precision), why.text);
+        return error_set(error, "--precision=%s is not available: %s", config_precision_name(train->precision),
+                         why.text);
     } else {
         return error_set(error, "%s can't be used: %s", wanted, why.text);
     }

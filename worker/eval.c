@@ -279,7 +279,7 @@ const struct command command_eval = {
     .max_operands = 2,
     .summary = "measure a checkpoint's test accuracy, per class and in total",
     .details =
-        "  The model is the checkpoint's own; where it has moving averages of the parameters, they are measured.",
+        "  The layers are the checkpoint's own; if it has moving averages of the parameters, those are evaluated.",
     .flags = flags,
     .takes_config = true,
     .run = run_eval,

@@ -207,9 +207,9 @@ static void report(const struct explanation *self)
     width = width < 40 ? width : 40;
     log_info("checkpoint %s, step %s", checkpoint_path(self->trained.file),
              count_text(number, checkpoint_file_info(self->trained.file)->global_step));
-    log_info("%s %.6g on %s rows; it gets worse by so much, mean and standard deviation of %d times, if a column is "
-             "shuffled:",
-             config_metric_name(self->metric), self->score, count_text(number, self->rows.count), self->repeats);
+    log_info(
+        "%s %.6g on %s rows; how much worse it gets if a column is shuffled, mean and standard deviation of %d times:",
+        config_metric_name(self->metric), self->score, count_text(number, self->rows.count), self->repeats);
     for (int i = 0; i < self->count; i++) {
         log_info("%-*.40s  %12.6g  +- %.6g", width, self->columns[i].column->name, self->columns[i].mean,
                  self->columns[i].spread);
@@ -244,7 +244,7 @@ static int run_explain(const struct command_call *call)
     bool done = trained_open(trained, call->config, command_value(call, "checkpoint"), train_dir,
                              CHECKPOINT_BEST_WEIGHTS, &error);
     if (done && !trained->schema) {
-        done = error_set(&error, "%s: is a model of pictures; explain tells the columns of a table apart",
+        done = error_set(&error, "%s: is a model of pictures; explain is for the columns of a table",
                          checkpoint_path(trained->file));
     }
     done = done && load(&explanation, call->operand_count > 1 ? call->operands[1] : NULL, &error) &&
@@ -269,11 +269,11 @@ const struct command command_explain = {
     .name = "explain",
     .operands = "[train_dir [FILE]]",
     .max_operands = 2,
-    .summary = "list the columns of a table by how much a model needs them",
-    .details = "Permutation importance: how much worse the run's metric gets on the test rows, or those of FILE, if a "
-               "column's values are shuffled among them; a column of categories is shuffled as a whole. --seed gives "
-               "other shuffles. Two columns that say the same share their importance, or hide it: the model still has "
-               "the other one.",
+    .summary = "rank the columns of a table by their importance to a model",
+    .details =
+        "Permutation importance: how much worse the run's metric gets on the test rows, or those of FILE, if a "
+        "column's values are shuffled among them; a column of categories is shuffled as a whole. --seed selects other "
+        "shuffles. Redundant columns share their importance, or hide it: the model still has the other one.",
     .flags = flags,
     .takes_config = true,
     .run = run_explain,

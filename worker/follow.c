@@ -191,7 +191,7 @@ static bool wait_for_files(struct follow *follow, struct error *error)
             return true;
         }
         if (!has_told) {
-            log_info("waits for new files in %s", follow->config->data.data_dir);
+            log_info("waiting for new files in %s", follow->config->data.data_dir);
             has_told = true;
         }
         pause_for(LOOK_EVERY_S);
@@ -375,9 +375,9 @@ static bool settle(struct follow *follow, const struct round *round, int status,
                     (long long)follow->round);
         return end_round(follow, &follow->refused, 0, error);
     }
-    return outcome->has_read ? error_set(error, "round %lld failed; it goes on when the same command is run again",
-                                         (long long)follow->round)
-                             : refuse(follow, error);
+    return outcome->has_read
+               ? error_set(error, "round %lld failed; run the same command again to continue", (long long)follow->round)
+               : refuse(follow, error);
 }
 
 /* False: it was the last, for a signal or an error. */

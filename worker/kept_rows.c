@@ -298,7 +298,7 @@ static bool read_kept(struct expected_rows *kept, const char *text, const struct
     bool reads = count <= MOST_ROWS && next_number(&walk, &kept->tolerance) && kept->tolerance >= 0;
     kept->outputs = malloc((count * (size_t)outputs + 1) * sizeof *kept->outputs);
     if (!reads) {
-        return error_set(error, "kept_rows: is none of this program's");
+        return error_set(error, "kept_rows: is not in this program's format");
     }
     if (!kept->outputs || !examples_create(&kept->rows, &shape, (int)count)) {
         return error_set(error, "out of memory for the rows that it keeps");
@@ -317,8 +317,8 @@ static bool compare(const struct expected_rows *kept, const float *got, int outp
         const double here = (double)got[i], there = (double)kept->outputs[i];
         if (!(fabs(here - there) <= tolerance)) {
             return error_set(error,
-                             "row %d of those kept with it gives %g for output %d, and gave %g when it was saved: it "
-                             "was altered, or this machine does not compute as it should",
+                             "stored row %d gives %g for output %d, but gave %g when it was saved: the file was "
+                             "altered, or this machine computes wrongly",
                              i / outputs, here, i % outputs, there);
         }
     }

@@ -65,7 +65,7 @@ static void collect_saved(struct local_updater *local, bool wait)
     if (outcome == CHECKPOINT_FAILED) {
         local->checkpoint_failed = true;
         observe_save_failed(error.text);
-        log_error("%s; training goes on, and this run will end with status 1", error.text);
+        log_error("%s; training continues, and this run will end with status 1", error.text);
         return;
     }
     char path[CHECKPOINT_MAX_PATH];
@@ -250,7 +250,7 @@ static bool join(struct updater *updater, struct updater_start *start)
         return false;
     }
     if (restored && local->info.seed != config->train.seed) {
-        log_warning("%s was trained with seed %lld, and goes on with seed %lld: the order of the data changes",
+        log_warning("%s was trained with seed %lld and continues with seed %lld: the order of the data changes",
                     local->last_checkpoint, (long long)local->info.seed, (long long)config->train.seed);
     }
     if (!restored && !put_initial_state(local)) {

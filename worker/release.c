@@ -45,7 +45,8 @@ static bool own_key_path(char path[PATH_MAX], struct error *error)
             return true;
         }
     }
-    return error_set(error, "no key came with this program; name one that you trust: --key=RW... or --key=FILE");
+    return error_set(error,
+                     "no key was installed with this program; name one that you trust: --key=RW... or --key=FILE");
 }
 
 static bool read_key(const char *path, struct minisign_key *key, struct error *error)

@@ -139,9 +139,9 @@ void report_start(const struct report_start *start)
     if (start->keeps_nothing) {
         log_info("train_dir  worker 0's: this worker joins at step %s", count_text(step, start->global_step));
     } else if (config->output.train_dir[0] == '\0') {
-        log_info("train_dir  none: nothing of this run is kept");
+        log_info("train_dir  none: nothing of this run is saved");
     } else if (start->restored_from) {
-        log_info("train_dir  %s: goes on at step %s, restored from %s", config->output.train_dir,
+        log_info("train_dir  %s: continues at step %s, restored from %s", config->output.train_dir,
                  count_text(step, start->global_step), start->restored_from);
     } else {
         log_info("train_dir  %s: a new run", config->output.train_dir);
@@ -244,7 +244,7 @@ static void format_validators(char *text, size_t size, const struct report_valid
     count_text(rows, validation->evaluation->images);
     used += (size_t)snprintf(text, size, ",rows=%s of %d workers", rows, validators->count);
     if (validators->missing > 0 && used < size) {
-        used += (size_t)snprintf(text + used, size - used, " (%d did not tell)", validators->missing);
+        used += (size_t)snprintf(text + used, size - used, " (%d did not report)", validators->missing);
     }
     for (int i = 0; i < validators->worst && i < NAMED_WORST && used < size; i++) {
         const struct worker_score *each = &validators->scores[i];
@@ -326,10 +326,10 @@ void report_interrupted(const char *signal, int64_t global_step, const char *che
     }
     count_text(step, global_step);
     if (checkpoint) {
-        log_event("interrupted", fields, "%s at step %s: kept in %s; the same command goes on from there", signal, step,
+        log_event("interrupted", fields, "%s at step %s: saved in %s; run the same command to continue", signal, step,
                   checkpoint);
     } else {
-        log_event("interrupted", fields, "%s at step %s: this step is not kept", signal, step);
+        log_event("interrupted", fields, "%s at step %s: this step is not saved", signal, step);
     }
 }
 
@@ -444,10 +444,10 @@ static void show_decision(const struct evaluation *evaluation)
         return;
     }
     if (evaluation_is_of_inputs(evaluation)) {
-        log_info("anomalies, whose error is above %.6g: %s of %s rows", evaluation->decision,
+        log_info("anomalies (error above %.6g): %s of %s rows", evaluation->decision,
                  count_text(flagged, evaluation->flagged), count_text(rows, evaluation->images));
     } else if (evaluation_is_binary(evaluation)) {
-        log_info("decides for %s from a probability of %.4f on, the best for %s on the validation data",
+        log_info("predicts %s from a probability of %.4f on, the best for %s on the validation data",
                  evaluation_name(evaluation, evaluation->options.outputs - 1, name), evaluation->decision,
                  config_metric_name(metrics_of_threshold(
                      evaluation_best_metric(evaluation->options.train, evaluation->options.targets))));

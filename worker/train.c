@@ -76,22 +76,23 @@ static bool read_clients(const struct command_call *call, struct clients_options
     const bool asks_some = config->cluster.job_name == JOB_LOCAL && config_asks_some(&config->train);
     double number = 1;
     if (config->cluster.job_name == JOB_LOCAL && config->train.buffer_size > 0) {
-        return error_set(error, "--buffer_size is about workers that push when they are ready, and --clients, or one "
-                                "process alone, make synchronous rounds");
+        return error_set(error, "--buffer_size needs workers that push when they are ready, but --clients, or one "
+                                "process alone, makes synchronous rounds");
     }
     *clients = (struct clients_options){.count = 1, .partition = command_value(call, "partition")};
     if (!count) {
         return (!asks_some && !clients->partition) ||
-               error_set(error, "--%s is about clients: add --clients", asks_some ? "participation" : "partition");
+               error_set(error, "--%s applies to clients: add --clients", asks_some ? "participation" : "partition");
     }
     if (config->cluster.job_name != JOB_LOCAL || !config_has_rounds(&config->train)) {
-        return error_set(error, config->cluster.job_name != JOB_LOCAL
-                                    ? "--clients is for one process that plays all workers, not for one of a cluster"
-                                    : "--clients needs rounds: set --local_steps above 1, or --local_epochs");
+        return error_set(error,
+                         config->cluster.job_name != JOB_LOCAL
+                             ? "--clients is for one process that simulates all workers, not for one of a cluster"
+                             : "--clients needs rounds: set --local_steps above 1, or --local_epochs");
     }
     clients->exchanges = true;
     if (config->cluster.wire_dtype == WIRE_BFLOAT16 && config->cluster.wire_top == 1) {
-        return error_set(error, "--clients does not play wire_dtype=bfloat16 by itself: use int8, or wire_top");
+        return error_set(error, "--clients does not simulate wire_dtype=bfloat16 alone: use int8, or wire_top");
     }
     if (!read_number(count, 1, CLIENTS_MAX, &number) || number != floor(number)) {
         return error_set(error, "--clients must be an integer from 1 to %d, not %s", CLIENTS_MAX, count);
@@ -137,8 +138,9 @@ static int run_train(const struct command_call *call)
 
 static const struct command_flag flags[] = {
     {"supervise", NULL, "keep a parent process that restarts training if it dies"},
-    {"follow", NULL, "go on as new files of a table arrive in data_dir; promote what is better on held-out rows"},
-    {"clients", "N", "with rounds (local_steps): play N workers in this process"},
+    {"follow", NULL,
+     "continue as new files of a table arrive in data_dir; promote models that are better on held-out rows"},
+    {"clients", "N", "with rounds (local_steps): simulate N workers in this process"},
     {"partition", "KIND", "who has which examples: iid, order, shards:N of one class each, or dirichlet:A"},
     {NULL, NULL, NULL},
 };

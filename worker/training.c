@@ -165,7 +165,7 @@ void training_retime(struct training *training)
     if (training->summary) {
         summary_retime(training->summary, &training->config->output);
     } else if (training->test && !open_summary(training, &error)) {
-        log_warning("%s; training goes on without summaries", error.text);
+        log_warning("%s; training continues without summaries", error.text);
     }
 }
 

@@ -135,8 +135,8 @@ static int run(const struct command_call *call)
 
 static const struct command_flag flags[] = {
     {"json", NULL, "one JSON object"},
-    {"verify", "FILE", "instead, check a downloaded file of a release by SHA256SUMS and its signature, beside it"},
-    {"key", "KEY", "whose signature counts: RW..., or a public key's file; by default the one that came along"},
+    {"verify", "FILE", "instead, verify a downloaded release file against SHA256SUMS and its signature, beside it"},
+    {"key", "KEY", "public key to verify with: RW..., or a file (the one installed with this program)"},
     {NULL, NULL, NULL},
 };
 

@@ -177,8 +177,8 @@ static bool check_operands(const struct command_call *call, struct error *error)
     }
     const char *ending = strrchr(stray, '.');
     if (command->takes_config && ending && strcmp(ending, ".json") == 0) {
-        return error_set(error, "%.64s: unexpected argument; --config=%.64s reads it in the place of config.json",
-                         stray, stray);
+        return error_set(error, "%.64s: unexpected argument; --config=%.64s reads it instead of config.json", stray,
+                         stray);
     }
     return error_set(error, "%.64s: unexpected argument; %s takes only flags, written --name=value", stray,
                      command->name);

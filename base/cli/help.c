@@ -85,7 +85,7 @@ static void print_command(const struct command *command)
         print_wrapped(2, 2, command->details);
     }
     if (command->flags) {
-        printf("\nFlags of its own:\n");
+        printf("\nFlags of this command:\n");
     }
     for (const struct command_flag *flag = command->flags; flag && flag->name; flag++) {
         char term[64];
@@ -209,7 +209,7 @@ static void print_flags(void)
         }
         print_flag(key);
     }
-    printf("\nbesides\n");
+    printf("\nothers\n");
     print_entry("--config=FILE", "read FILE instead of config.json in the current folder");
     print_entry("--help", "help on the command");
 }

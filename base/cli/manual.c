@@ -175,7 +175,7 @@ static void put_program_page(const struct command *const *commands)
     puts(".Sh DESCRIPTION");
     puts(".Nm");
     put_text("trains softmax regression and multi-layer perceptrons on pictures and tables. The same program is a "
-             "parameter server, a worker, an evaluator, and the operator's tool, by its flags.");
+             "parameter server, a worker, an evaluator, and the operator's tool, depending on its flags.");
     printf("Without a command it is\n.Cm \"%s\" .\nFlags are written\n.Fl -flag Ns = Ns Ar value\nor\n"
            ".Fl -flag Ar value ;\nswitches\n.Fl -issync ,\n.Fl -noissync .\n.Pp\nThe commands are:\n"
            ".Bl -tag -width Ds\n",
@@ -215,12 +215,11 @@ static void put_config_page(void)
 {
     put_title("trainer-config", 5, "configuration of trainer");
     puts(".Sh DESCRIPTION");
-    put_text("The file config.json is one JSON object of sections, each an object of keys. Keys that are left out keep "
-             "their "
-             "defaults. Every key is a flag as well, unless it says otherwise, and flags override the file.");
+    put_text("The file config.json is one JSON object of sections, each an object of keys. Omitted keys keep their "
+             "defaults. Every key is also a flag, unless noted otherwise, and flags override the file.");
     puts(".Pp");
-    put_text("A key's scope is job where all members of a cluster must agree, and machine where each has its own "
-             "value. Its change says how a running job takes a new value from a rollout: live, at the same step on "
+    put_text("A key's scope is job if all members of a cluster must agree on it, and machine if each has its own "
+             "value. Its change says how a running job adopts a new value from a rollout: live, at the same step on "
              "every member; local, when this member restarts; job, through a checkpoint and a restart of the job.");
     const char *section = "";
     for (const struct config_key *key = config_keys; key->section; key++) {
@@ -252,7 +251,7 @@ const struct command command_manual = {
     .operands = "[trainer|trainer-config]",
     .max_operands = 1,
     .summary = "print a manual page: trainer manual | man -l -",
-    .details = "trainer(1) has the commands, trainer-config(5) every key of config.json. Both are made of the tables "
-               "that parse them.",
+    .details = "trainer(1) has the commands, trainer-config(5) every key of config.json. Both are generated from the "
+               "tables by which the program parses them.",
     .run = run,
 };

@@ -39,16 +39,17 @@ static const char *const log_formats[] = {"text", "json", NULL};
 const struct config_key config_keys[] = {
     {"cluster", "cluster", KEY_WORD, AT(cluster.cluster), .words = cluster_sources, .initial = "none",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "scheduler that says who this process is and where the others are: none = these keys or "
-                    "TF_CONFIG; slurm = the tasks that srun starts are the members"},
+     .description = "scheduler that defines this process's role and the other members' addresses: none = these keys "
+                    "or TF_CONFIG; slurm = the tasks that srun starts are the members"},
     {"cluster", "job_name", KEY_WORD, AT(cluster.job_name), .words = job_names, .initial = "local",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "role of this process: local trains on this machine alone; evaluator evaluates every checkpoint "
                     "in train_dir"},
     {"cluster", "task_index", KEY_COUNT_OR_AUTO, AT(cluster.task_index), .maximum = CONFIG_MAX_WORKERS - 1,
      .initial = "0", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "index of this process in its role's host list; worker 0 is the chief; auto: the one in a worker's "
-                    "certificate, or with elastic a free one beyond the list, the same each time"},
+     .description = "index of this process in its role's host list; worker 0 is the chief; auto = for workers, the "
+                    "one in the certificate, or with elastic a free one beyond the list, which stays the same across "
+                    "restarts"},
     {"cluster", "ps_hosts", KEY_HOSTS, AT(cluster.ps_hosts), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "addresses of the parameter servers"},
     {"cluster", "worker_hosts", KEY_HOSTS, AT(cluster.worker_hosts), .initial = "",
@@ -78,21 +79,21 @@ const struct config_key config_keys[] = {
                     "auto"},
     {"cluster", "elastic_workers", KEY_COUNT, AT(cluster.elastic_workers), .minimum = 1,
      .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "with elastic: workers that may be there beyond worker_hosts; each takes some memory of the ps"},
+     .description = "with elastic: maximum number of workers beyond worker_hosts; each takes some memory on the ps"},
     {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_WORKERS,
      .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "training starts once this many workers, including the chief, have joined"},
     {"cluster", "max_staleness", KEY_COUNT, AT(cluster.max_staleness), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "steps that a worker may run ahead of the slowest one before it waits; 0 = no limit"},
+     .description = "steps that a worker may be ahead of the slowest one before it must wait; 0 = no limit"},
     {"cluster", "wire_dtype", KEY_WORD, AT(cluster.wire_dtype), .words = wire_dtypes, .initial = "float32",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of gradients and parameters on the wire; bfloat16 takes about a third of the bytes, int8 a "
                     "quarter (of parameters: in synchronous training)"},
     {"cluster", "wire_top", KEY_NUMBER, AT(cluster.wire_top), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the next "
-                    "gradient; in synchronous training parameters come back likewise; 1 = all"},
+     .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the "
+                    "next gradient; in synchronous training parameters are sent back in the same way; 1 = all"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "pushes that may be in flight while a worker computes its next step"},
@@ -103,8 +104,8 @@ const struct config_key config_keys[] = {
      .description = "longest delay between reconnects to a lost ps"},
     {"cluster", "join_secs", KEY_NUMBER, AT(cluster.join_secs), .maximum = 31536000, .initial = "3600",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "a worker that has tried for so long to reach another member, and reached none, gives up, for the "
-                    "job may be over; 0 = never"},
+     .description = "a worker that has reached no other member for this long gives up, since the job may be over; 0 "
+                    "= never"},
     {"cluster", "bind", KEY_TEXT, AT(cluster.bind), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "address or host name to listen on; empty = all interfaces"},
     {"cluster", "serve_forever", KEY_SWITCH, AT(cluster.serve_forever), .initial = "false",
@@ -112,7 +113,7 @@ const struct config_key config_keys[] = {
      .description = "keep the ps running for the next job after this one ends"},
     {"cluster", "leave_secs", KEY_NUMBER, AT(cluster.leave_secs), .maximum = 3600, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "how long a ps that is told to stop waits for worker 0 to save and leave first; 0 = it stops at "
+     .description = "how long a ps that is told to stop first waits for worker 0 to save and leave; 0 = it stops at "
                     "once"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
@@ -121,8 +122,8 @@ const struct config_key config_keys[] = {
                     "softmax regression"},
     {"model", "hidden", KEY_HIDDEN, AT(model.hidden), AT(model.hidden_count), 1, CONFIG_MAX_WIDTH,
      .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "units of the hidden layers, if inputs and outputs are to follow from the data; replaces layers; "
-                    "auto = as in layers, and for tables, unless layers is set, one of 100"},
+     .description = "units of the hidden layers, with inputs and outputs determined by the data; replaces layers; "
+                    "auto = as in layers or, for tables if layers is not set, one layer of 100"},
     {"model", "activation", KEY_WORD, AT(model.activation), .words = activations, .initial = "relu",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "activation function of the hidden layers"},
     {"model", "initializer", KEY_WORD, AT(model.initializer), .words = initializers, .initial = "glorot",
@@ -160,8 +161,8 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "use Nesterov momentum, with optimizer momentum"},
     {"train", "lazy_updates", KEY_SWITCH, AT(train.lazy_updates), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .omit_default = true,
-     .description = "leave parameters with a zero gradient and their optimizer state untouched, so that categories "
-                    "absent from a batch cost nothing"},
+     .description = "leave parameters whose gradient is zero, and their optimizer state, untouched, so that "
+                    "categories absent from a batch cost nothing"},
     {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
      .initial = "0.1", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "initial value of the accumulators of optimizers adagrad and ftrl"},
@@ -188,13 +189,13 @@ const struct config_key config_keys[] = {
                     "numbers"},
     {"train", "huber_delta", KEY_NUMBER, AT(train.huber_delta), .maximum = 1e6, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "error, in standard deviations of the target, from which loss huber grows linearly"},
+     .description = "error, in standard deviations of the target, above which loss huber is linear"},
     {"train", "quantile", KEY_NUMBER, AT(train.quantile), .maximum = 1, .above_minimum = true, .below_maximum = true,
      .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "quantile that loss quantile predicts and that metric pinball measures"},
     {"train", "anomaly_quantile", KEY_NUMBER, AT(train.anomaly_quantile), .maximum = 1, .above_minimum = true,
      .initial = "0.99", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "with target inputs: a row is an anomaly if its error is larger than this share of the validation "
+     .description = "with target=inputs: a row is an anomaly if its error exceeds this quantile of the validation "
                     "rows' errors"},
     {"train", "class_weights", KEY_TEXT, AT(train.class_weights), .initial = "",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -207,15 +208,15 @@ const struct config_key config_keys[] = {
      .description = "share of the hidden units that a training step drops, drawn separately for every image"},
     {"train", "clip_norm", KEY_NUMBER, AT(train.clip_norm), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "scale a batch's gradient down to this global norm (clip_by_global_norm), before L2; 0 = no "
+     .description = "scale a batch's gradient down to this global norm (clip_by_global_norm) before L2; 0 = no "
                     "clipping"},
     {"train", "l2", KEY_NUMBER, AT(train.l2), .maximum = 1000, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "adds l2/2 x the sum of squared weights to the loss"},
     {"train", "weight_decay", KEY_NUMBER, AT(train.weight_decay), .maximum = 1000, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "each step subtracts learning rate x weight_decay x the weights, apart from the gradient (as in "
-                    "AdamW)"},
+     .description = "each step subtracts learning rate x weight_decay x the weights, separately from the gradient "
+                    "(as in AdamW)"},
     {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .maximum = 1, .below_maximum = true, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "evaluate with exponential moving averages of the parameters, with this decay rate; 0 = off"},
@@ -229,11 +230,11 @@ const struct config_key config_keys[] = {
                     "global step, a round; 1 = every step is shared"},
     {"train", "local_epochs", KEY_COUNT, AT(train.local_epochs), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "the same, as passes over the worker's own training examples; 0 = by local_steps"},
+     .description = "like local_steps, in passes over the worker's own training examples; 0 = use local_steps"},
     {"train", "proximal_mu", KEY_NUMBER, AT(train.proximal_mu), .maximum = 1000, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "with rounds: adds proximal_mu/2 x the squared distance from the round's first parameters to the "
-                    "loss (FedProx)"},
+     .description = "with rounds: adds proximal_mu/2 x the squared distance from the round's initial parameters to "
+                    "the loss (FedProx)"},
     {"train", "outer_optimizer", KEY_WORD, AT(train.outer_optimizer), .words = outer_optimizers, .initial = "average",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "how the ps apply the mean of a round's differences: average (FedAvg), momentum (FedAvgM), "
@@ -250,29 +251,29 @@ const struct config_key config_keys[] = {
      .description = "weight of each worker in a round's mean: its number of training examples, or the same for all"},
     {"train", "aggregate", KEY_WORD, AT(train.aggregate), .words = aggregates, .initial = "mean",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "how a round's differences are combined, float by float: their mean, or, against broken or "
-                    "poisoned workers, trimmed_mean or median, which weight all workers equally"},
+     .description = "how a round's differences are combined, coordinate by coordinate: their mean or, against faulty "
+                    "or malicious workers, trimmed_mean or median, which weight all workers equally"},
     {"train", "trim", KEY_NUMBER, AT(train.trim), .maximum = 0.5, .below_maximum = true, .initial = "0.1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "share of the values that trimmed_mean leaves out at each end"},
+     .description = "share of the values that trimmed_mean drops at each end"},
     {"train", "clip_difference_norm", KEY_NUMBER, AT(train.clip_difference_norm), .maximum = 1e38, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "scale a worker's difference down to this norm before it counts; 0 = off"},
+     .description = "scale a worker's difference down to this norm if it is larger; 0 = off"},
     {"train", "participation", KEY_NUMBER, AT(train.participation), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "share of the workers (or --clients) present that each round asks, chosen by seed and round"},
+     .description = "share of the workers (or --clients) present that is selected for each round, by seed and round"},
     {"train", "over_selection", KEY_NUMBER, AT(train.over_selection), .minimum = 1, .maximum = 100, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "with participation below 1: ask this many times as many workers as a round needs, such as 1.2; "
-                    "the first to answer make it"},
+     .description = "with participation below 1: select this many times as many workers as a round needs, such as "
+                    "1.2; the first to answer make the round"},
     {"train", "round_deadline_secs", KEY_NUMBER, AT(train.round_deadline_secs), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "how long a round waits; then it is made of what has arrived, if that is at least min_replicas; 0 "
-                    "= it waits for all workers present"},
+     .description = "how long a round waits before it is made from the differences that have arrived, at least "
+                    "min_replicas; 0 = it waits for all workers present"},
     {"train", "buffer_size", KEY_COUNT, AT(train.buffer_size), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "asynchronous rounds (FedBuff): the ps make a global step of every so many differences, whoever "
-                    "sends them, and nobody waits for others; 0 = rounds are synchronous"},
+     .description = "asynchronous rounds (FedBuff): every this many differences, from whichever workers, make a "
+                    "global step, and no worker waits for another; 0 = rounds are synchronous"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "last global step; 0 = no limit"},
     {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",
@@ -286,8 +287,8 @@ const struct config_key config_keys[] = {
      .description = "validation metric that decides which model is best; auto = accuracy of classes, rmse of numbers"},
     {"train", "validate_by", KEY_WORD, AT(train.validate_by), .words = validators, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "whose held-out rows a validation is of, with data_sharding=own: the chief's, or those of all "
-                    "workers; auto = all with issync and validate_steps, and no ema_decay"},
+     .description = "whose held-out rows are used for validation, with data_sharding=own: the chief's, or all "
+                    "workers'; auto = all workers' with issync and validate_steps, and no ema_decay"},
     {"train", "target_metric", KEY_NUMBER, AT(train.target_metric), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop once best_metric is this good on validation data; 0 = never"},
@@ -299,13 +300,14 @@ const struct config_key config_keys[] = {
      .description = "seed of all random numbers; a seed gives the same bits at any number of threads"},
     {"train", "warm_start", KEY_TEXT, AT(train.warm_start), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "checkpoint, or folder of checkpoints, to initialize a new run from; empty = use the initializer"},
+     .description = "checkpoint, or folder of checkpoints, from which to initialise a new run; empty = use the "
+                    "initializer"},
     {"train", "num_threads", KEY_COUNT, AT(train.num_threads), .maximum = POOL_MAX_THREADS, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "compute threads; 0 = one per CPU that this process may use"},
     {"train", "max_steps_per_s", KEY_NUMBER, AT(train.max_steps_per_s), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "most steps per second that this process takes, to leave CPU and network to others; 0 = no limit"},
+     .description = "maximum steps per second of this process, to leave CPU and network to other work; 0 = no limit"},
     {"train", "device", KEY_DEVICE, AT(train.device), AT(train.device_index), .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL, .description = "where to compute; auto = a GPU if there is one"},
     {"train", "towers", KEY_DEVICES, AT(train.towers), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
@@ -324,21 +326,22 @@ const struct config_key config_keys[] = {
      .description = "largest share of GPU memory to use; only what the model, batch and data need is allocated"},
     {"train", "gpu_timeout_secs", KEY_NUMBER, AT(train.gpu_timeout_secs), .minimum = 0.1, .maximum = 3600,
      .initial = "10", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "a GPU counts as hung when work takes this much longer than ten times its usual duration"},
+     .description = "a GPU counts as hung when an operation takes this much longer than ten times its usual duration"},
     {"train", "precision", KEY_WORD, AT(train.precision), .words = precisions, .initial = "float32",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "format that a GPU's tensor cores round matrix operands to; sums are float32, and so is the CPU"},
+     .description = "format to which a GPU's tensor cores round matrix operands; sums, and everything on a CPU, are "
+                    "float32"},
     {"train", "cpu_kernels", KEY_WORD, AT(train.cpu_kernels), .words = kernels, .initial = "auto",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "instruction set of the CPU kernels; auto = the fastest that this CPU has"},
 
     {"data", "data_dir", KEY_TEXT, AT(data.data_dir), .initial = "data",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "folder with the four IDX files of MNIST (plain or .gz), with TFRecord files, or with train/ and "
-                    "test/ holding a folder of images per class"},
+     .description = "folder with the four IDX files of MNIST (plain or .gz), TFRecord files, a table, or train/ and "
+                    "test/ with a folder of images per class"},
     {"data", "data_source", KEY_WORD, AT(data.data_source), .words = sources, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "source of the images; auto = files in data_dir if there are any, else synthetic digits"},
+     .description = "kind of the data set; auto = the files in data_dir if there are any, else synthetic digits"},
     {"data", "validation_size", KEY_COUNT_OR_AUTO, AT(data.validation_size), .maximum = 1e8, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "training images held out for validation; 0 = none; auto = a tenth, at most 5000"},
@@ -360,35 +363,37 @@ const struct config_key config_keys[] = {
                     "bytes"},
     {"data", "label_dtype", KEY_WORD, AT(data.label_dtype), .words = label_dtypes, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "type of a label feature that is raw bytes, as for tf.decode_raw; auto = the one that fits"},
+     .description = "type of a label feature that is raw bytes, as for tf.decode_raw; auto = inferred"},
     {"data", "feature_dtype", KEY_WORD, AT(data.feature_dtype), .words = label_dtypes, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "type of the numbers in features that are raw bytes, where TFRecord files are a table; auto = they "
-                    "are left out"},
+     .description = "type of the numbers in features that are raw bytes, if TFRecord files are a table; auto = such "
+                    "features are ignored"},
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "damaged TFRecord records, and rows of tables, to skip, each with a warning; one more is an error"},
+     .description = "number of damaged TFRecord records or table rows to skip, each with a warning; one more is an "
+                    "error"},
     {"data", "memory_mb", KEY_COUNT, AT(data.memory_mb), .maximum = 1e8, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "MiB of images to hold in memory; a larger training set streams from its files; 0 = half of the "
                     "available memory"},
     {"data", "shuffle_buffer", KEY_COUNT, AT(data.shuffle_buffer), .minimum = 1, .maximum = 1e8, .initial = "50000",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "images that are shuffled together when the training set streams; twice as many are in memory"},
+     .description = "images that are shuffled together when the training set streams; twice as many are held in "
+                    "memory"},
     {"data", "data_sharding", KEY_WORD, AT(data.data_sharding), .words = shardings, .initial = "shuffled",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "in a cluster, each worker shuffles all images, has a part of them (disjoint), gets images from "
-                    "the chief, or trains on what its own data_dir holds (own)"},
+     .description = "in a cluster: each worker shuffles all images (shuffled), has its own part of them (disjoint), "
+                    "gets batches from the chief (chief), or trains on its own data_dir (own)"},
 
     {"data", "target", KEY_NAMES, AT(data.target), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "columns of a table to learn, by name or by number from 0 (-1: the last); inputs = the inputs "
+     .description = "columns of a table to predict, by name or by number from 0 (-1: the last); inputs = the inputs "
                     "themselves"},
     {"data", "features", KEY_NAMES, AT(data.features), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "columns of a table to learn from; empty = all that have no other use"},
+     .description = "columns of a table to use as inputs; empty = all that have no other use"},
     {"data", "ignore", KEY_NAMES, AT(data.ignore), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "columns of a table not to learn from"},
+     .description = "columns of a table not to use as inputs"},
     {"data", "categorical", KEY_NAMES, AT(data.categorical), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "columns of a table that are categories although they hold numbers"},
+     .description = "columns of a table to treat as categories although they contain numbers"},
     {"data", "weight", KEY_TEXT, AT(data.weight), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table with the weight of each row; empty = equal weights"},
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -398,16 +403,17 @@ const struct config_key config_keys[] = {
                     "in ISO 8601"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "whether CSV files begin with the columns' names; auto = if nothing in the first row is a number"},
+     .description = "whether CSV files begin with the column names; auto = if nothing in the first row is a number"},
     {"data", "scaling", KEY_WORD, AT(data.scaling), .words = scalings, .initial = "standard",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "of a table's numbers: to mean 0 and deviation 1, by median and quartiles, to 0..1, or not at all"},
+     .description = "scaling of a table's numbers: to mean 0 and standard deviation 1 (standard), by median and "
+                    "quartiles (robust), to 0..1 (minmax), or none"},
     {"data", "category_min", KEY_COUNT, AT(data.category_min), .minimum = 1, .maximum = 1e9, .initial = "2",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "categories with fewer rows share one input with those never seen"},
+     .description = "categories with fewer rows than this share one input with those never seen"},
     {"data", "test_share", KEY_NUMBER, AT(data.test_share), .maximum = 0.9, .initial = "0.1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "share of a table's rows to test with if there are no test files"},
+     .description = "share of a table's rows to hold out for the test if there are no test files"},
     {"data", "cache_dir", KEY_TEXT, AT(data.cache_dir), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "folder for the rows of a table that is larger than memory_mb; empty = train_dir, or else TMPDIR "
                     "or /var/tmp"},
@@ -426,8 +432,8 @@ const struct config_key config_keys[] = {
      .description = "also keep one checkpoint every N hours for good; 0 = none"},
     {"output", "kept_rows", KEY_COUNT, AT(output.kept_rows), .maximum = 64, .initial = "4",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "held-out rows that each checkpoint holds with what the model answers, for trainer serve to check "
-                    "it by; 0 = none"},
+     .description = "held-out rows stored in each checkpoint with the model's outputs, by which trainer serve checks "
+                    "it; 0 = none"},
     {"output", "log_steps", KEY_LONG, AT(output.log_steps), .maximum = MAX_EXACT, .initial = "100",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "steps between log lines; 0 = none"},
     {"output", "validate_steps", KEY_LONG, AT(output.validate_steps), .maximum = MAX_EXACT, .initial = "0",
@@ -453,13 +459,13 @@ const struct config_key config_keys[] = {
 
     {"security", "fleet_key", KEY_TEXT, AT(security.fleet_key), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "file with the key that all members share; empty = fleet.key beside config.json"},
+     .description = "file with this member's key; empty = fleet.key beside config.json"},
     {"security", "insecure", KEY_SWITCH, AT(security.insecure), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "no encryption and no authentication: plain TCP between members"},
 
     {"observe", "http", KEY_TEXT, AT(observe.http), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "address, host:port, on which this process serves a page, Prometheus metrics and JSON about its "
+     .description = "address, host:port, at which this process serves a page, Prometheus metrics and JSON about its "
                     "training; empty = none"},
     {"observe", "http_cert", KEY_TEXT, AT(observe.http_cert), .initial = "",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
@@ -473,7 +479,7 @@ const struct config_key config_keys[] = {
      .description = "file with the token that clients must send as Authorization: Bearer; required beyond loopback"},
     {"observe", "http_insecure", KEY_SWITCH, AT(observe.http_insecure), .initial = "false",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "serve http beyond loopback in plain text, and to anyone if there is no token"},
+     .description = "allow http beyond loopback in plain text, and without a token"},
 
     {"fleet", "name", KEY_TEXT, AT(fleet.name), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .no_flag = true, .description = "name of the fleet that this file is for"},

@@ -279,7 +279,7 @@ static bool read_environment(struct config *config, struct error *error)
     bool done;
     if (cluster->cluster == CLUSTER_BY_SLURM) {
         if (tf_config && tf_config[0] != '\0') {
-            return error_set(error, "TF_CONFIG and cluster=slurm both say who this is; remove one");
+            return error_set(error, "TF_CONFIG and cluster=slurm both define this process's role; remove one");
         }
         slurm_task_here(&task);
         done = slurm_parse(&assignment, &task, cluster->ps_count, cluster->base_port, error);

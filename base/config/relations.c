@@ -262,15 +262,15 @@ static bool check_asked(const struct config *config, struct error *error)
 {
     const bool is_shared = config->cluster.ps_hosts.count > 0;
     if (!config_asks_some(&config->train) && config->train.over_selection > 1) {
-        error_set(error, "has no effect while all are asked; set participation below 1");
+        error_set(error, "has no effect while all workers are selected; set participation below 1");
         return blame(config, "train", "over_selection", error);
     }
     if (is_shared && config_asks_some(&config->train) && config->cluster.replicas_to_aggregate > 0) {
-        error_set(error, "and participation both say how many make a round; use over_selection for backups");
+        error_set(error, "and participation both set how many workers make a round; use over_selection for backups");
         return blame(config, "cluster", "replicas_to_aggregate", error);
     }
     if (config->cluster.ps_hosts.count > 1 && config->train.clip_difference_norm > 0) {
-        error_set(error, "needs all of a difference in one place: list one ps in ps_hosts, or set it to 0");
+        error_set(error, "needs whole differences on one ps: list a single ps in ps_hosts, or set it to 0");
         return blame(config, "train", "clip_difference_norm", error);
     }
     if (config->train.aggregate != AGGREGATE_TRIMMED_MEAN &&
@@ -293,18 +293,20 @@ static bool check_buffer(const struct config *config, struct error *error)
         error_set(error, "makes asynchronous rounds: remove issync, or use replicas_to_aggregate or participation");
     } else if (train->aggregate != AGGREGATE_MEAN) {
         name = "aggregate";
-        error_set(error, "must see all differences of a round beside each other, and a buffer (buffer_size) keeps "
-                         "their mean alone; use mean");
+        error_set(error,
+                  "needs all differences of a round at once, but buffer_size keeps only their running mean; use mean");
     } else if (config_asks_some(train)) {
         name = "participation";
-        error_set(error, "chooses who makes a round, and with buffer_size whoever is ready does; set it to 1");
+        error_set(error,
+                  "selects the workers of a round, but with buffer_size whichever are ready make it; set it to 1");
     } else if (train->round_deadline_secs > 0) {
         name = "round_deadline_secs";
-        error_set(error, "ends a round's wait, and with buffer_size nobody is waited for; set it to 0");
+        error_set(error, "limits how long a round waits, but with buffer_size rounds do not wait; set it to 0");
     } else if (config->cluster.pipeline_depth > 0) {
         section = "cluster";
         name = "pipeline_depth";
-        error_set(error, "computes ahead of the answer, and a round (local_steps) begins with its model; set it to 0");
+        error_set(error, "computes ahead of the answer, but a round (local_steps) begins with the model in that "
+                         "answer; set it to 0");
     } else {
         return true;
     }
@@ -318,12 +320,14 @@ static bool check_rounds(const struct config *config, struct error *error)
         return check_unused(config, error);
     }
     if (config->train.local_steps > 1 && config->train.local_epochs > 0) {
-        error_set(error, "and local_steps both say how long a round is; remove one of the two");
+        error_set(error, "and local_steps both set the length of a round; remove one of the two");
     } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync && config->train.buffer_size == 0) {
         error_set(error, "makes rounds, which end for all workers together; set issync=1, or buffer_size above 0 for "
                          "asynchronous ones");
     } else if (config->data.data_sharding == SHARDING_CHIEF) {
-        error_set(error, "saves what data_sharding=chief would send: a batch for every step; use disjoint or own");
+        error_set(
+            error,
+            "cannot be combined with data_sharding=chief, which sends a batch for every step; use disjoint or own");
     } else if (config->train.micro_batches > 1) {
         error_set(error, "cannot be combined with micro_batches; raise batch_size instead");
     } else {
@@ -340,23 +344,23 @@ static bool check_own_data(const struct config *config, struct error *error)
         return true;
     }
     if (train->epochs > 0) {
-        error_set(error, "has no common meaning with data_sharding=own, where each worker has as many examples as it "
-                         "has; set train_steps");
+        error_set(
+            error,
+            "is undefined with data_sharding=own, where each worker has its own number of examples; set train_steps");
         return blame(config, "train", "epochs", error);
     }
     if (config->data.scaling == SCALING_ROBUST) {
-        error_set(error,
-                  "robust needs the quantiles of all rows, which stay apart with data_sharding=own; use standard "
-                  "or minmax");
+        error_set(error, "robust needs the quantiles of all rows, which cannot be merged with data_sharding=own; use "
+                         "standard or minmax");
         return blame(config, "data", "scaling", error);
     }
     if (config->model.hidden_count != CONFIG_AUTO) {
-        error_set(error, "leaves the outer layers to data that no member has all of with data_sharding=own; give all "
-                         "layers");
+        error_set(error, "derives the outer layers from the data, but with data_sharding=own no member has all of "
+                         "them; give all layers");
         return blame(config, "model", "hidden", error);
     }
     if (train->lr_decay < 1 && train->lr_decay_steps == 0) {
-        error_set(error, "must be set with data_sharding=own, where an epoch has another length on each worker");
+        error_set(error, "must be set with data_sharding=own, where the length of an epoch differs between workers");
         return blame(config, "train", "lr_decay_steps", error);
     }
     return true;
@@ -369,14 +373,14 @@ static bool check_validate_by(const struct config *config, struct error *error)
         return true;
     }
     if (config->data.data_sharding != SHARDING_OWN) {
-        error_set(error, "workers needs rows that each of them has for itself: set data_sharding=own, or use auto");
+        error_set(error, "workers needs workers with their own rows: set data_sharding=own, or use auto");
     } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync) {
-        error_set(error, "workers needs a model that all hold at one step: set issync=1, or use auto");
+        error_set(error, "workers needs all workers to have the same model: set issync=1, or use auto");
     } else if (config->output.validate_steps == 0) {
-        error_set(error, "workers needs steps at which all validate, and epochs end elsewhere for each: set "
-                         "validate_steps");
+        error_set(error,
+                  "workers needs common steps to validate at, but epochs end at different steps: set validate_steps");
     } else if (config->train.ema_decay > 0) {
-        error_set(error, "workers validates what workers hold, and averages (ema_decay) they do not; use auto");
+        error_set(error, "workers can't validate moving averages (ema_decay), which workers do not have; use auto");
     } else {
         return true;
     }
@@ -388,7 +392,7 @@ static bool check_elastic(const struct config *config, struct error *error)
 {
     const enum data_sharding sharding = config->data.data_sharding;
     if (config->cluster.elastic && sharding != SHARDING_SHUFFLED && sharding != SHARDING_OWN) {
-        error_set(error, "needs data_sharding shuffled or own: workers that join have no part of common data");
+        error_set(error, "needs data_sharding shuffled or own: workers that join have no share of the common data");
         return blame(config, "cluster", "elastic", error);
     }
     return true;
@@ -419,7 +423,7 @@ bool config_check_role(const struct config *config, struct error *error)
         return blame(config, "cluster", "worker_hosts", error);
     }
     if (cluster->task_index == CONFIG_AUTO && is_ps) {
-        error_set(error, "is for workers: a ps is known by its place in ps_hosts");
+        error_set(error, "is for workers: a ps's index is its position in ps_hosts");
         return blame(config, "cluster", "task_index", error);
     }
     int listed = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;

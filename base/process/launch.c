@@ -101,7 +101,7 @@ static bool launch(const char *config_path, uint64_t version)
     if (found && (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
         return false;
     }
-    log_error("the program of version %" PRIu64 " does not start, so this one goes on: %s", version, error.text);
+    log_error("the program of version %" PRIu64 " does not start, so this one continues: %s", version, error.text);
     if (on_probation && found) {
         probation_fail(config_path);
     } else if (on_probation) {

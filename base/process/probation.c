@@ -49,7 +49,7 @@ bool probation_count(const char *config_path, struct error *error)
 {
     struct probation probation;
     if (!probation_read(config_path, &probation)) {
-        return error_set(error, "%s.d: the count of starts is gone", config_path);
+        return error_set(error, "%s.d: the count of starts is missing", config_path);
     }
     probation.starts++;
     return store(config_path, &probation, error);
@@ -67,7 +67,7 @@ static bool read_copy(const char *path, struct probation *probation, struct erro
                              &probation->starts, &failed) == 4 &&
                       probation->starts >= 0; /* or it would be long before it goes back */
     probation->failed = failed != 0;
-    return done || error_set(error, "%s: is damaged: it is no record of starts", path);
+    return done || error_set(error, "%s: is damaged: it is not a record of starts", path);
 }
 
 bool probation_read(const char *config_path, struct probation *probation)
@@ -80,7 +80,7 @@ bool probation_read(const char *config_path, struct probation *probation)
         }
     }
     if (damage.text[0] != '\0') {
-        log_warning("%s, so how often this process failed in a new version is not known", damage.text);
+        log_warning("%s; so it is unknown how often this process failed in a new version", damage.text);
     }
     return false;
 }

@@ -100,19 +100,19 @@ bool program_examine(const uint8_t *bytes, size_t size, char architecture[PROGRA
 {
     Elf64_Ehdr head;
     if (size < sizeof head || memcmp(bytes, ELFMAG, SELFMAG) != 0) {
-        return error_set(error, "is no program: it does not begin like one");
+        return error_set(error, "is not a program: it does not begin like one");
     }
     memcpy(&head, bytes, sizeof head);
     if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_ident[EI_DATA] != ELFDATA2LSB ||
         (head.e_type != ET_EXEC && head.e_type != ET_DYN)) {
-        return error_set(error, "is no program for a 64-bit Linux");
+        return error_set(error, "is not a program for 64-bit Linux");
     }
     int found = 0;
     while (found < ARCHITECTURES && architectures[found].machine != head.e_machine) {
         found++;
     }
     if (found == ARCHITECTURES) {
-        return error_set(error, "is for a kind of processor (ELF machine %u) that trainer does not run on",
+        return error_set(error, "is for an architecture (ELF machine %u) that trainer does not support",
                          head.e_machine);
     }
     snprintf(architecture, PROGRAM_ARCHITECTURE, "%s", architectures[found].name);
@@ -173,7 +173,7 @@ static bool has_room(const struct programs *programs, uint64_t size, struct erro
     if (statvfs(programs->folder, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize >= size + SPARE_DISK) {
         return true;
     }
-    return error_set(error, "%s: a program takes %llu KiB there, and only %llu KiB are left on that disk",
+    return error_set(error, "%s: a program needs %llu KiB there, but only %llu KiB are free on that disk",
                      programs->folder, (unsigned long long)(size >> 10),
                      (unsigned long long)((uint64_t)disk.f_bavail * disk.f_frsize >> 10));
 }
@@ -317,12 +317,11 @@ static bool verify(const struct program_intake *intake, const char *path, struct
         return false;
     }
     program_digest(bytes, size, digest);
-    bool done = strcmp(digest, intake->digest) == 0 ||
-                error_set(error,
-                          "the program that came is not the one that was announced: its digest is %.16s, not "
-                          "%.16s",
-                          digest, intake->digest);
-    done = done && (program_examine(bytes, size, architecture, error) || error_wrap(error, "the program that came"));
+    bool done =
+        strcmp(digest, intake->digest) == 0 ||
+        error_set(error, "the received program is not the one that was announced: its digest is %.16s, not %.16s",
+                  digest, intake->digest);
+    done = done && (program_examine(bytes, size, architecture, error) || error_wrap(error, "the received program"));
     free(bytes);
     return done;
 }
@@ -351,7 +350,7 @@ bool program_intake_add(struct program_intake *intake, const void *bytes, size_t
 {
     size_t done = 0;
     if (size > intake->size - intake->there) {
-        return error_set(error, "more bytes came of the program than the %llu that were announced",
+        return error_set(error, "received more bytes of the program than the %llu that were announced",
                          (unsigned long long)intake->size);
     }
     while (done < size) {

@@ -310,7 +310,7 @@ int supervise(char *const *arguments)
         const double begun_s = clock_monotonic_s();
         pid_t child = start(arguments);
         if (child < 0) {
-            log_error("no process can be started: %s", strerror(errno));
+            log_error("can't start a process: %s", strerror(errno));
             return FAILED;
         }
         const int ended = wait_for(child), status = exit_status(ended);

@@ -66,7 +66,7 @@ enum gate_verdict gate_look(struct gate *gate, const uint8_t *bytes, size_t size
         return GATE_ALERT;
     }
     if (gate->passed > CONNECTION_HANDSHAKE_BYTES) {
-        return refuse(MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a handshake without end", alert, why);
+        return refuse(MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "an endless handshake", alert, why);
     }
     gate->type = type;
     gate->left = RECORD_HEADER + length;

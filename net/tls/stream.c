@@ -31,7 +31,7 @@ const char *tls_describe_alert(int alert)
     switch (alert) {
     case MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA:
     case MBEDTLS_SSL_ALERT_MSG_BAD_CERT:
-        return "it does not accept our key: is it the same fleet key, or one of the same authority, on both sides?";
+        return "it does not accept our key: do both sides have the same fleet key, or keys of the same authority?";
     case MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED:
         return "it says that our certificate is expired, or its clock is wrong";
     case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
@@ -39,11 +39,11 @@ const char *tls_describe_alert(int alert)
         return "it does not accept our certificate for this role";
     case MBEDTLS_SSL_ALERT_MSG_NO_CERT: /* what this program said before */
     case TLS_ALERT_CERTIFICATE_REQUIRED:
-        return "it wants a key from us";
+        return "it requires a key from us";
     case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
         return "it does not speak TLS 1.3";
     case MBEDTLS_SSL_ALERT_MSG_INSUFFICIENT_SECURITY:
-        return "it speaks plain text: is it started with --insecure?";
+        return "it speaks plain text: was it started with --insecure?";
     default:
         return NULL;
     }
@@ -283,10 +283,10 @@ static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8
     size_t plain_start = connection->in_start + RECORD_HEADER;
     connection->in_start += RECORD_HEADER + sealed;
     if (content == RECORD_WITHOUT_TYPE) {
-        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record of padding alone", error);
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a record of padding only", error);
     }
     if (content < 0) {
-        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC, "a record was altered on its way", error);
+        return refuse(connection, MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC, "a record was altered in transit", error);
     }
     ptrdiff_t other = take_other(connection, type, plain, (size_t)content, error);
     if (other != TRANSPORT_WANTS) {

@@ -142,7 +142,7 @@ static void verify_pinned(struct handshake *handshake, const mbedtls_x509_crt *c
         }
     }
     *flags |= MBEDTLS_X509_BADCERT_NOT_TRUSTED;
-    snprintf(handshake->objection, sizeof handshake->objection, "it has another fleet key than this side");
+    snprintf(handshake->objection, sizeof handshake->objection, "its fleet key differs from this side's");
 }
 
 /* With an authority: what mbedTLS says of the chain, then whom the certificate names. */
@@ -170,7 +170,7 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     if (!member_matches(&asked, member)) {
         member_format(&handshake->expected, ':', expected);
         *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
-        snprintf(handshake->objection, sizeof handshake->objection, "its certificate is for %s, and we want %s", name,
+        snprintf(handshake->objection, sizeof handshake->objection, "its certificate is for %s, but we expect %s", name,
                  expected);
     }
 }
@@ -376,7 +376,7 @@ static void look_for_strays(struct handshake *handshake)
     const mbedtls_ssl_context *ssl = &handshake->ssl;
     if (ssl->MBEDTLS_PRIVATE(in_hslen) > 0 && ssl->MBEDTLS_PRIVATE(in_msglen) > ssl->MBEDTLS_PRIVATE(in_hslen)) {
         handshake->astray = true;
-        handshake->breach = "bytes behind a message that changes the keys";
+        handshake->breach = "bytes after a message that changes the keys";
     }
 }
 

@@ -63,7 +63,7 @@ static bool read_key(struct web_keys *keys, const char *path, struct error *erro
     uint8_t *bytes;
     size_t size;
     if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
-        return error_set(error, "%s: everybody on this machine may read this key; do: chmod 600 %s", path, path);
+        return error_set(error, "%s: everybody on this machine can read this key; run: chmod 600 %s", path, path);
     }
     if (!file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
         return false;
@@ -252,7 +252,7 @@ bool web_session_explain(const struct web_session *session, struct error *error)
                                                                     : "not valid");
     }
     tls_describe(session->failure, text);
-    return error_set(error, "no TLS 1.3 with it (%s)", text);
+    return error_set(error, "can't be used for TLS 1.3 (%s)", text);
 }
 
 /* A number of bytes, or what stands for it. */

@@ -67,7 +67,7 @@ static int add_text(llhttp_t *parser, const char *at, size_t size)
         return refuse(connection, 431, "the request's head is longer than 16 KiB");
     }
     if (!request->has_head && !grow_head(connection, request->head_size + size + 1)) {
-        return refuse(connection, 503, "too much is under way: try again later");
+        return refuse(connection, 503, "the server is busy: try again later");
     }
     if (!request->has_head) { /* of trailers, which nobody asks for, only the size counts */
         memcpy(request->head + request->head_size, at, size);
@@ -106,7 +106,7 @@ static int on_message_begin(llhttp_t *parser)
     struct http_request *spare = server->spare;
     const size_t size = sizeof *spare + (spare ? spare->head_room + spare->body_room : 0);
     if (!server_hold(server, size)) {
-        return refuse(connection, 503, "too much is under way: try again later");
+        return refuse(connection, 503, "the server is busy: try again later");
     }
     connection->request = spare ? take_spare(server) : calloc(1, sizeof *connection->request);
     if (!connection->request) {
@@ -122,7 +122,7 @@ static int on_url(llhttp_t *parser, const char *at, size_t size)
 {
     struct http_connection *connection = parser->data;
     if (connection->request->head_size + size > HTTP_MOST_TARGET) {
-        return refuse(connection, 414, "what is asked for is longer than 4 KiB");
+        return refuse(connection, 414, "the request target is longer than 4 KiB");
     }
     return add_text(parser, at, size);
 }
@@ -131,7 +131,7 @@ static int on_url_complete(llhttp_t *parser)
 {
     struct http_connection *connection = parser->data;
     if (connection->request->head_size == 0) {
-        return refuse(connection, 400, "nothing is asked for: write GET /path HTTP/1.1");
+        return refuse(connection, 400, "there is no request target: write GET /path HTTP/1.1");
     }
     end_text(connection->request);
     return 0;
@@ -140,7 +140,7 @@ static int on_url_complete(llhttp_t *parser)
 static int on_version_complete(llhttp_t *parser)
 {
     if (parser->http_major != 1 || parser->http_minor > 1) {
-        return refuse(parser->data, 505, "only HTTP/1.1 and 1.0 are spoken here");
+        return refuse(parser->data, 505, "only HTTP/1.1 and 1.0 are supported");
     }
     return 0;
 }
@@ -153,13 +153,13 @@ static int on_header_field_complete(llhttp_t *parser)
         return 0;
     }
     if (parser->http_major != 1) {
-        return refuse(connection, 505, "only HTTP/1.1 and 1.0 are spoken here");
+        return refuse(connection, 505, "only HTTP/1.1 and 1.0 are supported");
     }
     if (request->header_count == HTTP_MOST_HEADERS) {
         return refuse(connection, 431, "more than 64 headers");
     }
     if (!grow_head(connection, request->head_size + 1)) {
-        return refuse(connection, 503, "too much is under way: try again later");
+        return refuse(connection, 503, "the server is busy: try again later");
     }
     request->headers[request->header_count].name = (uint16_t)end_text(request);
     return 0;
@@ -176,7 +176,7 @@ static int on_header_value_complete(llhttp_t *parser)
         return refuse(connection, 431, "the request's head is longer than 16 KiB");
     }
     if (!grow_head(connection, request->head_size + 1)) {
-        return refuse(connection, 503, "too much is under way: try again later");
+        return refuse(connection, 503, "the server is busy: try again later");
     }
     request->headers[request->header_count++].value = (uint16_t)end_text(request);
     return 0;
@@ -297,9 +297,9 @@ static void find_route(struct http_connection *connection)
         }
     }
     if (methods == 0) {
-        refuse(connection, 404, "there is nothing here; / is the page, and docs/operations.md lists the rest");
+        refuse(connection, 404, "not found; / is the page, and docs/operations.md lists the rest");
     } else {
-        refuse(connection, 405, "not with this method");
+        refuse(connection, 405, "this method is not allowed");
         connection->refusal_headers = allow[methods];
     }
 }
@@ -356,16 +356,16 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
     const struct http_request *request = connection->request;
     const int hosts = header_times(request, "host");
     if (parser->http_major != 1 || parser->http_minor > 1) {
-        return refuse(connection, 505, "only HTTP/1.1 and 1.0 are spoken here");
+        return refuse(connection, 505, "only HTTP/1.1 and 1.0 are supported");
     }
     if (hosts > 1 || (hosts == 0 && parser->http_minor == 1)) {
         return refuse(connection, 400, "there must be one Host header");
     }
     if (!split_target(connection->request)) {
-        return refuse(connection, 400, "what is asked for is no path in UTF-8");
+        return refuse(connection, 400, "the request target is not a path in UTF-8");
     }
     if ((parser->flags & F_TRANSFER_ENCODING) && !(parser->flags & F_CHUNKED)) {
-        return refuse(connection, 501, "of transfer encodings only chunked is known here");
+        return refuse(connection, 501, "the only transfer encoding supported is chunked");
     }
     if ((parser->flags & F_TRANSFER_ENCODING) && (request->is_old || header_times(request, "transfer-encoding") > 1)) {
         return refuse(connection, 400, "Transfer-Encoding is for HTTP/1.1, and once");
@@ -384,17 +384,17 @@ static void check_wish(struct http_connection *connection, const llhttp_t *parse
     find_route(connection);
     if (!may_ask(connection)) {
         connection->refusal = 401;
-        connection->refusal_text = "a token is needed: Authorization: Bearer TOKEN";
+        connection->refusal_text = "a token is required: Authorization: Bearer TOKEN";
         connection->refusal_headers = "WWW-Authenticate: Bearer realm=\"trainer\"\r\n";
         return;
     }
     const char *expected = http_request_header(request, "expect");
     if (expected && strcasecmp(expected, "100-continue") != 0) {
-        refuse(connection, 417, "of expectations only 100-continue is known here");
+        refuse(connection, 417, "the only expectation supported is 100-continue");
     }
     const uint64_t limit = request->route ? request->route->most_body : 0;
     if ((parser->flags & F_CONTENT_LENGTH) && parser->content_length > limit) {
-        refuse(connection, 413, limit == 0 ? "no body is wanted here" : "the body is longer than is taken here");
+        refuse(connection, 413, limit == 0 ? "no body is accepted here" : "the body is too large");
     }
 }
 
@@ -412,7 +412,7 @@ static int on_headers_complete(llhttp_t *parser)
     const bool has_body = (parser->flags & F_CHUNKED) || parser->content_length > 0;
     check_wish(connection, parser);
     if (has_body && (connection->refusal != 0 || request->route->most_body == 0)) {
-        return refuse(connection, 413, "no body is wanted here");
+        return refuse(connection, 413, "no body is accepted here");
     }
     if (has_body) {
         connection->wants_continue = http_request_header(request, "expect") && !request->is_old;
@@ -453,10 +453,10 @@ static int on_body(llhttp_t *parser, const char *at, size_t size)
     struct http_request *request = connection->request;
     connection->wants_continue = false; /* it did not wait */
     if (size > request->route->most_body - request->body_size) {
-        return refuse(connection, 413, "the body is longer than is taken here");
+        return refuse(connection, 413, "the body is too large");
     }
     if (!grow_body(connection, request->body_size + size)) {
-        return refuse(connection, 503, "too much is under way: try again later");
+        return refuse(connection, 503, "the server is busy: try again later");
     }
     if ((const uint8_t *)at != request->body + request->body_size) { /* else it was received there */
         memcpy(request->body + request->body_size, at, size);
@@ -529,9 +529,9 @@ bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size
         return true;
     }
     if (result == HPE_PAUSED_H2_UPGRADE || result == HPE_INVALID_VERSION) {
-        refuse(connection, 505, "only HTTP/1.1 and 1.0 are spoken here");
+        refuse(connection, 505, "only HTTP/1.1 and 1.0 are supported");
     }
-    refuse(connection, 400, "this is no request of HTTP/1.1");
+    refuse(connection, 400, "this is not an HTTP/1.1 request");
     return false;
 }
 

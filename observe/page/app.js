@@ -181,7 +181,7 @@ function takeToken() {
 
 function askToken() {
     const dialog = byId('token-dialog');
-    setText(byId('token-wrong'), stored(sessionStorage, 'token') ? 'That token is not the one.' : '');
+    setText(byId('token-wrong'), stored(sessionStorage, 'token') ? 'Wrong token.' : '');
     return new Promise(resolve => {
         dialog.oncancel = event => event.preventDefault();
         byId('token-form').onsubmit = event => {
@@ -972,8 +972,8 @@ function drawConfig() {
     if (sight !== box.sight) {
         box.sight = sight;
         box.replaceChildren(...(rollout ? rolloutParts(rollout) : [make('p', {class: 'quiet'},
-            isNumber(runOf().config_version) ? `None under way. Version ${count(runOf().config_version)} is in force.`
-                : 'None under way.')]));
+            'No rollout in progress.' +
+                (isNumber(runOf().config_version) ? ` Version ${count(runOf().config_version)} is in force.` : ''))]));
         byId('drift').replaceChildren(drift.length ? make('ul', {class: 'drifting'}, ...drift.map(text =>
             make('li', {}, word(text)))) : make('p', {class: 'quiet'}, 'None: all members run the same config.'));
     }
@@ -1140,7 +1140,7 @@ function noticesNow() {
     const run = runOf(), rollout = status().rollout, missing = members().filter(member => member.missing);
     const drift = list(status().drift), saved = status().checkpoints, found = [];
     if (page.link === 'lost')
-        found.push(['bad', 'No answer', `since ${clock(page.heard)}: what is shown is old. Trying again.`]);
+        found.push(['bad', 'No answer', `since ${clock(page.heard)}: the data shown are old. Reconnecting.`]);
     if (run.state === 'failed') {
         const error = events().filter(event => event.kind === 'error').pop();
         found.push(['bad', 'Failed', error ? word(error.text) : '']);

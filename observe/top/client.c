@@ -176,7 +176,8 @@ static bool read_answer(struct client *client, struct error *error)
         const llhttp_errno_t result =
             n == 0 ? llhttp_finish(&client->parser) : llhttp_execute(&client->parser, bytes, (size_t)n);
         if (!client->is_whole && (n == 0 || result != HPE_OK)) {
-            return error_set(error, n == 0 ? "the connection ended" : "this is no answer of a member's HTTP server");
+            return error_set(error,
+                             n == 0 ? "the connection ended" : "this is not an answer of a member's HTTP server");
         }
     }
     return true;

@@ -54,7 +54,7 @@ bool terminal_enter(struct error *error)
 {
     struct termios raw;
     if (tcgetattr(STDIN_FILENO, &self.before) != 0) {
-        return error_set(error, "standard input is no terminal: %s; --once shows things once, without keys",
+        return error_set(error, "standard input is not a terminal: %s; --once prints one screen, without keys",
                          strerror(errno));
     }
     if (!self.catches) {

@@ -199,7 +199,7 @@ bool top_show(const struct top_source *source, const struct top_options *options
         done = show_once(top, error);
     } else if (done) {
         done = is_terminal ? show_live(top, error)
-                           : error_set(error, "standard output is no terminal: --once shows things once");
+                           : error_set(error, "standard output is not a terminal: --once prints one screen");
     }
     screen_free(&top->screen);
     board_destroy(&top->run.board);

@@ -332,11 +332,11 @@ static void draw_help(struct screen *screen, int row)
 {
     static const char *const lines[] = {
         "q         quit",
-        "p, space  pause: what is shown stays",
+        "p, space  pause",
         "tab       all, curves, members, events; also 1 to 4",
         "t         curves of five minutes, of the last hour, of the whole run",
-        "s, S      sort members by the next column, the one before",
-        "r         the other way round",
+        "s, S      sort members by the next column, the previous one",
+        "r         reverse the order",
         "/         show members with a text in name, host, state, device or message",
         "esc       no filter; close this",
         "arrows, j, k, page up, page down, home, end   scroll",

@@ -275,8 +275,8 @@ bool checkpoint_write(const char *path, const struct checkpoint_state *state, co
     }
     if (capacity > SAFETENSORS_MAX_HEADER) {
         error_set(error,
-                  "%s: the names of columns and categories take %zu MiB, more than a checkpoint holds; leave "
-                  "the columns with the most categories out (--ignore)",
+                  "%s: the names of columns and categories take %zu MiB, more than a checkpoint holds; exclude the "
+                  "columns with the most categories (--ignore)",
                   path, capacity >> 20);
         goto out;
     }

@@ -208,7 +208,7 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
             continue; /* a reader may see one vanish: the writer has a newer one by then */
         }
         refused++;
-        log_warning("%s%s", error->text, i > 0 ? "; trying the checkpoint before it" : "");
+        log_warning("%s%s", error->text, i > 0 ? "; trying the previous checkpoint" : "");
     }
     if (*file && may_rename) {
         set_damaged_aside(path, &(struct listing){.items = listing.items + i, .count = listing.count - i});
@@ -296,7 +296,7 @@ bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const
         return false;
     }
     if ((targets & CHECKPOINT_MODEL) && !checkpoint_write(model, state, info, error)) {
-        return error_wrap(error, "the checkpoint of step %" PRId64 " was not written, the older ones stay",
+        return error_wrap(error, "the checkpoint of step %" PRId64 " was not written; the older ones are kept",
                           info->global_step);
     }
     if ((targets & CHECKPOINT_BEST) &&

@@ -61,7 +61,7 @@ void job_check_restored(struct job *job, int worker, uint32_t generation, int64_
     }
     if (global_step < 0 || global_step > JOB_MAX_STEP || epoch_batches < 0 || epoch_batches > JOB_MAX_BATCHES) {
         job_deny(verdict, ERROR_BAD_REQUEST,
-                 "a job does not go on at step %lld, with %lld batches per epoch: expected 0 to %lld, and 0 to %lld",
+                 "a job can't continue at step %lld, with %lld batches per epoch: expected 0 to %lld, and 0 to %lld",
                  (long long)global_step, (long long)epoch_batches, (long long)JOB_MAX_STEP, (long long)JOB_MAX_BATCHES);
     }
 }
@@ -95,7 +95,7 @@ void job_snapshot(struct job *job, int worker, uint32_t generation, bool orders,
     if (!job_initialised(job) && !(orders && job->state == JOB_RESTORING)) {
         job_deny(verdict, ERROR_NOT_READY, "there is no model yet");
     } else if (generation != job->generation) {
-        job_deny(verdict, ERROR_OLD_GENERATION, "generation %u is not the present one, %u", generation,
+        job_deny(verdict, ERROR_OLD_GENERATION, "generation %u is not the current one, %u", generation,
                  job->generation);
     }
 }

@@ -244,7 +244,8 @@ bool job_ready(struct job *job, double now_s, char message[256])
     if (!job->started) {
         int missing = job->config.cluster.min_workers - job_present(job);
         if (missing <= 0) {
-            snprintf(message, 256, "waiting for all to have the config that is rolled out, %d s", seconds);
+            snprintf(message, 256, "waiting for all members to have the config that is being rolled out, %d s",
+                     seconds);
             return false;
         }
         snprintf(message, 256, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
@@ -308,7 +309,7 @@ void job_start_if_complete(struct job *job)
         return;
     }
     job->started = true;
-    job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers here",
+    job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers present",
             (long long)job->global_step, present, job->config.cluster.worker_hosts.count);
 }
 

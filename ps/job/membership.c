@@ -28,8 +28,8 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
     struct job_worker *worker = &job->workers[index];
     if (worker->incarnation != 0) {
         if (worker->connections > 0) {
-            job_say(job, LOG_WARNING, "worker %d (%s) takes the place of a process at %s that does not answer", index,
-                    peer, worker->peer);
+            job_say(job, LOG_WARNING, "worker %d (%s) replaces a process at %s that does not answer", index, peer,
+                    worker->peer);
             job_act(job, JOB_CUT, index);
         }
         worker->fenced[worker->fenced_next] = worker->incarnation;
@@ -102,7 +102,7 @@ static uint16_t join(struct job *job, int index, uint64_t incarnation, const cha
 {
     struct job_worker *worker = &job->workers[index];
     if (is_fenced(worker, incarnation)) {
-        error_set(message, "a newer process is worker %d now, so this one is out", index);
+        error_set(message, "a newer process is worker %d now; it replaces this one", index);
         return REFUSAL_REPLACED;
     }
     if (worker->incarnation == incarnation) {
@@ -317,8 +317,8 @@ bool job_tick_leases(struct job *job, double now_s)
         MARK("a lease is over");
         worker->lost = true;
         worker->present = worker->counts = false;
-        job_say(job, LOG_WARNING, "worker %d (%s) is lost: not heard of for %.0f s; the others go on", job->tick_next,
-                worker->peer, now_s - worker->heard_s);
+        job_say(job, LOG_WARNING, "worker %d (%s) is lost: not heard from for %.0f s; the others continue",
+                job->tick_next, worker->peer, now_s - worker->heard_s);
     }
     job->tick_next = 0;
     return false;

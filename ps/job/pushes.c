@@ -75,7 +75,7 @@ bool job_check_training(struct job *job, int index, uint64_t incarnation, uint32
     if (generation != job->generation) {
         MARK("a push of an old generation");
         job_deny(verdict, ERROR_OLD_GENERATION,
-                 "generation %u is not the present one, %u: the model was restored since", generation, job->generation);
+                 "generation %u is not the current one, %u: the model was restored since", generation, job->generation);
         return false;
     }
     return true;

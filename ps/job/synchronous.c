@@ -126,7 +126,7 @@ static void tell_absent(struct job *job, double now_s)
         }
     }
     if (absent > 0) {
-        job_say(job, LOG_WARNING, "worker %d (%s)%s not there; steps are made without them until they join", first,
+        job_say(job, LOG_WARNING, "worker %d (%s)%s absent; steps are made without them until they join", first,
                 job->config.cluster.worker_hosts.items[first], absent > 1 ? " and others are" : " is");
     }
 }
@@ -141,7 +141,7 @@ void job_consider(struct job *job, double now_s)
     see_awaited(job, now_s);
     aggregation_count(&job->gathered, job->awaited, &possible, &whole);
     if (possible < job->gathered.least && job_ask_more(job, now_s)) {
-        MARK("others are asked, since too few of the asked can come");
+        MARK("others are selected, since too few of those selected can answer");
         see_awaited(job, now_s);
     }
     tell_absent(job, now_s);
@@ -218,7 +218,7 @@ static bool check_push(struct job *job, int index, uint64_t incarnation, const s
         return false;
     }
     if (push->token == job->global_step && !job_is_past_end(job) && !job_is_asked(job, index)) {
-        job_deny(verdict, ERROR_BAD_REQUEST, "worker %d is not asked for step %lld", index, (long long)push->token);
+        job_deny(verdict, ERROR_BAD_REQUEST, "worker %d is not selected for step %lld", index, (long long)push->token);
         return false;
     }
     return true;

@@ -254,7 +254,7 @@ static void *run(void *context)
         double now_s = clock_monotonic_s();
         reached_s = reached ? now_s : reached_s;
         if (!reached && !told && now_s - reached_s >= TOLD_AFTER_S) {
-            log_warning("ps 0 was not reached for %.0f s, so this member hears of no rollout: %s", TOLD_AFTER_S,
+            log_warning("ps 0 has not been reached for %.0f s, so this member learns of no rollout: %s", TOLD_AFTER_S,
                         error.text);
         }
         told = !reached && now_s - reached_s >= TOLD_AFTER_S;

@@ -461,7 +461,8 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
 {
     if (rollout->state != ROLLOUT_IDLE) {
         snprintf(message, 256,
-                 "the rollout of version %llu is under way (%s): one at a time; `trainer rollout abort` ends it",
+                 "the rollout of version %llu is in progress (%s), and only one can be at a time; `trainer rollout "
+                 "abort` ends it",
                  (unsigned long long)rollout->target, rollout_state_name(rollout->state));
         return false;
     }
@@ -678,7 +679,7 @@ static void find_trouble(struct rollout *rollout, const struct rollout_vitals *v
         bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, member);
         if (member->awaited && !starts && !member->is_out && now_s - member->heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             member_format(&member->who, ' ', name);
-            give_reason(rollout, "%s was not heard of for %d s", name, ROLLOUT_IDLE_TIMEOUT_S);
+            give_reason(rollout, "%s was not heard from for %d s", name, ROLLOUT_IDLE_TIMEOUT_S);
             if (!waves_bear(rollout, member)) {
                 return;
             }

@@ -57,7 +57,7 @@ static void describe_last(const struct rollout *rollout, char *text, size_t size
         }
         break;
     case OUTCOME_NOT_BEGUN:
-        snprintf(text, size, "version %llu was not rolled out, version %llu stays: %s", target, fallback,
+        snprintf(text, size, "version %llu was not rolled out, version %llu stays in force: %s", target, fallback,
                  rollout->reason);
         break;
     case OUTCOME_WENT_BACK:
@@ -79,23 +79,22 @@ static void describe_switching(const struct rollout *rollout, int there, const c
     unsigned long long target = rollout->target;
     switch (rollout->kind) {
     case ROLLOUT_LIVE:
-        snprintf(text, size, "switching to version %llu at step %lld: %d of %d members did, waiting for %s", target,
+        snprintf(text, size, "switching to version %llu at step %lld: %d of %d members done, waiting for %s", target,
                  (long long)rollout->step, there, rollout_count_members(rollout), name);
         break;
     case ROLLOUT_LOCAL:
         if (rollout->is_paused) {
-            snprintf(
-                text, size,
-                "version %llu is paused, %d of %d members are in it: %s; `trainer rollout resume` goes on without, "
-                "abort goes back",
-                target, there, rollout_count_members(rollout), rollout->pause);
+            snprintf(text, size,
+                     "version %llu is paused, %d of %d members run it: %s; `trainer rollout resume` continues without, "
+                     "`trainer rollout abort` rolls back",
+                     target, there, rollout_count_members(rollout), rollout->pause);
             break;
         }
-        snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members did", target,
+        snprintf(text, size, "restarting in version %llu in waves, %s: %d of %d members done", target,
                  describe_wave(rollout), there, rollout_count_members(rollout));
         break;
     case ROLLOUT_JOB:
-        snprintf(text, size, "all restart in version %llu: %d of %d members did, waiting for %s", target, there,
+        snprintf(text, size, "all restart in version %llu: %d of %d members done, waiting for %s", target, there,
                  rollout_count_members(rollout), name);
         break;
     }
@@ -125,10 +124,10 @@ static void describe_state(const struct rollout *rollout, char *text, size_t siz
         break;
     case ROLLOUT_WATCHING:
         snprintf(text, size, "watching version %llu for %g s%s", target, rollout->healthy_s,
-                 rollout->waits ? ", once enough workers are there" : "");
+                 rollout->waits ? ", once enough workers are present" : "");
         break;
     case ROLLOUT_GOING_BACK:
-        snprintf(text, size, "going back to version %llu: %d of %d members did, waiting for %s; %s", fallback, there,
+        snprintf(text, size, "going back to version %llu: %d of %d members done, waiting for %s; %s", fallback, there,
                  rollout_count_members(rollout), name, rollout->reason);
         break;
     case ROLLOUT_RESTORING:

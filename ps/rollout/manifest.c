@@ -158,7 +158,7 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
     memset(manifest, 0, sizeof *manifest);
     const uint8_t *head = take(&rest, MAGIC);
     if (!head || memcmp(head, magic, MAGIC) != 0) {
-        return error_set(error, "the manifest is none: it does not begin like one");
+        return error_set(error, "it is not a manifest: it does not begin like one");
     }
     if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
         !take_u64(&rest, &manifest->signed_s) || !(head = take(&rest, sizeof(uint32_t)))) {
@@ -386,7 +386,7 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
         hash = take(&rest, MANIFEST_HASH);
     }
     if (!hash || rest.size != 0) {
-        return error_set(error, "the abort is none: it does not read like one");
+        return error_set(error, "it is not an abort: it does not read like one");
     }
     memcpy(abort->hash, hash, MANIFEST_HASH);
     return true;
@@ -554,11 +554,10 @@ bool change_is_free(const struct config *here, const struct config *after, struc
         char path[CONFIG_PATH_SIZE];
         config_key_path(diff.changes[i].key, path);
         can = config_origin_of(here, diff.changes[i].key)->source <= SOURCE_VERSION ||
-              error_set(
-                  error,
-                  "%s is set by a flag or the environment here, which would win again at the next start: remove that "
-                  "first",
-                  path);
+              error_set(error,
+                        "%s is set by a flag or the environment here, which would override the rollout at the next "
+                        "start: remove that first",
+                        path);
     }
     config_diff_free(&diff);
     return can;

@@ -262,11 +262,10 @@ static bool parse_one(const struct manifest_config *from, const char *name, stru
         return false;
     }
     return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
-           error_set(
-               error,
-               "the manifest's %s means something else to this program than to the one that signed it: are both of "
-               "the same version?",
-               name);
+           error_set(error,
+                     "this program reads the manifest's %s differently from the one that signed it: are both the same "
+                     "version?",
+                     name);
 }
 
 /* Hosts that are new, or moved, must have addresses: half a fleet that waits for a misspelt name is no fleet. */
@@ -425,8 +424,9 @@ static bool take_program(struct rollout_participant *participant, const struct m
         return keep_program(participant, manifest, error);
     }
     if (!program) {
-        return error_set(error, "no program for this machine, which is %s, comes with it: roll out one for each kind",
-                         program_own_architecture());
+        return error_set(
+            error, "it includes no program for this machine's architecture, %s: roll out one for each architecture",
+            program_own_architecture());
     }
     if (!programs_name(&fetch->programs, participant->config->path, error) ||
         !note_programs(participant, manifest, program, follows, error)) {
@@ -616,7 +616,7 @@ static void prepare_back(const struct rollout_participant *participant, uint64_t
 {
     struct error error;
     if (!program_prepare(participant->config->path, version, false, &error)) {
-        log_warning("%s; version %llu of the config goes on in the present program", error.text,
+        log_warning("%s; version %llu of the config continues in the current program", error.text,
                     (unsigned long long)version);
     }
 }
@@ -760,7 +760,7 @@ static void change_over(struct rollout_participant *participant, int which, int6
     }
     if (result == SWITCH_LATE) {
         participant->phase = PHASE_LATE;
-        snprintf(participant->message, sizeof participant->message, "step %lld was over when it heard of it",
+        snprintf(participant->message, sizeof participant->message, "step %lld had passed when it learnt of it",
                  (long long)step);
         return;
     }
@@ -882,7 +882,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
         return;
     }
     log_info("the fleet is at version %llu of the config: this process %s", (unsigned long long)order->in_force,
-             stays_out ? "has no place in it any more and ends" : "restarts in it");
+             stays_out ? "is no longer in it and exits" : "restarts in it");
     participant->leaving = true;
     participant->host.leave(participant->host.context, stays_out);
 }

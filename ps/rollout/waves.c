@@ -280,7 +280,7 @@ enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct r
         } else if (is_too_few(member->pace.rate * member->pace.seconds,
                               share * member->pace.before * member->pace.seconds)) {
             snprintf(reason, 256,
-                     "worker %d makes %.3g steps/s in the new program, and made %.3g before: less than %u%%",
+                     "worker %d makes %.3g steps/s in the new program, but made %.3g before: less than %u%%",
                      member->who.index, member->pace.rate, member->pace.before, rollout->waves.least_speed);
             const bool again = rollout->slow_since_s >= 0 && member->pace.since_s > rollout->slow_since_s;
             return again ? PACE_STILL_SLOW : PACE_SLOW;

@@ -119,7 +119,7 @@ static bool take_decision(struct server *server, const struct channel *channel, 
         struct range range = range_get(&aggregate->workers, i);
         done = (range.first < (uint64_t)server->job.worker_count &&
                 range.count <= (uint64_t)server->job.worker_count - range.first) ||
-               error_set(error, "the coordinator names workers that there are not");
+               error_set(error, "the coordinator names workers that do not exist");
         for (uint32_t k = 0; done && k < range.count; k++) {
             taken[range.first + k] = true;
         }

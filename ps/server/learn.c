@@ -42,7 +42,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
 {
     struct server *server = learner_of(base)->server;
     if (peer->digest[0] == '\0' || peer->member.role != MEMBER_WORKER || peer->member.index != 0) {
-        error_set(message, "ps %d waits for worker 0, whose data say how wide the layers are", server->index);
+        error_set(message, "ps %d is waiting for worker 0, whose data determine the layer widths", server->index);
         return REFUSAL_BUSY;
     }
     pthread_mutex_lock(&server->lock);
@@ -124,8 +124,8 @@ bool server_learn_layers(struct server *server, struct error *error)
     if (!open_listener(&learner, error)) {
         return false;
     }
-    log_info("ps %d waits for worker 0, whose data say how wide the layers are", server->index);
-    notify_ready("waits for worker 0, whose data say how wide the layers are");
+    log_info("ps %d is waiting for worker 0, whose data determine the layer widths", server->index);
+    notify_ready("waiting for worker 0, whose data determine the layer widths");
     while (!has_learnt(&learner) && signals_pending() == 0) {
         listener_accept(learner.listener, NULL, clock_monotonic_s() + LEARN_MS / 1000.0);
         notify_alive();

@@ -70,7 +70,7 @@ static bool check(void *context, const struct config *then, struct error *error)
     model_layout(&model, &fitted);
     size_t wanted = server_memory(&model, then, coordinator->server->index, config_worker_room(&then->cluster));
     return !memory_for_this_process(&there) || wanted <= there ||
-           error_set(error, "it would take %zu MiB of memory here, but there are %llu", wanted >> 20,
+           error_set(error, "it would need %zu MiB of memory here, but there are %llu", wanted >> 20,
                      (unsigned long long)(there >> 20));
 }
 

@@ -161,8 +161,8 @@ byId('columns').addEventListener('submit', event => {
 async function showDrift() {
     try {
         const drift = await ask(`drift/${model.name}`);
-        byId('drift-note').textContent = `${drift.rows} rows since this version came into service` +
-            (drift.has_reference ? '. A PSI above 0.2 deserves a look.' : '; PSI needs --reference.');
+        byId('drift-note').textContent = `${drift.rows} rows since this version entered service` +
+            (drift.has_reference ? '. A PSI above 0.2 is worth investigating.' : '; PSI needs --reference.');
         const predicted = {name: 'what it predicts', psi: drift.prediction_psi};
         byId('drift-rows').replaceChildren(...[...drift.columns, predicted].map(column => {
             const row = document.createElement('tr');

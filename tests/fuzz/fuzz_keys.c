@@ -40,7 +40,7 @@ static void check_minisign(const uint8_t *bytes, size_t size)
         minisign_key_format(&key, again);
         assert(strstr(text, again)); /* there is one way to write it */
     } else {
-        check_refusal(&error, "is no public key");
+        check_refusal(&error, "is not a minisign public key");
     }
     if (minisign_parse(&signature, text, &error)) {
         assert(strlen(signature.comment) < sizeof signature.comment && strstr(text, signature.comment));
@@ -48,7 +48,7 @@ static void check_minisign(const uint8_t *bytes, size_t size)
         check_refusal(&error, "was not signed");
         memcpy(signature.id, nobodys.id, sizeof signature.id);
         assert(!minisign_verify(&signature, &nobodys, digest, &error));
-        check_refusal(&error, "is not what");
+        check_refusal(&error, "differs from what");
     } else {
         check_refusal(&error, "is ");
     }

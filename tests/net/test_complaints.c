@@ -110,7 +110,7 @@ static void without_an_address(void **state)
     assert_false(note(COMPLAINT_ACCEPT, 0, 102));
     assert_false(note(COMPLAINT_ACCEPT, 1, 103));
     assert_true(complaints_next(&complaints, 104, true, line));
-    assert_non_null(strstr(line, "3 more connections in 4 s could not be taken; the newest from 10.0.0.1:"));
+    assert_non_null(strstr(line, "3 more connections in 4 s could not be accepted; the newest from 10.0.0.1:"));
     assert_non_null(strstr(line, ", 10.0.0.0:"));
 }
 

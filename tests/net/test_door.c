@@ -8,7 +8,9 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -259,6 +261,36 @@ static void whose_time_it_is(void **state)
     assert_int_equal(door.count, ROOM);
 }
 
+/* Where a program has closed its input, the lowest number is as good as any; where there is none, it says so. */
+static void a_door_of_number_0(void **state)
+{
+    struct error error, other;
+    struct rlimit before;
+    struct door lowest, none;
+    (void)state;
+    const int input = dup(0);
+    close(0);
+    const bool opened = door_create(&lowest, fleet_key, ROOM, 10, &error);
+    const int got = opened ? lowest.set : -1;
+    door_destroy(&lowest);
+    const bool closed = fcntl(0, F_GETFD) < 0;
+    if (input >= 0) {
+        dup2(input, 0);
+        close(input);
+    }
+    assert_true(opened && closed);
+    assert_int_equal(got, 0);
+    const int next = open("/dev/null", O_RDONLY);
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next, before.rlim_max}), 0);
+    const bool another = door_create(&none, fleet_key, ROOM, 10, &other);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    door_destroy(&none);
+    assert_false(another);
+    assert_non_null(strstr(other.text, "can't wait for connections: Too many open files"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +302,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(several_speak_at_once, open_door, close_door),
         cmocka_unit_test_setup_teardown(looks_stay_with_their_owners, open_door, close_door),
         cmocka_unit_test_setup_teardown(whose_time_it_is, open_door, close_door),
+        cmocka_unit_test(a_door_of_number_0),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

@@ -203,7 +203,9 @@ static void no_more_files(void **state)
     assert_non_null(strstr(other.text, "can't listen on 127.0.0.1 port 0: Too many open files"));
     close(listener);
     for (int i = 0; i < 3; i++) {
+        fd = listener; /* whatever it was: none is connected */
         assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error));
+        assert_int_equal(fd, -1);
         assert_non_null(strstr(error.text, "nothing listens there"));
         assert_false(socket_listen(&fd, "192.0.2.1", 0, &error));
     }

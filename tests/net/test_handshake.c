@@ -176,10 +176,14 @@ static void other_reasons(void **state)
     other.cluster = "letters";
     assert_refused(&other, &ps_0, &service, REFUSAL_CLUSTER,
                    "worker 1 belongs to cluster \"letters\", ps 0 to \"digits\"");
-    assert_refused(&worker1, &ps_7, &service, REFUSAL_MEMBER, "worker 1 looks for ps 7 here, and this is ps 0");
+    assert_refused(&worker1, &ps_7, &service, REFUSAL_MEMBER, "worker 1 expects ps 7 here, but this is ps 0");
     other = worker1;
     other.member.index = 70000;
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
+    other.member.index = -1; /* with a digest it wants more than to be given an index */
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index -1");
+    other.member = (struct member){MEMBER_PS, -2};
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -2");
 }
 
 static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *message)
@@ -249,9 +253,9 @@ static void a_certificate_of_another_is_refused(void **state)
     assert_true(shake(&worker1, &ps_0, &(struct service){.named = &itself}).welcome);
     assert_true(shake(&worker1, &ps_0, &(struct service){.named = &any}).welcome);
     assert_refused(&worker1, &ps_0, &(struct service){.named = &other}, REFUSAL_MEMBER,
-                   "it says it is worker 1, and its certificate is for worker:2");
+                   "it claims to be worker 1, but its certificate is for worker:2");
     assert_refused(&worker1, &ps_0, &(struct service){.named = &ps}, REFUSAL_MEMBER,
-                   "it says it is worker 1, and its certificate is for ps:1");
+                   "it claims to be worker 1, but its certificate is for ps:1");
 }
 
 /* Sends bytes to a server and gives its answer's frame and message back. */
@@ -310,7 +314,7 @@ static void garbage_is_refused(void **state)
     static const char text[] = "GET / HTTP/1.1\r\nHost: trainer\r\n\r\n";
     exchange_raw((const uint8_t *)text, sizeof text - 1, &service, &channel, &answered);
     assert_false(answered);
-    assert_non_null(strstr(service.error.text, "what came is no frame"));
+    assert_non_null(strstr(service.error.text, "the data received are not a frame"));
     channel_close(&channel);
     uint8_t bytes[FRAME_HEADER + 8] = {0};
     frame_encode(&(struct frame){.version = 1, .type = MESSAGE_ping, .message_bytes = 8}, bytes);
@@ -431,6 +435,26 @@ static void bulk_that_does_not_come(void **state)
     channel_close(&channel);
 }
 
+/* Half of a hello, and then the end of the connection: who it would have been does not matter. */
+static void a_hello_that_breaks_off(void **state)
+{
+    (void)state;
+    struct service service = {.accepted = false};
+    struct loopback loopback = {.listener = -1};
+    struct connection *connection;
+    struct error error;
+    uint8_t bytes[FRAME_HEADER + 20] = {0};
+    frame_encode(&(struct frame){.version = 1, .type = MESSAGE_hello, .flags = FRAME_LAST, .message_bytes = 80}, bytes);
+    struct iovec part = {bytes, sizeof bytes};
+    loopback_start(&loopback, NULL, serve, &service);
+    assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
+    assert_true(write_now(connection, &part, 1, soon(), &error));
+    connection_close(connection);
+    loopback_end(&loopback);
+    assert_false(service.accepted);
+    assert_non_null(strstr(service.error.text, "closed the connection"));
+}
+
 enum { ALLOWED_S = 20, LATE_BYTES = ALLOWED_S * CHANNEL_LEAST_RATE };
 
 /* A frame whose bulk comes a while after its head. */
@@ -527,6 +551,7 @@ int main(void)
         cmocka_unit_test(calls),
         cmocka_unit_test(versions_that_were_not_offered),
         cmocka_unit_test(bulk_that_does_not_come),
+        cmocka_unit_test(a_hello_that_breaks_off),
         cmocka_unit_test(large_frames_get_more_time),
         cmocka_unit_test(differences_are_named),
     };

@@ -105,13 +105,13 @@ static void no_key_is_overwritten(void **state)
     assert_true(operator_key_create(file("kept"), &error));
     read_text(file("kept"), before);
     assert_false(operator_key_create(file("kept"), &error));
-    says(&error, file("kept"), "is there already, and keys are not overwritten");
+    says(&error, file("kept"), "already exists, and keys are not overwritten");
     read_text(file("kept"), after);
     assert_string_equal(before, after);
     /* Nor is half a pair left where the other half is in the way. */
     write_text(file("half.pub"), "mine", 4);
     assert_false(operator_key_create(file("half"), &error));
-    says(&error, file("half.pub"), "is there already");
+    says(&error, file("half.pub"), "already exists");
     assert_int_equal(access(file("half"), F_OK), -1);
     read_text(file("half.pub"), after);
     assert_string_equal(after, "mine");
@@ -192,10 +192,10 @@ static void a_key_with_another_head_or_size(void **state)
     says(&error, file("missing"), "make a pair of keys with: trainer keygen --operator=");
     assert_false(operator_key_read_public(file("missing.pub"), key, &error));
     assert_false(operator_key_read_public(file("true"), key, &error));
-    says(&error, file("true"), "is no operator's public key");
+    says(&error, file("true"), "is not an operator's public key");
     assert_int_equal(chmod(file("true.pub"), 0600), 0);
     assert_false(operator_key_read_secret(file("true.pub"), key, &error));
-    says(&error, file("true.pub"), "is no operator's secret key");
+    says(&error, file("true.pub"), "is not an operator's secret key");
     const size_t size = read_text(file("true.pub"), text);
     for (size_t at = 0; at < size; at++) { /* whichever byte is damaged */
         const char was = text[at];
@@ -203,7 +203,7 @@ static void a_key_with_another_head_or_size(void **state)
         write_text(file("bad.pub"), text, size);
         text[at] = was;
         assert_false(operator_key_read_public(file("bad.pub"), key, &error));
-        says(&error, file("bad.pub"), "is no operator's public key");
+        says(&error, file("bad.pub"), "is not an operator's public key");
     }
     write_text(file("bad.pub"), text, size - 1);
     assert_false(operator_key_read_public(file("bad.pub"), key, &error));
@@ -223,13 +223,13 @@ static void others_may_not_read_or_replace_a_key(void **state)
     for (int bit = 1; bit <= 4; bit *= 2) {
         assert_int_equal(chmod(file("open"), (mode_t)(0600 | bit)), 0);
         assert_false(operator_key_read_secret(file("open"), key, &error));
-        says(&error, file("open"), "everybody on this machine may read this key");
+        says(&error, file("open"), "everybody on this machine can read this key");
     }
     assert_int_equal(chmod(file("open"), 0640), 0);
     assert_true(operator_key_read_secret(file("open"), key, &error));
     assert_int_equal(chmod(file("open.pub"), 0666), 0);
     assert_false(operator_key_read_public(file("open.pub"), key, &error));
-    says(&error, file("open.pub"), "everybody on this machine may replace this key");
+    says(&error, file("open.pub"), "everybody on this machine can replace this key");
     assert_int_equal(chmod(file("open.pub"), 0664), 0);
     assert_true(operator_key_read_public(file("open.pub"), key, &error));
 }
@@ -285,13 +285,13 @@ static void keys_whose_parts_do_not_fit(void **state)
     /* What lies beside a fleet key must be one, too. */
     read_text(file("ps0.key"), more);
     write_text(file("a.key.next"), more, strlen(more));
-    not_loaded(file("a.key"), "a.key.next: is no fleet key");
+    not_loaded(file("a.key"), "a.key.next: is not a fleet key");
     write_text(file("a.key.next"), text, (size_t)(second - text));
-    not_loaded(file("a.key"), "a.key.next: is no fleet key");
+    not_loaded(file("a.key"), "a.key.next: is not a fleet key");
     size = read_text(file("b.key"), text);
     size += part_of("b.key", "-----BEGIN CERTIFICATE", text + size);
     write_text(file("a.key.next"), text, size);
-    not_loaded(file("a.key"), "a.key.next: is no fleet key");
+    not_loaded(file("a.key"), "a.key.next: is not a fleet key");
     write_text(file("a.key.next"), "garbage", 7);
     not_loaded(file("a.key"), "a.key.next: holds no certificate");
     assert_int_equal(unlink(file("a.key.next")), 0);

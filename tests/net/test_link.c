@@ -534,7 +534,7 @@ static void somebody_answers_in_time_or_it_is_hopeless(void **state)
     atomic_store(&bench.traffic.first_try_s, clock_monotonic_s() - 1000.2);
     assert_int_equal(link_open(&bench.link, NULL, NULL, &error), LINK_REFUSED);
     assert_non_null(strstr(error.text, "gave up waiting for ps 0"));
-    assert_non_null(strstr(error.text, " s (join_secs), having reached nobody: "));
+    assert_non_null(strstr(error.text, " s (join_secs), having reached no member: "));
     listening_start(&owner, NULL, port);
     bench.link.next_try_s = 0;
     assert_int_equal(try_until(&bench.link, LINK_OPEN, &error), LINK_OPEN);

@@ -536,7 +536,7 @@ static void all_places_are_taken(void **state)
     end_record(&record);
     assert_true(!one_more && served);
     assert_int_equal(atomic_load(&owner.left), PLACES + 1);
-    assert_true(count(record.text, "too many are in their handshakes already") >= 1);
+    assert_true(count(record.text, "too many handshakes are in progress") >= 1);
     assert_true(count(record.text, "warning: refused 127.0.0.1:") >= 1);
 }
 
@@ -591,6 +591,35 @@ static void the_end_closes_once(void **state)
     pthread_mutex_destroy(&owner.lock);
 }
 
+/* An address that no machine has: nothing of the listener is left, in memory (which the sanitizer sees) or open. */
+static void nowhere_to_listen(void **state)
+{
+    (void)state;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct listener *listener = NULL;
+    struct error error = {""};
+    const struct listener_options options = {
+        .host = "192.0.2.1",
+        .self = {.hello = listening_hello, .idle_timeout_s = 10},
+        .lock = &lock,
+        .session_size = sizeof(struct listening_session),
+        .stack_size = 1024 * 1024,
+        .members = 8,
+        .expected = 4,
+        .begin = listening_begin,
+        .admit = listening_admit,
+        .serve = listening_serve,
+        .leave = listening_leave,
+    };
+    const int before = dup(0);
+    close(before);
+    assert_false(listener_create(&listener, &options, &error));
+    assert_non_null(strstr(error.text, "can't listen on 192.0.2.1"));
+    const int after = dup(0);
+    close(after);
+    assert_int_equal(after, before);
+}
+
 /*
  * The limit of open files is raised as far as it is needed, and never lowered; where it can't be, the log says so, if
  * that is too few for those who are to come.
@@ -617,7 +646,8 @@ static void open_files(void **state)
         } else {
             assert_int_equal(limit.rlim_cur, i == 1 ? soft : 300);
         }
-        assert_int_equal(count(record.text, "only 300 files may be open, and 300 connections come"), i == 2);
+        assert_int_equal(
+            count(record.text, "only 300 files may be open, but all members together need 300 connections"), i == 2);
         assert_int_equal(count(record.text, "\n"), i == 2);
     }
 }
@@ -672,7 +702,9 @@ static void the_end_comes(void **state)
     assert_true(in > 0 && out > 0);
     wake_raise(&owner.wake);
     pthread_join(owner.thread, NULL);
+    const double begun_s = clock_monotonic_s();
     listener_end(owner.listener, 0.2);
+    assert_true(clock_monotonic_s() >= begun_s + 0.2); /* and not before */
     assert_int_equal(atomic_load(&owner.left), 4);
     for (int i = 0; i < 4; i++) {
         assert_false(ping(&channels[i]));
@@ -701,6 +733,7 @@ int main(void)
         cmocka_unit_test(who_hangs_up),
         cmocka_unit_test(the_end_comes),
         cmocka_unit_test(the_end_closes_once),
+        cmocka_unit_test(nowhere_to_listen),
         cmocka_unit_test(open_files), /* the last, for a hard limit can't be raised again */
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);

@@ -289,6 +289,10 @@ static void frames(void **state)
     frame_encode(&frame, bytes);
     assert_false(frame_decode(bytes, &got, &error));
     frame.flags = 0;
+    assert_int_equal(message_max_size(0), 0); /* of unknown types */
+    assert_int_equal(message_max_size(9999), 0);
+    assert_int_equal(message_max_bulk(0), 0);
+    assert_int_equal(message_max_bulk(9999), 0);
     frame.message_bytes = message_max_size(MESSAGE_push) + 1;
     frame_encode(&frame, bytes);
     assert_false(frame_decode(bytes, &got, &error));

@@ -53,7 +53,7 @@ static void minisigns_own_verify(void **state)
     digest_of("released\n", digest);
     assert_true(minisign_verify(&signature, &key, digest, &error));
     assert_false(minisign_parse(&signature, old, &error));
-    assert_non_null(strstr(error.text, "old kind"));
+    assert_non_null(strstr(error.text, "legacy format"));
 }
 
 static void ours_verify(void **state)
@@ -87,7 +87,7 @@ static void what_was_altered_is_refused(void **state)
     assert_true(minisign_key_parse(&key, key_text, &error) && minisign_parse(&whole, theirs, &error));
     digest_of("released", digest);
     assert_false(minisign_verify(&whole, &key, digest, &error));
-    assert_non_null(strstr(error.text, "is not what was signed by the key RWRLVr"));
+    assert_non_null(strstr(error.text, "differs from what was signed by the key RWRLVr"));
     digest_of("released\n", digest);
     signature = whole;
     signature.signature[63] ^= 1;
@@ -103,6 +103,22 @@ static void what_was_altered_is_refused(void **state)
     key.id[0] ^= 1; /* somebody else's key under this id */
     key.key[0] ^= 1;
     assert_false(minisign_verify(&signature, &key, digest, &error));
+}
+
+/* Whoever signed it: a comment goes to terminals. */
+static void a_comment_that_is_not_printable_is_refused(void **state)
+{
+    (void)state;
+    static const char *const comments[] = {"trainer\x1b[2J", "trainer\t0.1.0", "trainer \xc3\xa9", "trainer\x7f"};
+    struct error error = {""};
+    struct minisign signature;
+    const char *const begin = strstr(theirs, "trainer 0.1.0"), *const rest = begin + strlen("trainer 0.1.0");
+    for (size_t i = 0; i < sizeof comments / sizeof *comments; i++) {
+        char text[sizeof theirs + 16];
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(begin - theirs), theirs, comments[i], rest);
+        assert_false(minisign_parse(&signature, text, &error));
+        assert_string_equal(error.text, "is not a minisign signature");
+    }
 }
 
 /* Cut anywhere, and each character replaced by another: never what was signed. */
@@ -177,11 +193,9 @@ static void a_file_is_read_in_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(minisigns_own_verify),
-        cmocka_unit_test(ours_verify),
-        cmocka_unit_test(what_was_altered_is_refused),
-        cmocka_unit_test(torn_texts_are_refused),
-        cmocka_unit_test(a_comment_is_one_printable_line),
+        cmocka_unit_test(minisigns_own_verify),        cmocka_unit_test(ours_verify),
+        cmocka_unit_test(what_was_altered_is_refused), cmocka_unit_test(a_comment_that_is_not_printable_is_refused),
+        cmocka_unit_test(torn_texts_are_refused),      cmocka_unit_test(a_comment_is_one_printable_line),
         cmocka_unit_test(a_file_is_read_in_pieces),
     };
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);

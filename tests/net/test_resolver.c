@@ -122,7 +122,7 @@ static void given_up(void **state)
     assert_true(wake_create(&wake, &error));
     pthread_create(&thread, NULL, raise_it, &wake);
     assert_false(resolver_find(&named, &wake, clock_monotonic_s() + LONG_S, &endpoints, &error));
-    assert_non_null(strstr(error.text, "was given up"));
+    assert_non_null(strstr(error.text, "was cancelled"));
     pthread_join(thread, NULL);
     wake_destroy(&wake);
 }

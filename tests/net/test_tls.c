@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <poll.h>
+#include <sodium.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -114,7 +115,7 @@ static void same_fleet_key(void **state)
 static void other_fleet_key(void **state)
 {
     (void)state;
-    assert_refused(try("b.key", "a.key", ps0), "another fleet key", NULL);
+    assert_refused(try("b.key", "a.key", ps0), "its fleet key differs", NULL);
 }
 
 /* The two keys of a rotation: a member with both talks to members with either. */
@@ -122,11 +123,11 @@ static void rotated_fleet_key(void **state)
 {
     (void)state;
     assert_int_equal(link(file("a.key"), file("phase.key")), 0);
-    assert_refused(try("b.key", "phase.key", ps0), "another fleet key", NULL);
+    assert_refused(try("b.key", "phase.key", ps0), "its fleet key differs", NULL);
     assert_int_equal(link(file("b.key"), file("phase.key.next")), 0);
     assert_well(try("a.key", "phase.key", ps0));
     assert_well(try("phase.key", "a.key", ps0));
-    assert_refused(try("phase.key", "b.key", ps0), "does not accept our key", "another fleet key");
+    assert_refused(try("phase.key", "b.key", ps0), "does not accept our key", "its fleet key differs");
     assert_int_equal(link(file("b.key"), file("new.key")), 0);
     assert_int_equal(link(file("a.key"), file("new.key.previous")), 0);
     assert_well(try("phase.key", "new.key", ps0));
@@ -154,16 +155,16 @@ static void wrong_role_or_index(void **state)
 {
     (void)state;
     struct attempt attempt = try("worker1.key", "worker1.key", ps0);
-    assert_refused(attempt, "its certificate is for worker:1, and we want ps:0", NULL);
+    assert_refused(attempt, "its certificate is for worker:1, but we expect ps:0", NULL);
     assert_non_null(strstr(attempt.first_read.text, "does not accept our certificate for this role"));
-    assert_refused(try("worker1.key", "ps0.key", ps1), "its certificate is for ps:0, and we want ps:1", NULL);
+    assert_refused(try("worker1.key", "ps0.key", ps1), "its certificate is for ps:0, but we expect ps:1", NULL);
 }
 
 static void other_authority(void **state)
 {
     (void)state;
     assert_refused(try("stranger.key", "ps0.key", ps0), "not signed by the authority that we trust", "not signed by");
-    assert_refused(try("a.key", "ps0.key", ps0), "it has another fleet key", "not signed by");
+    assert_refused(try("a.key", "ps0.key", ps0), "its fleet key differs", "not signed by");
 }
 
 static void expired(void **state)
@@ -176,8 +177,8 @@ static void expired(void **state)
 static void plain_text(void **state)
 {
     (void)state;
-    assert_refused(try(NULL, "a.key", ps0), "speaks TLS, and this side is started with --insecure",
-                   "speaks plain text, and this side TLS");
+    assert_refused(try(NULL, "a.key", ps0), "speaks TLS, but this side was started with --insecure",
+                   "speaks plain text, but this side TLS");
     assert_refused(try("a.key", NULL, ps0), "speaks plain text", NULL);
     assert_well(try(NULL, NULL, ps0));
 }
@@ -234,11 +235,35 @@ static bool passes(const char *from, const char *to)
     uint8_t pass[PASS_SIZE];
     pass_make(credentials_passes(client), pass);
     const bool good = pass_check(credentials_passes(server), pass);
-    pass[0] ^= 1;
-    assert_false(pass_check(credentials_passes(server), pass));
+    for (int i = 0; i < PASS_SIZE; i++) { /* all of it counts */
+        pass[i] ^= 1;
+        assert_false(pass_check(credentials_passes(server), pass));
+        pass[i] ^= 1;
+    }
     credentials_free(client);
     credentials_free(server);
     return good;
+}
+
+/* As net/PROTOCOL.md has it, for other implementations. */
+static void a_pass_is_made_as_documented(void **state)
+{
+    (void)state;
+    static const char text[] = "trainer: keys of passes";
+    static const uint8_t secret[32] = {1, 2, 3};
+    struct pass_keys keys = {.count = 0};
+    uint8_t key[32], pass[PASS_SIZE];
+    pass_keys_add(&keys, secret, sizeof secret);
+    crypto_generichash(key, sizeof key, secret, sizeof secret, (const uint8_t *)text, strlen(text));
+    for (int i = 0; i < 16; i++) {
+        pass[i] = (uint8_t)(i + 7);
+    }
+    crypto_generichash(pass + 16, 16, pass, 16, key, sizeof key);
+    assert_true(pass_check(&keys, pass));
+    pass_make(&keys, pass);
+    uint8_t tag[16];
+    crypto_generichash(tag, sizeof tag, pass, 16, key, sizeof key);
+    assert_memory_equal(tag, pass + 16, sizeof tag);
 }
 
 /* A pass tells those who have the key, or a key of the same authority, from all others; also while keys change. */
@@ -306,10 +331,18 @@ static void hello_has_the_pass(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_fleet_key),    cmocka_unit_test(other_fleet_key),     cmocka_unit_test(rotated_fleet_key),
-        cmocka_unit_test(named_members),     cmocka_unit_test(wrong_role_or_index), cmocka_unit_test(other_authority),
-        cmocka_unit_test(expired),           cmocka_unit_test(plain_text),          cmocka_unit_test(damaged_files),
-        cmocka_unit_test(passes_of_members), cmocka_unit_test(hello_has_the_pass),
+        cmocka_unit_test(same_fleet_key),
+        cmocka_unit_test(other_fleet_key),
+        cmocka_unit_test(rotated_fleet_key),
+        cmocka_unit_test(named_members),
+        cmocka_unit_test(wrong_role_or_index),
+        cmocka_unit_test(other_authority),
+        cmocka_unit_test(expired),
+        cmocka_unit_test(plain_text),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(passes_of_members),
+        cmocka_unit_test(hello_has_the_pass),
+        cmocka_unit_test(a_pass_is_made_as_documented),
     };
     return cmocka_run_group_tests(tests, make_keys, remove_keys);
 }

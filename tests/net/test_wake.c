@@ -149,12 +149,31 @@ static void what_ended_it(void **state)
     assert_int_equal(close(ends[1]), 0);
 }
 
+/* Its descriptor is free again afterwards; to destroy it twice, or one that is none, is fine. */
+static void nothing_is_left_open(void **state)
+{
+    struct wake wake, next;
+    struct error error;
+    (void)state;
+    assert_true(wake_create(&wake, &error));
+    const int fd = wake.fd;
+    wake_destroy(&wake);
+    assert_int_equal(wake.fd, -1);
+    assert_true(wake_create(&next, &error));
+    assert_int_equal(next.fd, fd);
+    wake_destroy(&wake);
+    wake_raise(&next); /* it is open still */
+    assert_int_equal(wake_wait(-1, 0, &next, clock_monotonic_s() + 5), WAKE_RAISED);
+    wake_destroy(&next);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_deadline_is_met, end),
         cmocka_unit_test_teardown(nothing_else_ends_it, end),
         cmocka_unit_test_teardown(what_ended_it, end),
+        cmocka_unit_test_teardown(nothing_is_left_open, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

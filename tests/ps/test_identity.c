@@ -115,7 +115,7 @@ static void a_key_of_another_member_is_refused(void **state)
     char path[160];
     config.security.fleet_key = path;
     snprintf(path, sizeof path, "%s", file("ps0.key"));
-    refused("ps0.key is the key of ps:0, and this process is worker:1: give it its own by --fleet_key");
+    refused("ps0.key is the key of ps:0, but this process is worker:1: give it its own key with --fleet_key");
     snprintf(path, sizeof path, "%s", file("w1.key"));
     assert_true(identity_create(&identity, &config, worker1, &error));
     assert_string_equal(identity.key_path, file("w1.key"));

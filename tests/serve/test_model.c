@@ -99,7 +99,7 @@ static void test_a_model_is_checked_on_the_rows_kept_with_it(void **unused)
         write_checkpoint(2 + i, refused[i]);
         assert_false(served_refresh(&served, &error));
         assert_non_null(strstr(error.text, path));
-        assert_non_null(strstr(error.text, i == 0 ? "row 1 of those kept with it gives 0 for output 1, and gave 0.5"
+        assert_non_null(strstr(error.text, i == 0 ? "stored row 1 gives 0 for output 1, but gave 0.5"
                                                   : "kept_rows: do not fit its model"));
         assert_non_null(strstr(served.problem, path));
         assert_int_equal(served.current->number, 1);

@@ -245,7 +245,7 @@ static void test_a_full_queue_refuses_at_once(void **state)
     send_bytes(scene, 1, "\1\0\0\0", 4);
     send_bytes(scene, 2, "\2\0\0\0", 4);
     send_bytes(scene, 3, "\3\0\0\0", 4);
-    expect(scene, 3, 503, "{\"error\":\"too many requests wait already; try again\"}");
+    expect(scene, 3, 503, "{\"error\":\"too many requests are waiting; try again\"}");
     assert_non_null(strstr(scene->requests[3].headers, "Retry-After: 1\r\n"));
     work_take(scene->work, (struct http_request *)&scene->requests[4], &scene->served, NULL, &fake);
     expect(scene, 4, 503, "{\"error\":\"the model is not loaded yet; /readyz says why\"}");
@@ -314,7 +314,7 @@ static void test_bodies_in_gzip(void **state)
     send_bytes(scene, 0, packed, size);
     expect(scene, 0, 200, "3 ");
     send_bytes(scene, 1, packed, size - 3);
-    expect(scene, 1, 400, "the body is not whole gzip");
+    expect(scene, 1, 400, "the body is not complete gzip");
     send_bytes(scene, 2, packed, pack(packed, sizeof packed, large, sizeof large));
     expect(scene, 2, 400, "the body is more than 256 bytes unpacked; send fewer rows at a time");
     send_bytes(scene, 3, packed, 4);

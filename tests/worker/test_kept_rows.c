@@ -133,7 +133,7 @@ static void another_model_does_not(void **unused)
     assert_true(scene.engine->table->write(scene.engine, STORE_PARAMETERS, scene.model.variables[3].offset + 1, 1,
                                            &bias, &error));
     assert_false(check(&scene, scene.text, &count, &error));
-    assert_non_null(strstr(error.text, "row 0 of those kept with it gives"));
+    assert_non_null(strstr(error.text, "stored row 0 gives"));
     assert_non_null(strstr(error.text, "for output 1"));
     assert_int_equal(count, 0);
     bias = NAN;

@@ -292,7 +292,7 @@ static void clients_keep(struct engine *base, int64_t global_step)
     struct clients *all = of(base);
     struct error error;
     if (all->messages && !small_messages_keep(all->messages, global_step, &error)) {
-        log_warning("what small messages left behind is not kept: %s", error.text);
+        log_warning("the unsent parts of small messages are not saved: %s", error.text);
     }
 }
 

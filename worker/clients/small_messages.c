@@ -53,7 +53,7 @@ bool small_messages_create(struct small_messages **out, const struct model *mode
     messages->told = calloc(floats, sizeof(float));
     messages->left = calloc(floats, sizeof(float));
     const bool there = messages->left_over && messages->arrived && messages->told && messages->left;
-    if (!(there || error_set(error, "out of memory for what the messages of %d clients leave behind", clients)) ||
+    if (!(there || error_set(error, "out of memory for the unsent parts of the messages of %d clients", clients)) ||
         !outbox_create(&messages->outbox, model, outbox_form(config), NULL, error)) {
         small_messages_destroy(messages);
         return false;
@@ -171,7 +171,8 @@ bool small_messages_recall(struct small_messages *messages, int64_t step, const 
         return false;
     }
     if (!has_clients || !has_told) {
-        log_warning("what small messages had left behind at step %lld is not there: nothing is left", (long long)step);
+        log_warning("the unsent parts of small messages at step %lld are missing: starting without any",
+                    (long long)step);
         small_messages_forget(messages, parameters);
     }
     return true;

@@ -242,11 +242,11 @@ const struct command command_export = {
     .operands = "[CHECKPOINT]",
     .max_operands = 1,
     .summary = "export a trained model as ONNX, safetensors or numpy's npz",
-    .details = "CHECKPOINT is a file or a training folder; default: the newest in --train_dir. The ONNX model takes "
-               "\"images\", float32 [batch, inputs] of pixels divided by 255, and returns \"logits\" and "
-               "\"probabilities\"; of tables it takes the columns as they are, [batch, 1] each, float64 or text, and "
-               "returns what predict does. The other formats hold each layer's weights [in, out] and biases [out], and "
-               "a table's preprocessing as JSON.",
+    .details =
+        "CHECKPOINT is a file or a training folder; default: the newest in --train_dir. The ONNX model takes "
+        "\"images\", float32 [batch, inputs] of pixels divided by 255, and returns \"logits\" and \"probabilities\"; "
+        "for tables it takes the raw columns, [batch, 1] each, float64 or text, and returns what predict does. The "
+        "other formats hold each layer's weights [in, out] and biases [out], and a table's preprocessing as JSON.",
     .flags = flags,
     .takes_config = true,
     .run = run_export,

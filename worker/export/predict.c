@@ -348,9 +348,9 @@ out:
 
 static const struct command_flag flags[] = {
     {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
-    {"top_k", "N", "number of classes to show per image, likeliest first (3)"},
+    {"top_k", "N", "number of classes to show per image, most likely first (3)"},
     {"json", NULL, "one JSON object per image"},
-    {"out", "FILE", "of a table: the CSV file to write (standard output)"},
+    {"out", "FILE", "for tables: the CSV file to write (standard output)"},
     {NULL, NULL, NULL},
 };
 
@@ -359,10 +359,11 @@ const struct command command_predict = {
     .operands = "[train_dir] FILE...",
     .max_operands = MOST_FILES,
     .summary = "predict with a trained model: classes of images, or a table's target",
-    .details = "FILE is a PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A "
-               "picture that is not of the model's input size is scaled and centred like MNIST's digits, and inverted "
-               "if it is dark on light. Of a model of tables FILE is a table, whose columns are found by name; it is "
-               "written with the predictions as further columns. The model comes from train_dir or --checkpoint.",
+    .details =
+        "FILE is a PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A picture "
+        "that is not of the model's input size is scaled and centred like MNIST's digits, and inverted if it is dark "
+        "on light. For a model of tables FILE is a table, whose columns are found by name; the output is that table "
+        "with the predictions as further columns. The model comes from train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,
     .run = run_predict,

@@ -77,7 +77,7 @@ static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *
         return error_set(error, "%s: %s", feed->link.name, channel->message.error.message);
     }
     if (channel->frame.type != MESSAGE_batch || channel->frame.request != request) {
-        return error_set(error, "%s: answered get_batches by %s", feed->link.name, message_name(channel->frame.type));
+        return error_set(error, "%s: answered get_batches with %s", feed->link.name, message_name(channel->frame.type));
     }
     if (channel->message.batch.pixels != feed->pixels || channel->message.batch.total == 0 ||
         channel->message.batch.total > INT32_MAX || channel->message.batch.validation > INT32_MAX) {

@@ -36,7 +36,7 @@ static bool create_told(struct chief *chief, const struct config *config, struct
     chief->told = calloc(floats, sizeof *chief->told);
     chief->state.vectors[STORE_TOLD] = chief->told;
     chief->told_left = (struct left_over){config->output.train_dir, LEFT_OVER_TOLD, floats, config->output.save_steps};
-    return chief->told || error_set(error, "out of memory for what workers were told");
+    return chief->told || error_set(error, "out of memory for the sent model");
 }
 
 bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)

@@ -258,7 +258,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     int workers = server->config->cluster.worker_hosts.count;
     if (peer->digest[0] == '\0' || peer->member.role != MEMBER_WORKER || peer->member.index < 1 ||
         peer->member.index >= workers) {
-        error_set(message, "worker 0 sends batches to workers 1 to %d, and to nobody else", workers - 1);
+        error_set(message, "worker 0 sends batches to workers 1 to %d only", workers - 1);
         return REFUSAL_MEMBER;
     }
     pthread_mutex_lock(&server->lock);

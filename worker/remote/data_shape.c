@@ -30,7 +30,7 @@ static bool receive(struct link *link, enum message_type type, struct error *err
         return error_set(error, "%s: %s", link->name, link->channel.message.error.message);
     }
     return link->channel.frame.type == type ||
-           error_set(error, "%s: answered by %s", link->name, message_name(link->channel.frame.type));
+           error_set(error, "%s: answered with %s", link->name, message_name(link->channel.frame.type));
 }
 
 static bool ask_once(struct link *link, struct shape *shape, struct error *error)

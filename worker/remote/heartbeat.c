@@ -108,10 +108,10 @@ static void look_for_silent_ps(struct heartbeat *heartbeat)
     }
     heartbeat->silent_ps = silent;
     if (silent >= 0 && before < 0) {
-        log_warning("%s has not been heard of for %.0f s, though others have: this worker takes no part until it is",
+        log_warning("%s has not been heard from for %.0f s, though others have: this worker takes no part until it is",
                     heartbeat->links[silent].name, silent_for_s(heartbeat, silent));
     } else if (silent < 0 && before >= 0) {
-        log_info("%s is heard of again: this worker takes part again", heartbeat->links[before].name);
+        log_info("%s is heard from again: this worker takes part again", heartbeat->links[before].name);
     }
 }
 
@@ -134,7 +134,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
     pthread_mutex_unlock(&heartbeat->mutex);
     if (silent >= 0) {
         vitals.state = STATE_LOST;
-        snprintf(message, sizeof message, "has not heard of %.200s for %.0f s", heartbeat->links[silent].name,
+        snprintf(message, sizeof message, "has not heard from %.200s for %.0f s", heartbeat->links[silent].name,
                  silent_for_s(heartbeat, silent));
     }
     struct process_load load;
@@ -216,7 +216,7 @@ static void take_layers(struct heartbeat *heartbeat, const struct link *link)
     struct error error;
     model_units_text(&heartbeat->config->model, units);
     if (strcmp(units, link->channel.message.layers.units) != 0) {
-        error_set(&error, "%s has layers %.128s by worker 0's data, and the data here make them %s", link->name,
+        error_set(&error, "%s has layers %.128s from worker 0's data, but the data here need %s", link->name,
                   link->channel.message.layers.units, units);
         take_refusal(heartbeat, &error);
     }

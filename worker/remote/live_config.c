@@ -130,7 +130,7 @@ static bool check(void *context, const struct config *then, struct error *error)
     model_layout(&model, &fitted.model);
     const uint64_t wanted = memory_wanted(&fitted, &model);
     if (memory_for_this_process(&there) && wanted > there) {
-        return error_set(error, "it would take about %llu MiB of memory here, but there are %llu",
+        return error_set(error, "it would need about %llu MiB of memory here, but there are %llu",
                          (unsigned long long)(wanted >> 20), (unsigned long long)(there >> 20));
     }
     return !live->chief || check_disk(then, &model, error);

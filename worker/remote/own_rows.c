@@ -71,7 +71,7 @@ static bool await_chief(struct agreement *agreement, char **text, struct error *
             done = tell(agreement, &figures, error);
             figures_s = clock_monotonic_s();
         }
-        done = done && (*text || pause_asking(&told_s, "worker 0 to say how rows become inputs", error));
+        done = done && (*text || pause_asking(&told_s, "worker 0 to send the preprocessing", error));
     }
     free(figures);
     return done;
@@ -89,7 +89,8 @@ enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct 
         end = signals_pending() != 0 ? PUSH_PULL_STOPPED : preprocessing_ask(exchange, &text, error);
     }
     if (end == PUSH_PULL_DONE && !text) {
-        log_info("worker 0 may have to make the preprocessing anew: ps 0 is told again what is in the rows here");
+        log_info(
+            "worker 0 may have to recompute the preprocessing: sending the statistics of the rows here to ps 0 again");
         text = figures_here(&survey, config, error);
         end = text ? preprocessing_tell_figures(exchange, text, error) : PUSH_PULL_REFUSED;
     }
@@ -125,12 +126,12 @@ static bool gather(struct agreement *agreement, char **figures, struct error *er
         if (missing == 0 || clock_monotonic_s() >= until_s) {
             break;
         }
-        if (!pause_asking(&told_s, "other workers to say what is in their rows", error)) {
+        if (!pause_asking(&told_s, "other workers to send the statistics of their rows", error)) {
             return false;
         }
     }
     if (missing > 0) {
-        log_warning("%d worker%s not there: the preprocessing is of the others' rows", missing,
+        log_warning("%d worker%s absent: the preprocessing is computed from the others' rows", missing,
                     missing == 1 ? " is" : "s are");
     }
     return true;
@@ -140,7 +141,7 @@ static bool merge(struct agreement *agreement, char *const *figures, struct erro
 {
     for (int i = 1; i < agreement->config->cluster.worker_hosts.count; i++) {
         if (figures[i] && !figures_merge(&agreement->survey, figures[i], error)) {
-            return error_wrap(error, "the rows of worker %d and those before it don't go together", i);
+            return error_wrap(error, "the rows of worker %d do not fit those of the workers before it", i);
         }
     }
     return true;

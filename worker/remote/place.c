@@ -61,7 +61,7 @@ static bool ask_once(struct link *link, uint64_t key, int *index, bool *again, s
     *again = !done && code == 0;
     *index = done ? link->channel.message.place.index : -1;
     return done && ((*index >= 0 && *index <= MEMBER_MAX_INDEX) ||
-                    error_set(error, "%s: gives this worker the number %d, which is none", link->name, *index));
+                    error_set(error, "%s: gives this worker the index %d, which is invalid", link->name, *index));
 }
 
 static bool ask(const struct config *config, const struct identity *identity, int *index, struct error *error)
@@ -71,7 +71,7 @@ static bool ask(const struct config *config, const struct identity *identity, in
     const struct link_options options = {.peer = {MEMBER_PS, 0},
                                          .self = identity_guest(identity),
                                          .traffic = &traffic,
-                                         .purpose = " to be given a number"};
+                                         .purpose = " to assign an index"};
     bool done = false, again = true;
     if (!link_create(&link, config->cluster.ps_hosts.items[0], &options, error)) {
         return false;
@@ -123,7 +123,7 @@ bool place_find(struct config *config, struct error *error)
         if (!good) {
             return false;
         }
-        log_info("this is worker %d, says ps 0", index);
+        log_info("this is worker %d, assigned by ps 0", index);
     }
     cluster->task_index = index;
     return true;

@@ -78,7 +78,7 @@ static bool fit(struct checkpoint_file *file, struct checkpoint_state *state, co
         return false;
     }
     return lost[0] == '\0' || may_lose ||
-           error_set(error, "it would lose %s: add --may_lose to `trainer rollout` if that is meant", lost);
+           error_set(error, "it would lose %s: add --may_lose to `trainer rollout` if that is intended", lost);
 }
 
 static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may_lose, struct error *error)
@@ -237,7 +237,7 @@ bool trial_run(const struct config *then, const char *train_dir, bool may_lose, 
                 start(&trial, &child, error) && wait_for(&trial, child, given_up, context, error);
     clear(&trial);
     if (done) {
-        log_info("the trial of version %" PRId64 " took %d steps from step %" PRId64 " on and was well",
+        log_info("the trial of version %" PRId64 " took %d steps from step %" PRId64 " on and succeeded",
                  then->fleet.version, STEPS, trial.step);
     }
     return done;

@@ -66,7 +66,8 @@ bool serve_figures(struct session *session, struct error *error)
     }
     if (session->worker != 0 || worker < 0 || worker >= config_worker_room(&server->config->cluster)) {
         return serve_send_error(session, request, ERROR_BAD_REQUEST,
-                                "figures are told by workers, each of its own rows, and asked for by worker 0", error);
+                                "figures are sent by workers, each about its own rows, and requested by worker 0",
+                                error);
     }
     server_lock(server);
     const struct figures *figures = &server->figures[worker];

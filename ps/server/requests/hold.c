@@ -100,7 +100,7 @@ bool serve_take_stage(struct session *session, bool cut, struct error *error)
         server->stage_users[session->worker] = session;
     }
     server_unlock(server);
-    return taken || error_set(error, "%s has a push or pull under way on another connection",
+    return taken || error_set(error, "%s has a push or pull in progress on another connection",
                               connection_name(session->channel->connection));
 }
 

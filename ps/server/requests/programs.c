@@ -34,7 +34,7 @@ static bool add_piece(struct rollout_coordinator *coordinator, const struct mani
     *there = state == INTAKE_WHOLE ? program->size : intake.there;
     program_intake_close(&intake);
     pthread_mutex_unlock(&coordinator->taking_in);
-    return state == INTAKE_BUSY ? error_set(error, "a member on the machine of ps 0 takes it in: try again") : done;
+    return state == INTAKE_BUSY ? error_set(error, "a member on the machine of ps 0 is receiving it: try again") : done;
 }
 
 /* The manifest must be one that could be proposed now. */
@@ -113,7 +113,7 @@ bool serve_put_program(struct session *session, struct error *error)
         return false;
     }
     const bool done = is_it ? add_piece(coordinator, &offered, offset, bytes, size, &there, &why)
-                            : error_set(&why, "that program was not offered, or another one was since");
+                            : error_set(&why, "that program was not offered, or another one has been since");
     free(bytes);
     return done ? send_position(session, request, there, error)
                 : serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);

@@ -57,13 +57,13 @@ static bool receive_places(struct session *session, struct range range, uint16_t
     const struct largest_head head = largest_read_head(bytes);
     *count = head.count;
     if (bad->text[0] == '\0' && (head.count > range.count || head.gap_bytes > sizeof bytes)) {
-        error_set(bad, "push: %u of %u floats in %u bytes can't be", head.count, range.count, head.gap_bytes);
+        error_set(bad, "push: %u of %u floats in %u bytes is impossible", head.count, range.count, head.gap_bytes);
     }
     if (bad->text[0] == '\0' && !read_packed(session, bytes, head.gap_bytes, deadline_s, bad, error)) {
         return false;
     }
     if (bad->text[0] == '\0' && !largest_read_places(places, head, bytes, range.count)) {
-        error_set(bad, "push: the places of %u floats are not all within their %u", head.count, range.count);
+        error_set(bad, "push: not all positions of %u floats are within their range of %u", head.count, range.count);
     }
     return true;
 }
@@ -228,7 +228,8 @@ static bool answer_push(struct session *session, const struct message_push *push
     if (!in_time) {
         return serve_send_error(
             session, request, ERROR_TOO_LATE,
-            "waiting for a slower worker, as max_staleness wants (the push counts; send it again to ask on)", error);
+            "waiting for a slower worker because of max_staleness (the push counts; send it again to keep waiting)",
+            error);
     }
     if (there && !at_once) { /* others pushed meanwhile: what they changed shall be in the answer */
         there = shard_changes(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes);

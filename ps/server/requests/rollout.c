@@ -31,7 +31,7 @@ static bool has_programs(const struct rollout_coordinator *coordinator, const st
     for (int i = 0; i < manifest->programs.count; i++) {
         const struct manifest_program *program = &manifest->programs.items[i];
         if (!programs_have(&coordinator->programs, program->digest)) {
-            return error_set(error, "the program for %s (%.16s) is not here: it has to come before the proposal",
+            return error_set(error, "the program for %s (%.16s) is missing: it must be sent before the proposal",
                              program->architecture, program->digest);
         }
     }
@@ -55,7 +55,7 @@ static bool check_proposal(struct rollout_coordinator *coordinator, const struct
         return false;
     }
     if (strcmp(manifest->fallback.digest, digest) != 0) {
-        return error_set(error, "the manifest was made for another config than the one that runs here");
+        return error_set(error, "the manifest was made for another config than the one in force here");
     }
     if (!config_parse(&target, "manifest", (const uint8_t *)to->text, to->text_size, NULL, 0, error)) {
         return false;
@@ -221,11 +221,11 @@ static bool take_abort(struct rollout_coordinator *coordinator, const struct man
     const bool done = is_this && (abort->resumes ? rollout_go_on(&coordinator->rollout, now_s, message)
                                                  : rollout_abort(&coordinator->rollout, now_s, message));
     server_unlock(coordinator->server);
-    return done || (is_this ? error_set(error, "%s", message)
-                            : error_set(error,
-                                        "the %s is for version %" PRIu64
-                                        " of fleet \"%s\", and not for the rollout that is under way",
-                                        name_of(abort), abort->target, abort->fleet));
+    return done ||
+           (is_this
+                ? error_set(error, "%s", message)
+                : error_set(error, "the %s is for version %" PRIu64 " of fleet \"%s\", not for the rollout in progress",
+                            name_of(abort), abort->target, abort->fleet));
 }
 
 bool serve_abort_rollout(struct session *session, struct error *error)
@@ -256,9 +256,9 @@ bool serve_abort_rollout(struct session *session, struct error *error)
 /* "ps 0: version 4, switched\n" for each. Locked. */
 static void list_members(const struct rollout *rollout, char *text, size_t size)
 {
-    static const char *const phases[] = {"",           ", staged",     ", switched",          ", went back",
-                                         ", restored", ", refused it", ", was told too late", ", tried it",
-                                         ", saved"};
+    static const char *const phases[] = {
+        "",           ", staged", ", switched", ", went back", ", restored", ", refused it", ", was informed too late",
+        ", tried it", ", saved"};
     double now_s = clock_monotonic_s();
     size_t used = 0;
     for (int i = 0; i < rollout->count && used < size; i++) {

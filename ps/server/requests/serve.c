@@ -149,7 +149,7 @@ static bool answer(struct session *session, struct error *error)
     const struct frame *frame = &session->channel->frame;
     if (!may_ask(session, frame->type)) {
         snprintf(message, sizeof message, "%s is not for %s", message_name(frame->type),
-                 session->guest.role != MEMBER_NONE ? "members that came without a config"
+                 session->guest.role != MEMBER_NONE ? "members that connected without a config"
                  : session->ps >= 0                 ? "another ps"
                  : session->worker < 0              ? "operators"
                                                     : "any worker but worker 0, the chief");

@@ -233,7 +233,7 @@ bool serve_staged(struct session *session, struct error *error)
     int workers = server->job.worker_count;
     if (!read_workers(&staged->finite, server->finite, workers) ||
         !read_workers(&staged->not_finite, server->not_finite, workers)) {
-        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that there are not"};
+        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that do not exist"};
     } else {
         job_report(&server->job, session->ps, session->channel->frame.generation, staged->step, server->finite,
                    server->not_finite, clock_monotonic_s(), &verdict);

@@ -126,7 +126,7 @@ static void a_handshake_has_an_end(void **state)
     for (size_t i = 0; i <= least; i++) {
         goes_through(RECORD_HANDSHAKE, 1000, false);
     }
-    refused(RECORD_HANDSHAKE, 1000, false, UNEXPECTED_MESSAGE, "a handshake without end");
+    refused(RECORD_HANDSHAKE, 1000, false, UNEXPECTED_MESSAGE, "an endless handshake");
     gate.passed = CONNECTION_HANDSHAKE_BYTES;
     goes_through(RECORD_HANDSHAKE, 1, false);
 }

@@ -374,13 +374,13 @@ static void refused_records(void **state)
         void (*send)(struct connection *connection);
         const char *server_says, *client_says;
     } cases[] = {
-        {altered, "a record was altered on its way", "TLS alert 20"},
+        {altered, "a record was altered in transit", "TLS alert 20"},
         {unencrypted, "a record that is not encrypted", "TLS alert 10"},
         {too_large, "a record that is too large", "TLS alert 22"},
         {too_small, "a record that is too small", "TLS alert 20"},
         {of_no_type, "a record of an unknown type", "TLS alert 10"},
         {data_amid_a_message, "a record amid a handshake message", "TLS alert 10"},
-        {of_padding, "a record of padding alone", "TLS alert 10"},
+        {of_padding, "a record of padding only", "TLS alert 10"},
         {update_of_another_kind, "a key update that asks for nothing known", "TLS alert 47"},
         {update_that_is_long, "a key update of the wrong size", "TLS alert 50"},
         {two_updates_at_once, "a key update amid a record", "TLS alert 10"},

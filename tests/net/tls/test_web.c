@@ -81,7 +81,7 @@ static void keys_that_are_refused(void **state)
     not_loaded("a.key", "b.key", "b.key", "the private key does not belong to the certificate");
     for (int bit = 1; bit <= 4; bit *= 2) {
         assert_int_equal(chmod(file("b.key"), (mode_t)(0600 | bit)), 0);
-        not_loaded("b.key", "b.key", "b.key", "everybody on this machine may read this key");
+        not_loaded("b.key", "b.key", "b.key", "everybody on this machine can read this key");
     }
     assert_int_equal(chmod(file("b.key"), 0640), 0);
     assert_true(web_keys_load(&keys, file("b.key"), file("b.key"), &error));
@@ -204,7 +204,7 @@ static void no_tls_at_all(void **state)
     assert_int_equal(client, WEB_FAILED);
     assert_int_equal(web_session_shake(ends.server), WEB_FAILED);
     assert_false(web_session_explain(ends.client, &error));
-    assert_non_null(strstr(error.text, "no TLS 1.3 with it (SSL - "));
+    assert_non_null(strstr(error.text, "can't be used for TLS 1.3 (SSL - "));
     close_ends(&ends);
 }
 
@@ -220,7 +220,7 @@ static void a_peer_that_is_gone(void **state)
     ends.fds[0] = -1;
     assert_int_equal(web_session_shake(ends.client), WEB_FAILED);
     web_session_explain(ends.client, &error);
-    assert_non_null(strstr(error.text, "no TLS 1.3 with it ("));
+    assert_non_null(strstr(error.text, "can't be used for TLS 1.3 ("));
     close_ends(&ends);
     open_ends(&ends, "a.key", "a.key", "a");
     assert_int_equal(shake(&ends), WEB_DONE);

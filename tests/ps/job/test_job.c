@@ -404,7 +404,7 @@ static void test_leases(void **state)
     pass(&scene, 6);
     job_heard(&scene.job, 0, 1, scene.now_s);
     pass(&scene, 5);
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard of for 10 s"));
+    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard from for 10 s"));
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
     assert_int_equal(job_present(&scene.job), 1);
     job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
@@ -497,7 +497,7 @@ static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
     job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
     assert_false(job_may_answer(&scene.job, 0));
     heartbeat.state = STATE_LOST;
-    heartbeat.message = "has not heard of ps 1 (q:2222) for 11 s";
+    heartbeat.message = "has not heard from ps 1 (q:2222) for 11 s";
     job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
     assert_true(job_may_answer(&scene.job, 0));
     push(&scene, 1, 2); /* one that was under way */

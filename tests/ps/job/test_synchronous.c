@@ -342,7 +342,7 @@ static void test_who_never_came_is_waited_for_one_lease(void **state)
     hear(&scene, 0);
     hear(&scene, 1);
     pass(&scene, 1.5);
-    assert_true(told(&scene, "worker 2 (d:2222) and others are not there"));
+    assert_true(told(&scene, "worker 2 (d:2222) and others are absent"));
     assert_int_equal(apply(&scene, 0), 2);
     end(&scene);
 }
@@ -520,7 +520,7 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
     struct scene scene;
     struct job_step step;
     char message[256];
-    const char *const why = "has not heard of ps 1 (q:2222) for 11 s";
+    const char *const why = "has not heard from ps 1 (q:2222) for 11 s";
     begin(&scene, 2, 3, 0, 1);
     for (int i = 0; i < 3; i++) {
         offer(&scene, i, 0);
@@ -537,7 +537,8 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
         assert_int_equal(apply(&scene, 0), 0);
     }
     beat(&scene, 0, 2, STATE_LOST, why);
-    assert_true(told(&scene, "worker 2 (10.0.0.2:1) has not heard of ps 1 (q:2222) for 11 s: it takes no part until"));
+    assert_true(
+        told(&scene, "worker 2 (10.0.0.2:1) has not heard from ps 1 (q:2222) for 11 s: it takes no part until"));
     assert_int_equal(job_worker_state(&scene.jobs[0], 2), STATE_LOST);
     assert_int_equal(job_present(&scene.jobs[0]), 2);
     assert_true(job_take_step(&scene.jobs[0], &step));
@@ -555,8 +556,9 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
     beat(&scene, 0, 1, STATE_LOST, why);
     pass(&scene, 2);
     assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
-    assert_string_equal(message, "waiting for worker 0 (b:2222) to push step 1: it has not heard of ps 1 (q:2222) for "
-                                 "11 s");
+    assert_string_equal(message,
+                        "waiting for worker 0 (b:2222) to push step 1: it has not heard from ps 1 (q:2222) for "
+                        "11 s");
     scene.log[0] = '\0';
     beat(&scene, 0, 2, STATE_TRAINING, "");
     assert_true(told(&scene, "worker 2 (10.0.0.2:1) reaches all ps again after 2 s"));
@@ -572,7 +574,7 @@ static void test_who_is_cut_off_keeps_its_place(void **state)
     struct scene scene;
     struct error message;
     begin(&scene, 1, 2, 0, 1);
-    beat(&scene, 0, 1, STATE_LOST, "has not heard of ps 1 (q:2222) for 11 s");
+    beat(&scene, 0, 1, STATE_LOST, "has not heard from ps 1 (q:2222) for 11 s");
     const struct peer other = {.member = {MEMBER_WORKER, 1}, .incarnation = 99, .program = "trainer"};
     assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), JOB_ASK_AGAIN);
     job_pong(&scene.jobs[0], 1, 2, job_probe_nonce(&scene.jobs[0], 1));
@@ -630,7 +632,7 @@ static void test_many_are_lost_at_once(void **state)
     assert_int_equal(lost, HERE - 2);
     assert_int_equal(job_present(&scene.jobs[0]), 2);
     assert_non_null(strstr(scene.log, "waiting for worker 0"));
-    assert_true(told(&scene, "worker 36 (b:2222) and others are not there"));
+    assert_true(told(&scene, "worker 36 (b:2222) and others are absent"));
     end(&scene);
 }
 

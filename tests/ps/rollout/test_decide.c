@@ -150,7 +150,7 @@ static void one_at_a_time(void **state)
     assert_false(rollout_begin(&rollout, &live, &waiting, 0, message));
     begin_at_0();
     assert_false(rollout_begin(&rollout, &whole, &fine, 0, message));
-    assert_non_null(strstr(message, "one at a time"));
+    assert_non_null(strstr(message, "only one can be at a time"));
 }
 
 /* By train_steps or epochs: when it is proposed, and when the step to switch at, or that was saved, lies there. */

@@ -60,7 +60,7 @@ static void what_became_of_the_last(void **state)
     rollout.kind = ROLLOUT_JOB;
     reads("version 4 is in force");
     rollout.outcome = OUTCOME_NOT_BEGUN;
-    reads("version 4 was not rolled out, version 3 stays: worker 2: can't");
+    reads("version 4 was not rolled out, version 3 stays in force: worker 2: can't");
     rollout.outcome = OUTCOME_WENT_BACK;
     reads("went back from version 4 to version 3: worker 2: can't");
 }
@@ -76,10 +76,10 @@ static void what_is_waited_for(void **state)
     reads("staging version 4: 8 of 8 members have it, waiting for nobody");
     begin(ROLLOUT_SWITCHING, ROLLOUT_LIVE, 1, PHASE_SWITCHED);
     rollout.step = 90;
-    reads("switching to version 4 at step 90: 1 of 8 members did, waiting for worker 0");
+    reads("switching to version 4 at step 90: 1 of 8 members done, waiting for worker 0");
     begin(ROLLOUT_GOING_BACK, ROLLOUT_LIVE, 0, PHASE_BACK);
     snprintf(rollout.reason, sizeof rollout.reason, "the loss rose");
-    reads("going back to version 3: 0 of 8 members did, waiting for ps 0; the loss rose");
+    reads("going back to version 3: 0 of 8 members done, waiting for ps 0; the loss rose");
 }
 
 static void what_is_under_way(void **state)
@@ -96,7 +96,7 @@ static void what_is_under_way(void **state)
     rollout.healthy_s = 2.5;
     reads("watching version 4 for 2.5 s");
     rollout.waits = true;
-    reads("watching version 4 for 2.5 s, once enough workers are there");
+    reads("watching version 4 for 2.5 s, once enough workers are present");
 }
 
 static void canaries(void **state)
@@ -104,9 +104,9 @@ static void canaries(void **state)
     (void)state;
     begin(ROLLOUT_SWITCHING, ROLLOUT_LOCAL, 0, PHASE_NONE);
     rollout.is_first_wave = true;
-    reads("restarting in version 4 in waves, the canary first: 0 of 8 members did");
+    reads("restarting in version 4 in waves, the canary first: 0 of 8 members done");
     rollout.is_first_wave = false;
-    reads("restarting in version 4 in waves, the canary is well: 0 of 8 members did");
+    reads("restarting in version 4 in waves, the canary is well: 0 of 8 members done");
 }
 
 /* Who is off is named, as far as names fit; only while a rollout is under way. */

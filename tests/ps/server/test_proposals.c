@@ -68,7 +68,7 @@ static void what_it_refuses(void **state)
     refused("south");
     fleet = "north";
     sign(1, 0.125, 2, 0.25, "", secret_key);
-    refused("made for another config than the one that runs here");
+    refused("made for another config than the one in force here");
     sign(2, 0.5, 3, 0.25, "", secret_key);
     refused("version");
     local_keys = "{\"security\":{\"operator_key\":\"/tmp/mine.pub\"}}";
@@ -156,7 +156,7 @@ static void one_at_a_time(void **state)
     sign(1, 0.5, 2, 0.125, "", secret_key);
     refused("version"); /* that number was given away */
     sign(1, 0.5, 3, 0.125, "", secret_key);
-    refused("the rollout of version 2 is under way");
+    refused("the rollout of version 2 is in progress");
     sign(1, 0.5, 2, 0.25, "", secret_key);
     word(false, 2, "north", 0, secret_key); /* still of the one that is under way */
     assert_int_equal(serving.sessions[OPERATOR].client.frame.type, MESSAGE_done);

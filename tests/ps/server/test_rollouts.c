@@ -110,14 +110,14 @@ static void an_operator_takes_it_back(void **state)
     struct serving_session *operator_ = operator_comes();
     all_come();
     word(false, 2, "north", 0, secret_key);
-    refuses(operator_, "not for the rollout that is under way");
+    refuses(operator_, "not for the rollout in progress");
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     pass(0.25);
     word(false, 3, "north", 0, secret_key);
-    refuses(operator_, "the abort is for version 3 of fleet \"north\", and not for the rollout that is under way");
+    refuses(operator_, "the abort is for version 3 of fleet \"north\", not for the rollout in progress");
     word(false, 2, "north", 1, secret_key);
-    refuses(operator_, "not for the rollout that is under way");
+    refuses(operator_, "not for the rollout in progress");
     word(false, 2, "south", 0, secret_key);
     refuses(operator_, "\"south\"");
     word(true, 3, "north", 0, secret_key);

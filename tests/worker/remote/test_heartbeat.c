@@ -413,7 +413,7 @@ static void layers(void **state)
     heartbeat_news(bench.heartbeat, &news);
     assert_true(news.refused);
     assert_non_null(strstr(news.message, "ps 1 (127.0.0.1:"));
-    assert_non_null(strstr(news.message, "has layers 7,3 by worker 0's data, and the data here make them "));
+    assert_non_null(strstr(news.message, "has layers 7,3 from worker 0's data, but the data here need "));
     assert_non_null(strstr(news.message, units));
     end();
 }
@@ -512,16 +512,16 @@ static void a_silent_ps(void **state)
     assert_int_equal(look(0).last.state, STATE_TRAINING);
     pass(4.5);
     AWAIT(look(0).last.state == STATE_LOST);
-    assert_non_null(strstr(look(0).message, "has not heard of ps 1 (127.0.0.1:"));
+    assert_non_null(strstr(look(0).message, "has not heard from ps 1 (127.0.0.1:"));
     assert_non_null(strstr(look(0).message, ") for 1"));
     assert_int_equal(look(0).last.global_step, 4);
-    assert_int_equal(times(heard_so_far(), "has not been heard of for 1"), 1);
+    assert_int_equal(times(heard_so_far(), "has not been heard from for 1"), 1);
     pass(8);
-    assert_int_equal(times(heard_so_far(), "has not been heard of"), 1);
-    assert_int_equal(times(heard_so_far(), "is heard of again"), 0);
+    assert_int_equal(times(heard_so_far(), "has not been heard from"), 1);
+    assert_int_equal(times(heard_so_far(), "is heard from again"), 0);
     atomic_store(&servers[1].member.absent, false);
     AWAIT(look(0).last.state == STATE_TRAINING);
-    assert_int_equal(times(heard_so_far(), "is heard of again: this worker takes part again"), 1);
+    assert_int_equal(times(heard_so_far(), "is heard from again: this worker takes part again"), 1);
     end();
 }
 
@@ -542,7 +542,7 @@ static void a_ps_that_is_not_needed(void **state)
     assert_int_equal(look(0).last.state, STATE_TRAINING);
     heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_STARTING, .global_step = 4, .loss = NAN});
     AWAIT(look(0).last.state == STATE_LOST);
-    assert_non_null(strstr(look(0).message, "has not heard of ps 2 ("));
+    assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
     end();
     begin_all(2, "10");
     heartbeat_wake(bench.heartbeat);

@@ -254,16 +254,16 @@ static void comparing(void **state)
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_false(differs);
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
-    assert_non_null(strstr(error.text, "worker 0 has made another preprocessing (there)"));
+    assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there) differs"));
     assert_non_null(strstr(error.text, "column number"));
     bench.config.data.data_sharding = SHARDING_SHUFFLED; /* to whom it is no other's to say how */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
         assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, is_chief, &differs, &error), PUSH_PULL_REFUSED);
-        assert_non_null(strstr(error.text, "would not mean the same to the model"));
+        assert_non_null(strstr(error.text, "of this worker (here) differs"));
         assert_non_null(strstr(error.text, "column number"));
     }
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_REFUSED);
-    assert_non_null(strstr(error.text, "the running model began with (there)"));
+    assert_non_null(strstr(error.text, "of the running model (there)"));
     assert_non_null(strstr(error.text, "column number"));
     ps.known = schema.text;
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
@@ -278,7 +278,7 @@ static void comparing(void **state)
     assert_non_null(strstr(error.text, "their texts differ"));
     ps.known = "{}"; /* nonsense, and still an answer */
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
-    assert_non_null(strstr(error.text, "the rows of worker 0 (there)"));
+    assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there)"));
     assert_null(strstr(error.text, "their texts differ"));
     assert_int_equal(connections(), 1);
     free(spaced);
@@ -305,7 +305,7 @@ static void classes(void **state)
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
     assert_false(differs); /* to start again would not mend it */
     assert_non_null(
-        strstr(error.text, "the model's classes are [\"dog\",\"fox\"], and the folders here [\"cat\",\"dog\"]"));
+        strstr(error.text, "the model's classes are [\"dog\",\"fox\"], but the folders here are [\"cat\",\"dog\"]"));
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "folders of the same names"));
     end();
@@ -376,7 +376,7 @@ static void too_much(void **state)
     assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error), PUSH_PULL_REFUSED);
     assert_non_null(strstr(error.text, "shorten the folders' names"));
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_REFUSED);
-    assert_non_null(strstr(error.text, "leave those with the most categories out"));
+    assert_non_null(strstr(error.text, "exclude those with the most categories"));
     assert_int_equal(connections(), 0);
     schema.text[most] = '\0'; /* just fits */
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
@@ -434,7 +434,7 @@ static void a_worker(void **state)
     assert_in_range(pauses, 10, 11);                               /* every five seconds; then it hears */
     assert_non_null(strstr(ps.figures[1], "\"name\":\"colour\"")); /* of its own rows */
     assert_non_null(strstr(ps.figures[1], "\"blue\""));
-    assert_int_equal(times(heard_so_far(), "waiting for worker 0 to say how rows become inputs"), 1);
+    assert_int_equal(times(heard_so_far(), "waiting for worker 0 to send the preprocessing"), 1);
     schema_free(schema);
     free(schema);
     schema_free(&chiefs);
@@ -510,9 +510,10 @@ static void workers_that_do_not_come(void **state)
         per_pause_s = 2.0;
         assert_true(agree(&schema, &error));
         assert_int_equal(pauses, 8);
-        assert_non_null(strstr(heard_so_far(), missing == 1 ? "1 worker is not there: the preprocessing is of"
-                                                            : "2 workers are not there: the preprocessing is of"));
-        assert_int_equal(times(heard_so_far(), "waiting for other workers to say what is in their rows"), 1);
+        assert_non_null(strstr(heard_so_far(), missing == 1
+                                                   ? "1 worker is absent: the preprocessing is computed from"
+                                                   : "2 workers are absent: the preprocessing is computed from"));
+        assert_int_equal(times(heard_so_far(), "waiting for other workers to send the statistics of their rows"), 1);
         assert_int_equal(schema->columns[1].categories.count, missing == 1 ? 3 : 2);
         schema_free(schema);
         free(schema);
@@ -569,7 +570,7 @@ static void a_ps_that_lost_what_it_was_told(void **state)
     assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_DONE);
     assert_in_range(pauses, 10, 25); /* a third of the lease; fewer where the machine is slow */
     assert_int_equal(ps.told[1], 1);
-    assert_non_null(strstr(heard_so_far(), "ps 0 is told again what is in the rows here"));
+    assert_non_null(strstr(heard_so_far(), "sending the statistics of the rows here to ps 0 again"));
     ps.fails = ERROR_NOT_ALLOWED;
     assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_REFUSED);
     leaves_after = 1;
@@ -588,7 +589,7 @@ static void rows_that_do_not_go_together(void **state)
     survey_rows(rows, &ps.figures[1], NULL);
     survey_rows("number,hue,class\n1,red,yes\n2,blue,no\n", &ps.figures[2], NULL);
     assert_false(agree(&schema, &error));
-    assert_non_null(strstr(error.text, "the rows of worker 2 and those before it don't go together: "));
+    assert_non_null(strstr(error.text, "the rows of worker 2 do not fit those of the workers before it: "));
     ps.fails = ERROR_NOT_ALLOWED;
     assert_false(agree(&schema, &error));
     assert_non_null(strstr(error.text, "as the test wants"));

@@ -123,7 +123,7 @@ static void what_is_no_number_is_not_taken(void **state)
     begin();
     said.is_odd = true;
     assert_false(find("worker", "auto", NULL, &index, &error));
-    assert_non_null(strstr(error.text, "which is none"));
+    assert_non_null(strstr(error.text, "which is invalid"));
     assert_true(index != -5);
 }
 

@@ -331,7 +331,7 @@ static void checkpoints_that_do_not_fit(void **state)
     write_checkpoint(STEP);
     load_config("[6,4,3]", "");
     has(try("well", false), "it would lose ");
-    has(try("well", false), ": add --may_lose to `trainer rollout` if that is meant");
+    has(try("well", false), ": add --may_lose to `trainer rollout` if that is intended");
     assert_int_equal(asked, 0);
     assert_null(try("well", true));
     load_config("[6,3]", ",\"train\":{\"optimizer\":\"adam\"}");

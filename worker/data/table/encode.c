@@ -168,7 +168,7 @@ static bool get_number(const struct schema_column *column, const struct rows *ro
     *missing = kind == NUMBER_MISSING;
     if (kind == NUMBER_TEXT) {
         return say_field(rows, row, source, column->name,
-                         "is not a number, as it was in training; mend it or leave the field empty", error);
+                         "is not a number, as it was in training; correct it or leave the field empty", error);
     }
     if (kind == NUMBER_INFINITE || (kind == NUMBER_FINITE && fabs(*number) > FLT_MAX)) {
         return say_field(rows, row, source, column->name,
@@ -269,7 +269,7 @@ static bool add_label(const struct schema_column *column, const struct rows *row
     }
     return say_field(rows, row, source, column->name,
                      number_is_missing(text, size) ? "is no target; remove the row, or fill it in"
-                                                   : "is a class that training never saw; mend it, or train with it",
+                                                   : "is a class that training never saw; correct it, or train with it",
                      error);
 }
 

@@ -159,7 +159,7 @@ static bool kinds_agree(const struct survey_column *column, bool is_category, in
     }
     return error_set(error,
                      "column %.64s has texts on some workers, and numbers alone on others; if these are categories, "
-                     "name it by --categorical",
+                     "name it with --categorical",
                      column->name);
 }
 

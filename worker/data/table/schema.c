@@ -106,7 +106,7 @@ static bool lay_out(struct schema *schema, struct error *error)
                          CONFIG_MAX_INPUTS);
     }
     if (schema->inputs == 0) {
-        return error_set(error, "no column is left to learn from; name some by --features");
+        return error_set(error, "no column is left to learn from; name some with --features");
     }
     if (schema->task == TASK_INPUTS) {
         schema->targets = schema->inputs;
@@ -405,7 +405,7 @@ bool schema_check(const char *path, const char *there, const struct schema *here
     const bool same = schema_same(&schema, here, error);
     schema_free(&schema);
     return same || error_wrap(error,
-                              "%s: was trained on other data than these, and the inputs would mean something else "
-                              "(choose another --train_dir)",
+                              "%s: was trained on different data, so the inputs would mean something else (choose "
+                              "another --train_dir)",
                               path);
 }

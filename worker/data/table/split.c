@@ -37,7 +37,7 @@ bool split_find_column(struct split *split, const struct rows *rows, const struc
     const struct config_data *data = &config->data;
     split->is_by_time = data->time[0] != '\0';
     if (split->is_by_time && data->group[0] != '\0') {
-        return error_set(error, "data.time and data.group are two ways to hold rows out; leave one of them out");
+        return error_set(error, "data.time and data.group are two ways to hold out rows; remove one of them");
     }
     const char *name = split->is_by_time ? data->time : data->group;
     split->column = name[0] == '\0' ? -1 : rows_find_column(rows, name);

@@ -188,11 +188,10 @@ static bool say_text(const struct rows *rows, const struct row *row, int column,
         error_set(error, "column %.64s: %.*s is beyond float32; scale the column down", name,
                   (int)(size < 32 ? size : 32), text);
     } else {
-        error_set(
-            error,
-            "column %.64s: \"%.*s\" is not a number, as others in it are; mend it, leave the field empty, or name "
-            "the column by --categorical; --max_bad_records=N skips N such rows",
-            name, (int)(size < 32 ? size : 32), text);
+        error_set(error,
+                  "column %.64s: \"%.*s\" is not a number, as others in it are; correct it, leave the field empty, or "
+                  "name the column with --categorical; --max_bad_records=N skips N such rows",
+                  name, (int)(size < 32 ? size : 32), text);
     }
     return row_wrap(rows, row, column, error);
 }
@@ -635,7 +634,7 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
 {
     const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
     if (is_constant && column->missing == 0) {
-        log_warning("%s: column %.64s has one value alone and teaches nothing", name, column->name);
+        log_warning("%s: column %.64s has only one value and teaches nothing", name, column->name);
     } else if (column->same != 0) {
         log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
                     "known when predicting, leave it out (--ignore=%.64s)",
@@ -663,9 +662,9 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
         return true;
     }
     if (is_id(column, survey->rows)) {
-        log_warning("%s: column %.64s has another text in nearly every row; it is left out (--categorical=%.64s keeps "
-                    "it)",
-                    name, column->name, column->name);
+        log_warning(
+            "%s: column %.64s has a different text in nearly every row; it is left out (--categorical=%.64s keeps it)",
+            name, column->name, column->name);
         return true;
     }
     const bool is_category = is_text(column);
@@ -783,7 +782,7 @@ static bool choose_task(const struct survey *survey, const struct config *config
                          config_loss_name(loss));
     }
     if (targets.count == 0) {
-        return error_set(error, "%s: is a table, but nothing says what to learn; name the column by --target", name);
+        return error_set(error, "%s: is a table, but the column to learn is not set; name it with --target", name);
     }
     *task = task_of(&targets, survey->rows, loss);
     return check_task(&targets, *task, name, error);

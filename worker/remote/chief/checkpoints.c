@@ -57,7 +57,7 @@ static void keep_told(struct chief *chief, int64_t global_step)
 {
     struct error error;
     if (chief->told && !left_over_save(&chief->told_left, global_step, chief->told, &error)) {
-        log_warning("what workers were told is not kept: %s", error.text);
+        log_warning("the sent model is not saved: %s", error.text);
     }
 }
 
@@ -85,7 +85,7 @@ void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
     if (!written) {
         chief->checkpoint_failed = true;
         observe_save_failed(error.text);
-        log_error("%s; training goes on, and this run will end with status 1", error.text);
+        log_error("%s; training continues, and this run will end with status 1", error.text);
         return;
     }
     for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {

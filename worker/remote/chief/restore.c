@@ -125,8 +125,7 @@ static bool recall_told(struct chief *chief, struct error *error)
         memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_left.count * sizeof *chief->told);
     }
     if (found != step && step > 0) {
-        log_warning("what workers had been told at step %lld is not known any more: they are told all of it",
-                    (long long)step);
+        log_warning("the sent model of step %lld is missing: workers are sent the complete model", (long long)step);
     }
     return true;
 }

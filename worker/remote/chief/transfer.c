@@ -126,7 +126,7 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
         return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
     }
     return channel->frame.type == MESSAGE_done ||
-           error_set(error, "%s: answered write by %s", part->link.name, message_name(channel->frame.type));
+           error_set(error, "%s: answered write with %s", part->link.name, message_name(channel->frame.type));
 }
 
 /* A ps of an earlier program knows nothing of what workers were told, and tells them the parameters. */
@@ -350,7 +350,7 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
         const struct message_values *values = &channel->message.values;
         if (channel->frame.type != MESSAGE_values || channel->frame.request != request ||
             values->dtype != DTYPE_FLOAT32) {
-            return error_set(error, "%s: answered read by %s", part->link.name, message_name(channel->frame.type));
+            return error_set(error, "%s: answered read with %s", part->link.name, message_name(channel->frame.type));
         }
         for (uint32_t i = 0; i < values->ranges.count; i++) {
             struct range range = range_get(&values->ranges, i);

@@ -46,8 +46,8 @@ static enum push_pull_end say_difference(const char *text, const struct dataset 
     struct schema there;
     if (!here->schema) {
         error_set(error,
-                  "the model's classes are %.200s, and the folders here %.200s, so labels would mean something else; "
-                  "give every worker folders of the same names, empty ones included",
+                  "the model's classes are %.200s, but the folders here are %.200s, so labels would mean something "
+                  "else; give every worker folders of the same names, empty ones included",
                   text, here->class_names);
         return PUSH_PULL_REFUSED;
     }
@@ -84,7 +84,7 @@ static bool call(struct shard_part *part, enum message_type type, const void *me
         *end = PUSH_PULL_REFUSED;
         return true;
     }
-    return channel->frame.type == wanted || error_set(error, "%s: answered %s by %s", part->link.name,
+    return channel->frame.type == wanted || error_set(error, "%s: answered %s with %s", part->link.name,
                                                       message_name(type), message_name(channel->frame.type));
 }
 
@@ -119,9 +119,9 @@ static bool compare(struct push_pull *exchange, const struct dataset *dataset, b
         return false;
     }
     *end = say_difference(text, dataset,
-                          follows ? "worker 0 has made another preprocessing (there) than that of the rows here"
-                                  : "the rows of worker 0 (there) and of this worker (here) would not mean the same to "
-                                    "the model, as their files differ; give all workers the same files",
+                          follows ? "the preprocessing of worker 0 (there) differs from that of the rows here"
+                                  : "the preprocessing of worker 0 (there) and of this worker (here) differs, as their "
+                                    "files do; give all workers the same files",
                           error);
     *differs = dataset->schema;
     free(text);
@@ -187,8 +187,8 @@ enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct 
     enum push_pull_end end = here ? preprocessing_ask(exchange, &text, error) : PUSH_PULL_DONE;
     if (end == PUSH_PULL_DONE && text && strcmp(text, here) != 0) {
         end = say_difference(text, dataset,
-                             "the rows that the running model began with (there) and those of this worker (here) "
-                             "would not mean the same to it; give worker 0 the files of then, or end the job first",
+                             "the preprocessing of the running model (there) and of this worker's rows (here) differs; "
+                             "give worker 0 the files that the model began with, or end the job first",
                              error);
     }
     free(text);
@@ -216,8 +216,8 @@ static enum push_pull_end figures(struct push_pull *exchange, int worker, char *
     *text = NULL;
     if (own && strlen(own) > message_max_bulk(MESSAGE_figures)) {
         error_set(error,
-                  "what is in the columns takes %zu bytes, and a message holds %u: leave those with the most "
-                  "categories out (--ignore)",
+                  "the statistics of the columns take %zu bytes, but a message holds %u: exclude those with the most "
+                  "categories (--ignore)",
                   strlen(own), message_max_bulk(MESSAGE_figures));
         return PUSH_PULL_REFUSED;
     }

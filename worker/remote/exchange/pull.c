@@ -35,7 +35,7 @@ static bool check_model(const struct push_pull *exchange, const struct shard_par
         same = range.first == part->spans[i].first && range.count == part->spans[i].count;
     }
     return same ||
-           error_set(error, "%s holds other parts of the model than it should: is its program of the same version%s?",
+           error_set(error, "%s holds other parts of the model than it should: is its program the same version%s?",
                      part->link.name,
                      exchange->config->model.hidden_count == CONFIG_AUTO ? "" : ", and are worker 0's data the same");
 }
@@ -134,7 +134,7 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
             return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
         }
         if (channel->frame.type != MESSAGE_values) {
-            return error_set(error, "%s: answered pull by %s", part->link.name, message_name(channel->frame.type));
+            return error_set(error, "%s: answered pull with %s", part->link.name, message_name(channel->frame.type));
         }
         if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)values->dtype, &values->ranges, error)) {
             return false;
@@ -269,7 +269,7 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
     }
     const struct message_values values = channel->message.values;
     if (channel->frame.type != MESSAGE_values || channel->bulk_left != sizeof unused) {
-        return error_set(error, "%s: answered by %s, or another range", part->link.name,
+        return error_set(error, "%s: answered with %s, or another range", part->link.name,
                          message_name(channel->frame.type));
     }
     if (!channel_read_bulk(channel, &unused, sizeof unused, clock_monotonic_s() + LINK_ANSWER_S, error)) {

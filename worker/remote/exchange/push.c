@@ -226,7 +226,7 @@ static bool receive_answer(struct push_pull *exchange, struct shard_part *part, 
             return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
         }
         if (channel->frame.type != MESSAGE_pushed) {
-            return error_set(error, "%s: answered push by %s", part->link.name, message_name(channel->frame.type));
+            return error_set(error, "%s: answered push with %s", part->link.name, message_name(channel->frame.type));
         }
         struct message_pushed pushed = channel->message.pushed;
         if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)pushed.dtype, &pushed.ranges, error)) {

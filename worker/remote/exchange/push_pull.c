@@ -96,7 +96,7 @@ enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_
     switch (link_open(&part->link, exchange->given_up, exchange->context, error)) {
     case LINK_OPEN:
         if (part->incarnation != 0 && part->link.incarnation != part->incarnation) {
-            error_set(error, "%s is another process now, and knows nothing of our parameters", part->link.name);
+            error_set(error, "%s is a new process now, without our parameters", part->link.name);
             return PUSH_PULL_AGAIN;
         }
         return PUSH_PULL_DONE;
@@ -200,7 +200,7 @@ static bool land_differences(struct push_pull *exchange, struct shard_part *part
     const char *name = part->link.name;
     size_t left;
     if (!exchange->known) {
-        return error_set(error, "%s: differences, which nobody asked for", name);
+        return error_set(error, "%s: sent differences that were not requested", name);
     }
     part->is_told = false;
     if (!land_bulk(exchange, part, "differences", &left, error)) {
@@ -234,7 +234,7 @@ static bool land_told(struct push_pull *exchange, struct shard_part *part, enum 
     const char *name = part->link.name;
     size_t left;
     if (!exchange->told || dtype != exchange->told_dtype) {
-        return error_set(error, "%s: parameters are packed as nobody asked for", name);
+        return error_set(error, "%s: sent parameters packed in a way that was not requested", name);
     }
     part->version = 0;
     part->is_told = true;

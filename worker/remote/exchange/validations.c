@@ -26,7 +26,7 @@ static bool receive(struct shard_part *part, enum message_type type, uint64_t re
         return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
     }
     return channel->frame.type == type ||
-           error_set(error, "%s: answered a validation by %s", part->link.name, message_name(channel->frame.type));
+           error_set(error, "%s: answered a validation with %s", part->link.name, message_name(channel->frame.type));
 }
 
 /* A request and its answer. False: the connection broke, or (*code) the ps refuses. */

@@ -36,8 +36,7 @@ static bool parse_running(struct fleet_view *view, const struct config *here, st
     const bool same = text && strcmp(text, job) == 0;
     free(text);
     if (!same) {
-        return error_set(error, "the config that ps 0 sent means something else to this program: are both of the same "
-                                "version?");
+        return error_set(error, "this program reads the config that ps 0 sent differently: are both the same version?");
     }
     return strcmp(view->running.fleet.name, here->fleet.name) == 0 ||
            error_set(error, "ps 0 sent the config of fleet \"%s\", but this is fleet \"%s\"", view->running.fleet.name,

@@ -41,15 +41,15 @@ static int run(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"ready", NULL, "whether it trains or serves, not only answers"},
+    {"ready", NULL, "check that it trains or serves, not only that it runs"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_health = {
     .name = "health",
-    .summary = "ask the member at observe.http whether it is well, as a probe of a container does",
-    .details = "Asks /healthz, or with --ready /readyz, of the HTTP server at --http=HOST:PORT, by the same keys and "
-               "flags as the member has. The exit status is 1 if it does not answer, or says no.",
+    .summary = "check the health of the member at observe.http, as a container's probe does",
+    .details = "Queries /healthz, or with --ready /readyz, at --http=HOST:PORT, with the same keys and flags as the "
+               "member. The exit status is 1 if it does not answer or is not healthy.",
     .flags = flags,
     .takes_config = true,
     .run = run,

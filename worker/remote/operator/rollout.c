@@ -260,8 +260,7 @@ static int follow(struct rollout_client *client, uint64_t target, double arrive_
             }
             if (news->target != target && news->state == ROLLOUT_IDLE && now_s - first_s >= arrive_s) {
                 log_error("ps 0 knows nothing of version %" PRIu64
-                          ": it never got it, or restarted before it told anybody; "
-                          "roll it out again",
+                          ": it never received it, or restarted before announcing it; roll it out again",
                           target);
                 return COMMAND_FAILED;
             }
@@ -271,7 +270,7 @@ static int follow(struct rollout_client *client, uint64_t target, double arrive_
         }
         clock_pause(now_s + LOOK_S);
     }
-    log_info("the fleet goes on without this process; see `trainer rollout status`");
+    log_info("the rollout continues without this process; see `trainer rollout status`");
     return signals_exit_status(signals_pending());
 }
 
@@ -294,8 +293,8 @@ static bool confirm(const struct command_call *call, const struct candidate *bot
     if (!isatty(STDIN_FILENO)) {
         return doubtful
                    ? error_set(error,
-                               "%s; look at the differences on a terminal, where you are asked, or have what the fleet "
-                               "runs as config.json here: --yes is not enough",
+                               "%s; confirm the differences on a terminal, or have the config that the fleet runs as "
+                               "config.json here: --yes is not enough",
                                both->doubt)
                    : error_set(error, "no terminal to ask on: add --yes, or --dry-run to see only what would change");
     }
@@ -306,7 +305,7 @@ static bool confirm(const struct command_call *call, const struct candidate *bot
             return false;
         }
     }
-    return ask_yes(doubtful ? "Sign this on the word of ps 0?" : "Roll this out?") ||
+    return ask_yes(doubtful ? "Sign this, trusting ps 0 alone?" : "Roll this out?") ||
            error_set(error, "not rolled out");
 }
 
@@ -458,10 +457,10 @@ static int revert(const struct command_call *call, struct rollout_client *client
     if (!look_at_fleet(call, client, &view, &error)) {
         /* said below */
     } else if (view.earlier[0] == '\0') {
-        error_set(&error, "there is nothing to revert to: version %lld did not come by a rollout that succeeded",
+        error_set(&error, "there is nothing to revert to: version %lld is not the result of a successful rollout",
                   (long long)view.running.fleet.version);
     } else if (view.brought_programs) {
-        error_set(&error, "version %lld brought a program: to revert it, roll out the one before, by --binary",
+        error_set(&error, "version %lld included a program: to revert it, roll out the previous one with --binary",
                   (long long)view.running.fleet.version);
     } else if (parse_text(&earlier, "the config before", view.earlier, &error)) {
         log_info("version %lld would be what version %lld was", (long long)view.highest + 1,
@@ -518,7 +517,7 @@ static bool name_rollout(const struct command_call *call, struct rollout_client 
         return false;
     }
     if (!bytes) {
-        return error_set(error, "ps 0 shows no manifest of it: is its program older? Then do it with that one");
+        return error_set(error, "ps 0 shows no manifest of it: is its program older? Then use that program");
     }
     bool done = manifest_decode(&manifest, bytes, size, key, error) || error_wrap(error, "what ps 0 shows");
     if (done && (manifest.target.version != target || strcmp(manifest.fleet, call->config->fleet.name) != 0)) {
@@ -652,7 +651,7 @@ static int run_rollout(const struct command_call *call)
     double healthy_s;
     if (!what && !files) {
         return misuse(
-            "what? Name the file of a config, a program by --binary, or status, history, abort, resume or revert");
+            "name the file of a config, a program with --binary, or status, history, abort, resume or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
@@ -687,13 +686,13 @@ static const struct command_flag flags[] = {
     {"yes", NULL, "do not ask for confirmation"},
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
     {"may_lose", NULL, "if the checkpoint does not fit the new layers, keep what does and drop the rest"},
-    {"healthy_secs", "SECONDS", "the fleet must be healthy for this long, or it goes back (10)"},
-    {"binary", "FILES", "programs to roll out, divided by commas: one for each architecture in the fleet"},
-    {"rate_mb", "MB", "hand programs on at this many MB a second in all (20)"},
+    {"healthy_secs", "SECONDS", "the fleet must stay healthy for this long, or it rolls back (10)"},
+    {"binary", "FILES", "programs to roll out, separated by commas: one for each architecture in the fleet"},
+    {"rate_mb", "MB", "distribute programs at this many MB per second in total (20)"},
     {"waves", "WAVES", "workers that restart in a new program, wave by wave (1,10%,50%,100%)"},
     {"budget", "COUNT",
-     "how many workers, or what share (5%), may be away at once: the first that fails pauses (none)"},
-    {"least_speed", "SHARE", "a canary that makes less than this of its steps/s before is too slow (50%)"},
+     "how many workers, or what share (5%), may be down at once; a failure then pauses the rollout (none)"},
+    {"least_speed", "SHARE", "a canary that makes less than this share of its earlier steps/s is too slow (50%)"},
     {NULL, NULL, NULL},
 };
 
@@ -716,18 +715,15 @@ const struct command command_rollout = {
         "that checkpoint by itself. A worker other than worker 0 that is down when the rollout begins does not block "
         "it, and catches up when it returns, unless the restarted job would wait for it (cluster.min_workers). "
         "Unlisted workers of an elastic cluster take part while they are present. --binary gives all machines another "
-        "program, alone or with a config that changes keys of machines: ps 0 hands it on, each machine verifies it and "
-        "keeps it in trainer.d beside its config, workers restart in it wave by wave, the last one first, and every ps "
-        "after them. On the first error all go back; with --budget, one of a worker other than a canary or worker 0 "
-        "pauses "
-        "the rollout instead. Members that are started by systemd or --supervise go back by themselves if it crashes "
-        "or hangs. "
-        "status: progress, member by member. "
-        "abort: roll back; this, too, is signed. resume: go on after a pause, without the workers that failed. revert: "
-        "restore the previous config as a new version. history: this "
-        "machine's audit log. What ps 0 says of the config in force, and of the one before, is believed if a manifest "
-        "with this operator's signature or this machine's config says the same; if not, --yes is not enough, and you "
-        "are asked on a terminal.",
+        "program, alone or with a config that changes keys of machines: ps 0 distributes it, each machine verifies it "
+        "and keeps it in trainer.d beside its config, workers restart in it wave by wave, the last one first, and "
+        "every ps after them. On the first error all members roll back; with --budget, an error of a worker other than "
+        "a canary or worker 0 pauses the rollout instead. Members that are started by systemd or --supervise return to "
+        "the old program by themselves if the new one crashes or hangs. status: progress, member by member. abort: "
+        "roll back; this, too, is signed. resume: continue after a pause, without the workers that failed. revert: "
+        "restore the previous config as a new version. history: this machine's audit log. What ps 0 reports as the "
+        "config in force, and as the one before it, is trusted if a manifest with this operator's signature, or this "
+        "machine's config, confirms it; if not, --yes is not enough, and you are asked on a terminal.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

@@ -119,7 +119,7 @@ static bool is_done(const struct rollout_client *client, const char *what, struc
         return error_set(error, "ps 0 refuses it: %s", channel->message.error.message);
     }
     return channel->frame.type == MESSAGE_done ||
-           error_set(error, "ps 0 answered %s by %s", what, message_name(channel->frame.type));
+           error_set(error, "ps 0 answered %s with %s", what, message_name(channel->frame.type));
 }
 
 enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
@@ -137,7 +137,7 @@ static bool take_position(const struct rollout_client *client, const char *what,
 {
     const struct channel *channel = &client->link.channel;
     if (channel->frame.type != MESSAGE_program) {
-        return is_done(client, what, error) && error_set(error, "ps 0 answered %s by done", what);
+        return is_done(client, what, error) && error_set(error, "ps 0 answered %s with done", what);
     }
     *there = channel->message.program.offset;
     return true;

@@ -45,10 +45,10 @@ static bool examine(struct rollout_programs *programs, const uint8_t *bytes, siz
         return false;
     }
     if (!find_protocol(bytes, size, &protocol)) {
-        return error_set(error, "is no trainer, or one that is too old to be rolled out");
+        return error_set(error, "is not a trainer, or is too old to be rolled out");
     }
     if (manifest_program_for(all, program.architecture)) {
-        return error_set(error, "is another program for %s: one for each architecture, please", program.architecture);
+        return error_set(error, "is a second program for %s: give one for each architecture", program.architecture);
     }
     program_digest(bytes, size, program.digest);
     all->protocol = protocol > all->protocol ? protocol : all->protocol;
@@ -86,7 +86,7 @@ static bool read_files(struct rollout_programs *programs, const char *files, str
         const size_t length = strcspn(at, ",");
         done = length > 0 && length < sizeof path;
         if (!done) {
-            return error_set(error, "--binary: expected the paths of programs, divided by commas");
+            return error_set(error, "--binary: expected the paths of programs, separated by commas");
         }
         memcpy(path, at, length);
         path[length] = '\0';
@@ -101,7 +101,7 @@ static bool read_rate(const char *text, uint32_t *rate_kib, struct error *error)
     char *end = NULL;
     const double rate = text ? strtod(text, &end) : RATE_MB;
     if (text && (end == text || *end != '\0' || !(rate > 0 && rate <= MOST_RATE_MB))) {
-        return error_set(error, "--rate_mb must be a number above 0: how many MB a second ps 0 hands on");
+        return error_set(error, "--rate_mb must be a number above 0, in MB per second");
     }
     *rate_kib = (uint32_t)(rate * 1e6 / 1024) + 1;
     return true;
@@ -135,7 +135,7 @@ static bool read_budget(const char *text, uint32_t *budget, struct error *error)
     const bool percent = text && *end == '%';
     if (text && (end == text || end[percent] != '\0' || number < 1 || number > (percent ? 100 : 1000000))) {
         return error_set(error,
-                         "--budget must be how many workers may be away at once, or a share of them, such as 5%%");
+                         "--budget must be how many workers may be down at once, or a share of them, such as 5%%");
     }
     *budget = (uint32_t)number | (percent ? ROLLOUT_PERCENT : 0);
     return true;
@@ -147,7 +147,7 @@ static bool read_least_speed(const char *text, uint32_t *percent, struct error *
     const long number = text ? strtol(text, &end, 10) : LEAST_SPEED;
     if (text && (end == text || strcmp(end, "%") != 0 || number < 0 || number > 100)) {
         return error_set(error,
-                         "--least_speed must be a share such as 50%%, of a worker's speed before; 0%%: no bound");
+                         "--least_speed must be a share such as 50%% of a worker's earlier speed; 0%%: no limit");
     }
     *percent = (uint32_t)number;
     return true;

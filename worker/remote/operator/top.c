@@ -185,18 +185,17 @@ static int run_top(const struct command_call *call)
 }
 
 static const struct command_flag top_flags[] = {
-    {"once", NULL, "print it once and leave, for scripts"},
-    {"ascii", NULL, "draw without braille, for terminals that have none"},
+    {"once", NULL, "print one screen and exit, for scripts"},
+    {"ascii", NULL, "draw in ASCII, for terminals without braille"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_top = {
     .name = "top",
     .summary = "watch a run in the terminal: curves, members, events",
-    .details =
-        "Asks the member that serves at --http (with --http_token_file, and --http_cert or the fleet's key, where "
-        "it wants them); without it, every ps in ps_hosts, using the members' shared key. ? shows the keys, q "
-        "quits. NO_COLOR, TERM and the locale are honoured.",
+    .details = "Queries the member at --http (with --http_token_file, and --http_cert or the fleet key, if it requires "
+               "them); without --http, every ps in ps_hosts, using the members' shared key. ? shows the keys, q quits. "
+               "NO_COLOR, TERM and the locale are honoured.",
     .flags = top_flags,
     .takes_config = true,
     .run = run_top,

@@ -40,7 +40,7 @@ static void finish_job(struct remote_worker *worker)
     struct training *training = &worker->training;
     enum push_pull_end end = chief_finish(worker->chief, true, &training->global_step, &training->error);
     if (end == PUSH_PULL_AGAIN && signals_pending() == 0) {
-        log_warning("%s; training goes on from the newest checkpoint", training->error.text);
+        log_warning("%s; training continues from the newest checkpoint", training->error.text);
         training->end = TRAINING_REJOINS;
     } else if (end != PUSH_PULL_DONE) {
         training_fail(training);
@@ -71,7 +71,7 @@ static bool is_wait_over(struct remote_worker *worker, double waited_s)
     } else if (live_config_end(worker->live) != LIVE_STAYS) {
         leave(worker);
     } else if (heartbeat_needs_rejoin(worker->heartbeat, worker->exchange.generation, worker->exchange.joined_s, why)) {
-        log_warning("%s; training goes on once the model is there again", why);
+        log_warning("%s; training continues once the model is there again", why);
         training->end = TRAINING_REJOINS;
     } else if (waited_s >= END_TIMEOUT_S) {
         error_set(&training->error, "worker 0 did not end the job within %d s of its last step", END_TIMEOUT_S);
@@ -153,6 +153,6 @@ void worker_conclude(struct updater *updater, bool failed, double test_accuracy,
     }
     chief_note_step(worker->chief, worker->training.global_step);
     if (!chief_end_job(worker->chief, failed, test_accuracy, why, &error) && !failed) {
-        log_warning("not every ps could be told that the job is over: %s", error.text);
+        log_warning("not every ps could be notified that the job is over: %s", error.text);
     }
 }

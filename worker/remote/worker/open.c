@@ -217,7 +217,7 @@ static bool learn_data(struct remote_worker *worker)
 {
     struct error *error = &worker->training.error;
     struct batch_fetcher_facts facts;
-    heartbeat_say(worker->heartbeat, "waiting for worker 0, who has the data");
+    heartbeat_say(worker->heartbeat, "waiting for worker 0, which has the data");
     if (!worker_take_end(worker, batch_fetcher_ask(worker->feed, &facts, error))) {
         return false;
     }

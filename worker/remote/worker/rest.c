@@ -35,7 +35,7 @@ bool worker_recall_rest(struct remote_worker *worker, struct error *error)
     if (found < 0) {
         memset(rest->now, 0, worker->model.float_count * sizeof *rest->now);
     } else {
-        log_info("goes on at step %lld with what pushes had left behind at step %lld", (long long)step,
+        log_info("continues at step %lld with the unsent parts of pushes at step %lld", (long long)step,
                  (long long)found);
     }
     return true;
@@ -45,7 +45,7 @@ void worker_keep_rest(struct remote_worker *worker, int64_t step)
 {
     struct error error;
     if (is_kept(worker) && !left_over_save(&worker->left_over, step, rest_of(worker)->now, &error)) {
-        log_warning("what pushes left behind is not kept: %s", error.text);
+        log_warning("the unsent parts of pushes are not saved: %s", error.text);
     }
 }
 

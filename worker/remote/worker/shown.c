@@ -20,7 +20,7 @@ void worker_show(struct remote_worker *worker)
         return;
     }
     if (!fleet_watch_create(&worker->watch, worker->launched, &worker->identity, &error)) {
-        log_warning("the page of this worker shows itself alone: %s", error.text);
+        log_warning("the page of this worker shows only itself: %s", error.text);
         return;
     }
     observe_source(fill, worker);

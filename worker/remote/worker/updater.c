@@ -109,7 +109,7 @@ enum push_pull_end worker_refresh(struct remote_worker *worker)
  */
 static bool encode_again(struct remote_worker *worker)
 {
-    log_warning("%s; starts again, to encode them by that", worker->training.error.text);
+    log_warning("%s; restarting, to encode its rows by the model's preprocessing", worker->training.error.text);
     worker->training.leave_status = RESTART_STATUS;
     return training_stop(&worker->training, TRAINING_LEAVES);
 }
@@ -246,7 +246,7 @@ static void settle(struct updater *updater)
 {
     struct remote_worker *worker = of(updater);
     if (worker_settle(worker) == PUSH_PULL_REFUSED) {
-        log_warning("the last gradients were not taken: %s", worker->training.error.text);
+        log_warning("the last gradients were not accepted: %s", worker->training.error.text);
     }
 }
 

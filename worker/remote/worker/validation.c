@@ -69,13 +69,13 @@ static bool tell(struct remote_worker *worker)
     size_t size = evaluation_part_write(&training->evaluation, validation->bytes);
     if (size > VALIDATIONS_BYTES && !validation->has_warned) {
         validation->has_warned = true;
-        log_warning("a validation takes %zu bytes, and a message holds %d: worker 0 is told the score alone", size,
+        log_warning("a validation takes %zu bytes, but a message holds %d: only its score is sent to worker 0", size,
                     VALIDATIONS_BYTES);
     }
     size = size > VALIDATIONS_BYTES ? 0 : size;
     const enum push_pull_end end = validations_tell(&worker->exchange, &own, validation->bytes, size, &training->error);
     if (end == PUSH_PULL_REFUSED) {
-        log_warning("a validation was not taken: %s", training->error.text);
+        log_warning("a validation was not accepted: %s", training->error.text);
         return true;
     }
     return worker_take_end(worker, end);
@@ -111,7 +111,7 @@ static void take(void *context, int worker, int64_t examples, double score, cons
 {
     struct own_rows_validation *validation = context;
     const struct worker_score told = {worker, examples, score};
-    struct error error = {"its score alone is known"};
+    struct error error = {"only its score is known"};
     const bool counts = size > 0 && validation_sum_add(&validation->sum, &told, bytes, size, &error);
     if (!counts && !validation->has_warned) {
         validation->has_warned = true;
@@ -141,7 +141,7 @@ bool worker_gather(struct updater *updater, int64_t global_step, enum metric met
                            &validators->missing, &training->error);
     validation_sum_end(&validation->sum, metric, validators);
     if (end == PUSH_PULL_REFUSED) {
-        log_warning("others' validations are not known: %s", training->error.text);
+        log_warning("the other workers' validations are missing: %s", training->error.text);
         return true;
     }
     return worker_take_end(worker, end);

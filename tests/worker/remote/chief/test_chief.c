@@ -442,7 +442,7 @@ static void checkpoint_that_fails(void **state)
     assert_int_equal(record.last_checkpoint_step, -1);
     assert_false(prepared);
     assert_non_null(strstr(error.text, "the checkpoint to go back to could not be written"));
-    assert_non_null(strstr(text, "training goes on, and this run will end with status 1"));
+    assert_non_null(strstr(text, "training continues, and this run will end with status 1"));
     assert_int_equal(rename(away, bench.folder), 0);
     told();
     assert_true(chief_checkpoint(bench.chief, &error));

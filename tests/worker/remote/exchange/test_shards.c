@@ -588,7 +588,7 @@ static void pulls_answered_wrongly(void **state)
 {
     const int ways[] = {OTHER_REQUEST, BEYOND, OTHER_ANSWER};
     const char *const texts[] = {"answer to a request that was not made", "are not all its own",
-                                 "answered pull by pong"};
+                                 "answered pull with pong"};
     struct error error;
     (void)state;
     begin(2, "6,20,3", false, NULL);
@@ -880,7 +880,7 @@ static void pushes_answered_wrongly(void **state)
     atomic_store(&servers[1].member.incarnation, 999); /* another process: it knows nothing of our parameters */
     servers[1].fails[MESSAGE_push] = NO_ANSWER;
     assert_int_equal(push(10, &answer, &error), PUSH_PULL_AGAIN);
-    assert_non_null(strstr(error.text, "is another process now"));
+    assert_non_null(strstr(error.text, "is a new process now"));
     join();
     assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
     end();

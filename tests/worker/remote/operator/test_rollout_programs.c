@@ -88,18 +88,18 @@ static void files_that_are_no_program(void **state)
     write_program("cut.2", EM_X86_64, 1, MARK_AT + 27);
     refused(file("none"), NULL, NULL, "No such file");
     refused(folder, NULL, NULL, folder);
-    refused(file("old"), NULL, NULL, "old: is no trainer, or one that is too old to be rolled out");
-    refused(file("cut"), NULL, NULL, "cut: is no trainer, or one that is too old");
-    refused(file("cut.2"), NULL, NULL, "cut.2: is no trainer, or one that is too old");
+    refused(file("old"), NULL, NULL, "old: is not a trainer, or is too old to be rolled out");
+    refused(file("cut"), NULL, NULL, "cut: is not a trainer, or is too old");
+    refused(file("cut.2"), NULL, NULL, "cut.2: is not a trainer, or is too old");
     snprintf(files, sizeof files, "%s,%s", file("x86"), file("x86.2"));
-    refused(files, NULL, NULL, "x86.2: is another program for x86_64: one for each architecture, please");
+    refused(files, NULL, NULL, "x86.2: is a second program for x86_64: give one for each architecture");
     refused("", NULL, NULL, "--binary: names no program");
-    refused(",", NULL, NULL, "--binary: expected the paths of programs, divided by commas");
+    refused(",", NULL, NULL, "--binary: expected the paths of programs, separated by commas");
     snprintf(files, sizeof files, "%s,,%s", file("x86"), file("x86.2"));
-    refused(files, NULL, NULL, "--binary: expected the paths of programs, divided by commas");
+    refused(files, NULL, NULL, "--binary: expected the paths of programs, separated by commas");
     static char long_path[5000];
     memset(long_path, 'x', sizeof long_path - 1);
-    refused(long_path, NULL, NULL, "--binary: expected the paths of programs, divided by commas");
+    refused(long_path, NULL, NULL, "--binary: expected the paths of programs, separated by commas");
     refused(NULL, "5", NULL, "--rate_mb, --waves, --budget and --least_speed go with --binary");
     refused(NULL, NULL, "1", "--rate_mb, --waves, --budget and --least_speed go with --binary");
 }
@@ -195,7 +195,7 @@ static void budgets_and_least_speeds(void **state)
     for (size_t i = 0; i < sizeof bad_budgets / sizeof *bad_budgets; i++) {
         const struct rollout_flags flags = {.budget = bad_budgets[i]};
         assert_false(rollout_programs_read(&programs, file("x"), &flags, &error));
-        assert_non_null(strstr(error.text, "--budget must be how many workers may be away at once"));
+        assert_non_null(strstr(error.text, "--budget must be how many workers may be down at once"));
         rollout_programs_free(&programs);
         assert_false(rollout_programs_read(&programs, NULL, &flags, &error));
     }
@@ -424,7 +424,7 @@ static void a_ps_that_does_not_take_it(void **state)
     assert_int_equal(ps.puts, 0);
     memset(&ps, 0, sizeof ps);
     ps.odd = MESSAGE_done;
-    assert_non_null(strstr(bring(0), "ps 0 answered offer_program by done"));
+    assert_non_null(strstr(bring(0), "ps 0 answered offer_program with done"));
     assert_int_equal(ps.puts, 0);
 }
 

@@ -172,8 +172,8 @@ static int run(bool json, const char **text)
             memcpy(at, name, strlen(name));
         }
     }
-    char *warning = strstr(plain, "only where nobody else is\n");
-    *text = warning ? warning + strlen("only where nobody else is\n") : plain;
+    char *warning = strstr(plain, "only on an isolated network\n");
+    *text = warning ? warning + strlen("only on an isolated network\n") : plain;
     return status;
 }
 
@@ -370,7 +370,7 @@ static void a_ps_is_missing(void **state)
             servers[1].gone_after = i == 2 ? 2 : 0;
             servers[1].by = i == 3 ? MESSAGE_pong : 0;
             fake_member_start(&servers[1].member, &self, answer);
-            wanted = i == 1 ? "as the test wants" : i == 2 ? "closed" : "answered get_status by pong";
+            wanted = i == 1 ? "as the test wants" : i == 2 ? "closed" : "answered get_status with pong";
         }
         assert_int_equal(run(false, &text), COMMAND_FAILED);
         assert_non_null(strstr(text, "ps 1        absent "));

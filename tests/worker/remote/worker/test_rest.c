@@ -89,7 +89,7 @@ static void recalled(void **state)
     worker.exchange.generation = 4;
     listen_in();
     recall(15);
-    assert_non_null(strstr(heard(), "goes on at step 15 with what pushes had left behind at step 10\n"));
+    assert_non_null(strstr(heard(), "continues at step 15 with the unsent parts of pushes at step 10\n"));
     assert_filled(100);
     worker.exchange.generation = 5;
     recall(5); /* before all that was kept */
@@ -126,7 +126,7 @@ static void warned(void **state)
     worker.left_over.folder = "/dev/null/none";
     listen_in();
     worker_keep_rest(&worker, 10);
-    assert_non_null(strstr(heard(), "what pushes left behind is not kept: "));
+    assert_non_null(strstr(heard(), "the unsent parts of pushes are not saved: "));
     worker.left_over.folder = folder;
 }
 

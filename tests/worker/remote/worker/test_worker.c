@@ -46,7 +46,7 @@ static void data_by_the_chief(void **state)
     assert_string_equal(told(), "holds links\nengine of 672 floats, no slots, averages 0\nexchange\n"
                                 "heartbeat of a fake\nfeed\n");
     assert_true(join(&bench));
-    assert_string_equal(told(), "rollouts\nready: worker 2 takes part\nsays: waiting for worker 0, who has the data\n"
+    assert_string_equal(told(), "rollouts\nready: worker 2 takes part\nsays: waiting for worker 0, which has the data\n"
                                 "asks for data\nstarting at 0, 0 here, 0/s, loss nan, stale 0\n"
                                 "says: waiting for the model\ntakes no part\njoins\nagrees\nsays: \ntakes part\n"
                                 "training at 0, 0 here, 0/s, loss nan, stale 0\nsays: \n");
@@ -186,7 +186,7 @@ static void joins_a_job_begun_anew(void **state)
     remote_updater_table.finish(&bench.worker.updater);
     assert_int_equal(bench.worker.training.end, TRAINING_LEAVES);
     assert_int_equal(bench.worker.training.leave_status, RESTART_STATUS);
-    assert_int_equal(times(heard_so_far(), "starts again, to encode them by that"), 1);
+    assert_int_equal(times(heard_so_far(), "restarting, to encode its rows by the model's preprocessing"), 1);
     world.told_again = PUSH_PULL_REFUSED;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
@@ -430,7 +430,7 @@ static void validates_together(void **state)
     assert_true(step(&bench));
     world.validated = PUSH_PULL_REFUSED;
     assert_true(step(&bench));
-    assert_int_equal(times(heard_so_far(), "a validation was not taken: as the test wants"), 1);
+    assert_int_equal(times(heard_so_far(), "a validation was not accepted: as the test wants"), 1);
     assert_true(step(&bench));
     world.validated = PUSH_PULL_AGAIN;
     assert_false(step(&bench));
@@ -474,7 +474,7 @@ static void chief_adds_up_validations(void **state)
     assert_int_equal(times(heard_so_far(), "does not count"), 1); /* once is enough */
     world.validated = PUSH_PULL_REFUSED;
     assert_true(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
-    assert_int_equal(times(heard_so_far(), "others' validations are not known: as the test wants"), 1);
+    assert_int_equal(times(heard_so_far(), "the other workers' validations are missing: as the test wants"), 1);
     world.validated = PUSH_PULL_STOPPED;
     assert_false(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
     evaluation_destroy(&training->evaluation);
@@ -497,7 +497,7 @@ static void pipelined(void **state)
     remote_updater_table.settle(&bench.worker.updater);
     assert_string_equal(told(), "drains\n");
     assert_int_equal(bench.worker.training.global_step, 2);
-    assert_null(strstr(heard_so_far(), "the last gradients were not taken"));
+    assert_null(strstr(heard_so_far(), "the last gradients were not accepted"));
     world.loss = NAN;
     assert_false(step(&bench));
     assert_non_null(strstr(told(), "drains\nrefreshes\nloads the mirror\n"));
@@ -512,7 +512,7 @@ static void pipelined(void **state)
     world.drained = PUSH_PULL_REFUSED;
     world.answers = 0;
     remote_updater_table.settle(&bench.worker.updater);
-    assert_int_equal(times(heard_so_far(), "the last gradients were not taken: as the test wants"), 1);
+    assert_int_equal(times(heard_so_far(), "the last gradients were not accepted: as the test wants"), 1);
     end(&bench);
 }
 
@@ -726,7 +726,7 @@ static void chief_takes_leave(void **state)
     assert_int_equal(training->global_step, 12);
     world.finished = PUSH_PULL_AGAIN;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_REJOINS);
-    assert_int_equal(times(heard_so_far(), "training goes on from the newest checkpoint"), 1);
+    assert_int_equal(times(heard_so_far(), "training continues from the newest checkpoint"), 1);
     world.finished = PUSH_PULL_AGAIN;
     world.signal = SIGTERM;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
@@ -773,9 +773,9 @@ static void concludes(void **state)
     world.told_all = true;
     remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
     assert_string_equal(told(), "notes 9\njob failed, nan: it failed\n");
-    assert_int_equal(times(heard_so_far(), "not every ps could be told"), 0);
+    assert_int_equal(times(heard_so_far(), "not every ps could be notified"), 0);
     remote_updater_table.conclude(&bench.worker.updater, false, 1, "well");
-    assert_int_equal(times(heard_so_far(), "not every ps could be told that the job is over: ps 1 is gone"), 1);
+    assert_int_equal(times(heard_so_far(), "not every ps could be notified that the job is over: ps 1 is gone"), 1);
     told();
     world.fenced = true;
     remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
