@@ -127,6 +127,27 @@ static void vectors_that_there_are_not_are_refused(void **state)
     shard_destroy(shard);
 }
 
+static void a_snapshot_of_a_step_is_of_that_step(void **state)
+{
+    int64_t step = -7;
+    (void)state;
+    begin(OPTIMIZER_SGD, 0);
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_CLOSED); /* there is nothing yet */
+    restore(0);
+    assert_int_equal(shard_snapshot(shard, 1, 1, &step), SNAPSHOT_PENDING);
+    assert_int_equal(shard_snapshot(shard, 1, 0, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 0);
+    restore(5);
+    assert_int_equal(shard_snapshot(shard, 2, 0, &step), SNAPSHOT_PASSED);
+    assert_int_equal(shard_snapshot(shard, 2, 4, &step), SNAPSHOT_PASSED);
+    assert_int_equal(shard_snapshot(shard, 2, 6, &step), SNAPSHOT_PENDING);
+    assert_int_equal(shard_snapshot(shard, 2, 5, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 5);
+    assert_int_equal(shard_snapshot(shard, 3, -1, &step), SNAPSHOT_TAKEN); /* now */
+    assert_int_equal(step, 5);
+    shard_destroy(shard);
+}
+
 /* Whatever stripes and blocks it lies in. */
 static void any_part_is_read_as_it_is(void **state)
 {
@@ -230,8 +251,11 @@ static void a_restore_must_be_whole_and_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vectors_are_those_of_the_optimizer), cmocka_unit_test(vectors_that_there_are_not_are_refused),
-        cmocka_unit_test(any_part_is_read_as_it_is),          cmocka_unit_test(one_parameter_that_is_missing_is_missed),
+        cmocka_unit_test(vectors_are_those_of_the_optimizer),
+        cmocka_unit_test(vectors_that_there_are_not_are_refused),
+        cmocka_unit_test(a_snapshot_of_a_step_is_of_that_step),
+        cmocka_unit_test(any_part_is_read_as_it_is),
+        cmocka_unit_test(one_parameter_that_is_missing_is_missed),
         cmocka_unit_test(a_restore_must_be_whole_and_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
