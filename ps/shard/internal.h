@@ -113,7 +113,7 @@ struct shard {
     int64_t done_step;
     atomic_bool closed; /* written with the first stripe locked */
 
-    size_t written[STORE_PS_VECTORS];           /* floats since shard_begin_write; what came twice counts once */
+    size_t written[STORE_PS_VECTORS]; /* floats since shard_begin_write, without padding; what came twice counts once */
     size_t written_to[STORE_PS_VECTORS];        /* behind the last of them */
     pthread_mutex_t snapshot_lock;              /* taken after any other */
     struct snapshot snapshots[SHARD_SNAPSHOTS]; /* [0]: the plain one; then the orders, in any order */

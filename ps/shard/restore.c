@@ -49,6 +49,24 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
     return true;
 }
 
+/* Of [from, to), in the shard's own places: floats of the model, without the padding between them. */
+static size_t count_real(const struct shard *shard, size_t from, size_t to)
+{
+    size_t real = 0;
+    for (size_t i = 0; i < shard->block_count; i++) {
+        const struct shard_block *block = &shard->blocks[i];
+        size_t begin = block->local;
+        if (begin >= to || begin + (size_t)block->rows * (size_t)block->stride <= from) {
+            continue;
+        }
+        for (int row = 0; row < block->rows; row++, begin += (size_t)block->stride) {
+            const size_t first = begin > from ? begin : from, end = begin + block->cols < to ? begin + block->cols : to;
+            real += end > first ? end - first : 0;
+        }
+    }
+    return real;
+}
+
 void shard_wrote(struct shard *shard, enum store_vector vector, struct range range)
 {
     struct error error;
@@ -57,7 +75,7 @@ void shard_wrote(struct shard *shard, enum store_vector vector, struct range ran
     shard_locate(shard, range, &local, &error); /* it was claimed */
     const size_t end = local + range.count;
     if (end > *to) {
-        shard->written[vector] += end - (local > *to ? local : *to);
+        shard->written[vector] += count_real(shard, local > *to ? local : *to, end);
         *to = end;
     }
 }

@@ -168,6 +168,23 @@ static void without_a_file_there_is_no_place_for_versions(void **state)
     config.path = path;
 }
 
+/* A flag would win again at the next start: what came of it would be no version of anybody's. */
+static void a_flag_of_this_process_is_in_the_way(void **state)
+{
+    const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}, {"learning_rate", "0.75"}};
+    struct error error;
+    (void)state;
+    participant_destroy(&participant);
+    config_free(&config);
+    assert_true(config_load(&config, config_path, flags, 3, &error));
+    assert_true(participant_create(&participant, &config, (struct member){MEMBER_WORKER, 0}, &table, &error));
+    struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
+    order.in_force = 2;
+    act(&order, ORDER_CATCH_UP);
+    says(PHASE_FAILED, 1, "flags or the environment of this process change it: see `trainer config show`");
+    assert_int_equal(host.left, 0);
+}
+
 /* --- What the next process finds --- */
 
 /* Members of either version may work together while a live rollout is not settled. */
@@ -482,6 +499,7 @@ int main(void)
         TEST(a_catch_up_is_on_record),
         TEST(who_trains_is_ready_until_it_leaves),
         TEST(without_a_file_there_is_no_place_for_versions),
+        TEST(a_flag_of_this_process_is_in_the_way),
         TEST(the_next_process_knows_both_versions),
         TEST(versions_of_a_job_do_not_mix),
         TEST(a_host_that_stays_takes_local_keys_at_its_next_start),

@@ -52,7 +52,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
 
 void agent_destroy(struct agent *ours)
 {
-    agents -= ours != NULL;
+    agents -= ours ? 1 : 0;
 }
 
 void agent_version(struct agent *ours, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])

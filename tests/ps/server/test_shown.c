@@ -48,7 +48,7 @@ bool __wrap_fleet_watch_create(struct fleet_watch **watch, const struct config *
 void __wrap_fleet_watch_destroy(struct fleet_watch *watch);
 void __wrap_fleet_watch_destroy(struct fleet_watch *watch)
 {
-    watches -= watch != NULL;
+    watches -= watch ? 1 : 0;
 }
 
 int __wrap_fleet_watch_members(struct fleet_watch *watch, struct board_member *members, int room);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,6 +127,27 @@ static void vectors_that_there_are_not_are_refused(void **state)
     shard_destroy(shard);
 }
 
+static void a_snapshot_of_a_step_is_of_that_step(void **state)
+{
+    int64_t step = -7;
+    (void)state;
+    begin(OPTIMIZER_SGD, 0);
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_CLOSED); /* there is nothing yet */
+    restore(0);
+    assert_int_equal(shard_snapshot(shard, 1, 1, &step), SNAPSHOT_PENDING);
+    assert_int_equal(shard_snapshot(shard, 1, 0, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 0);
+    restore(5);
+    assert_int_equal(shard_snapshot(shard, 2, 0, &step), SNAPSHOT_PASSED);
+    assert_int_equal(shard_snapshot(shard, 2, 4, &step), SNAPSHOT_PASSED);
+    assert_int_equal(shard_snapshot(shard, 2, 6, &step), SNAPSHOT_PENDING);
+    assert_int_equal(shard_snapshot(shard, 2, 5, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 5);
+    assert_int_equal(shard_snapshot(shard, 3, -1, &step), SNAPSHOT_TAKEN); /* now */
+    assert_int_equal(step, 5);
+    shard_destroy(shard);
+}
+
 /* Whatever stripes and blocks it lies in. */
 static void any_part_is_read_as_it_is(void **state)
 {
@@ -155,6 +177,37 @@ static void any_part_is_read_as_it_is(void **state)
     shard_begin_write(shard, 2);
     assert_false(shard_read(shard, STORE_PARAMETERS, (struct range){span->first, 1}, values, &error));
     assert_non_null(strstr(error.text, "the parameters are being restored"));
+    shard_destroy(shard);
+}
+
+/* Padding that was written makes up for no parameter that was not. */
+static void one_parameter_that_is_missing_is_missed(void **state)
+{
+    float *values;
+    (void)state;
+    begin(OPTIMIZER_SGD, 0);
+    shard_begin_write(shard, 1);
+    const struct range most = {span->first + 1, (uint32_t)span->count - 1}, first = {span->first, 1};
+    assert_true(shard_claim_write(shard, STORE_PARAMETERS, most, &values, &error));
+    memset(values, 0, most.count * sizeof *values);
+    shard_wrote(shard, STORE_PARAMETERS, most);
+    assert_false(shard_end_write(shard, 0, 1, &error));
+    char wanted[100];
+    size_t real = 0;
+    for (int i = 0; i < model.variable_count; i++) {
+        real += (size_t)model.variables[i].rows * (size_t)model.variables[i].cols;
+    }
+    snprintf(wanted, sizeof wanted, "only %zu of this shard's %zu parameters were written", real - 1, real);
+    assert_string_equal(error.text, wanted);
+    shard_begin_write(shard, 2);
+    assert_true(shard_claim_write(shard, STORE_PARAMETERS, first, &values, &error));
+    *values = 0;
+    shard_wrote(shard, STORE_PARAMETERS, first);
+    shard_wrote(shard, STORE_PARAMETERS, first); /* what comes twice counts once */
+    assert_true(shard_claim_write(shard, STORE_PARAMETERS, most, &values, &error));
+    memset(values, 0, most.count * sizeof *values);
+    shard_wrote(shard, STORE_PARAMETERS, most);
+    assert_true(shard_end_write(shard, 0, 1, &error));
     shard_destroy(shard);
 }
 
@@ -200,7 +253,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_are_those_of_the_optimizer),
         cmocka_unit_test(vectors_that_there_are_not_are_refused),
+        cmocka_unit_test(a_snapshot_of_a_step_is_of_that_step),
         cmocka_unit_test(any_part_is_read_as_it_is),
+        cmocka_unit_test(one_parameter_that_is_missing_is_missed),
         cmocka_unit_test(a_restore_must_be_whole_and_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
