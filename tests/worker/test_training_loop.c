@@ -514,7 +514,7 @@ static void beginnings_that_fail(void **state)
     }
 }
 
-/* A checkpoint that was not written makes a run that ended well fail, and its test is of the last model all the same. */
+/* One that was not written makes a run that ended well fail, and the test is of the last model all the same. */
 static void a_checkpoint_that_failed(void **state)
 {
     (void)state;

@@ -164,7 +164,7 @@ static inline bool fake_member_break_off(struct channel *channel, enum message_t
                                          const void *bulk, size_t bulk_size)
 {
     const size_t size = message_size(channel->version, type, message);
-    uint8_t sent[FRAME_HEADER + 1024];
+    uint8_t *sent = malloc(FRAME_HEADER + size);
     struct error error;
     const struct frame header = {.version = channel->version,
                                  .type = type,
@@ -173,14 +173,14 @@ static inline bool fake_member_break_off(struct channel *channel, enum message_t
                                  .flags = FRAME_LAST,
                                  .message_bytes = (uint32_t)size,
                                  .bulk_bytes = (uint32_t)bulk_size};
-    if (size > sizeof sent - FRAME_HEADER) {
-        abort();
-    }
     frame_encode(&header, sent);
     message_encode(channel->version, type, message, sent + FRAME_HEADER, size);
     struct iovec parts[] = {{sent, FRAME_HEADER + size}, {(void *)(uintptr_t)bulk, bulk_size - 1}};
-    return connection_write_more(channel->connection, parts, 2, fake_member_soon(), &error) &&
-           connection_flush(channel->connection, fake_member_soon(), &error) && false;
+    if (connection_write_more(channel->connection, parts, 2, fake_member_soon(), &error)) {
+        connection_flush(channel->connection, fake_member_soon(), &error);
+    }
+    free(sent);
+    return false;
 }
 
 static inline bool fake_member_object(struct channel *channel, enum error_code code)

@@ -426,6 +426,30 @@ static void a_restore_over_connections_that_break(void **state)
     end();
 }
 
+/* It is halved as long as that leaves enough to be worth a request. */
+static void how_little_is_sent_at_once(void **state)
+{
+    struct error error;
+    (void)state;
+    begin("100,100", "sgd");
+    bench.state.vectors[0][0] = 1;
+    servers[0].fails[MESSAGE_write] = NO_ANSWER;
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    const unsigned all = (unsigned)bench.exchange.parts[0].spans[0].count, half = all / 2;
+    char wanted[128];
+    assert_true(half > 4096 && all / 3 < 4096);
+    snprintf(wanted, sizeof wanted, "ps 0: write vector 0, %u at 0\nps 0: write vector 0, %u at %u\n", half, half,
+             half);
+    assert_non_null(strstr(told(), wanted));
+    end();
+    begin("60,60", "sgd");
+    bench.state.vectors[0][0] = 1;
+    servers[0].fails[MESSAGE_write] = NO_ANSWER;
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_non_null(strstr(told(), "ps 0: write vector 0, 4096 at 0\nps 0: write vector 0, 704 at 4096\n"));
+    end();
+}
+
 /* All hear of a snapshot before anybody is waited for; steps may differ, and some may not come to it in time. */
 static void snapshots(void **state)
 {
@@ -646,6 +670,7 @@ int main(void)
         cmocka_unit_test(refusals),
         cmocka_unit_test(a_restore),
         cmocka_unit_test(a_large_model),
+        cmocka_unit_test(how_little_is_sent_at_once),
         cmocka_unit_test(snapshots),
         cmocka_unit_test(orders),
         cmocka_unit_test(reading),

@@ -48,8 +48,8 @@ struct fake_ps {
         uint64_t base_version;
     } seen[FAKE_MOST_PUSHES];
     int pushes, connections, frames; /* frames: of pushes */
-    uint64_t sent_floats;  /* in the ranges of pushes */
-    atomic_int overlapped; /* pushes that were answered while the worker computed */
+    uint64_t sent_floats;            /* in the ranges of pushes */
+    atomic_int overlapped;           /* pushes that were answered while the worker computed */
 
     /* To be set before anything is sent. */
     int delay_ms;          /* before each answer to a push */

@@ -25,7 +25,8 @@ enum {
     BEYOND = -4,
     SILENCE = -5,
     HALF = -6,
-    NONE = -7
+    NONE = -7,
+    TORN = -8 /* all but the last byte, and then the end */
 };
 
 static _Atomic(double) jumped_s;
@@ -62,7 +63,11 @@ static struct server {
     struct message_push push;
     _Atomic(int) pushes, pings_answered;
     uint32_t wait_ms; /* that a model was to be waited for last */
-    bool knows;       /* who has its version is told that nothing has changed */
+    struct {
+        enum dtype dtype; /* of the next answer to a pull, if bytes > 0 */
+        size_t bytes;     /* zeros, of its first span */
+    } odd;
+    bool knows; /* who has its version is told that nothing has changed */
 } servers[MOST_SERVERS];
 
 static struct bench {
@@ -126,11 +131,31 @@ static bool send_parameters(struct server *server, struct channel *channel, enum
                                        .bulk = &bulk,
                                        .bulk_parts = 1,
                                        .more = i + 1 < server->span_count};
+        if (how == TORN) {
+            return fake_member_break_off(channel, type, message, values, span.count * sizeof *values);
+        }
         if (!channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
             return false;
         }
     }
     return true;
+}
+
+/* As another dtype says it, of which the bytes may be nonsense. */
+static bool answer_oddly(struct server *server, struct channel *channel)
+{
+    uint8_t bytes[RANGE_BYTES], *zeros = calloc(1, server->odd.bytes);
+    struct error error;
+    range_put(bytes, 0, (struct range){server->spans[0].first, (uint32_t)server->spans[0].count});
+    const struct message_values values = {.dtype = (uint8_t)server->odd.dtype, .ranges = {bytes, 1}};
+    struct iovec bulk = {zeros, server->odd.bytes};
+    const struct outgoing frame = {
+        .type = MESSAGE_values, .request = channel->frame.request, .message = &values, .bulk = &bulk, .bulk_parts = 1};
+    server->odd.bytes = 0;
+    const bool sent = channel_send_frame(channel, &frame, fake_member_soon(), &error) &&
+                      connection_flush(channel->connection, fake_member_soon(), &error);
+    free(zeros);
+    return sent;
 }
 
 static bool answer_pull(struct server *server, struct channel *channel, int how)
@@ -148,6 +173,9 @@ static bool answer_pull(struct server *server, struct channel *channel, int how)
     }
     struct message_values values = {
         .dtype = DTYPE_FLOAT32, .version = server->version, .global_step = server->step, .token = server->token};
+    if (server->odd.bytes > 0) {
+        return answer_oddly(server, channel);
+    }
     if (server->knows && pull.since_version == server->version) {
         return fake_member_say(channel, MESSAGE_values, &values);
     }
@@ -651,6 +679,70 @@ static void what_was_told_is_known(void **state)
     end();
 }
 
+/* Answers that break off in the middle of a float, to pulls and to pushes, wherever floats land and however packed. */
+static void answers_that_break_off(void **state)
+{
+    static const char *const plain[] = {"issync", "true", NULL};
+    static const char *const packed[] = {"issync", "true", "wire_dtype", "int8", NULL};
+    static const struct engine_table *const tables[] = {&fake_engine_near, &fake_engine_far};
+    struct push_answer answer;
+    struct error error;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        begin(2, "6,20,3", false, i < 2 ? plain : packed);
+        bench.engine.engine.table = tables[i % 2];
+        join();
+        assert_landed();
+        servers[1].fails[MESSAGE_pull] = TORN;
+        servers[1].value = 5;
+        assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_landed();
+        assert_int_equal(atomic_load(&servers[1].member.connections), 2);
+        if (i < 2) { /* these servers take no packed pushes */
+            servers[1].fails[MESSAGE_push] = TORN;
+            servers[1].value = 6;
+            assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+            assert_landed();
+            assert_int_equal(atomic_load(&servers[1].pushes), 2);
+            assert_int_equal(servers[1].push.sequence, 1);
+            assert_int_equal(atomic_load(&servers[1].member.connections), 3);
+        }
+        assert_int_equal(atomic_load(&servers[0].member.connections), 1);
+        end();
+    }
+}
+
+/* What nobody asked for, or what is more than there can be, costs the connection, and is pulled again. */
+static void answers_as_nobody_asked(void **state)
+{
+    static const char *const plain[] = {"issync", "true", NULL};
+    static const char *const halves[] = {"wire_dtype", "bfloat16", NULL};
+    static const struct {
+        const char *const *settings;
+        enum dtype dtype;
+        size_t bytes;
+        const char *said;
+    } cases[] = {{plain, DTYPE_DIFFERENCES, 100, "differences, which nobody asked for"},
+                 {plain, DTYPE_INT8, 52, "parameters are packed as nobody asked for"},
+                 {halves, DTYPE_DIFFERENCES, 65537, "65537 bytes of differences, more than there can be"},
+                 {halves, DTYPE_DIFFERENCES, 65536, "bytes more of differences than of floats"}};
+    struct error error;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(2, "6,20,3", false, cases[i].settings);
+        join();
+        servers[1].odd.dtype = cases[i].dtype;
+        servers[1].odd.bytes = cases[i].bytes;
+        servers[1].value = 9;
+        assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+        if (times(heard_so_far(), cases[i].said) != 1) {
+            fail_msg("not \"%s\" but %s", cases[i].said, heard());
+        }
+        assert_landed();
+        end();
+    }
+}
+
 /* --- Pushing --- */
 
 /* Each ps gets its own part of the gradient; answers are of all of them: the worst, and the end only if all end. */
@@ -990,6 +1082,8 @@ int main(void)
         cmocka_unit_test(pulls_answered_wrongly),
         cmocka_unit_test(the_first_step),
         cmocka_unit_test(what_was_told_is_known),
+        cmocka_unit_test(answers_that_break_off),
+        cmocka_unit_test(answers_as_nobody_asked),
         cmocka_unit_test(pushing),
         cmocka_unit_test(steps_in_common),
         cmocka_unit_test(steps_of_their_own),

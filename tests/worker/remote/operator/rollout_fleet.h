@@ -74,6 +74,7 @@ static struct {
     uint8_t then; /* enum outcome, some reports after a proposal: 0: it stays under way */
     int reports;  /* until then */
     bool refuses, cuts, forgets, other;
+    bool is_torn;                      /* reports end in the middle of their manifest */
     bool mute;                         /* reports are not answered */
     bool leaves;                       /* once it has been asked after a proposal: nobody listens any more */
     uint8_t bytes[MANIFEST_MAX_BYTES]; /* of what it was given last */
@@ -120,7 +121,8 @@ static inline bool answer_report(struct channel *channel)
                                    .message = &ps.news,
                                    .bulk = &bulk,
                                    .bulk_parts = ps.manifest ? 1 : 0};
-    return channel_send_frame(channel, &frame, fake_member_soon(), &error);
+    return ps.is_torn ? fake_member_break_off(channel, MESSAGE_rollout, &ps.news, ps.manifest, ps.manifest_size)
+                      : channel_send_frame(channel, &frame, fake_member_soon(), &error);
 }
 
 /* Of a program, which it takes piece by piece. */

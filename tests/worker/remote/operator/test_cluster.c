@@ -490,7 +490,7 @@ static void profiles_are_joined(void **state)
     }
 }
 
-/* On a terminal a line shows how far the job is, a few times a second, once that is known; then members log no steps. */
+/* On a terminal a line shows how far the job is, a few times a second, once it is known; members log no steps then. */
 static void progress_line(void **state)
 {
     struct config_setting settings[] = {

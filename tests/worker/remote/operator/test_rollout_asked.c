@@ -355,6 +355,28 @@ static void a_manifest_of_something_else(void **state)
     }
 }
 
+/* A manifest that does not come in full is none, and nothing is done without it. */
+static void a_manifest_that_breaks_off(void **state)
+{
+    static const char *const verbs[] = {"revert", "abort"};
+    const char *text;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin();
+        char *before = text_of(2, ",\"learning_rate\":0.125");
+        ps.news.earlier = before;
+        ps.news.state = i == 1 ? ROLLOUT_WATCHING : ROLLOUT_IDLE;
+        ps.news.target = 3;
+        show_manifest(2, before, 3, fleet.job);
+        ps.is_torn = true;
+        assert_int_equal(run(verbs[i], YES, NULL, &text), COMMAND_FAILED);
+        assert_int_equal(times(text, "error: ps 0 ("), 1);
+        assert_int_equal(ps.proposals + ps.aborts, 0);
+        free(before);
+        end();
+    }
+}
+
 /* ps 0 is there, and says nothing. */
 static void no_answer(void **state)
 {
@@ -419,6 +441,7 @@ int main(void)
         cmocka_unit_test(a_rollout_that_is_resumed),
         cmocka_unit_test(another_fleet),
         cmocka_unit_test(a_manifest_of_something_else),
+        cmocka_unit_test(a_manifest_that_breaks_off),
         cmocka_unit_test(no_answer),
         cmocka_unit_test(no_history),
     };
