@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -458,6 +459,78 @@ static void late_is_not_lost(void **state)
     loopback_end(&loopback);
 }
 
+/* What lies between two ends: hands on what comes, and what the server says in two pieces, once it is told to. */
+struct way {
+    int listener, server;
+    atomic_bool breaks;
+    pthread_t thread;
+};
+
+static void *hand_on(void *context)
+{
+    struct way *way = context;
+    char peer[ENDPOINT_TEXT];
+    struct error error;
+    int client;
+    if (!accept_in_time(way->listener, &client, peer, soon(), &error)) {
+        return NULL;
+    }
+    struct pollfd ends[] = {{.fd = client, .events = POLLIN}, {.fd = way->server, .events = POLLIN}};
+    for (bool open = true; open;) {
+        poll(ends, 2, 10000);
+        for (int i = 0; i < 2; i++) {
+            uint8_t bytes[4096];
+            const ssize_t n = ends[i].revents ? recv(ends[i].fd, bytes, sizeof bytes, 0) : 1;
+            if (!ends[i].revents) {
+                continue;
+            }
+            open = open && n > 0;
+            const ssize_t first = i == 1 && atomic_load(&way->breaks) && n > 3 ? 3 : n;
+            if (n > 0 && send(ends[1 - i].fd, bytes, (size_t)first, MSG_NOSIGNAL) == first && first < n) {
+                usleep(100 * 1000);
+                send(ends[1 - i].fd, bytes + first, (size_t)(n - first), MSG_NOSIGNAL);
+            }
+        }
+    }
+    close(client);
+    close(way->server);
+    return NULL;
+}
+
+/* Part of a record is nothing to read yet; the rest of it, before the deadline, is in time. */
+static void a_record_in_pieces_is_waited_for(void **state)
+{
+    (void)state;
+    struct loopback loopback = {.listener = -1};
+    struct way way = {.breaks = false};
+    struct address address = {.host = "127.0.0.1"};
+    struct error error;
+    struct connection *connection;
+    uint32_t size = 1000, got = 0, end = 0;
+    uint8_t bytes[1000] = {7}, echoed[1000];
+    bool ready = false;
+    loopback_start(&loopback, fleet_key, echo, NULL);
+    assert_true(socket_connect(&way.server, &loopback.address, NULL, soon(), &error));
+    assert_true(socket_listen(&way.listener, "127.0.0.1", 0, &error));
+    address.port = socket_port(way.listener);
+    assert_int_equal(pthread_create(&way.thread, NULL, hand_on, &way), 0);
+    assert_true(
+        connection_connect(&connection, &address, &(struct member){MEMBER_PS, 0}, fleet_key, NULL, soon(), &error));
+    atomic_store(&way.breaks, true);
+    struct iovec parts[] = {{&size, sizeof size}, {bytes, sizeof bytes}};
+    assert_true(write_now(connection, parts, 2, soon(), &error));
+    assert_true(connection_wait(connection, soon(), &ready, &error) && ready);
+    assert_true(connection_read(connection, &got, sizeof got, soon(), &error));
+    assert_true(connection_read(connection, echoed, sizeof echoed, soon(), &error));
+    assert_memory_equal(echoed, bytes, sizeof bytes);
+    parts[0] = (struct iovec){&end, sizeof end};
+    assert_true(write_now(connection, parts, 1, soon(), &error));
+    connection_close(connection);
+    pthread_join(way.thread, NULL);
+    close(way.listener);
+    loopback_end(&loopback);
+}
+
 /* Once; what comes after that look comes too late, however much of it is there. */
 static void late_is_looked_at_once(void **state)
 {
@@ -643,6 +716,7 @@ int main(void)
         cmocka_unit_test(nobody_listens),
         cmocka_unit_test(streams_end_at_the_deadline),
         cmocka_unit_test(late_is_not_lost),
+        cmocka_unit_test(a_record_in_pieces_is_waited_for),
         cmocka_unit_test(late_is_looked_at_once),
         cmocka_unit_test(who_is_refused_is_heard_out),
         cmocka_unit_test(handshake_without_end),

@@ -182,6 +182,10 @@ static void other_reasons(void **state)
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
     other.member.index = -1; /* with a digest it wants more than to be given an index */
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index -1");
+    other.digest = ""; /* only a worker may come without one, to ask for it */
+    assert_true(shake(&other, &ps_0, &service).welcome);
+    other.member = (struct member){MEMBER_PS, -1};
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -1");
     other.member = (struct member){MEMBER_PS, -2};
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -2");
 }

@@ -154,6 +154,14 @@ static void long_texts_are_cut(void **state)
     assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
     assert_int_equal(strlen(got.hello.program), 62);
     free(bytes);
+    for (int last = 0x80; last <= 0xbf; last++) { /* any character of two bytes */
+        memset(text, 'a', sizeof text);
+        memcpy(text + 63, (const char[]){(char)0xc2, (char)last, '\0'}, 3);
+        bytes = encode(MESSAGE_hello, &hello, &size);
+        assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
+        assert_int_equal(strlen(got.hello.program), 63);
+        free(bytes);
+    }
 }
 
 /* What is not UTF-8 is refused, and never sent: a peer's text goes to terminals and into JSON. */
