@@ -158,7 +158,7 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
     memset(manifest, 0, sizeof *manifest);
     const uint8_t *head = take(&rest, MAGIC);
     if (!head || memcmp(head, magic, MAGIC) != 0) {
-        return error_set(error, "it is not a manifest: it does not begin like one");
+        return error_set(error, "the manifest is invalid: it does not begin like one");
     }
     if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
         !take_u64(&rest, &manifest->signed_s) || !(head = take(&rest, sizeof(uint32_t)))) {
@@ -386,7 +386,7 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
         hash = take(&rest, MANIFEST_HASH);
     }
     if (!hash || rest.size != 0) {
-        return error_set(error, "it is not an abort: it does not read like one");
+        return error_set(error, "the abort is invalid: it does not read like one");
     }
     memcpy(abort->hash, hash, MANIFEST_HASH);
     return true;

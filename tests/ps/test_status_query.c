@@ -368,7 +368,7 @@ static void one_that_does_not_answer_is_absent_and_says_why(void **state)
     is(&members[0], "ps", 0, "ready");
     is(&members[1], "ps", 1, "absent");
     assert_true(members[1].is_missing);
-    assert_non_null(strstr(members[1].message, "answered get_status by pong"));
+    assert_non_null(strstr(members[1].message, "answered get_status with pong"));
     is(&members[WORKER_0], "worker", 0, "training");
     telling.says[1].odd = 0;
     ask(); /* on another connection */

@@ -355,7 +355,7 @@ static void live_keys_change(void **state)
     loop.no_summary = true;
     listen_in();
     training_retime(&loop.training);
-    assert_int_equal(times(heard(), "no summaries; training goes on without summaries\n"), 1);
+    assert_int_equal(times(heard(), "no summaries; training continues without summaries\n"), 1);
     told();
     loop.training.test = NULL;
     training_retime(&loop.training);

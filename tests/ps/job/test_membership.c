@@ -195,7 +195,7 @@ static void who_was_lost_is_told_to_be_back(void **state)
     come(&scene, 0, 1);
     restore(&scene, 1, 0, 0);
     lose(0);
-    assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard of for 10 s; the others go on"));
+    assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard from for 10 s; the others continue"));
     assert_int_equal(job_worker_state(&scene.job, 0), STATE_LOST);
     job_heard(&scene.job, 0, 9, scene.now_s); /* of another process */
     assert_true(scene.job.workers[0].lost);
@@ -250,10 +250,10 @@ static void who_takes_a_place_is_told_from_whom(void **state)
         scene.now_s += 0.25;
         play(&scene);
     }
-    assert_true(told(&scene, "worker 1 (10.0.0.1:30) takes the place of a process at 10.0.0.1:2 that does not answer"));
+    assert_true(told(&scene, "worker 1 (10.0.0.1:30) replaces a process at 10.0.0.1:2 that does not answer"));
     assert_int_equal(scene.cuts, 1);
     assert_int_equal(hello(&scene, 1, 2, &message), REFUSAL_REPLACED);
-    assert_string_equal(message.text, "a newer process is worker 1 now, so this one is out");
+    assert_string_equal(message.text, "a newer process is worker 1 now; it replaces this one");
     uint16_t refusal;
     while ((refusal = hello(&scene, 1, 40, &message)) == JOB_ASK_AGAIN) {
         job_pong(&scene.job, 1, 30, job_probe_nonce(&scene.job, 1));

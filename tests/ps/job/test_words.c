@@ -72,7 +72,7 @@ static void what_is_restored_is_within_bounds(void **state)
     static const int64_t bad[][2] = {{-1, 0}, {JOB_MAX_STEP + 1, 0}, {0, -1}, {0, JOB_MAX_BATCHES + 1}};
     for (int i = 0; i < 4; i++) {
         job_check_restored(&scene.job, 0, 5, bad[i][0], bad[i][1], &verdict);
-        says(&verdict, ERROR_BAD_REQUEST, "a job does not go on at step ");
+        says(&verdict, ERROR_BAD_REQUEST, "a job can't continue at step ");
     }
     job_check_restored(&scene.job, 0, 5, JOB_MAX_STEP, JOB_MAX_BATCHES, &verdict);
     assert_int_equal(verdict.code, 0);
@@ -99,7 +99,7 @@ static void a_snapshot_needs_a_model(void **state)
     assert_int_equal(verdict.code, 0);
     job_end_restore(&scene.job, 0, 1, 0, 0, scene.now_s, &verdict);
     job_snapshot(&scene.job, 0, 2, false, &verdict);
-    says(&verdict, ERROR_OLD_GENERATION, "generation 2 is not the present one, 1");
+    says(&verdict, ERROR_OLD_GENERATION, "generation 2 is not the current one, 1");
     job_end(&scene.job, 0, &over, scene.now_s, &verdict);
     job_snapshot(&scene.job, 0, 1, false, &verdict); /* the last one of the job */
     assert_int_equal(verdict.code, 0);
@@ -178,11 +178,11 @@ static void what_a_job_waits_for_is_described(void **state)
     describes("waiting for 1 more worker (min_workers is 3), 2 s");
     job_keep_waiting(&scene.job, true);
     come(&scene, 2, 3);
-    describes("waiting for all to have the config that is rolled out, 2 s");
+    describes("waiting for all members to have the config that is being rolled out, 2 s");
     assert_false(scene.job.started);
     job_keep_waiting(&scene.job, false);
     describes("");
-    assert_true(told(&scene, "training begins at global step 5, with 3 of 3 workers here"));
+    assert_true(told(&scene, "training begins at global step 5, with 3 of 3 workers present"));
 }
 
 static void who_is_waited_for_is_told_now_and_then(void **state)

@@ -279,14 +279,15 @@ static void whom_it_does_not_reach_for_long_is_told_once(void **state)
     leads.fails = true;
     begin(MEMBER_WORKER, 2);
     AWAIT(reports() >= 2);
-    assert_null(strstr(heard_so_far(), "was not reached"));
+    assert_null(strstr(heard_so_far(), "has not been reached"));
     atomic_store(&ahead_s, 31);
-    AWAIT(strstr(heard_so_far(), "ps 0 was not reached for 30 s, so this member hears of no rollout: as the test"));
+    AWAIT(
+        strstr(heard_so_far(), "ps 0 has not been reached for 30 s, so this member learns of no rollout: as the test"));
     const int before = reports();
     AWAIT(reports() >= before + 2);
     assert_int_equal(atomic_load(&host.heard), 0);
     atomic_store(&ahead_s, 0);
-    assert_int_equal(times(heard(), "was not reached"), 1);
+    assert_int_equal(times(heard(), "has not been reached"), 1);
     assert_string_equal(told(), ""); /* it has not arrived */
 }
 

@@ -184,7 +184,7 @@ static void what_went_wrong_while_it_was_watched(void **state)
         }
     }
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    assert_int_equal(strncmp(rollout.reason, "ps 1 was not heard of for ", 26), 0);
+    assert_int_equal(strncmp(rollout.reason, "ps 1 was not heard from for ", 28), 0);
 }
 
 static void an_operator_takes_it_back(void **state)

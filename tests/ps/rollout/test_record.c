@@ -398,7 +398,7 @@ static void programs_that_this_machine_can_not_run_are_refused(void **state)
              strcmp(program_own_architecture(), "x86_64") == 0 ? "aarch64" : "x86_64");
     struct participant_order order = order_with_program();
     act(&order, ORDER_STAGE);
-    says(PHASE_FAILED, 1, "comes with it: roll out one for each kind");
+    says(PHASE_FAILED, 1, "roll out one for each architecture");
     start();
     bring_program();
     programs.protocol = PROTOCOL_VERSION_MAX + 1;

@@ -500,7 +500,7 @@ static void a_refusal_says_whom_it_is_about(void **state)
         int index;
         bool guest;
         const char *whom;
-    } askers[] = {{MEMBER_WORKER, 2, true, "end_job is not for members that came without a config"},
+    } askers[] = {{MEMBER_WORKER, 2, true, "end_job is not for members that connected without a config"},
                   {MEMBER_PS, 1, false, "end_job is not for another ps"},
                   {MEMBER_OPERATOR, MEMBER_ANY_INDEX, false, "end_job is not for operators"},
                   {MEMBER_WORKER, 1, false, "end_job is not for any worker but worker 0, the chief"}};

@@ -5,7 +5,7 @@ static void set_up(void)
 {
     ps.hidden = "4";
     begin(nothing);
-    assert_true(was_told("ready: waits for worker 0, whose data say how wide the layers are"));
+    assert_true(was_told("ready: waiting for worker 0, whose data determine the layer widths"));
 }
 
 static const char *tear_down(void)
@@ -19,7 +19,7 @@ static void is_busy(enum member_role role, int index, const char *digest)
 {
     struct error error;
     assert_int_equal(come(MOST - 1, role, index, 1, digest, &error), REFUSAL_BUSY);
-    assert_non_null(strstr(error.text, "ps 0 waits for worker 0, whose data say how wide the layers are"));
+    assert_non_null(strstr(error.text, "ps 0 is waiting for worker 0, whose data determine the layer widths"));
 }
 
 /* False: the connection ended, or it is an error, of that code. */
@@ -39,7 +39,7 @@ static void others_come_again_later(void **state)
     is_busy(MEMBER_WORKER, 0, ""); /* a guest says nothing of its data */
     is_busy(MEMBER_PS, 0, NULL);
     const char *log = tear_down();
-    assert_non_null(strstr(log, "ps 0 waits for worker 0"));
+    assert_non_null(strstr(log, "ps 0 is waiting for worker 0"));
     assert_null(strstr(log, "by worker 0's data"));
     assert_true(was_told("stopping"));
 }

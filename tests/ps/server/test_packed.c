@@ -225,14 +225,14 @@ static void the_largest_that_make_no_sense_are_refused(void **state)
     refused(dtype, eight, bytes, 5, "its bulk ends within packed floats");
     refused(dtype, (struct range){1 << 20, 8}, bytes, size, "are not all held here");
     bytes[5] = 6; /* the next but five behind place 1 is the ninth */
-    refused(dtype, eight, bytes, size, "the places of 2 floats are not all within their 8");
+    refused(dtype, eight, bytes, size, "not all positions of 2 floats are within their range of 8");
     bytes[5] = 5;
     assert_int_equal(push_bytes(dtype, eight, bytes, size), PUSH_APPLIED);
     bytes[0] = 9;
-    refused(dtype, eight, bytes, size, "9 of 8 floats in 2 bytes can't be");
+    refused(dtype, eight, bytes, size, "9 of 8 floats in 2 bytes is impossible");
     bytes[0] = 2;
     bytes[3] = 0xff;
-    refused(dtype, eight, bytes, size, "can't be");
+    refused(dtype, eight, bytes, size, "is impossible");
     pack_two(bytes, DTYPE_LARGEST_INT8, 1, 1);
     const float bad = -1;
     memcpy(bytes + 6, &bad, sizeof bad);

@@ -349,7 +349,7 @@ static void what_was_told_comes_back(void **state)
     assert_int_equal(unlink(path), 0);
     listen_in();
     create_again(&bench);
-    assert_int_equal(times(heard(), "what workers had been told at step 34 is not known any more"), 1);
+    assert_int_equal(times(heard(), "the sent model of step 34 is missing"), 1);
     assert_true(shards.first == 34 && shards.first_told == 34);
     end(&bench, "best.safetensors model-0000000010.safetensors model-0000000020.safetensors "
                 "model-0000000030.safetensors model-0000000034.safetensors ");
@@ -369,7 +369,7 @@ static void what_was_told_can_not_be_kept(void **state)
     shards.steps[0] = shards.steps[1] = 34;
     listen_in();
     assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
-    assert_int_equal(times(heard(), "what workers were told is not kept: "), 1);
+    assert_int_equal(times(heard(), "the sent model is not saved: "), 1);
     rmdir(path);
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors "
                 "model-0000000034.safetensors ");

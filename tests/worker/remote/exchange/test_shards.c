@@ -722,8 +722,8 @@ static void answers_as_nobody_asked(void **state)
         enum dtype dtype;
         size_t bytes;
         const char *said;
-    } cases[] = {{plain, DTYPE_DIFFERENCES, 100, "differences, which nobody asked for"},
-                 {plain, DTYPE_INT8, 52, "parameters are packed as nobody asked for"},
+    } cases[] = {{plain, DTYPE_DIFFERENCES, 100, "sent differences that were not requested"},
+                 {plain, DTYPE_INT8, 52, "sent parameters packed in a way that was not requested"},
                  {halves, DTYPE_DIFFERENCES, 65537, "65537 bytes of differences, more than there can be"},
                  {halves, DTYPE_DIFFERENCES, 65536, "bytes more of differences than of floats"}};
     struct error error;

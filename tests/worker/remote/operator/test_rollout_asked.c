@@ -48,7 +48,7 @@ static void the_word_of_ps_0_on_a_terminal(void **state)
         const char *shown = strstr(text, "from this machine's own config to what ps 0 says is in force:\n");
         assert_non_null(shown);
         assert_non_null(strstr(shown, "train.learning_rate"));
-        assert_non_null(strstr(shown, "Sign this on the word of ps 0? [y/N] "));
+        assert_non_null(strstr(shown, "Sign this, trusting ps 0 alone? [y/N] "));
         assert_int_equal(ps.proposals, agrees);
         end();
         free(other);
@@ -88,7 +88,7 @@ static void an_operator_who_leaves(void **state)
     ps.reports = 0; /* it does not end */
     interrupted_s = __wrap_clock_monotonic_s() + 5;
     assert_int_equal(run(fleet.next, YES, NULL, &text), 128 + SIGINT);
-    assert_int_equal(times(text, "the fleet goes on without this process; see `trainer rollout status`\n"), 1);
+    assert_int_equal(times(text, "the rollout continues without this process; see `trainer rollout status`\n"), 1);
     assert_int_equal(ps.proposals, 1);
     end();
 }
@@ -254,7 +254,8 @@ static void a_revert_of_a_program(void **state)
     ps.news.earlier = before;
     show_signed(&manifest);
     assert_int_equal(run("revert", YES, NULL, &text), COMMAND_FAILED);
-    assert_non_null(strstr(text, "version 3 brought a program: to revert it, roll out the one before, by --binary"));
+    assert_non_null(
+        strstr(text, "version 3 included a program: to revert it, roll out the previous one with --binary"));
     memset(brought->fallback, 'a', PROGRAM_DIGEST_HEX); /* it was there before: nothing was brought */
     show_signed(&manifest);
     assert_int_equal(run("revert", YES, NULL, &text), COMMAND_DONE);

@@ -157,7 +157,7 @@ static void the_fleet_that_a_chief_shows(void **state)
         config_free(&bench.config);
         heard();
         begin_joined(&bench, i == 1 ? other_flags : chief_flags, 0);
-        assert_int_equal(bench.worker.watch != NULL, i == 2);
+        assert_int_equal(!bench.worker.watch, i != 2);
         atomic_store(&observe_serves, false);
         told();
         end(&bench);
@@ -177,7 +177,7 @@ static void a_fleet_that_can_not_be_watched(void **state)
     assert_true(join(&bench));
     atomic_store(&observe_serves, false);
     assert_null(source);
-    assert_int_equal(times(heard_so_far(), "the page of this worker shows itself alone: no thread"), 1);
+    assert_int_equal(times(heard_so_far(), "the page of this worker shows only itself: no thread"), 1);
     end(&bench);
 }
 
