@@ -104,7 +104,7 @@ def test_the_fleet_of_the_documents(trainer, root, tmp_path):
     text = (root / "docs/operations.md").read_text()
     chapter = text[text.index("## From one machine to a fleet of ten"):]
     block = chapter[chapter.index("    ./trainer keygen"):chapter.index("`config check` catches")]
-    tenth = chapter[chapter.index("    sed -e"):chapter.index("Everything that follows")]
+    tenth = chapter[chapter.index("    sed -e"):chapter.index("Every later change")]
     commands = "\n".join(line[4:] for line in (block + tenth).splitlines())
     (tmp_path / "trainer").symlink_to(trainer)
     (tmp_path / "deploy").symlink_to(root / "deploy")

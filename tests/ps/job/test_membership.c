@@ -182,9 +182,10 @@ static void comings_and_goings_are_told(void **state)
 static void lose(int worker)
 {
     scene.now_s += 0.5;
-    for (int i = 0; i < 25; i++, scene.now_s += 0.5) {
+    for (int i = 0; i < 25; i++) {
         job_tick(&scene.job, scene.now_s);
         play(&scene);
+        scene.now_s += 0.5;
     }
     assert_true(scene.job.workers[worker].lost);
 }

@@ -40,14 +40,12 @@ static void a_member_without_a_loss_says_so(void **state)
     assert_true(last_report().loss == -1);
 }
 
-static void a_live_rollout_is_followed_and_shown(void **state)
+/* Version 2 is staged, and shown. */
+static void stage_and_show(struct participant_order order)
 {
-    char before[CONFIG_DIGEST_HEX + 1], after[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
-    (void)state;
-    begin(MEMBER_WORKER, 2);
+    char before[CONFIG_DIGEST_HEX + 1], after[CONFIG_DIGEST_HEX + 1];
     version_here(before);
     digest_of(text_of(2, 0.25, 2), after);
-    struct participant_order order = order_to(0.25, 2);
     lead(ROLLOUT_STAGING, order);
     AWAIT(last_report().phase == PHASE_STAGED);
     assert_int_equal(last_report().target, 2);
@@ -60,6 +58,16 @@ static void a_live_rollout_is_followed_and_shown(void **state)
     assert_string_equal(shown.text, "version 2: staging");
     assert_int_equal(shown.diff_count, 1);
     assert_non_null(strstr(shown.diff[0], "train.learning_rate"));
+}
+
+static void a_live_rollout_is_followed_and_shown(void **state)
+{
+    char after[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
+    (void)state;
+    begin(MEMBER_WORKER, 2);
+    digest_of(text_of(2, 0.25, 2), after);
+    struct participant_order order = order_to(0.25, 2);
+    stage_and_show(order);
     const double since_s = shown.since_s;
     assert_true(show()->since_s == since_s); /* of the phase, which is the same */
     atomic_store(&host.now, 99);

@@ -313,7 +313,8 @@ static void another_fleet(void **state)
     assert_non_null(strstr(text, "ps 0 shows the manifest of version 4 of fleet \"letters\", and not of this one"));
     char *name = strstr(other, "digits");
     assert_non_null(name);
-    memcpy(name, "ditigs", strlen("ditigs"));
+    name[2] = 't';
+    name[4] = 'g';
     ps.news.job = other;
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
     assert_non_null(strstr(text, "ps 0 sent the config of fleet \"ditigs\", but this is fleet \"digits\""));
