@@ -54,7 +54,8 @@ def pack(top, out, trees, key, **options):
                f"--libraries={' '.join(libraries.LIBRARIES)}", f"--key={key}", *given]
     command += [f"--nvcc={nvcc()}"] if has_gpu else []
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), **options.pop("env", {})}
-    subprocess.run(command, check=True, capture_output=True, env=env, timeout=300, **options)
+    packed = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300, **options)
+    assert packed.returncode == 0, packed.stderr
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +77,18 @@ def part(release, machine, ending):
 
 def package(release, machine):
     return release[0] / f"trainer_{VERSION}_{MACHINES[machine]}.deb"
+
+
+@pytest.mark.parametrize("debian, version, is_same", [
+    ("2.0-1+b1", "2.0.0", True),
+    ("2.0.1-1", "2.0.1", True),
+    ("1:1.3.dfsg+really1.3.1-2", "1.3.1", True),
+    ("1.3-2", "2.0.0", False),
+    ("2.0-1", "2.0.1", False),
+    ("", "2.0.0", False),
+])
+def test_debians_version_is_upstreams(debian, version, is_same):
+    assert libraries.is_version(debian, version) is is_same
 
 
 def test_a_release_is_whole(release):

@@ -34,6 +34,14 @@ def cache():
     return pathlib.Path(os.environ.get("DEPS_CACHE") or pathlib.Path(folder) / "trainer/sources")
 
 
+def is_version(debian, version):
+    """Is Debian's 1:1.3+really2.0-1+b1 made of upstream's 2.0.0? Debian may leave out a last zero, or upstream may."""
+    written = re.fullmatch(r"(?:\d+:)?(?:.*really)?(\d+(?:\.\d+)*).*", debian)
+    numbers = [[int(part) for part in re.sub(r"(\.0)+$", "", text).split(".")]
+               for text in (written[1] if written else "0", version)]
+    return numbers[0] == numbers[1]
+
+
 def library(tree, name):
     """One of those that base/deps/fetch left in a tree."""
     if name not in LIBRARIES:
@@ -49,7 +57,7 @@ def library(tree, name):
     # A package of which fetch unpacks no more than the program takes.
     found = list((cache() / name).glob("*.deb"))
     debian = output("dpkg-deb", "-f", found[0], "Version") if len(found) == 1 else ""
-    if not re.sub(r"^.*really", "", debian).startswith(version):
+    if not is_version(debian, version):
         raise SystemExit(f"pack: {cache() / name} is not what {folder} was unpacked from: remove both, and make")
     files = subprocess.run(["dpkg-deb", "--fsys-tarfile", found[0]], check=True, capture_output=True).stdout
     notice = output("tar", "-xO", f"./usr/share/doc/{row.debian}/copyright", input=files)
