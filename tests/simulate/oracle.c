@@ -146,18 +146,6 @@ const struct job *oracle_job(int ps)
 
 void oracle_begin(void)
 {
-    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
-        begin_record(&records[i], NULL);
-    }
-    memset(is_saved, 0, sizeof is_saved);
-    reference.generation = lineage.generation = 0;
-    memset(computed, 0, sizeof computed);
-    reference.first_step = reference.step = lineage.first_step = lineage.end_step = 0;
-    lineage.mixed = false;
-    lineage.base = 0;
-    lineage.preprocessing = 0;
-    memset(goes_by, 0, sizeof goes_by);
-    memset(sent, 0, sizeof sent);
     written_step = found_step = lost_step = -1;
 }
 

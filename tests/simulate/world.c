@@ -21,10 +21,10 @@
 
 enum {
     STACK = 256 * 1024,
+    MEMORY = 1 << 30, /* of all machines together */
     MAX_CALLS = 1 << 16,
     MOST_EVENTS = 3000000, /* within COUNTED_S: more is a busy loop */
     COUNTED_S = 100,
-    POOL_CLASSES = 24,
 };
 
 struct world world;
@@ -730,13 +730,30 @@ struct memory_block {
     uint32_t size_class;     /* 2^class bytes in all */
     uint32_t mark;
     size_t size;
-    size_t unused[3];
+    bool is_clean; /* when it was given out, it was zeros */
+    size_t unused[2];
 };
 _Static_assert(sizeof(struct memory_block) == 64, "memory behind it must be aligned");
 
 static struct memory_block *pool[64];
 
-void *__real_aligned_alloc(size_t alignment, size_t size);
+/* What has not been given out yet: zeros, of which the kernel makes pages when they are touched. */
+static char *unused_memory;
+static size_t unused_bytes;
+
+static void *take_unused(size_t size)
+{
+    if (!unused_memory) {
+        unused_bytes = MEMORY;
+        unused_memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
+    if (unused_memory == MAP_FAILED || unused_bytes < size) {
+        return NULL;
+    }
+    unused_bytes -= size;
+    unused_memory += size;
+    return unused_memory - size;
+}
 
 static struct memory_block *block_of(void *bytes)
 {
@@ -757,12 +774,15 @@ WRAP(void *, malloc, size_t size)
         class ++;
     }
     struct memory_block *block = pool[class];
+    bool is_clean = true;
     if (block) {
         pool[class] = block->next;
-    } else if (!(block = __real_aligned_alloc(sizeof(struct memory_block), (size_t)1 << class))) {
+        is_clean = false;
+    } else if (!(block = take_unused((size_t)1 << class))) {
         return NULL;
     }
-    *block = (struct memory_block){.machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size};
+    *block = (struct memory_block){
+        .machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size, .is_clean = is_clean};
     if (world.here) {
         block->next = world.here->blocks;
         if (block->next) {
@@ -809,7 +829,7 @@ static void free_memory(struct machine *machine)
 WRAP(void *, calloc, size_t count, size_t size)
 {
     void *bytes = __wrap_malloc(count * size);
-    return !bytes ? NULL : memset(bytes, 0, count * size);
+    return !bytes || block_of(bytes)->is_clean ? bytes : memset(bytes, 0, count * size);
 }
 
 WRAP(void *, realloc, void *bytes, size_t size)
