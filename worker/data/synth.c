@@ -18,7 +18,12 @@
 #include "base/threads.h"
 #include "worker/data/glyphs.h"
 
-enum { SPAN_PIECES = 6, MAX_VERTICES = GLYPH_MAX_POINTS * SPAN_PIECES + 1 };
+enum {
+    SPAN_PIECES = 6,
+    MAX_VERTICES = GLYPH_MAX_POINTS * SPAN_PIECES + 1,
+    GROUP = 8,                   /* pixels that are inked at once */
+    STRIDE = SYNTH_SIDE + GROUP, /* of the rows of ink: the last group of a row may begin at its last pixel */
+};
 
 /* The random numbers of one image, in the order they are drawn. */
 struct draws {
@@ -159,7 +164,10 @@ static int clamp_pixel(float at)
     return at < 0 ? 0 : at > SYNTH_SIDE - 1 ? SYNTH_SIDE - 1 : (int)at;
 }
 
-/* Raises the ink (0..1) of all pixels near the line from a to b. */
+/*
+ * Raises the ink (0..1) of all pixels near the line from a to b. Whole groups of pixels are computed, without a branch,
+ * so that a compiler makes vectors of them; those outside the box, where rounding might leave a trace, stay as they are.
+ */
 static void draw_line(float *ink, const struct vertex *a, const struct vertex *b, struct pen pen)
 {
     float reach = pen.radius + pen.soft, slope = 1 / (2 * pen.soft);
@@ -168,16 +176,20 @@ static void draw_line(float *ink, const struct vertex *a, const struct vertex *b
     float dx = b->x - a->x, dy = b->y - a->y;
     float inverse = 1 / (dx * dx + dy * dy + 1e-12f);
     for (int y = first_y; y <= last_y; y++) {
-        for (int x = first_x; x <= last_x; x++) {
-            float px = (float)x - a->x, py = (float)y - a->y;
-            float along = (px * dx + py * dy) * inverse;
-            along = along < 0 ? 0 : along > 1 ? 1 : along;
-            float qx = px - along * dx, qy = py - along * dy;
-            float distance = qx * qx + qy * qy;
-            if (distance < reach * reach) {
+        float py = (float)y - a->y;
+        for (int group = first_x; group <= last_x; group += GROUP) {
+            float *pixels = ink + y * STRIDE + group;
+            for (int i = 0; i < GROUP; i++) {
+                float px = (float)(group + i) - a->x;
+                float along = (px * dx + py * dy) * inverse;
+                along = along < 0 ? 0 : along;
+                along = along > 1 ? 1 : along;
+                float qx = px - along * dx, qy = py - along * dy;
+                float distance = qx * qx + qy * qy;
                 float here = (reach - sqrtf(distance)) * slope;
-                float *pixel = ink + y * SYNTH_SIDE + x;
-                *pixel = here > *pixel ? here : *pixel;
+                here = distance < reach * reach ? here : 0;
+                here = group + i <= last_x ? here : 0;
+                pixels[i] = here > pixels[i] ? here : pixels[i];
             }
         }
     }
@@ -188,11 +200,13 @@ static void expose(struct draws *draws, const float *ink, uint8_t *image)
 {
     float grain = draw_between(draws, 0.0f, 0.22f);
     for (int i = 0; i < SYNTH_PIXELS; i++) {
-        float value = ink[i] < 1 ? ink[i] : 1;
-        if (value > 0) {
+        const float inked = ink[i / SYNTH_SIDE * STRIDE + i % SYNTH_SIDE];
+        image[i] = 0;
+        if (inked > 0) {
+            float value = inked < 1 ? inked : 1;
             value *= 1 - grain * philox_uniform(draw_word(draws));
+            image[i] = (uint8_t)(255 * value + 0.5f);
         }
-        image[i] = (uint8_t)(255 * value + 0.5f);
     }
     int specks = draw_word(draws) % 4 == 0 ? (int)(draw_word(draws) % 6) : 0;
     for (int i = 0; i < specks; i++) {
@@ -207,7 +221,7 @@ int synth_draw(uint64_t seed, enum synth_split split, uint32_t number, uint8_t i
     struct draws draws = {
         .key = philox_key(seed), .number = number, .stream = (uint32_t)RANDOM_SYNTHETIC << 28 | (uint32_t)split};
     struct vertex points[GLYPH_MAX_POINTS], way[MAX_VERTICES];
-    float ink[SYNTH_PIXELS] = {0};
+    float ink[SYNTH_SIDE * STRIDE] = {0};
     int label = (int)(draw_word(&draws) % SYNTH_CLASSES);
     const struct glyph *style = draw_style(&draws, label);
     bend(&draws, style, points);
