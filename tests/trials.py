@@ -32,7 +32,7 @@ class Trial(OpenFleet):
         self.version = self.good = 1
         self.config["cluster"].update(ps_hosts=self.ps_hosts, lease_secs=10)
         self.config["model"]["layers"] = [784, 8, 10]
-        self.config["train"].update(batch_size=20, max_steps_per_s=800 // members)
+        self.config["train"].update(batch_size=20, max_steps_per_s=400 // members)
         self.config["data"].update(synthetic_train=400, synthetic_test=100)
         self.config["output"]["log_steps"] = 100
         (self.folder / "config.json").write_text(json.dumps(self.config))
