@@ -7,7 +7,7 @@ from clusters import Cluster
 from runs import wait_for
 
 RATE = 0.1
-PACE = 100  # steps a second of a worker: what is tested waits, and leaves the processors to other tests
+PACE = 50   # steps a second of a worker: what is tested waits, and leaves the processors to other tests
 
 
 def in_force(folder):
