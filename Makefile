@@ -28,6 +28,14 @@ endif
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .SECONDARY:
+# Without the built-in rules, which make would try on every file that it includes, for seconds. (MAKEFLAGS += -r would
+# reach the libraries' makefiles, which want theirs.)
+.SUFFIXES:
+%:: %,v
+%:: RCS/%,v
+%:: RCS/%
+%:: s.%
+%:: SCCS/s.%
 SHELL := /bin/sh
 empty :=
 comma := ,

@@ -62,7 +62,7 @@ class Cluster:
              *self.hosts, *given.values()],
             cwd=self.folder, stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, **self.environments.get(name, {})})
-        process.output = output
+        process.output, process.parsed, process.events = output, 0, []
         self.members[name] = process
         return process
 
@@ -77,9 +77,14 @@ class Cluster:
         return os.pread(output.fileno(), 1 << 24, 0).decode()
 
     def events(self, name, event=None):
-        lines = [json.loads(line) for line in self.text(name).splitlines() if line.startswith("{")
-                 and line.endswith("}")]
-        return [line for line in lines if event is None or line["event"] == event]
+        """Of whole lines. Tests ask again and again, so those that were parsed before are kept."""
+        process = self.members[name]
+        text = os.pread(process.output.fileno(), 1 << 24, process.parsed)
+        text = text[:text.rfind(b"\n") + 1]
+        process.parsed += len(text)
+        process.events += [json.loads(line) for line in text.decode().splitlines()
+                           if line.startswith("{") and line.endswith("}")]
+        return [line for line in process.events if event is None or line["event"] == event]
 
     def wait(self, name, status=0, timeout=60):
         try:
