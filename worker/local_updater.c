@@ -189,14 +189,8 @@ static void finish(struct updater *updater)
 static bool put_state(struct local_updater *local, const struct checkpoint_state *state)
 {
     struct training *training = local->training;
-    struct engine *engine = training->engine;
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (state->vectors[v] && !engine->table->write(engine, (enum store_vector)v, 0, training->model->float_count,
-                                                       state->vectors[v], &training->error)) {
-            return training_fail(training);
-        }
-    }
-    return true;
+    return engine_put_vectors(training->engine, state->vectors, training->model->float_count, &training->error) ||
+           training_fail(training);
 }
 
 static bool put_initial_state(struct local_updater *local)

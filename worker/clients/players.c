@@ -71,17 +71,6 @@ static bool take_steps(struct players *players, struct player *player, int clien
     return true;
 }
 
-static void add_result(struct train_result *sum, const struct train_result *one)
-{
-    sum->finite = one->finite;
-    sum->bad_loss = one->bad_loss;
-    sum->steps += one->steps;
-    sum->images += one->images;
-    sum->correct += one->correct;
-    sum->loss_sum += one->loss_sum;
-    sum->last_loss = one->last_loss;
-}
-
 /* In its turn: what came of a client. done: its steps were made, as far as losses were finite. */
 static bool hand_over(struct players *players, struct player *player, int at, bool done,
                       const struct train_result *result, struct error *error)
@@ -89,7 +78,7 @@ static bool hand_over(struct players *players, struct player *player, int at, bo
     if (!done) {
         return false;
     }
-    add_result(players->result, result);
+    train_result_add(players->result, result);
     return result->finite ? players->round->ends(players->round->context, at, player->local, error)
                           : local_steps_end(player->local, NULL, error);
 }

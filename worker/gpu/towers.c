@@ -82,25 +82,11 @@ static void compute(void *context, int thread)
     }
 }
 
-/* Passes it to a sink, variable by variable. */
-static void hand_on(const struct model *model, const float *gradient, const struct gradient_sink *sink)
-{
-    for (int i = 0; i < model->variable_count; i++) {
-        const struct variable *variable = &model->variables[i];
-        struct gradient_block block = {.variable = i,
-                                       .rows = variable->rows,
-                                       .cols = variable->cols,
-                                       .values = gradient + variable->offset,
-                                       .stride = variable->stride};
-        sink->block(sink->context, &block);
-    }
-}
-
 static void add_to_sum(struct towers *all, const struct tower *tower, float weight, bool first)
 {
     struct collector collector = {.model = all->options.model, .sum = all->sum, .weight = weight, .first = first};
     struct gradient_sink sink = collector_sink(&collector);
-    hand_on(all->options.model, tower->gradient, &sink);
+    gradient_feed(all->options.model, tower->gradient, &sink);
 }
 
 /* Runs all towers' batches; the results stay in the towers. */
@@ -184,7 +170,7 @@ static bool towers_train(struct engine *base, int64_t n, struct train_result *re
             return true;
         }
         store_begin_step(&all->store);
-        hand_on(all->options.model, all->sum, &sink);
+        gradient_feed(all->options.model, all->sum, &sink);
         store_end_step(&all->store);
         all->version++;
         result->steps++;
@@ -231,7 +217,7 @@ static bool towers_step(struct engine *base, const struct batch *batch, const st
     result->steps = result->finite;
     result->loss_sum = result->last_loss;
     if (result->finite) {
-        hand_on(all->options.model, all->sum, sink);
+        gradient_feed(all->options.model, all->sum, sink);
     }
     return true;
 }

@@ -5,12 +5,11 @@
 
 bool chief_state_to_engine(struct chief *chief, struct error *error)
 {
-    struct engine *engine = chief->options.engine;
     const bool averaged = chief->options.config->train.ema_decay > 0;
-    size_t floats = chief->options.model->float_count;
-    return engine->table->write(engine, STORE_PARAMETERS, 0, floats, chief->state.vectors[STORE_PARAMETERS], error) &&
-           (!averaged ||
-            engine->table->write(engine, STORE_AVERAGES, 0, floats, chief->state.vectors[STORE_AVERAGES], error));
+    float *const *all = chief->state.vectors;
+    float *const wanted[STORE_VECTORS] = {
+        [STORE_PARAMETERS] = all[STORE_PARAMETERS], [STORE_AVERAGES] = averaged ? all[STORE_AVERAGES] : NULL};
+    return engine_put_vectors(chief->options.engine, wanted, chief->options.model->float_count, error);
 }
 
 enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,

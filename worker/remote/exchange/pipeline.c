@@ -93,14 +93,7 @@ static void *carry(void *context)
 
 static bool into_engine(struct pipeline *pipeline, const float *values, struct error *error)
 {
-    const struct engine_table *table = pipeline->engine->table;
-    size_t count = pipeline->exchange->model->float_count;
-    float *parameters = table->parameters ? table->parameters(pipeline->engine) : NULL;
-    if (parameters) {
-        copy_bytes(parameters, values, count * sizeof *values);
-        return true;
-    }
-    return table->write(pipeline->engine, STORE_PARAMETERS, 0, count, values, error);
+    return engine_put_parameters(pipeline->engine, values, pipeline->exchange->model->float_count, error);
 }
 
 /* Locked: waits until at most `allowed` are under way, and takes what has come. */

@@ -133,8 +133,7 @@ static float *place(struct push_pull *exchange, enum store_vector vector, size_t
     if (vector == STORE_PARAMETERS && exchange->mirror) {
         return exchange->mirror + first;
     }
-    const struct engine_table *table = exchange->engine->table;
-    float *parameters = vector == STORE_PARAMETERS && table->parameters ? table->parameters(exchange->engine) : NULL;
+    float *parameters = vector == STORE_PARAMETERS ? engine_parameters_in_place(exchange->engine) : NULL;
     return parameters ? parameters + first : NULL;
 }
 
