@@ -11,6 +11,7 @@
 
 #include "base/random/sampler.h"
 #include "base/threads.h"
+#include "ps/job/round.h"
 
 struct player {
     struct engine *engine;
@@ -53,8 +54,7 @@ static bool take_steps(struct players *players, struct player *player, int clien
                                     .task = (uint32_t)client,
                                     .examples = (uint32_t)partition_count(partition, client),
                                     .batch_size = (uint32_t)train->batch_size};
-    const int64_t steps =
-        train->local_epochs > 0 ? train->local_epochs * sampler_epoch_batches(&sampler) : train->local_steps;
+    const int64_t steps = round_batches(train, sampler_epoch_batches(&sampler));
     const int32_t *own = partition->order ? partition->order + partition->first[client] : NULL;
     for (int64_t i = 0; i < steps && result->finite; i++) {
         const int64_t number = players->round->global_step * steps + i;

@@ -8,8 +8,8 @@
 #ifndef WORKER_REMOTE_WORKER_INTERNAL_H
 #define WORKER_REMOTE_WORKER_INTERNAL_H
 
-#include "base/random/sampler.h"
 #include "ps/fleet_watch.h"
+#include "worker/batch_source.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/local_steps.h"
@@ -52,9 +52,7 @@ struct remote_worker {
     struct fleet_watch *watch;       /* of all members, for who watches the chief; NULL: none */
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
     struct batch_fetcher *feed;      /* the others' with it, or NULL: dataset holds numbers only then, and no images */
-    struct sampler sampler;
-    int32_t *indexes;         /* [batch_size] */
-    struct examples streamed; /* [batch_size] of them, of data that stream; else zeros */
+    struct batch_source source;      /* of the share; with a feed only its sampler counts */
     int64_t first_draw;
     double last_loss;
     uint32_t staleness;

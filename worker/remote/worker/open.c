@@ -181,8 +181,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     if (worker->training.engine) {
         worker->training.engine->table->destroy(worker->training.engine);
     }
-    free(worker->indexes);
-    examples_free(&worker->streamed);
+    batch_source_destroy(&worker->source);
     examples_free(&worker->test);
     dataset_free(&worker->dataset);
     identity_destroy(&worker->identity);

@@ -135,7 +135,7 @@ static bool exchange(struct remote_worker *worker, const struct train_result *do
     struct push_answer answer = {.over = false};
     struct push_note note = {.base_step = training->global_step,
                              .local_step = training->local_step,
-                             .examples = (uint32_t)(worker->local ? worker->sampler.examples : done->images),
+                             .examples = (uint32_t)(worker->local ? worker->source.sampler.examples : done->images),
                              .loss = (float)done->last_loss};
     int answers;
     if (!worker_take_end(worker, push(worker, &note, &answer, &answers))) {
