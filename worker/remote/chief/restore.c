@@ -21,7 +21,7 @@
 static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
 {
     const struct config *config = chief->options.config;
-    char source[256], lost[512];
+    char lost[512];
     bool may_lose = false;
     if (checkpoint_load(file, &chief->state, error)) {
         return true;
@@ -29,8 +29,7 @@ static bool load_state(struct chief *chief, struct checkpoint_file *file, struct
     if (!lineage_adopts(config, checkpoint_file_info(file)->config_digest, &may_lose)) {
         return false;
     }
-    if (!initial_state(config, &chief->state, source, sizeof source, error) ||
-        !checkpoint_load_fitting(file, &chief->state, lost, sizeof lost, error)) {
+    if (!initial_load_fitting(file, config, &chief->state, lost, sizeof lost, error)) {
         return false;
     }
     if (lost[0] != '\0' && !may_lose) {
