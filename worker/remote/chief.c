@@ -50,7 +50,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     chief->output = config->output;
     chief->train = outer_train(&config->train);
     chief->plan = *options->plan;
-    chief->info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
+    chief->ledger.info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
     atomic_init(&chief->holds, lineage_is_fresh(config));
     chief->snapshots = handshake_new_incarnation() >> 1;
     chief->ordered = -1;
@@ -68,7 +68,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                 create_told(chief, config, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
-            checkpoint_folder_open(&chief->folder, config->output.train_dir, &chief->output, error);
+            checkpoint_folder_open(&chief->ledger.folder, config->output.train_dir, &chief->output, error);
     }
     if (!done) {
         chief_destroy(chief);
@@ -86,7 +86,7 @@ void chief_destroy(struct chief *chief)
         checkpoint_state_destroy(&chief->state);
         free(chief->told);
         if (chief->has_folder) {
-            checkpoint_folder_close(&chief->folder);
+            checkpoint_folder_close(&chief->ledger.folder);
         }
         pthread_cond_destroy(&chief->wake);
         pthread_mutex_destroy(&chief->wake_mutex);
@@ -112,7 +112,7 @@ enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global
     chief_lock(chief);
     chief_collect_last(chief);
     enum push_pull_end end = chief_take_now(chief, ~0u, true, global_step, error);
-    if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
+    if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->ledger.supervisor, *global_step)) {
         chief_save_taken(chief, *global_step);
     }
     if (end == PUSH_PULL_DONE && ended && !chief_state_to_engine(chief, error)) {
@@ -134,14 +134,9 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
     return told;
 }
 
-void chief_record(struct chief *chief, struct chief_record *record)
+void chief_record(struct chief *chief, struct updater_record *record)
 {
     chief_lock(chief);
-    const bool has_checkpoint = chief->last_checkpoint[0] != '\0';
-    *record = (struct chief_record){
-        .info = chief->info,
-        .checkpoint_failed = chief->checkpoint_failed,
-        .last_checkpoint = has_checkpoint ? chief->last_checkpoint : NULL,
-        .last_checkpoint_step = has_checkpoint && !chief->supervisor.failed ? chief->supervisor.last_save_step : -1};
+    checkpoint_ledger_record(&chief->ledger, record);
     pthread_mutex_unlock(&chief->mutex);
 }

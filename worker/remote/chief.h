@@ -20,6 +20,7 @@
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
+#include "worker/updater.h"
 
 struct chief;
 
@@ -49,8 +50,9 @@ bool chief_preprocessing(char **text, const struct config *config, struct error 
 /* Where the job begins for this chief. */
 struct chief_start {
     int64_t global_step;
-    bool resumed;              /* the shards held the model already: nothing was written */
-    const char *restored_from; /* a checkpoint's path, NULL: none; the chief's */
+    bool resumed;                  /* the shards held the model already: nothing was written */
+    const char *restored_from;     /* a checkpoint's path, NULL: none; the chief's */
+    struct checkpoint_info record; /* what the next checkpoint says */
 };
 
 /*
@@ -95,12 +97,7 @@ void chief_retime(struct chief *chief, const struct config_output *output, const
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error);
 
-struct chief_record {
-    struct checkpoint_info info; /* what the next checkpoint would say */
-    bool checkpoint_failed;      /* some checkpoint could not be written: logged already, the run must not end with 0 */
-    const char *last_checkpoint; /* NULL: none; the chief's */
-    int64_t last_checkpoint_step;
-};
-void chief_record(struct chief *chief, struct chief_record *record);
+/* As in struct updater_table. */
+void chief_record(struct chief *chief, struct updater_record *record);
 
 #endif

@@ -17,11 +17,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "observe/observe.h"
 #include "worker/kept_rows.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
-#include "worker/report.h"
 
 enum {
     SNAPSHOT_TRIES = 6,
@@ -61,44 +59,28 @@ static void keep_told(struct chief *chief, int64_t global_step)
     }
 }
 
-void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step)
+bool chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step)
 {
     struct error error;
-    struct checkpoint_info info = chief->info;
+    struct checkpoint_report saved = {.info = chief->ledger.info, .targets = targets};
+    struct checkpoint_info *info = &saved.info;
     const struct hello_identity *now = identity_hello(chief->options.identity);
-    char path[CHECKPOINT_MAX_PATH];
-    info.global_step = global_step;
-    info.fleet_version = (int64_t)now->fleet_version;
-    snprintf(info.config_digest, sizeof info.config_digest, "%s", now->digest);
+    info->global_step = global_step;
+    info->fleet_version = (int64_t)now->fleet_version;
+    snprintf(info->config_digest, sizeof info->config_digest, "%s", now->digest);
+    checkpoint_ledger_begin(&chief->ledger, targets, global_step);
     if (targets & CHECKPOINT_MODEL) {
-        supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
         keep_told(chief, global_step);
     }
     const double began_s = clock_monotonic_s();
     char *kept_rows = kept_rows_tell(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);
-    info.kept_rows = kept_rows;
-    bool written = checkpoint_folder_save(&chief->folder, targets, &chief->state, &info, &error);
+    info->kept_rows = kept_rows;
+    const bool written = checkpoint_folder_save(&chief->ledger.folder, targets, &chief->state, info, &error);
     free(kept_rows);
-    if (targets & CHECKPOINT_MODEL) {
-        supervisor_save_ended(&chief->supervisor, written);
-    }
-    if (!written) {
-        chief->checkpoint_failed = true;
-        observe_save_failed(error.text);
-        log_error("%s; training continues, and this run will end with status 1", error.text);
-        return;
-    }
-    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
-        if (targets & target) {
-            checkpoint_folder_name(&chief->folder, (enum checkpoint_target)target, global_step, path);
-            report_checkpoint(&(struct report_checkpoint){
-                .path = path, .global_step = global_step, .is_best = target == CHECKPOINT_BEST});
-        }
-    }
-    if (targets & CHECKPOINT_MODEL) {
-        checkpoint_folder_name(&chief->folder, CHECKPOINT_MODEL, global_step, chief->last_checkpoint);
-        observe_saved(chief->last_checkpoint, global_step, clock_monotonic_s() - began_s);
-    }
+    info->kept_rows = NULL;
+    saved.seconds = clock_monotonic_s() - began_s;
+    checkpoint_ledger_done(&chief->ledger, &saved, written ? NULL : &error, false);
+    return written;
 }
 
 void chief_save_taken(struct chief *chief, int64_t global_step)
@@ -175,14 +157,14 @@ static void save_now(struct chief *chief)
 /* The next step to save after this one; -1: none before the last, which has a checkpoint of its own. */
 static int64_t next_to_save(const struct chief *chief, int64_t step)
 {
-    int64_t left = supervisor_steps_to_save(&chief->supervisor, step);
+    int64_t left = supervisor_steps_to_save(&chief->ledger.supervisor, step);
     return left < chief->plan.last_step - step ? step + left : -1;
 }
 
 /* Checkpoints between the last one that was ordered and this one will not be. */
 static void note_ordered(struct chief *chief, int64_t step)
 {
-    int64_t first = chief->ordered + chief->supervisor.save_steps;
+    int64_t first = chief->ordered + chief->ledger.supervisor.save_steps;
     if (chief->ordered >= 0 && first < step) {
         log_warning("no checkpoint of step %lld, nor of any other before step %lld: training was past them before "
                     "every ps had been told to keep them",
@@ -293,7 +275,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
     }
     remove_first(chief);
     chief->caution -= chief->caution > 0;
-    if (supervisor_is_unsaved(&chief->supervisor, order.step)) {
+    if (supervisor_is_unsaved(&chief->ledger.supervisor, order.step)) {
         chief_save_taken(chief, order.step);
     }
     return COLLECTED;
@@ -362,7 +344,7 @@ static bool save_what_is_due(struct chief *chief, int64_t step)
         enum collected collected = collect_first(chief, 0);
         more = collected == COLLECTED || collected == LOST;
     }
-    if (supervisor_is_time_to_save(&chief->supervisor, step, clock_monotonic_s())) {
+    if (supervisor_is_time_to_save(&chief->ledger.supervisor, step, clock_monotonic_s())) {
         collect_taken(chief);
         save_now(chief);
     }
@@ -451,12 +433,8 @@ static bool save_to_go_back(struct chief *chief, struct error *error)
     if (!chief_state_is_finite(chief)) {
         return error_set(error, "the model is not finite at step %lld", (long long)step);
     }
-    bool failed = chief->checkpoint_failed;
-    chief->checkpoint_failed = false;
-    chief_write_checkpoint(chief, CHECKPOINT_MODEL, step);
-    bool done = !chief->checkpoint_failed || error_set(error, "the checkpoint to go back to could not be written");
-    chief->checkpoint_failed |= failed;
-    return done;
+    return chief_write_checkpoint(chief, CHECKPOINT_MODEL, step) ||
+           error_set(error, "the checkpoint to go back to could not be written");
 }
 
 bool chief_checkpoint(struct chief *chief, struct error *error)
@@ -495,7 +473,7 @@ void chief_retime(struct chief *chief, const struct config_output *output, const
     chief->output.save_model_secs = output->save_model_secs;
     chief->output.max_to_keep = output->max_to_keep;
     chief->output.keep_every_n_hours = output->keep_every_n_hours;
-    supervisor_retime(&chief->supervisor, &chief->output);
+    supervisor_retime(&chief->ledger.supervisor, &chief->output);
     if (other_steps) {
         chief_order_ahead(chief, -1);
     }

@@ -27,7 +27,7 @@ enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct 
         return end;
     }
     *global_step = chief->held_step;
-    *record = &chief->info;
+    *record = &chief->ledger.info;
     return PUSH_PULL_DONE;
 }
 
@@ -36,6 +36,6 @@ void chief_release(struct chief *chief, bool is_best)
     if (is_best && chief->has_folder) {
         chief_write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
     }
-    chief->info.validation_score = NAN; /* of the next checkpoint, which is of another step */
+    chief->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
     pthread_mutex_unlock(&chief->mutex);
 }

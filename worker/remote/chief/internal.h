@@ -13,9 +13,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ps/checkpoint/folder.h"
-#include "ps/checkpoint/supervisor.h"
 #include "ps/shard.h"
+#include "worker/checkpoint_ledger.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/exchange/left_over.h"
 
@@ -34,15 +33,11 @@ struct chief {
     struct left_over told_left;      /* files of it, one for each checkpoint */
     struct config_output output;     /* when to save, and what to keep. Locked */
     struct plan plan;                /* locked, too */
-    struct checkpoint_folder folder; /* only with a train_dir */
+    struct checkpoint_ledger ledger; /* its folder: only with a train_dir */
     bool has_folder;
-    struct supervisor supervisor;
-    struct checkpoint_info info;
     int64_t held_step;   /* of the state, while it is held for a validation */
     uint32_t generation; /* the last one written or found */
     uint64_t snapshots;  /* taken so far, on top of a random number: an earlier chief's must not be met */
-    char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none */
-    bool checkpoint_failed;
     pthread_mutex_t mutex;
     pthread_t thread;
     bool saves; /* the thread runs */
@@ -83,11 +78,8 @@ void chief_order_ahead(struct chief *chief, int64_t step);
 /* Training is over, or is for this chief: reads and saves what was ordered up to now, and forgets the rest. Locked. */
 void chief_collect_last(struct chief *chief);
 
-/*
- * Writes the state that was taken. targets: enum checkpoint_target's, added up. Locked. A failure is logged and
- * noted.
- */
-void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step);
+/* Writes the state that was taken. targets: as checkpoint_folder_save. Locked. A failure is logged and noted. */
+bool chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step);
 
 /* Saves the state that was taken, unless it is past saving. Locked. */
 void chief_save_taken(struct chief *chief, int64_t global_step);

@@ -47,22 +47,21 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
 {
     const struct config *config = chief->options.config;
     struct checkpoint_file *file = NULL;
-    if (chief->has_folder && !checkpoint_folder_newest(&chief->folder, &file, error)) {
+    if (chief->has_folder && !checkpoint_folder_newest(&chief->ledger.folder, &file, error)) {
         return false;
     }
     bool done = true;
     if (file) {
         done = initial_fits(file, chief->options.dataset, error) && (!load || load_state(chief, file, error));
-        chief->info = *checkpoint_file_info(file);
-        snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
-        snprintf(source, size, "restored from %.200s", chief->last_checkpoint);
+        checkpoint_ledger_restored(&chief->ledger, file);
+        snprintf(source, size, "restored from %.200s", chief->ledger.last);
         checkpoint_close(file);
     } else if (load) {
-        chief->info.global_step = 0;
+        chief->ledger.info.global_step = 0;
         done = initial_state(config, &chief->state, source, size, error);
     }
-    initial_record(&chief->info, config, chief->options.dataset);
-    memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
+    initial_record(&chief->ledger.info, config, chief->options.dataset);
+    memcpy(chief->ledger.info.config_digest, chief->options.identity->digest, sizeof chief->ledger.info.config_digest);
     return done;
 }
 
@@ -105,14 +104,14 @@ static uint32_t next_generation(const struct chief *chief, uint32_t newest)
 /* The steps to save are counted from `saved` on. Locked. */
 static void begin_supervising(struct chief *chief, int64_t saved)
 {
-    supervisor_begin(&chief->supervisor, &chief->output, saved, clock_monotonic_s());
+    supervisor_begin(&chief->ledger.supervisor, &chief->output, saved, clock_monotonic_s());
     chief->ordered = -1;
 }
 
 /* What workers had been told at that step; else they are told all of it. */
 static bool recall_told(struct chief *chief, struct error *error)
 {
-    const int64_t step = chief->info.global_step;
+    const int64_t step = chief->ledger.info.global_step;
     int64_t found = -1;
     if (!chief->told) {
         return true;
@@ -136,8 +135,8 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
     if (!find_state(chief, true, source, sizeof source, error) || !recall_told(chief, error)) {
         return PUSH_PULL_REFUSED;
     }
-    start->global_step = chief->info.global_step;
-    start->restored_from = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL;
+    start->global_step = chief->ledger.info.global_step;
+    start->restored_from = chief->ledger.last[0] != '\0' ? chief->ledger.last : NULL;
     chief->generation = generation;
     if (generation > 1) {
         log_info("generation %u of the model begins at step %lld, %s", generation, (long long)start->global_step,
@@ -179,7 +178,7 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     if (!find_state(chief, false, source, sizeof source, error)) {
         return PUSH_PULL_REFUSED;
     }
-    begin_supervising(chief, chief->info.global_step);
+    begin_supervising(chief, chief->ledger.info.global_step);
     chief_order_ahead(chief, start->global_step);
     return PUSH_PULL_DONE;
 }
@@ -199,6 +198,7 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
     free(status);
     if (end == PUSH_PULL_DONE) {
         atomic_store(&chief->global_step, start->global_step);
+        start->record = chief->ledger.info;
     }
     pthread_mutex_unlock(&chief->mutex);
     if (end == PUSH_PULL_DONE) {

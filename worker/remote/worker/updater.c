@@ -180,11 +180,9 @@ static bool join(struct updater *updater, struct updater_start *start)
     worker->first_draw = worker_fair_draws(worker) - training->local_step;
     worker_tell_vitals(worker, STATE_TRAINING);
     if (worker->chief) {
-        struct chief_record record;
-        chief_record(worker->chief, &record);
         start->global_step = found.global_step;
         start->restored_from = found.restored_from;
-        start->record = record.info;
+        start->record = found.record;
     }
     if (!worker->joined) {
         note_first_join(worker);
@@ -255,14 +253,7 @@ static void record(struct updater *updater, struct updater_record *record)
     struct remote_worker *worker = of(updater);
     *record = (struct updater_record){.best_score = NAN, .threshold = NAN, .last_checkpoint_step = -1};
     if (worker->chief) {
-        struct chief_record kept;
-        chief_record(worker->chief, &kept);
-        *record = (struct updater_record){.best_score = kept.info.best_score,
-                                          .best_step = kept.info.best_step,
-                                          .threshold = kept.info.has_threshold ? kept.info.threshold : NAN,
-                                          .checkpoint_failed = kept.checkpoint_failed,
-                                          .last_checkpoint = kept.last_checkpoint,
-                                          .last_checkpoint_step = kept.last_checkpoint_step};
+        chief_record(worker->chief, record);
     }
 }
 

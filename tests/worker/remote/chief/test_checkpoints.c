@@ -56,17 +56,17 @@ static void checkpoints_are_told(void **state)
     snprintf(wanted, sizeof wanted, "checkpoint at step 9: %s/model-0000000009.safetensors\n", bench.folder);
     assert_int_equal(times(text, wanted), 1);
     assert_int_equal(times(text, "checkpoint at"), 2);
-    struct chief_record kept;
+    struct updater_record kept;
     chief_record(bench.chief, &kept);
     assert_non_null(strstr(kept.last_checkpoint, "/model-0000000009.safetensors")); /* the best is none to go on from */
     end(&bench, "best.safetensors model-0000000009.safetensors ");
 }
 
-/* A checkpoint that fails leaves the one before as the last good one, which is of no step that counts any more. */
+/* A checkpoint that fails leaves the one before, and its step, as the last good one. */
 static void a_checkpoint_that_fails_after_a_good_one(void **state)
 {
     struct bench bench;
-    struct chief_record record;
+    struct updater_record record;
     char away[80];
     (void)state;
     begin_training(&bench, "10");
@@ -82,7 +82,7 @@ static void a_checkpoint_that_fails_after_a_good_one(void **state)
     chief_record(bench.chief, &record);
     assert_true(record.checkpoint_failed);
     assert_non_null(strstr(record.last_checkpoint, "/model-0000000010.safetensors"));
-    assert_int_equal(record.last_checkpoint_step, -1);
+    assert_int_equal(record.last_checkpoint_step, 10);
     assert_int_equal(rename(away, bench.folder), 0);
     advance(bench.chief, 30);
     assert_true(await_told("saved 30"));
@@ -250,7 +250,7 @@ static void ordered_steps_are_saved_before_the_moment(void **state)
 static void caution_ends(void **state)
 {
     struct bench bench;
-    struct chief_record record;
+    struct updater_record record;
     (void)state;
     begin(&bench, "1");
     bench.plan.last_step = 1000;

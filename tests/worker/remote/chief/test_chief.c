@@ -65,7 +65,7 @@ static void each_ordered_step_is_saved(void **state)
         was_told("snapshot at -1, 250 ms\nread 56\nsaved 56 of version 7, now\nengine: parameters of step 56\n"));
     assert_true(was_told("engine: averages of step 56\n"));
     assert_int_equal(shards.order_count, 0);
-    struct chief_record record;
+    struct updater_record record;
     chief_record(bench.chief, &record);
     assert_false(record.checkpoint_failed);
     assert_int_equal(record.last_checkpoint_step, 56);
@@ -185,9 +185,9 @@ static void newest_checkpoint_is_restored(void **state)
     const char *text = told();
     assert_non_null(strstr(text, "restore generation 1: restored from /tmp/test_chief."));
     assert_non_null(strstr(text, "order 40\norder 50\norder 60\nend restore at 34, epoch of 55\n"));
-    struct chief_record record;
+    struct updater_record record;
     chief_record(bench.chief, &record);
-    assert_string_equal(record.info.config_digest, "digest");
+    assert_string_equal(found.record.config_digest, "digest");
     assert_int_equal(record.last_checkpoint_step, 34);
     assert_int_equal(chief_finish(bench.chief, true, &step, &error), PUSH_PULL_DONE);
     assert_null(strstr(told(), "saved")); /* it would add nothing */
@@ -369,7 +369,7 @@ static void no_folder(void **state)
     assert_false(chief_checkpoint(bench.chief, &error));
     assert_non_null(strstr(error.text, "worker 0 has no train_dir"));
     assert_int_equal(chief_finish(bench.chief, true, &step, &error), PUSH_PULL_DONE);
-    struct chief_record kept;
+    struct updater_record kept;
     chief_record(bench.chief, &kept);
     assert_null(kept.last_checkpoint);
     assert_int_equal(kept.last_checkpoint_step, -1);
@@ -425,7 +425,7 @@ static void checkpoint_that_fails(void **state)
 {
     struct bench bench;
     struct error error;
-    struct chief_record record;
+    struct updater_record record;
     (void)state;
     begin_training(&bench, "10");
     char away[80];

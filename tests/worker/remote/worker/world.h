@@ -44,7 +44,8 @@ static struct world {
     double loss;
     enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed, told_again,
         awaited, validated; /* then well */
-    struct chief_record record;
+    struct updater_record record;
+    struct checkpoint_info says; /* the next checkpoint */
     struct job_news news;
     bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
     const char *needs_rejoin, *drift;
@@ -628,7 +629,7 @@ void chief_destroy(struct chief *chief)
 enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
     (void)chief;
-    *start = (struct chief_start){.global_step = world.step, .restored_from = "a checkpoint"};
+    *start = (struct chief_start){.global_step = world.step, .restored_from = "a checkpoint", .record = world.says};
     tell("chief begins\n");
     return once(&world.begun, error);
 }
@@ -676,7 +677,7 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
     return !world.told_all || error_set(error, "ps 1 is gone");
 }
 
-void chief_record(struct chief *chief, struct chief_record *record)
+void chief_record(struct chief *chief, struct updater_record *record)
 {
     (void)chief;
     *record = world.record;
