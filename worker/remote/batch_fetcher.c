@@ -43,7 +43,7 @@ struct batch_fetcher {
     int fetched;   /* in the ring, from `first` on */
     uint32_t round;
     bool ending;
-    enum push_pull_end end; /* REFUSED: for good, and why */
+    enum exchange_result end; /* REFUSED: for good, and why */
     struct error error;
 };
 
@@ -89,17 +89,18 @@ static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *
 
 static void *fetch_on(void *context);
 
-static enum push_pull_end by_link(enum link_try tried)
+static enum exchange_result by_link(enum link_try tried)
 {
-    return tried == LINK_OPEN ? PUSH_PULL_DONE : tried == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
+    return tried == LINK_OPEN ? EXCHANGE_OK : tried == LINK_REFUSED ? EXCHANGE_FAILED : EXCHANGE_STOPPED;
 }
 
-enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts, struct error *error)
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts,
+                                       struct error *error)
 {
     for (;;) {
         uint64_t request;
-        enum push_pull_end end = by_link(link_open(&feed->link, must_stop, feed, error));
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = by_link(link_open(&feed->link, must_stop, feed, error));
+        if (end != EXCHANGE_OK) {
             return end;
         }
         if (ask(feed, 0, 0, &request, error) && receive(feed, request, error)) {
@@ -109,9 +110,9 @@ enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fe
             feed->runs = feed->runs || pthread_create(&feed->thread, NULL, fetch_on, feed) == 0;
             if (!feed->runs) {
                 error_set(error, "can't start a thread to fetch batches");
-                return PUSH_PULL_REFUSED;
+                return EXCHANGE_FAILED;
             }
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
         link_lost(&feed->link, error->text);
     }
@@ -243,8 +244,8 @@ static void *fetch_on(void *context)
         if (!await_room(feed, &next, &count, &round)) {
             continue;
         }
-        enum push_pull_end end = by_link(link_open(&feed->link, must_stop, feed, &error));
-        if (end == PUSH_PULL_REFUSED) {
+        enum exchange_result end = by_link(link_open(&feed->link, must_stop, feed, &error));
+        if (end == EXCHANGE_FAILED) {
             pthread_mutex_lock(&feed->lock);
             feed->end = end;
             feed->error = error;
@@ -252,7 +253,7 @@ static void *fetch_on(void *context)
             pthread_mutex_unlock(&feed->lock);
             break;
         }
-        if (end == PUSH_PULL_DONE && !fetch(feed, next, count, round, &error)) {
+        if (end == EXCHANGE_OK && !fetch(feed, next, count, round, &error)) {
             link_lost(&feed->link, must_stop(feed) ? NULL : error.text);
         }
     }
@@ -274,16 +275,16 @@ static void turn_to(struct batch_fetcher *feed, int64_t number)
     pthread_cond_broadcast(&feed->changed);
 }
 
-enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
-                                      struct error *error)
+enum exchange_result batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
+                                        struct error *error)
 {
     double begun_s = clock_monotonic_s(), told_s = begun_s;
-    enum push_pull_end end = PUSH_PULL_DONE;
+    enum exchange_result end = EXCHANGE_OK;
     pthread_mutex_lock(&feed->lock);
     if (feed->first != number) {
         turn_to(feed, number);
     }
-    while (feed->fetched == 0 && feed->end == PUSH_PULL_DONE && end == PUSH_PULL_DONE) {
+    while (feed->fetched == 0 && feed->end == EXCHANGE_OK && end == EXCHANGE_OK) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += (long)(SLICE_S * 1e9);
@@ -296,7 +297,7 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
             told_s = now_s;
             log_info("waiting for %s to send batch %lld, %.0f s", feed->link.name, (long long)number, now_s - begun_s);
         }
-        end = must_stop(feed) ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
+        end = must_stop(feed) ? EXCHANGE_STOPPED : EXCHANGE_OK;
         pthread_mutex_lock(&feed->lock);
     }
     if (feed->fetched > 0) {
@@ -306,8 +307,8 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
         }
         parcel->examples.count = parcel->count;
         *batch = (struct batch){.examples = &parcel->examples, .indexes = feed->in_order, .count = parcel->count};
-        end = PUSH_PULL_DONE;
-    } else if (feed->end != PUSH_PULL_DONE) {
+        end = EXCHANGE_OK;
+    } else if (feed->end != EXCHANGE_OK) {
         end = feed->end;
         *error = feed->error;
     }

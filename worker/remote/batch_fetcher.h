@@ -42,14 +42,14 @@ struct batch_fetcher_facts {
 };
 
 /* Waits for worker 0. To be called before the first batch is taken. */
-enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts,
-                                     struct error *error);
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts,
+                                       struct error *error);
 
 /*
  * Waits for batch `number` of this worker. What `batch` points to stays until the next call. Numbers that follow one
  * another cost no waiting if the network keeps up; others may be asked for as well.
  */
-enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
-                                      struct error *error);
+enum exchange_result batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
+                                        struct error *error);
 
 #endif

@@ -106,17 +106,17 @@ void chief_note_step(struct chief *chief, int64_t global_step)
 
 /* --- The end --- */
 
-enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+enum exchange_result chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
 {
     chief_stop_saving(chief);
     chief_lock(chief);
     chief_collect_last(chief);
-    enum push_pull_end end = chief_take_now(chief, ~0u, true, global_step, error);
-    if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->ledger.supervisor, *global_step)) {
+    enum exchange_result end = chief_take_now(chief, ~0u, true, global_step, error);
+    if (end == EXCHANGE_OK && chief->has_folder && supervisor_is_unsaved(&chief->ledger.supervisor, *global_step)) {
         chief_save_taken(chief, *global_step);
     }
-    if (end == PUSH_PULL_DONE && ended && !chief_state_to_engine(chief, error)) {
-        end = PUSH_PULL_REFUSED;
+    if (end == EXCHANGE_OK && ended && !chief_state_to_engine(chief, error)) {
+        end = EXCHANGE_FAILED;
     }
     pthread_mutex_unlock(&chief->mutex);
     return end;

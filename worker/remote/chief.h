@@ -57,9 +57,9 @@ struct chief_start {
 
 /*
  * Sees to it that every shard holds the model, of one generation: writes it where it is not so. To be called before the
- * chief trains, and again whenever push_pull says PUSH_PULL_AGAIN.
+ * chief trains, and again whenever push_pull says EXCHANGE_REJOIN.
  */
-enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error);
+enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error);
 
 /* Tells how far the job is, so that checkpoints are made when they are due; cheap, after every step. */
 void chief_note_step(struct chief *chief, int64_t global_step);
@@ -67,18 +67,22 @@ void chief_note_step(struct chief *chief, int64_t global_step);
 /*
  * For a validation: a snapshot of the shards goes into the engine, and the chief keeps it until it is released; between
  * the two nothing else may be asked of the chief by this thread, and others wait. *record: what the next checkpoint
- * says. PUSH_PULL_DONE: release it. PUSH_PULL_AGAIN: there was none to be had just now. PUSH_PULL_REFUSED: the engine
- * failed.
+ * says.
  */
-enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
-                              struct error *error);
+enum chief_hold_result {
+    CHIEF_HELD,        /* to be released */
+    CHIEF_NOT_NOW,     /* no snapshot is to be had: shards that can't be read, or are of different steps */
+    CHIEF_HOLD_FAILED, /* the engine did not take it; the error says why */
+};
+enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                                  struct error *error);
 void chief_release(struct chief *chief, bool is_best); /* is_best: keeps it as the best so far */
 
 /*
  * The last checkpoint, if it would add anything, and the final state into the engine. ended: no more pushes are
- * accepted, or none are wanted. PUSH_PULL_AGAIN: some shard has lost its state; nothing is written then.
+ * accepted, or none are wanted. EXCHANGE_REJOIN: some shard has lost its state; nothing is written then.
  */
-enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
+enum exchange_result chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
 
 /*
  * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation

@@ -30,6 +30,6 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
  * For a worker that joins again: ps 0 may have been lost, and with it what it was told. Unless the chief tells it soon
  * how rows become inputs, it hears again what is in the rows here: a chief that was lost as well makes that anew.
  */
-enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error);
+enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error);
 
 #endif

@@ -189,9 +189,9 @@ static void a_chief_without_memory(void)
     struct error error;
     assert_true(chief_create(&chief, &options, &error));
     no_memory_from(1, 1);
-    const enum push_pull_end begun = chief_begin(chief, &found, &error);
+    const enum exchange_result begun = chief_begin(chief, &found, &error);
     assert_int_equal(no_memory_end(), 1);
-    assert_int_equal(begun, PUSH_PULL_REFUSED);
+    assert_int_equal(begun, EXCHANGE_FAILED);
     assert_string_equal(error.text, "out of memory for the chief");
     error.text[0] = '\0';
     no_memory_from(1, 1);

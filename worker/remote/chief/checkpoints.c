@@ -114,28 +114,28 @@ static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try
 }
 
 /* The last try looks once more at what is there, for training may stand still. */
-enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                  struct error *error)
+enum exchange_result chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
+                                    struct error *error)
 {
-    enum push_pull_end end = PUSH_PULL_AGAIN;
+    enum exchange_result end = EXCHANGE_REJOIN;
     PROFILE("take snapshot");
     const double deadline_s = clock_monotonic_s() + SNAPSHOT_TIMEOUT_S;
     int64_t seen = 0; /* on some shard: this worker may be far behind the others' steps */
-    for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
+    for (int i = 0; i < SNAPSHOT_TRIES && end == EXCHANGE_REJOIN; i++) {
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
         int64_t at_step = i > 0 && !last ? step_to_agree_on(chief, seen, i) : -1;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
         end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, &answer, error);
-        seen = end == PUSH_PULL_DONE && answer.global_step > seen ? answer.global_step : seen;
-        if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
-            end = PUSH_PULL_AGAIN;
-        } else if (end == PUSH_PULL_DONE) {
+        seen = end == EXCHANGE_OK && answer.global_step > seen ? answer.global_step : seen;
+        if (end == EXCHANGE_OK && (!answer.taken || (!answer.same && !(last && stopped)))) {
+            end = EXCHANGE_REJOIN;
+        } else if (end == EXCHANGE_OK) {
             *global_step = answer.global_step;
             end = transfer_read(&chief->shards, number, which, &chief->state, error);
         }
-        if (end == PUSH_PULL_AGAIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
+        if (end == EXCHANGE_REJOIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
             i--; /* a connection that broke says nothing about the snapshot */
         }
     }
@@ -147,7 +147,7 @@ static void save_now(struct chief *chief)
 {
     struct error error;
     int64_t step;
-    if (chief_take_now(chief, ~0u, false, &step, &error) == PUSH_PULL_DONE) {
+    if (chief_take_now(chief, ~0u, false, &step, &error) == EXCHANGE_OK) {
         chief_save_taken(chief, step);
     }
 }
@@ -177,17 +177,17 @@ static void note_ordered(struct chief *chief, int64_t step)
  * Places the next order after a step. Once it is in the list, it will be asked for until all shards know of it. If some
  * shard is past it already, it is not in the list, and *after is where that shard is now.
  */
-static enum push_pull_end place_next(struct chief *chief, int64_t *after)
+static enum exchange_result place_next(struct chief *chief, int64_t *after)
 {
     struct error error;
     enum order_state state = ORDER_PENDING;
     const struct order order = {.number = SNAPSHOT_ORDER | ++chief->snapshots, .step = next_to_save(chief, *after)};
     if (order.step < 0) {
-        return PUSH_PULL_STOPPED;
+        return EXCHANGE_STOPPED;
     }
-    enum push_pull_end end = transfer_order(&chief->shards, order.number, order.step, 0, &state, &error);
+    enum exchange_result end = transfer_order(&chief->shards, order.number, order.step, 0, &state, &error);
     note_ordered(chief, order.step);
-    if (end == PUSH_PULL_DONE && state == ORDER_LOST) {
+    if (end == EXCHANGE_OK && state == ORDER_LOST) {
         log_warning("no checkpoint of step %lld: %s", (long long)order.step, error.text);
         transfer_release(&chief->shards, order.number);
         return transfer_newest_step(&chief->shards, after, &error);
@@ -200,7 +200,7 @@ static enum push_pull_end place_next(struct chief *chief, int64_t *after)
 static void order_up_to(struct chief *chief, int wanted, int64_t step)
 {
     struct error error;
-    enum push_pull_end end = PUSH_PULL_DONE;
+    enum exchange_result end = EXCHANGE_OK;
     const bool known = step >= 0 || chief->order_count > 0;
     if (!chief->has_folder || atomic_load(&chief->holds) || chief->order_count >= wanted) {
         return;
@@ -210,7 +210,7 @@ static void order_up_to(struct chief *chief, int wanted, int64_t step)
     } else if (!known) {
         return;
     }
-    for (int tries = 0; end == PUSH_PULL_DONE && chief->order_count < wanted && tries < 2 * SHARD_ORDERS; tries++) {
+    for (int tries = 0; end == EXCHANGE_OK && chief->order_count < wanted && tries < 2 * SHARD_ORDERS; tries++) {
         int64_t last = chief->order_count > 0 ? chief->orders[chief->order_count - 1].step : -1;
         step = last > step ? last : step;
         end = place_next(chief, &step);
@@ -259,7 +259,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
     enum order_state state;
     const struct order order = chief->orders[0];
     chief->asked_s = clock_monotonic_s();
-    if (transfer_order(&chief->shards, order.number, order.step, wait_ms, &state, &error) != PUSH_PULL_DONE) {
+    if (transfer_order(&chief->shards, order.number, order.step, wait_ms, &state, &error) != EXCHANGE_OK) {
         return TROUBLE;
     }
     if (state == ORDER_LOST) {
@@ -270,7 +270,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
         return NOT_YET;
     }
     order_up_to(chief, orders_wanted(chief) + 1, order.step); /* before this one is released */
-    if (transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) != PUSH_PULL_DONE) {
+    if (transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) != EXCHANGE_OK) {
         return TROUBLE; /* it is still there, unless its shard has lost all */
     }
     remove_first(chief);
@@ -302,7 +302,7 @@ void chief_collect_last(struct chief *chief)
     struct error error;
     int64_t step;
     enum collected collected = COLLECTED;
-    if (chief->order_count == 0 || transfer_newest_step(&chief->shards, &step, &error) != PUSH_PULL_DONE) {
+    if (chief->order_count == 0 || transfer_newest_step(&chief->shards, &step, &error) != EXCHANGE_OK) {
         return;
     }
     while (collected != TROUBLE && chief->order_count > 0 && chief->orders[0].step <= step) {
@@ -427,7 +427,7 @@ void chief_stop_saving(struct chief *chief)
 static bool save_to_go_back(struct chief *chief, struct error *error)
 {
     int64_t step;
-    if (chief_take_now(chief, ~0u, false, &step, error) != PUSH_PULL_DONE) {
+    if (chief_take_now(chief, ~0u, false, &step, error) != EXCHANGE_OK) {
         return false;
     }
     if (!chief_state_is_finite(chief)) {

@@ -12,23 +12,23 @@ bool chief_state_to_engine(struct chief *chief, struct error *error)
     return engine_put_vectors(chief->options.engine, wanted, chief->options.model->float_count, error);
 }
 
-enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
-                              struct error *error)
+enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                                  struct error *error)
 {
     /* All of it if it may turn out to be the best, and so worth keeping. */
     unsigned which = chief->has_folder ? ~(1u << STORE_TOLD) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
-    enum push_pull_end end = PUSH_PULL_AGAIN;
+    enum chief_hold_result result = CHIEF_NOT_NOW;
     chief_lock(chief);
-    if (chief_take_now(chief, which, false, &chief->held_step, error) == PUSH_PULL_DONE) {
-        end = chief_state_to_engine(chief, error) ? PUSH_PULL_DONE : PUSH_PULL_REFUSED;
+    if (chief_take_now(chief, which, false, &chief->held_step, error) == EXCHANGE_OK) {
+        result = chief_state_to_engine(chief, error) ? CHIEF_HELD : CHIEF_HOLD_FAILED;
     }
-    if (end != PUSH_PULL_DONE) {
+    if (result != CHIEF_HELD) {
         pthread_mutex_unlock(&chief->mutex);
-        return end;
+        return result;
     }
     *global_step = chief->held_step;
     *record = &chief->ledger.info;
-    return PUSH_PULL_DONE;
+    return CHIEF_HELD;
 }
 
 void chief_release(struct chief *chief, bool is_best)

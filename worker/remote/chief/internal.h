@@ -64,10 +64,11 @@ struct chief {
 /*
  * Takes the state of one step, that of now or soon, of all shards. Locked. which: as in transfer_read. stopped: nobody
  * trains any more, so shards at different steps are taken too: a worker that was killed may have pushed to some of them
- * only. Anything but PUSH_PULL_DONE leaves the state a mixture.
+ * only. Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN: some shard has lost its state, or they
+ * did not come to one step in time.
  */
-enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                  struct error *error);
+enum exchange_result chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
+                                    struct error *error);
 
 /*
  * Tells the shards of the next checkpoints by steps, if there are to be some. Locked. step: which they have come to at

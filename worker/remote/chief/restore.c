@@ -128,12 +128,12 @@ static bool recall_told(struct chief *chief, struct error *error)
     return true;
 }
 
-static enum push_pull_end write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
-                                       struct error *error)
+static enum exchange_result write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
+                                         struct error *error)
 {
     char source[256] = "";
     if (!find_state(chief, true, source, sizeof source, error) || !recall_told(chief, error)) {
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     start->global_step = chief->ledger.info.global_step;
     start->restored_from = chief->ledger.last[0] != '\0' ? chief->ledger.last : NULL;
@@ -143,8 +143,8 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
                  source);
     }
     struct transfer_place place = {.global_step = start->global_step, .epoch_batches = chief->plan.epoch_batches};
-    enum push_pull_end end = transfer_restore(&chief->shards, generation, &chief->state, source, error);
-    if (end != PUSH_PULL_DONE) {
+    enum exchange_result end = transfer_restore(&chief->shards, generation, &chief->state, source, error);
+    if (end != EXCHANGE_OK) {
         return end;
     }
     chief->order_count = 0; /* the shards have forgotten them */
@@ -153,21 +153,21 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
     return transfer_end_restore(&chief->shards, &place, error);
 }
 
-static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
-                                     struct error *error)
+static enum exchange_result begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
+                                       struct error *error)
 {
     const struct dataset *dataset = chief->options.dataset;
     uint32_t newest = 0;
     char source[256];
     bool differs;
     *start = (struct chief_start){.resumed = false};
-    enum push_pull_end end = transfer_status(&chief->shards, status, error);
-    if (end == PUSH_PULL_DONE) {
+    enum exchange_result end = transfer_status(&chief->shards, status, error);
+    if (end == EXCHANGE_OK) {
         start->resumed = is_whole(chief, status, &newest, &start->global_step);
         end = start->resumed ? preprocessing_check(&chief->shards, dataset, error) : end;
     }
-    end = end == PUSH_PULL_DONE ? preprocessing_agree(&chief->shards, dataset, true, &differs, error) : end;
-    if (end != PUSH_PULL_DONE) {
+    end = end == EXCHANGE_OK ? preprocessing_agree(&chief->shards, dataset, true, &differs, error) : end;
+    if (end != EXCHANGE_OK) {
         return end;
     }
     if (!start->resumed) {
@@ -176,17 +176,17 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     chief->order_count = newest == chief->generation ? chief->order_count : 0;
     chief->shards.generation = chief->generation = newest;
     if (!find_state(chief, false, source, sizeof source, error)) {
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     begin_supervising(chief, chief->ledger.info.global_step);
     chief_order_ahead(chief, start->global_step);
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
-enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
+enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
     struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
-    enum push_pull_end end = PUSH_PULL_REFUSED;
+    enum exchange_result end = EXCHANGE_FAILED;
     if (!status) {
         error_set(error, "out of memory for the chief");
         return end;
@@ -194,17 +194,17 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
     chief_lock(chief);
     do {
         end = begin_once(chief, status, start, error);
-    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    } while (end == EXCHANGE_REJOIN && signals_pending() == 0);
     free(status);
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         atomic_store(&chief->global_step, start->global_step);
         start->record = chief->ledger.info;
     }
     pthread_mutex_unlock(&chief->mutex);
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         chief_start_saving(chief);
     }
-    return end == PUSH_PULL_AGAIN ? PUSH_PULL_STOPPED : end;
+    return end == EXCHANGE_REJOIN ? EXCHANGE_STOPPED : end;
 }
 
 bool chief_restore(struct chief *chief, struct error *error)
@@ -215,18 +215,18 @@ bool chief_restore(struct chief *chief, struct error *error)
         return error_set(error, "out of memory for the chief");
     }
     chief_lock(chief);
-    enum push_pull_end end = transfer_status(&chief->shards, status, error);
-    if (end == PUSH_PULL_DONE) {
+    enum exchange_result end = transfer_status(&chief->shards, status, error);
+    if (end == EXCHANGE_OK) {
         uint32_t newest;
         int64_t step;
         is_whole(chief, status, &newest, &step);
         end = write_shards(chief, next_generation(chief, newest), &start, error);
     }
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         atomic_store(&chief->global_step, start.global_step);
         atomic_store(&chief->holds, false);
     }
     pthread_mutex_unlock(&chief->mutex);
     free(status);
-    return end == PUSH_PULL_DONE || (end == PUSH_PULL_REFUSED ? false : error_set(error, "some ps is missing"));
+    return end == EXCHANGE_OK || (end == EXCHANGE_FAILED ? false : error_set(error, "some ps is missing"));
 }

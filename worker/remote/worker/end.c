@@ -29,7 +29,7 @@ static void keep_interrupted(struct remote_worker *worker)
         worker_keep_rest(worker, training->global_step);
     }
     if (worker->chief && worker->joined &&
-        chief_finish(worker->chief, false, &training->global_step, &error) != PUSH_PULL_DONE) {
+        chief_finish(worker->chief, false, &training->global_step, &error) != EXCHANGE_OK) {
         log_warning("no last checkpoint: %s", error.text);
     }
 }
@@ -38,11 +38,11 @@ static void keep_interrupted(struct remote_worker *worker)
 static void finish_job(struct remote_worker *worker)
 {
     struct training *training = &worker->training;
-    enum push_pull_end end = chief_finish(worker->chief, true, &training->global_step, &training->error);
-    if (end == PUSH_PULL_AGAIN && signals_pending() == 0) {
+    enum exchange_result end = chief_finish(worker->chief, true, &training->global_step, &training->error);
+    if (end == EXCHANGE_REJOIN && signals_pending() == 0) {
         log_warning("%s; training continues from the newest checkpoint", training->error.text);
         training->end = TRAINING_REJOINS;
-    } else if (end != PUSH_PULL_DONE) {
+    } else if (end != EXCHANGE_OK) {
         training_fail(training);
     }
 }

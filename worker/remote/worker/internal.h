@@ -88,10 +88,10 @@ bool worker_is_over(void *context);
 /* --- updater.c --- */
 
 /* What push_pull or the chief reported. True: go on. False: the training is stopped, perhaps to join again. */
-bool worker_take_end(struct remote_worker *worker, enum push_pull_end end);
+bool worker_take_end(struct remote_worker *worker, enum exchange_result end);
 
 /* Pulls all parameters, after the engine was used for something else or looks bad. */
-enum push_pull_end worker_refresh(struct remote_worker *worker);
+enum exchange_result worker_refresh(struct remote_worker *worker);
 
 /* What shards answered to a push: how far the job is. */
 void worker_take_answer(struct remote_worker *worker, const struct push_answer *answer);

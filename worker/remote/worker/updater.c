@@ -16,21 +16,21 @@ static struct remote_worker *of(struct updater *updater)
     return (struct remote_worker *)updater;
 }
 
-bool worker_take_end(struct remote_worker *worker, enum push_pull_end end)
+bool worker_take_end(struct remote_worker *worker, enum exchange_result end)
 {
     struct training *training = &worker->training;
     struct job_news news;
     switch (end) {
-    case PUSH_PULL_DONE:
+    case EXCHANGE_OK:
         return true;
-    case PUSH_PULL_REFUSED:
+    case EXCHANGE_FAILED:
         return training_fail(training);
-    case PUSH_PULL_AGAIN:
+    case EXCHANGE_REJOIN:
         if (signals_pending() == 0) {
             return training_stop(training, TRAINING_REJOINS);
         }
         break;
-    case PUSH_PULL_STOPPED:
+    case EXCHANGE_STOPPED:
         break;
     }
     if (live_config_end(worker->live) != LIVE_STAYS) {
@@ -79,26 +79,24 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
 }
 
 /* Waits for pushes that are under way, so that the shards can be asked for something else. */
-static enum push_pull_end worker_settle(struct remote_worker *worker)
+static enum exchange_result worker_settle(struct remote_worker *worker)
 {
     struct push_answer answer;
     int answers = 0;
-    enum push_pull_end end = worker->pipeline
-                                 ? pipeline_drain(worker->pipeline, &answer, &answers, &worker->training.error)
-                                 : PUSH_PULL_DONE;
+    enum exchange_result end =
+        worker->pipeline ? pipeline_drain(worker->pipeline, &answer, &answers, &worker->training.error) : EXCHANGE_OK;
     if (answers > 0) {
         worker_take_answer(worker, &answer);
     }
     return end;
 }
 
-enum push_pull_end worker_refresh(struct remote_worker *worker)
+enum exchange_result worker_refresh(struct remote_worker *worker)
 {
     struct error *error = &worker->training.error;
-    enum push_pull_end end = worker_settle(worker);
-    end = end == PUSH_PULL_DONE ? push_pull_refresh(&worker->exchange, error) : end;
-    return end == PUSH_PULL_DONE && worker->pipeline && !pipeline_load(worker->pipeline, error) ? PUSH_PULL_REFUSED
-                                                                                                : end;
+    enum exchange_result end = worker_settle(worker);
+    end = end == EXCHANGE_OK ? push_pull_refresh(&worker->exchange, error) : end;
+    return end == EXCHANGE_OK && worker->pipeline && !pipeline_load(worker->pipeline, error) ? EXCHANGE_FAILED : end;
 }
 
 /* --- Joining --- */
@@ -114,28 +112,27 @@ static bool encode_again(struct remote_worker *worker)
     return training_stop(&worker->training, TRAINING_LEAVES);
 }
 
-static enum push_pull_end join_as_worker(struct remote_worker *worker, bool *differs)
+static enum exchange_result join_as_worker(struct remote_worker *worker, bool *differs)
 {
     struct error *error = &worker->training.error;
     const bool own = worker->config.data.data_sharding == SHARDING_OWN && worker->dataset.schema;
-    enum push_pull_end end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : PUSH_PULL_DONE;
-    end = end == PUSH_PULL_DONE ? push_pull_join(&worker->exchange, error) : end;
-    return end == PUSH_PULL_DONE ? preprocessing_agree(&worker->exchange, &worker->dataset, false, differs, error)
-                                 : end;
+    enum exchange_result end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : EXCHANGE_OK;
+    end = end == EXCHANGE_OK ? push_pull_join(&worker->exchange, error) : end;
+    return end == EXCHANGE_OK ? preprocessing_agree(&worker->exchange, &worker->dataset, false, differs, error) : end;
 }
 
 /* Sees to it, as the chief, that the shards hold a model, and takes it from there. */
 static bool find_model(struct remote_worker *worker, struct chief_start *start)
 {
     struct error *error = &worker->training.error;
-    enum push_pull_end end;
+    enum exchange_result end;
     bool differs = false;
     do { /* a ps may be lost again before all have what the chief wrote */
         if (worker->chief && !worker_take_end(worker, chief_begin(worker->chief, start, error))) {
             return false;
         }
         end = worker->chief ? push_pull_join(&worker->exchange, error) : join_as_worker(worker, &differs);
-    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    } while (end == EXCHANGE_REJOIN && signals_pending() == 0);
     if (differs && worker->config.data.data_sharding == SHARDING_OWN) {
         return encode_again(worker);
     }
@@ -197,7 +194,7 @@ static void look_for_end(struct updater *updater)
     struct remote_worker *worker = of(updater);
     struct training *training = &worker->training;
     if (worker_is_over(worker)) {
-        worker_take_end(worker, PUSH_PULL_STOPPED);
+        worker_take_end(worker, EXCHANGE_STOPPED);
     } else if (training->global_step >= training->plan.last_step &&
                (worker->exchange.count == 1 || worker->config.cluster.issync)) {
         training_stop(training, TRAINING_LAST_STEP); /* several shards that go their own ways end it by their answers */
@@ -213,13 +210,12 @@ static bool hold(struct updater *updater, struct held_model *held)
     struct remote_worker *worker = of(updater);
     struct training *training = &worker->training;
     switch (chief_hold(worker->chief, &held->global_step, &held->record, &training->error)) {
-    case PUSH_PULL_DONE:
+    case CHIEF_HELD:
         worker->borrowed = true;
         return true;
-    case PUSH_PULL_REFUSED:
+    case CHIEF_HOLD_FAILED:
         return training_fail(training);
-    case PUSH_PULL_AGAIN:
-    case PUSH_PULL_STOPPED:
+    case CHIEF_NOT_NOW:
         break; /* shards that can't be read now will be waited for by the next push */
     }
     return false;
@@ -243,7 +239,7 @@ static void summarise(struct updater *updater, int64_t steps, struct summary_clu
 static void settle(struct updater *updater)
 {
     struct remote_worker *worker = of(updater);
-    if (worker_settle(worker) == PUSH_PULL_REFUSED) {
+    if (worker_settle(worker) == EXCHANGE_FAILED) {
         log_warning("the last gradients were not accepted: %s", worker->training.error.text);
     }
 }

@@ -370,7 +370,7 @@ static void begin(int count, const char *layers, bool writes_model, const char *
 static void join(void)
 {
     struct error error;
-    if (push_pull_join(&bench.exchange, &error) != PUSH_PULL_DONE) {
+    if (push_pull_join(&bench.exchange, &error) != EXCHANGE_OK) {
         fail_msg("%s", error.text);
     }
     told();
@@ -403,7 +403,7 @@ static void assert_landed(void)
     }
 }
 
-static enum push_pull_end push(int64_t base_step, struct push_answer *answer, struct error *error)
+static enum exchange_result push(int64_t base_step, struct push_answer *answer, struct error *error)
 {
     const struct push_note note = {.base_step = base_step, .local_step = 3, .examples = 50, .loss = 0.5f};
     struct gradient_sink sink = outbox_sink(&bench.outbox);
@@ -434,7 +434,7 @@ static void joining(void **state)
     begin(3, "6,3", false, NULL);
     servers[1].step = 12;
     servers[2].step = 99;
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: get_model\nps 1: get_model\nps 2: get_model\n"
                                 "ps 0: pull since 0, after -1\nps 1: pull since 0, after -1\n");
     assert_landed();
@@ -443,12 +443,12 @@ static void joining(void **state)
     servers[0].value = 7;
     servers[1].step = 3;
     servers[0].step = 4;
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE); /* after a restore, say */
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK); /* after a restore, say */
     assert_int_equal(bench.exchange.global_step, 4);
     assert_landed();
     servers[0].value = 8;
     told();
-    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull since 0, after -1\nps 1: pull since 0, after -1\n");
     assert_landed();
     end();
@@ -466,7 +466,7 @@ static void unready(void **state)
         servers[1].unready = 1;
         servers[0].unready_state = servers[1].unready_state = states[i];
         servers[0].message = servers[1].message = "waiting for better days";
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         assert_string_equal(told(), "ps 0: get_model\nps 0: get_model\nps 0: get_model\nps 1: get_model\n"
                                     "ps 0: get_model\nps 1: get_model\n"
                                     "ps 0: pull since 0, after -1\nps 1: pull since 0, after -1\n");
@@ -507,7 +507,7 @@ static void unready_for_very_many(void **state)
         bench.config.cluster.task_index = is_chief ? 0 : 1;
         servers[1].unready = 1;
         assert_int_equal(pthread_create(&thread, NULL, pass_five_seconds, NULL), 0);
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         pthread_join(thread, NULL);
         const char *text = told();
         const char *again = strstr(strstr(text, "ps 1: get_model\n"), "ps 0: get_model\n");
@@ -527,7 +527,7 @@ static void generations(void **state)
     begin(3, "6,20,3", false, NULL);
     servers[0].generation = servers[2].generation = 5;
     servers[1].later_generation = 5;
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: get_model\nps 1: get_model\nps 0: get_model\nps 1: get_model\nps 2: get_model\n"
                                 "ps 0: pull since 0, after -1\nps 1: pull since 0, after -1\n"
                                 "ps 2: pull since 0, after -1\n");
@@ -544,18 +544,18 @@ static void who_writes_the_model(void **state)
     begin(2, "6,20,3", true, NULL);
     servers[1].unready = 1;
     servers[1].message = "a model";
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_REJOIN);
     assert_string_equal(told(), "ps 0: get_model\nps 1: get_model\n");
     servers[1].generation = 5;
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_REJOIN);
     assert_string_equal(told(), "ps 0: get_model\nps 1: get_model\n");
     servers[1].generation = 4;
     servers[1].unready = 1;
     servers[1].unready_state = MODEL_READY; /* for others to wait for */
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     assert_landed();
     servers[1].fails[MESSAGE_get_model] = NO_ANSWER; /* says nothing of a model */
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     end();
 }
 
@@ -570,7 +570,7 @@ static void other_parts(void **state)
         servers[1].first = i == 1;
         servers[1].count = i == 2;
         servers[1].ranges = i == 3 ? 1 : i == 4 ? -1 : 0;
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_REFUSED);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "ps 1 (127.0.0.1:"));
         assert_non_null(strstr(error.text, "holds other parts of the model than it should"));
         assert_null(strstr(error.text, "worker 0's data")); /* layers are given */
@@ -590,23 +590,23 @@ static void joining_fails(void **state)
         begin(2, "6,20,3", false, NULL);
         for (int i = 0; i < 5; i++) {
             servers[1].fails[types[t]] = passing[i];
-            assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+            assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
             assert_landed();
         }
         assert_int_equal(atomic_load(&servers[1].member.connections), 3);
         assert_int_equal(atomic_load(&bench.traffic.retries), 2);
         servers[1].fails[types[t]] = ERROR_NOT_ALLOWED;
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_REFUSED);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "as the test wants"));
         atomic_store(&bench.given_up, true); /* what is ready is taken all the same */
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         servers[1].unready = 1000;
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_STOPPED);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_STOPPED);
         end();
     }
     begin(2, "6,20,3", false, NULL);
     atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "as the test wants"));
     end();
 }
@@ -624,7 +624,7 @@ static void pulls_answered_wrongly(void **state)
     for (int i = 0; i < 3; i++) {
         servers[1].fails[MESSAGE_pull] = ways[i];
         servers[1].value++;
-        assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
         assert_int_equal(atomic_load(&servers[1].member.connections), 2 + i);
         assert_non_null(strstr(heard_so_far(), texts[i]));
         assert_landed();
@@ -642,7 +642,7 @@ static void the_first_step(void **state)
     servers[0].step = servers[1].step = 0;
     servers[0].advances = servers[1].advances = true;
     join();
-    assert_int_equal(push_pull_await_step(&bench.exchange, 0, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_await_step(&bench.exchange, 0, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull since 20, after 0, waits\nps 1: pull since 21, after 0, waits\n");
     assert_int_equal(bench.exchange.global_step, 1);
     end();
@@ -662,19 +662,19 @@ static void what_was_told_is_known(void **state)
     assert_landed();
     memset(bench.engine.parameters, 0, bench.model.float_count * sizeof(float));
     servers[0].knows = servers[1].knows = true;
-    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n");
     assert_landed();
     servers[1].fails[MESSAGE_pull] = BEYOND; /* what is wrong costs the connection, and all is told again */
     servers[1].knows = false;
     servers[1].value = 7;
-    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n"
                                 "ps 1: pull since 0, after -1\n");
     assert_non_null(strstr(heard_so_far(), "are not all its own"));
     assert_landed();
     bench.engine.engine.table = &engine_that_fails;
-    assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_FAILED);
     assert_string_equal(error.text, "the engine fails");
     end();
 }
@@ -695,13 +695,13 @@ static void answers_that_break_off(void **state)
         assert_landed();
         servers[1].fails[MESSAGE_pull] = TORN;
         servers[1].value = 5;
-        assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
         assert_landed();
         assert_int_equal(atomic_load(&servers[1].member.connections), 2);
         if (i < 2) { /* these servers take no packed pushes */
             servers[1].fails[MESSAGE_push] = TORN;
             servers[1].value = 6;
-            assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+            assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
             assert_landed();
             assert_int_equal(atomic_load(&servers[1].pushes), 2);
             assert_int_equal(servers[1].push.sequence, 1);
@@ -734,7 +734,7 @@ static void answers_as_nobody_asked(void **state)
         servers[1].odd.dtype = cases[i].dtype;
         servers[1].odd.bytes = cases[i].bytes;
         servers[1].value = 9;
-        assert_int_equal(push_pull_refresh(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
         if (times(heard_so_far(), cases[i].said) != 1) {
             fail_msg("not \"%s\" but %s", cases[i].said, heard());
         }
@@ -757,7 +757,7 @@ static void pushing(void **state)
     servers[1].staleness = 2;
     servers[1].step = 12;
     servers[0].value = 5;
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     assert_true(was_told("ps 0: push 1 at version 20, step 10, token -1\n"));
     assert_true(was_told("ps 1: push 1 at version 21, step 10, token -1\n"));
     assert_int_equal(times(told(), "\n"), 2);
@@ -781,7 +781,7 @@ static void pushing(void **state)
     for (int i = 0; i < 3; i++) {
         for (int which = 0; which < 2; which++) {
             servers[which].outcome = outcomes[i];
-            assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+            assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
             assert_int_equal(answer.stale, i == 0);
             assert_int_equal(answer.not_finite, i == 1);
             assert_int_equal(answer.over, false);
@@ -790,10 +790,10 @@ static void pushing(void **state)
         }
     }
     servers[0].outcome = servers[1].outcome = PUSH_NOT_WANTED;
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     assert_true(answer.over);
     servers[0].outcome = PUSH_APPLIED;
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     assert_false(answer.over);
     end();
 }
@@ -811,7 +811,7 @@ static void steps_in_common(void **state)
     servers[1].step = 11;
     servers[2].step = 10;
     servers[1].advances = servers[2].advances = true;
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     assert_int_equal(answer.global_step, 12);
     assert_true(was_told("ps 1: push 1 at version 21, step 10, token 10\n"));
     const char *text = told();
@@ -822,21 +822,21 @@ static void steps_in_common(void **state)
     assert_int_equal(bench.exchange.parts[2].global_step, 12);
     servers[0].advances = true;
     servers[1].step = 12;
-    assert_int_equal(push_pull_await_step(&bench.exchange, 12, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_await_step(&bench.exchange, 12, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull since 21, after 12, waits\nps 1: pull since 23, after 12, waits\n"
                                 "ps 2: pull since 24, after 12, waits\n");
     assert_int_equal(bench.exchange.global_step, 13);
     servers[0].step = 20;
     servers[1].advances = false;
     atomic_store(&bench.needs_rejoin, true);
-    assert_int_equal(push(13, &answer, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push(13, &answer, &error), EXCHANGE_REJOIN);
     assert_string_equal(error.text, "the model is lost");
     assert_null(strstr(told(), "pull"));
     atomic_store(&bench.given_up, true);
-    assert_int_equal(push(13, &answer, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(push(13, &answer, &error), EXCHANGE_STOPPED);
     assert_int_equal(answer.global_step, 20);
     servers[0].fails[MESSAGE_pull] = ERROR_OLD_GENERATION;
-    assert_int_equal(push_pull_await_step(&bench.exchange, 20, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push_pull_await_step(&bench.exchange, 20, &error), EXCHANGE_REJOIN);
     end();
 }
 
@@ -849,7 +849,7 @@ static void steps_of_their_own(void **state)
     begin(2, "6,20,3", false, NULL);
     servers[1].step = 30;
     join();
-    assert_int_equal(push(30, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(30, &answer, &error), EXCHANGE_OK);
     assert_int_equal(times(told(), "pull"), 0);
     assert_int_equal(answer.global_step, 30);
     end();
@@ -865,14 +865,14 @@ static void waiting_for_answers(void **state)
     begin(2, "6,20,3", false, NULL);
     join();
     servers[1].pings = 3;
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     assert_int_equal(atomic_load(&servers[1].pings_answered), 3);
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
     servers[1].pings = 0;
     for (int i = 0; i < 2; i++) {
         servers[1].fails[MESSAGE_push] = SILENCE;
         atomic_store(i == 0 ? &bench.given_up : &bench.needs_rejoin, true);
-        assert_int_equal(push(10, &answer, &error), i == 0 ? PUSH_PULL_STOPPED : PUSH_PULL_AGAIN);
+        assert_int_equal(push(10, &answer, &error), i == 0 ? EXCHANGE_STOPPED : EXCHANGE_REJOIN);
         assert_false(link_is_open(&bench.exchange.parts[1].link));
         atomic_store(i == 0 ? &bench.given_up : &bench.needs_rejoin, false);
         servers[1].fails[MESSAGE_push] = 0;
@@ -905,7 +905,7 @@ static void silence(void **state)
     servers[1].fails[MESSAGE_push] = SILENCE;
     bench.exchange.parts[1].link.idle_timeout_s = 0.1;
     assert_int_equal(pthread_create(&thread, NULL, free_after_two, &servers[1]), 0);
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     pthread_join(thread, NULL);
     assert_true(atomic_load(&servers[1].pushes) >= 2);
     assert_int_equal(servers[1].push.sequence, 1);
@@ -943,7 +943,7 @@ static void long_waits_are_told(void **state)
     servers[1].fails[MESSAGE_push] = SILENCE;
     assert_int_equal(pthread_create(&thread, NULL, pass_time, &servers[1]), 0);
     atomic_store(&servers[1].pushes, 1);
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_STOPPED);
     pthread_join(thread, NULL);
     assert_int_equal(times(heard_so_far(), "waiting for "), 1);
     assert_non_null(strstr(heard_so_far(), "waiting for ps 1 (127.0.0.1:"));
@@ -962,7 +962,7 @@ static void pushes_answered_wrongly(void **state)
     join();
     for (int i = 0; i < 4; i++) {
         servers[1].fails[MESSAGE_push] = ways[i];
-        assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
         assert_int_equal(atomic_load(&servers[1].member.connections), 2 + i);
         assert_int_equal(atomic_load(&servers[1].pushes), 2 * (i + 1));
         assert_int_equal(servers[1].push.sequence, i + 1);
@@ -971,10 +971,10 @@ static void pushes_answered_wrongly(void **state)
     }
     atomic_store(&servers[1].member.incarnation, 999); /* another process: it knows nothing of our parameters */
     servers[1].fails[MESSAGE_push] = NO_ANSWER;
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_REJOIN);
     assert_non_null(strstr(error.text, "is a new process now"));
     join();
-    assert_int_equal(push(10, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
     end();
 }
 
@@ -994,7 +994,7 @@ static void rounds(void **state)
     assert_true(push_pull_is_asked(exchange));
     servers[0].token = -1;
     servers[0].step = 11;
-    assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull of little since 0, after 10, waits\n");
     assert_int_equal(exchange->global_step, 11);
     assert_false(push_pull_is_asked(exchange));
@@ -1002,7 +1002,7 @@ static void rounds(void **state)
     servers[0].step = 12;
     servers[1].advances = servers[0].advances = true;
     servers[0].value = 55;
-    assert_int_equal(push_pull_await_round(exchange, 11, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_await_round(exchange, 11, &error), EXCHANGE_OK);
     assert_true(push_pull_is_asked(exchange));
     assert_string_equal(told(), "ps 0: pull of little since 0, after 11, waits\n"
                                 "ps 0: pull since 20, after 11, waits\nps 1: pull since 21, after 11, waits\n");
@@ -1021,27 +1021,27 @@ static void rounds_fail(void **state)
     join();
     assert_false(push_pull_is_asked(exchange));
     servers[0].fails[MESSAGE_pull] = ERROR_OLD_GENERATION;
-    assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_REJOIN);
     servers[0].fails[MESSAGE_pull] = ERROR_NOT_ALLOWED;
-    assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_FAILED);
     const int ways[] = {NO_ANSWER, OTHER_ANSWER, BEYOND, NONE, HALF};
     for (int i = 0; i < 5; i++) {
         assert_true(link_is_open(&exchange->parts[0].link));
         servers[0].fails[MESSAGE_pull] = ways[i];
         servers[0].token = 10;
-        assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_DONE); /* to be asked again */
+        assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_OK); /* to be asked again */
         assert_false(link_is_open(&exchange->parts[0].link));
         assert_false(push_pull_is_asked(exchange));
         servers[0].token = -1;
         exchange->parts[0].link.next_try_s = 0;
-        assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_OK);
     }
     servers[0].fails[MESSAGE_pull] = NO_ANSWER;
     atomic_store(&bench.given_up, true);
-    assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_STOPPED);
     atomic_store(&bench.needs_rejoin, true);
     told();
-    assert_int_equal(push_pull_await_round(exchange, 10, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(push_pull_await_round(exchange, 10, &error), EXCHANGE_REJOIN);
     assert_string_equal(told(), "");
     end();
 }
@@ -1060,7 +1060,7 @@ static void rounds_of_a_silent_ps(void **state)
         exchange->parts[0].link.idle_timeout_s = stops ? 100 : 0.2;
         atomic_store(&bench.given_up, stops);
         const double begun_s = clock_monotonic_s();
-        assert_int_equal(push_pull_await_round(exchange, 10, &error), stops ? PUSH_PULL_STOPPED : PUSH_PULL_DONE);
+        assert_int_equal(push_pull_await_round(exchange, 10, &error), stops ? EXCHANGE_STOPPED : EXCHANGE_OK);
         const double took_s = clock_monotonic_s() - begun_s;
         assert_true(stops ? took_s >= 0.9 && took_s < 20 : took_s >= 1.2);
         assert_false(link_is_open(&exchange->parts[0].link));

@@ -55,13 +55,13 @@ static void data_by_the_chief(void **state)
     assert_int_equal(bench.worker.dataset.validation.count, 11);
     assert_true(step(&bench));
     assert_non_null(strstr(told(), "takes batch 0\ncomputes 4 of task 2, step 0, from -1\n"));
-    world.took = PUSH_PULL_REFUSED;
+    world.took = EXCHANGE_FAILED;
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     end(&bench);
     assert_true(was_told("feed goes\nrollouts go"));
     assert_true(begin(&bench, fed_flags, &error));
-    world.asked = PUSH_PULL_STOPPED;
+    world.asked = EXCHANGE_STOPPED;
     world.over = true;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_BY_OTHERS);
@@ -131,7 +131,7 @@ static void joining(void **state)
     told();
     world.step = 31;
     world.says = (struct checkpoint_info){.global_step = 30, .best_score = 0.75};
-    world.joined = PUSH_PULL_AGAIN;
+    world.joined = EXCHANGE_REJOIN;
     assert_true(join(&bench));
     assert_string_equal(told(), "rollouts with a chief\nready: worker 0 takes part\n"
                                 "starting at 0, 0 here, 0/s, loss nan, stale 0\nsays: waiting for the model\n"
@@ -141,7 +141,7 @@ static void joining(void **state)
     assert_string_equal(bench.start.restored_from, "a checkpoint");
     assert_true(bench.start.record.best_score == 0.75);
     assert_int_equal(bench.worker.first_draw, 10); /* of three workers, each has drawn as many */
-    world.begun = PUSH_PULL_REFUSED;
+    world.begun = EXCHANGE_FAILED;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     end(&bench);
@@ -157,7 +157,7 @@ static void joining(void **state)
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     world.cannot_load = false;
-    world.agreed = PUSH_PULL_AGAIN;
+    world.agreed = EXCHANGE_REJOIN;
     world.signal = SIGTERM; /* then it is not tried again */
     bench.worker.training.end = TRAINING_GOES_ON;
     told();
@@ -178,16 +178,16 @@ static void joins_a_job_begun_anew(void **state)
     bench.worker.dataset.schema = &schema;
     assert_true(join(&bench));
     assert_non_null(strstr(told(), "tells its own rows again\njoins\nagrees\n"));
-    world.agreed = PUSH_PULL_AGAIN; /* ps 0 is lost again */
+    world.agreed = EXCHANGE_REJOIN; /* ps 0 is lost again */
     assert_true(join(&bench));
     assert_int_equal(times(told(), "tells its own rows again\njoins\nagrees\n"), 2);
-    world.agreed = PUSH_PULL_REFUSED;
+    world.agreed = EXCHANGE_FAILED;
     assert_false(join(&bench));
     remote_updater_table.finish(&bench.worker.updater);
     assert_int_equal(bench.worker.training.end, TRAINING_LEAVES);
     assert_int_equal(bench.worker.training.leave_status, RESTART_STATUS);
     assert_int_equal(times(heard_so_far(), "restarting, to encode its rows by the model's preprocessing"), 1);
-    world.told_again = PUSH_PULL_REFUSED;
+    world.told_again = EXCHANGE_FAILED;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     bench.worker.dataset.schema = NULL; /* pictures mean the same to all */
@@ -290,18 +290,18 @@ static void ends_of_a_push(void **state)
     begin_joined(&bench, other_flags, 0);
     enum training_end *how = &bench.worker.training.end;
     struct {
-        enum push_pull_end end;
+        enum exchange_result end;
         int signal;
         enum live_config_end live;
         bool refused;
         enum training_end wanted;
-    } cases[] = {{PUSH_PULL_AGAIN, 0, LIVE_STAYS, false, TRAINING_REJOINS},
-                 {PUSH_PULL_AGAIN, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
-                 {PUSH_PULL_REFUSED, 0, LIVE_STAYS, false, TRAINING_FAILED},
-                 {PUSH_PULL_STOPPED, 0, LIVE_RESTARTS, true, TRAINING_LEAVES},
-                 {PUSH_PULL_STOPPED, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
-                 {PUSH_PULL_STOPPED, SIGTERM, LIVE_STAYS, true, TRAINING_FAILED},
-                 {PUSH_PULL_STOPPED, 0, LIVE_STAYS, false, TRAINING_BY_OTHERS}};
+    } cases[] = {{EXCHANGE_REJOIN, 0, LIVE_STAYS, false, TRAINING_REJOINS},
+                 {EXCHANGE_REJOIN, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
+                 {EXCHANGE_FAILED, 0, LIVE_STAYS, false, TRAINING_FAILED},
+                 {EXCHANGE_STOPPED, 0, LIVE_RESTARTS, true, TRAINING_LEAVES},
+                 {EXCHANGE_STOPPED, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
+                 {EXCHANGE_STOPPED, SIGTERM, LIVE_STAYS, true, TRAINING_FAILED},
+                 {EXCHANGE_STOPPED, 0, LIVE_STAYS, false, TRAINING_BY_OTHERS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         *how = TRAINING_GOES_ON;
         world.pushed = cases[i].end;
@@ -377,7 +377,7 @@ static void empty_push(void **state)
                                 "pushes step 7, 1 here, 1 examples, loss nan: nothing\n");
     assert_int_equal(bench.worker.training.global_step, 8);
     world.stands = true;
-    world.pushed = PUSH_PULL_AGAIN;
+    world.pushed = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_false(was_told("awaits"));
     assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
@@ -397,7 +397,7 @@ static void rounds_of_others(void **state)
     assert_true(step(&bench));
     assert_true(was_told("pushes step 6"));
     world.unasked = 1;
-    world.awaited = PUSH_PULL_AGAIN;
+    world.awaited = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
     end(&bench);
@@ -428,11 +428,11 @@ static void validates_together(void **state)
     assert_true(step(&bench));
     assert_non_null(strstr(told(), "validated step 2, 6 examples, 6 right, score 1.00\n"));
     assert_true(step(&bench));
-    world.validated = PUSH_PULL_REFUSED;
+    world.validated = EXCHANGE_FAILED;
     assert_true(step(&bench));
     assert_int_equal(times(heard_so_far(), "a validation was not accepted: as the test wants"), 1);
     assert_true(step(&bench));
-    world.validated = PUSH_PULL_AGAIN;
+    world.validated = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_int_equal(training->end, TRAINING_REJOINS);
     evaluation_destroy(&training->evaluation);
@@ -472,10 +472,10 @@ static void chief_adds_up_validations(void **state)
     assert_true(remote_updater_table.gather(updater, 5, METRIC_ACCURACY, &training->evaluation, &validators));
     assert_int_equal(validators.count, 2);
     assert_int_equal(times(heard_so_far(), "does not count"), 1); /* once is enough */
-    world.validated = PUSH_PULL_REFUSED;
+    world.validated = EXCHANGE_FAILED;
     assert_true(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
     assert_int_equal(times(heard_so_far(), "the other workers' validations are missing: as the test wants"), 1);
-    world.validated = PUSH_PULL_STOPPED;
+    world.validated = EXCHANGE_STOPPED;
     assert_false(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
     evaluation_destroy(&training->evaluation);
     end(&bench);
@@ -501,7 +501,7 @@ static void pipelined(void **state)
     world.loss = NAN;
     assert_false(step(&bench));
     assert_non_null(strstr(told(), "drains\nrefreshes\nloads the mirror\n"));
-    world.refreshed = PUSH_PULL_AGAIN;
+    world.refreshed = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_null(strstr(told(), "loads the mirror"));
     assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
@@ -509,7 +509,7 @@ static void pipelined(void **state)
     world.cannot_load = true;
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
-    world.drained = PUSH_PULL_REFUSED;
+    world.drained = EXCHANGE_FAILED;
     world.answers = 0;
     remote_updater_table.settle(&bench.worker.updater);
     assert_int_equal(times(heard_so_far(), "the last gradients were not accepted: as the test wants"), 1);
@@ -537,7 +537,7 @@ static void validation_borrows_the_engine(void **state)
     assert_true(remote_updater_table.hold(updater, &held));
     remote_updater_table.release(updater, false);
     assert_true(was_told("releases\n"));
-    world.refreshed = PUSH_PULL_AGAIN;
+    world.refreshed = EXCHANGE_REJOIN;
     told();
     assert_false(step(&bench));
     assert_string_equal(told(), "refreshes\n");
@@ -546,11 +546,10 @@ static void validation_borrows_the_engine(void **state)
     told();
     assert_true(step(&bench));
     assert_false(was_told("refreshes"));
-    const enum push_pull_end ends[] = {PUSH_PULL_AGAIN, PUSH_PULL_STOPPED, PUSH_PULL_REFUSED};
-    for (int i = 0; i < 3; i++) {
-        world.held = ends[i];
+    for (int i = 0; i < 2; i++) {
+        world.held = i == 0 ? CHIEF_NOT_NOW : CHIEF_HOLD_FAILED;
         assert_false(remote_updater_table.hold(updater, &held));
-        assert_int_equal(bench.worker.training.end, i < 2 ? TRAINING_GOES_ON : TRAINING_FAILED);
+        assert_int_equal(bench.worker.training.end, i == 0 ? TRAINING_GOES_ON : TRAINING_FAILED);
     }
     told();
     bench.worker.training.end = TRAINING_GOES_ON;
@@ -723,18 +722,18 @@ static void chief_takes_leave(void **state)
     world.step = 12;
     assert_int_equal(finish(&bench, TRAINING_PATIENCE), TRAINING_PATIENCE);
     assert_int_equal(training->global_step, 12);
-    world.finished = PUSH_PULL_AGAIN;
+    world.finished = EXCHANGE_REJOIN;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_REJOINS);
     assert_int_equal(times(heard_so_far(), "training continues from the newest checkpoint"), 1);
-    world.finished = PUSH_PULL_AGAIN;
+    world.finished = EXCHANGE_REJOIN;
     world.signal = SIGTERM;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
-    world.finished = PUSH_PULL_REFUSED;
+    world.finished = EXCHANGE_FAILED;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
     assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
     assert_string_equal(told(), "chief finishes\n");
     assert_int_equal(times(heard_so_far(), "no last checkpoint"), 0);
-    world.finished = PUSH_PULL_STOPPED;
+    world.finished = EXCHANGE_STOPPED;
     assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
     assert_int_equal(times(heard_so_far(), "no last checkpoint: as the test wants"), 1);
     world.signal = 0;

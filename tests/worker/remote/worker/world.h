@@ -42,8 +42,9 @@ static struct world {
     int answers;               /* of a pipeline */
     int unasked;               /* rounds that are others' */
     double loss;
-    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed, told_again,
-        awaited, validated; /* then well */
+    enum exchange_result begun, joined, pushed, refreshed, drained, finished, took, asked, agreed, told_again, awaited,
+        validated;               /* then well */
+    enum chief_hold_result held; /* then well */
     struct updater_record record;
     struct checkpoint_info says; /* the next checkpoint */
     struct job_news news;
@@ -67,11 +68,11 @@ static struct world {
     size_t part_size;
 } world;
 
-static inline enum push_pull_end once(enum push_pull_end *end, struct error *error)
+static inline enum exchange_result once(enum exchange_result *end, struct error *error)
 {
-    const enum push_pull_end now = *end;
-    *end = PUSH_PULL_DONE;
-    return now == PUSH_PULL_DONE ? now : (error_set(error, "as the test wants"), now);
+    const enum exchange_result now = *end;
+    *end = EXCHANGE_OK;
+    return now == EXCHANGE_OK ? now : (error_set(error, "as the test wants"), now);
 }
 
 double __wrap_clock_monotonic_s(void);
@@ -325,7 +326,7 @@ void push_pull_destroy(struct push_pull *exchange)
     tell("exchange goes\n");
 }
 
-enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_join(struct push_pull *exchange, struct error *error)
 {
     exchange->generation = GENERATION;
     exchange->global_step = world.step;
@@ -334,19 +335,19 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
     return once(&world.joined, error);
 }
 
-enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error *error)
 {
     exchange->global_step = world.step;
     tell("refreshes\n");
     return once(&world.refreshed, error);
 }
 
-enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
+enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
 {
     (void)error;
     tell("awaits the step after %lld\n", (long long)step);
     exchange->global_step = world.step = step + 1;
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 bool push_pull_is_asked(const struct push_pull *exchange)
@@ -355,7 +356,7 @@ bool push_pull_is_asked(const struct push_pull *exchange)
     return world.unasked == 0;
 }
 
-enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
+enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
 {
     tell("waits to be asked after step %lld\n", (long long)after_step);
     exchange->global_step = world.step += world.unasked > 0;
@@ -373,8 +374,8 @@ static inline void begin_evaluation(struct evaluation *evaluation)
         evaluation, &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0}, &error));
 }
 
-enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                    size_t size, struct error *error)
+enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                      size_t size, struct error *error)
 {
     struct evaluation all;
     (void)exchange;
@@ -387,13 +388,13 @@ enum push_pull_end validations_tell(struct push_pull *exchange, const struct own
 }
 
 /* Two others found what the chief found; what the first one says of it is damaged on its way, once. */
-enum push_pull_end validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                      const struct validations_taker *taker, int *missing, struct error *error)
+enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                        const struct validations_taker *taker, int *missing, struct error *error)
 {
     (void)exchange;
     tell("asks for validations of step %lld for %g s\n", (long long)own->step, wait_s);
     *missing = 1;
-    if (world.validated != PUSH_PULL_DONE) {
+    if (world.validated != EXCHANGE_OK) {
         return once(&world.validated, error);
     }
     for (int attempt = 0; attempt < 2; attempt++) { /* the connection broke after the first one */
@@ -401,7 +402,7 @@ enum push_pull_end validations_gather(struct push_pull *exchange, const struct o
         taker->take(taker->context, 1, own->examples, 0.25, world.part, world.part_size);
     }
     taker->take(taker->context, 2, own->examples, 0.5, world.part, world.part_size / 2);
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* What is in the gradient: rows of the first variable. */
@@ -441,8 +442,8 @@ void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
     outbox_packed(outbox);
 }
 
-enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
-                                      const struct push_note *note, struct push_answer *answer, struct error *error)
+enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
+                                        const struct push_note *note, struct push_answer *answer, struct error *error)
 {
     tell_push(outbox, note);
     answer_push(exchange, answer);
@@ -480,8 +481,8 @@ struct outbox *pipeline_outbox(struct pipeline *pipeline)
     return &pipe_line.outbox;
 }
 
-enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
-                                 int *answers, struct error *error)
+enum exchange_result pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
+                                   int *answers, struct error *error)
 {
     (void)pipeline;
     tell_push(&pipe_line.outbox, note);
@@ -492,8 +493,8 @@ enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_no
     return once(&world.pushed, error);
 }
 
-enum push_pull_end pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
-                                  struct error *error)
+enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
+                                    struct error *error)
 {
     (void)pipeline;
     tell("drains\n");
@@ -511,13 +512,13 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
     return !world.cannot_load || error_set(error, "the engine takes nothing");
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                       bool *differs, struct error *error)
+enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
+                                         bool *differs, struct error *error)
 {
     (void)exchange, (void)dataset;
     assert_false(is_chief);
     tell("agrees\n");
-    *differs = world.agreed == PUSH_PULL_REFUSED;
+    *differs = world.agreed == EXCHANGE_FAILED;
     return once(&world.agreed, error);
 }
 
@@ -529,7 +530,7 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
     return true;
 }
 
-enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
 {
     (void)exchange, (void)config;
     tell("tells its own rows again\n");
@@ -626,7 +627,7 @@ void chief_destroy(struct chief *chief)
     }
 }
 
-enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
+enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
     (void)chief;
     *start = (struct chief_start){.global_step = world.step, .restored_from = "a checkpoint", .record = world.says};
@@ -640,14 +641,17 @@ void chief_note_step(struct chief *chief, int64_t global_step)
     tell("notes %lld\n", (long long)global_step);
 }
 
-enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
-                              struct error *error)
+enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                                  struct error *error)
 {
     (void)chief;
     *global_step = world.step;
     *record = &held_record;
     tell("holds\n");
-    return once(&world.held, error);
+    const enum chief_hold_result held = world.held;
+    world.held = CHIEF_HELD;
+    error_set(error, "as the test wants");
+    return held;
 }
 
 void chief_release(struct chief *chief, bool is_best)
@@ -656,7 +660,7 @@ void chief_release(struct chief *chief, bool is_best)
     tell("releases%s\n", is_best ? " the best" : "");
 }
 
-enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+enum exchange_result chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
 {
     (void)chief;
     *global_step = world.step;
@@ -797,7 +801,8 @@ void batch_fetcher_destroy(struct batch_fetcher *feed)
     }
 }
 
-enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts, struct error *error)
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts,
+                                       struct error *error)
 {
     (void)feed;
     *facts = (struct batch_fetcher_facts){.train = 44, .validation = 11, .description = "from afar"};
@@ -805,8 +810,8 @@ enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fe
     return once(&world.asked, error);
 }
 
-enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
-                                      struct error *error)
+enum exchange_result batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
+                                        struct error *error)
 {
     static int32_t indexes[BATCH];
     (void)feed;
