@@ -35,7 +35,8 @@ static bool create_told(struct chief *chief, const struct config *config, struct
     }
     chief->told = calloc(floats, sizeof *chief->told);
     chief->state.vectors[STORE_TOLD] = chief->told;
-    chief->told_left = (struct left_over){config->output.train_dir, LEFT_OVER_TOLD, floats, config->output.save_steps};
+    chief->told_files =
+        (struct residual_files){config->output.train_dir, RESIDUAL_FILES_TOLD, floats, config->output.save_steps};
     return chief->told || error_set(error, "out of memory for the sent model");
 }
 

@@ -54,7 +54,7 @@ static bool chief_state_is_finite(const struct chief *chief)
 static void keep_told(struct chief *chief, int64_t global_step)
 {
     struct error error;
-    if (chief->told && !left_over_save(&chief->told_left, global_step, chief->told, &error)) {
+    if (chief->told && !residual_files_save(&chief->told_files, global_step, chief->told, &error)) {
         log_warning("the sent model is not saved: %s", error.text);
     }
 }

@@ -16,7 +16,7 @@
 #include "ps/shard.h"
 #include "worker/checkpoint_ledger.h"
 #include "worker/remote/chief.h"
-#include "worker/remote/exchange/left_over.h"
+#include "worker/remote/exchange/residual_files.h"
 
 /* A checkpoint by steps that the shards were told of. */
 struct order {
@@ -29,11 +29,11 @@ struct chief {
     struct push_pull shards;
     struct config_train train; /* by which the state is kept */
     struct checkpoint_state state;
-    float *told;                     /* [float_count]: the state's STORE_TOLD; NULL: it has none */
-    struct left_over told_left;      /* files of it, one for each checkpoint */
-    struct config_output output;     /* when to save, and what to keep. Locked */
-    struct plan plan;                /* locked, too */
-    struct checkpoint_ledger ledger; /* its folder: only with a train_dir */
+    float *told;                      /* [float_count]: the state's STORE_TOLD; NULL: it has none */
+    struct residual_files told_files; /* files of it, one for each checkpoint */
+    struct config_output output;      /* when to save, and what to keep. Locked */
+    struct plan plan;                 /* locked, too */
+    struct checkpoint_ledger ledger;  /* its folder: only with a train_dir */
     bool has_folder;
     int64_t held_step;   /* of the state, while it is held for a validation */
     uint32_t generation; /* the last one written or found */

@@ -116,11 +116,11 @@ static bool recall_told(struct chief *chief, struct error *error)
     if (!chief->told) {
         return true;
     }
-    if (chief->has_folder && !left_over_load(&chief->told_left, step, chief->told, &found, error)) {
+    if (chief->has_folder && !residual_files_load(&chief->told_files, step, chief->told, &found, error)) {
         return false;
     }
     if (found != step) {
-        memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_left.count * sizeof *chief->told);
+        memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_files.count * sizeof *chief->told);
     }
     if (found != step && step > 0) {
         log_warning("the sent model of step %lld is missing: workers are sent the complete model", (long long)step);

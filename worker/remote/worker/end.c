@@ -15,7 +15,7 @@ static void leave(struct remote_worker *worker)
 {
     worker->training.end = TRAINING_LEAVES;
     if (worker->joined) {
-        worker_keep_rest(worker, worker->training.global_step);
+        worker_keep_residual(worker, worker->training.global_step);
     }
     worker->training.leave_status = live_config_end(worker->live) == LIVE_RESTARTS ? RESTART_STATUS : COMMAND_DONE;
 }
@@ -26,7 +26,7 @@ static void keep_interrupted(struct remote_worker *worker)
     struct error error;
     training->end = TRAINING_INTERRUPTED;
     if (worker->joined) {
-        worker_keep_rest(worker, training->global_step);
+        worker_keep_residual(worker, training->global_step);
     }
     if (worker->chief && worker->joined &&
         chief_finish(worker->chief, false, &training->global_step, &error) != EXCHANGE_OK) {

@@ -16,7 +16,7 @@
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/data_server.h"
-#include "worker/remote/exchange/left_over.h"
+#include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/exchange/push_pull.h"
@@ -41,8 +41,8 @@ struct remote_worker {
     struct traffic traffic;
     struct outbox outbox;
     struct own_rows_validation *validation; /* with data of their own; NULL: none yet */
-    struct left_over left_over;             /* what pushes left behind, in train_dir */
-    uint32_t left_over_of;                  /* the generation that it is of; 0: none */
+    struct residual_files residual_files;   /* of what it pushes, in train_dir */
+    uint32_t residual_of;                   /* the generation that the residual is of; 0: none */
     struct local_steps *local;              /* NULL: every step is shared */
     struct push_pull exchange;
     struct pipeline *pipeline; /* NULL: each step waits for its push */
@@ -112,16 +112,16 @@ bool worker_gather(struct updater *updater, int64_t global_step, enum metric met
                    struct validators *validators);
 void worker_destroy_validation(struct remote_worker *worker);
 
-/* --- rest.c: what packed gradients leave behind outlives the process --- */
+/* --- residual.c: that of packed gradients outlives the process --- */
 
-/* The worker has the parameters of its global step: with them comes what had been left behind by then. */
-bool worker_recall_rest(struct remote_worker *worker, struct error *error);
+/* The worker has the parameters of its global step: with them comes the residual of that step. */
+bool worker_recall_residual(struct remote_worker *worker, struct error *error);
 
-/* Keeps what is left behind as of a step. A file that can't be written is no reason to end training. */
-void worker_keep_rest(struct remote_worker *worker, int64_t step);
+/* Keeps the residual as of a step. A file that can't be written is no reason to end training. */
+void worker_keep_residual(struct remote_worker *worker, int64_t step);
 
 /* The same after steps that the job may go on from: a round, or with one of save_steps since `before`. */
-void worker_keep_rest_if_due(struct remote_worker *worker, int64_t before, int64_t step);
+void worker_keep_residual_if_due(struct remote_worker *worker, int64_t before, int64_t step);
 
 /* --- batch.c --- */
 

@@ -77,8 +77,8 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .writes_model = worker->is_chief,
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
-    worker->left_over = (struct left_over){config->output.train_dir, config->cluster.task_index,
-                                           worker->model.float_count, config->output.save_steps};
+    worker->residual_files = (struct residual_files){config->output.train_dir, config->cluster.task_index,
+                                                     worker->model.float_count, config->output.save_steps};
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
         !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)
                     : outbox_create(&worker->outbox, &worker->model, outbox_form(config), NULL, error)) ||

@@ -122,7 +122,7 @@ static enum exchange_result push(struct remote_worker *worker, const struct push
     *answers = 1;
     push_pull_pack(&worker->exchange, worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox);
     if (worker->config.cluster.issync) {
-        worker_keep_rest_if_due(worker, note->base_step, note->base_step + 1);
+        worker_keep_residual_if_due(worker, note->base_step, note->base_step + 1);
     }
     return worker->pipeline ? pipeline_push(worker->pipeline, note, answer, answers, error)
                             : push_pull_exchange(&worker->exchange, &worker->outbox, note, answer, error);
@@ -143,9 +143,9 @@ static bool exchange(struct remote_worker *worker, const struct train_result *do
     }
     if (!worker->pipeline && (answer.stale || answer.not_finite)) {
         outbox_take_back(&worker->outbox);
-        worker_keep_rest_if_due(worker, note.base_step, answer.global_step);
+        worker_keep_residual_if_due(worker, note.base_step, answer.global_step);
     } else if (!worker->config.cluster.issync && answers > 0) {
-        worker_keep_rest_if_due(worker, note.base_step, answer.global_step);
+        worker_keep_residual_if_due(worker, note.base_step, answer.global_step);
     }
     if (answers > 0) {
         worker_take_answer(worker, &answer);

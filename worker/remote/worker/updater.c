@@ -171,7 +171,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     live_config_note_joined(worker->live, true);
     training->global_step = start->global_step = worker->exchange.global_step;
     worker->borrowed = false;
-    if (!worker_recall_rest(worker, &training->error)) {
+    if (!worker_recall_residual(worker, &training->error)) {
         return training_fail(training);
     }
     worker->first_draw = worker_fair_draws(worker) - training->local_step;
