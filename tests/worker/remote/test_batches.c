@@ -67,7 +67,7 @@ static struct bench {
     struct traffic traffic;
     struct dataset dataset;
     struct data_server *server;
-    struct batch_fetcher *feed;
+    struct batch_fetcher *fetcher;
     atomic_bool given_up;
 } bench;
 
@@ -111,19 +111,19 @@ static void create_feed_of(const struct examples *like)
                                                   .traffic = &bench.traffic,
                                                   .given_up = given_up,
                                                   .context = &bench};
-    if (!batch_fetcher_create(&bench.feed, &options, &error)) {
+    if (!batch_fetcher_create(&bench.fetcher, &options, &error)) {
         fail_msg("%s", error.text);
     }
 }
 
-static void create_feed(void)
+static void create_fetcher(void)
 {
     create_feed_of(NULL);
 }
 
 static void end(void)
 {
-    batch_fetcher_destroy(bench.feed);
+    batch_fetcher_destroy(bench.fetcher);
     data_server_destroy(bench.server);
     examples_free(&bench.dataset.train);
     identity_destroy(&bench.identity);
@@ -172,7 +172,7 @@ static void take(int64_t number)
     int32_t wanted[BATCH];
     struct batch batch;
     struct error error;
-    assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
     assert_int_equal(batch.count, sampler_draw(&sampler, number, wanted));
     assert_int_equal(batch.examples->count, batch.count);
     for (int i = 0; i < batch.count; i++) {
@@ -191,9 +191,9 @@ static void batches_as_if_drawn_here(void **state)
     struct error error;
     (void)state;
     begin_served("2");
-    create_feed();
+    create_fetcher();
     atomic_store(&without_looks, true);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     assert_int_equal(facts.train, IMAGES);
     assert_int_equal(facts.validation, 7);
     assert_string_equal(facts.description, "from worker 0: thirty images");
@@ -209,8 +209,8 @@ static void batches_as_if_drawn_here(void **state)
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
     end();
     begin_served("2"); /* who has asked for nothing yet is told of the end, too */
-    create_feed();
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
+    create_fetcher();
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     usleep(20000);
     end();
     atomic_store(&without_looks, false);
@@ -384,18 +384,18 @@ static void batches_from_files(void **state)
     (void)state;
     begin_served("2");
     bench.dataset.streaming = (struct streaming *)(void *)&the_stream;
-    create_feed();
+    create_fetcher();
     struct batch_fetcher_facts facts;
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     for (int64_t number = 3; number < 9; number++) {
-        assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), EXCHANGE_OK);
+        assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
         assert_int_equal(batch.count, 2);
         assert_int_equal(batch.examples->images[0], number);
         assert_int_equal(batch.examples->images[2 * PIXELS - 1], number + 100);
         assert_int_equal(batch.examples->labels[1], 1);
     }
-    batch_fetcher_destroy(bench.feed);
-    bench.feed = NULL;
+    batch_fetcher_destroy(bench.fetcher);
+    bench.fetcher = NULL;
     assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
     stream_fails = true;
     const struct message_get_batches asked = {.first = 0, .count = 2};
@@ -463,13 +463,13 @@ static void rows(void **state)
     (void)state;
     begin_rows(4);
     create_feed_of(&a_row);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     for (int64_t number = 0; number < 12; number++) {
         struct sampler here = sampler;
         int32_t wanted[BATCH];
         struct batch batch;
         here.seed = (uint64_t)bench.config.train.seed;
-        assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), EXCHANGE_OK);
+        assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
         assert_int_equal(batch.count, sampler_draw(&here, number, wanted));
         for (int i = 0; i < batch.count; i++) {
             assert_int_equal(batch.examples->labels[i], wanted[i] % CLASSES);
@@ -500,7 +500,7 @@ static void take_none(char *words)
     struct error error;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, give_up_once_told, words), 0);
-    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), EXCHANGE_STOPPED);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 0, &batch, &error), EXCHANGE_STOPPED);
     pthread_join(thread, NULL);
     assert_non_null(strstr(heard_so_far(), words));
 }
@@ -521,7 +521,7 @@ static void rows_that_do_not_fit(void **state)
         like = a_row;
         like.inputs = i == 1 ? 4 : 5;
         create_feed_of(&like);
-        assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
+        assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
         take_none(i == 0 ? label : i == 1 ? above : below);
         end();
     }
@@ -531,7 +531,7 @@ static void rows_that_do_not_fit(void **state)
     create_feed_of(&like);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, give_up_once_told, other), 0);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_STOPPED);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_STOPPED);
     pthread_join(thread, NULL);
     assert_non_null(strstr(heard_so_far(), "has rows of "));
     end();
@@ -612,7 +612,7 @@ static void begin_faked(void)
     fake_member_listen(&fake.member, MEMBER_WORKER, 0);
     atomic_store(&fake.ill_at, -1);
     begin("2", socket_port(fake.member.listener));
-    create_feed();
+    create_fetcher();
     told();
 }
 
@@ -624,8 +624,8 @@ static void start_fake(void)
 static void end_faked(void)
 {
     fake_member_stop(&fake.member); /* first: nobody waits for an answer any more */
-    batch_fetcher_destroy(bench.feed);
-    bench.feed = NULL;
+    batch_fetcher_destroy(bench.fetcher);
+    bench.fetcher = NULL;
     end();
 }
 
@@ -633,14 +633,14 @@ static void ask(void)
 {
     struct batch_fetcher_facts facts;
     struct error error;
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
 }
 
 static void take_of_fake(int64_t number)
 {
     struct batch batch;
     struct error error;
-    assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
     assert_int_equal(batch.count, BATCH);
     assert_int_equal(batch.examples->labels[3], 1);
     assert_int_equal(batch.examples->images[BATCH * PIXELS - 1], number);
@@ -713,9 +713,9 @@ static void long_batches(void **state)
     (void)state;
     batch_size = "30";
     begin_served("2");
-    create_feed();
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_OK);
-    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), EXCHANGE_OK);
+    create_fetcher();
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 0, &batch, &error), EXCHANGE_OK);
     assert_int_equal(batch.count, IMAGES);
     end();
     batch_size = "64";
@@ -725,7 +725,7 @@ static void long_batches(void **state)
     struct manner large = well;
     large.images = 64;
     misbehave(0, large);
-    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 0, &batch, &error), EXCHANGE_OK);
     assert_int_equal(batch.count, 64);
     assert_int_equal(batch.examples->labels[63], 1);
     end_faked();
@@ -742,16 +742,16 @@ static void no_batches(void **state)
     begin_faked();
     atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
     start_fake();
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_FAILED);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_FAILED);
     atomic_store(&bench.given_up, true);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), EXCHANGE_FAILED);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_FAILED);
     end_faked();
     begin_faked();
     start_fake();
     ask();
     atomic_store(&fake.silent, true);
     atomic_store(&bench.given_up, true);
-    assert_int_equal(batch_fetcher_take(bench.feed, 3, &batch, &error), EXCHANGE_STOPPED);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 3, &batch, &error), EXCHANGE_STOPPED);
     end_faked();
     begin_faked();
     start_fake();
@@ -761,7 +761,7 @@ static void no_batches(void **state)
     atomic_store(&fake.member.cut, true);
     enum exchange_result how = EXCHANGE_OK;
     for (int64_t number = 1; number < 20 && how == EXCHANGE_OK; number++) {
-        how = batch_fetcher_take(bench.feed, number, &batch, &error);
+        how = batch_fetcher_take(bench.fetcher, number, &batch, &error);
     }
     assert_int_equal(how, EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "as the test wants"));

@@ -138,9 +138,9 @@ static bool try_batch_fetcher(struct error *error)
                                                       .identity = &bench.identity,
                                                       .traffic = &bench.traffic,
                                                       .given_up = given_up};
-        struct batch_fetcher *feed;
-        done = batch_fetcher_create(&feed, &options, error);
-        batch_fetcher_destroy(feed);
+        struct batch_fetcher *fetcher;
+        done = batch_fetcher_create(&fetcher, &options, error);
+        batch_fetcher_destroy(fetcher);
     }
     return done;
 }

@@ -55,10 +55,10 @@ bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *bat
     const uint32_t task = worker->source.sampler.task;
     const int64_t step = next_draw(worker, number);
     struct error *error = &worker->training.error;
-    if (!worker->feed) {
+    if (!worker->fetcher) {
         return batch_source_draw(&worker->source, task, step, batch, error) || training_fail(&worker->training);
     }
-    const bool good = worker_take_end(worker, batch_fetcher_take(worker->feed, step, batch, error));
+    const bool good = worker_take_end(worker, batch_fetcher_take(worker->fetcher, step, batch, error));
     batch->task = task;
     batch->step = step;
     return good;

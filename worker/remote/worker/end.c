@@ -48,16 +48,15 @@ static void finish_job(struct remote_worker *worker)
 }
 
 /* What a ps says of the end that the chief has reported. */
-static void take_news(struct remote_worker *worker, const struct job_news *news)
+static void take_end(struct remote_worker *worker, const struct job_status *job)
 {
     struct training *training = &worker->training;
     training->end = TRAINING_BY_OTHERS;
-    if (news->failed || news->refused) {
-        error_set(&training->error, "%s",
-                  news->message[0] != '\0' ? news->message : "worker 0 says that the job failed");
+    if (job->failed || job->refused) {
+        error_set(&training->error, "%s", job->message[0] != '\0' ? job->message : "worker 0 says that the job failed");
         training_fail(training);
-    } else if (!worker->chief && !isnan(news->test_accuracy)) {
-        log_info("the job is over: test accuracy %.2f%%", 100 * (double)news->test_accuracy);
+    } else if (!worker->chief && !isnan(job->test_accuracy)) {
+        log_info("the job is over: test accuracy %.2f%%", 100 * (double)job->test_accuracy);
     }
 }
 
@@ -88,16 +87,16 @@ static bool is_wait_over(struct remote_worker *worker, double waited_s)
  */
 static void wait_for_end(struct remote_worker *worker)
 {
-    struct job_news news;
+    struct job_status job;
     double begin_s = clock_monotonic_s(), told_s = begin_s;
-    heartbeat_say(worker->heartbeat, "waiting for worker 0 to end the job");
+    heartbeat_set_message(worker->heartbeat, "waiting for worker 0 to end the job");
     heartbeat_wake(worker->heartbeat);
     worker_tell_vitals(worker, STATE_DONE);
     for (;;) {
         double now_s = clock_monotonic_s();
-        heartbeat_news(worker->heartbeat, &news);
-        if (news.over || news.refused) {
-            take_news(worker, &news);
+        heartbeat_job_status(worker->heartbeat, &job);
+        if (job.over || job.refused) {
+            take_end(worker, &job);
             return;
         }
         if (is_wait_over(worker, now_s - begin_s)) {

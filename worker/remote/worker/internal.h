@@ -51,8 +51,8 @@ struct remote_worker {
     struct live_config *live;        /* rollouts */
     struct fleet_watch *watch;       /* of all members, for who watches the chief; NULL: none */
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
-    struct batch_fetcher *feed;      /* the others' with it, or NULL: dataset holds numbers only then, and no images */
-    struct batch_source source;      /* of the share; with a feed only its sampler counts */
+    struct batch_fetcher *fetcher;   /* the others' with it, or NULL: dataset holds numbers only then, and no images */
+    struct batch_source source;      /* of the share; with a fetcher only its sampler counts */
     int64_t first_draw;
     double last_loss;
     uint32_t staleness;

@@ -111,10 +111,10 @@ static bool plan_data(struct remote_worker *worker, struct error *error)
     return worker_take_share(worker, error);
 }
 
-static bool create_feed(struct remote_worker *worker, struct error *error)
+static bool create_fetcher(struct remote_worker *worker, struct error *error)
 {
     return batch_fetcher_create(
-        &worker->feed,
+        &worker->fetcher,
         &(struct batch_fetcher_options){.config = &worker->config,
                                         .like = worker->dataset.schema ? &worker->dataset.train : NULL,
                                         .identity = &worker->identity,
@@ -152,7 +152,7 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     if (by_chief && !worker->is_chief) { /* how many there are is asked once somebody listens */
         return (!data_shape_is_unknown(config) ||
                 data_shape_learn(&worker->dataset, config, &worker->identity, &worker->traffic, error)) &&
-               create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
+               create_engine(worker, error) && create_parts(worker, error) && create_fetcher(worker, error);
     }
     if (!dataset_is_needed_first(config)) {
         struct engine_options options = engine_options(worker);
@@ -168,7 +168,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     worker_hide(worker);
     data_server_destroy(worker->data_server);
     /* First those whose threads ask the live config whether to go on. */
-    batch_fetcher_destroy(worker->feed);
+    batch_fetcher_destroy(worker->fetcher);
     pipeline_destroy(worker->pipeline);
     live_config_destroy(worker->live);
     chief_destroy(worker->chief);
@@ -216,8 +216,8 @@ static bool learn_data(struct remote_worker *worker)
 {
     struct error *error = &worker->training.error;
     struct batch_fetcher_facts facts;
-    heartbeat_say(worker->heartbeat, "waiting for worker 0, which has the data");
-    if (!worker_take_end(worker, batch_fetcher_ask(worker->feed, &facts, error))) {
+    heartbeat_set_message(worker->heartbeat, "waiting for worker 0, which has the data");
+    if (!worker_take_end(worker, batch_fetcher_ask(worker->fetcher, &facts, error))) {
         return false;
     }
     worker->dataset.train.count = facts.train;
@@ -228,5 +228,5 @@ static bool learn_data(struct remote_worker *worker)
 
 bool worker_begin(struct remote_worker *worker)
 {
-    return begin_rollouts(worker) && (!worker->feed || learn_data(worker));
+    return begin_rollouts(worker) && (!worker->fetcher || learn_data(worker));
 }

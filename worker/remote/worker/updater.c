@@ -19,7 +19,7 @@ static struct remote_worker *of(struct updater *updater)
 bool worker_take_end(struct remote_worker *worker, enum exchange_result end)
 {
     struct training *training = &worker->training;
-    struct job_news news;
+    struct job_status job;
     switch (end) {
     case EXCHANGE_OK:
         return true;
@@ -36,9 +36,9 @@ bool worker_take_end(struct remote_worker *worker, enum exchange_result end)
     if (live_config_end(worker->live) != LIVE_STAYS) {
         return training_stop(training, TRAINING_LEAVES);
     }
-    heartbeat_news(worker->heartbeat, &news);
-    if (news.refused) {
-        error_set(&training->error, "%s", news.message);
+    heartbeat_job_status(worker->heartbeat, &job);
+    if (job.refused) {
+        error_set(&training->error, "%s", job.message);
         return training_fail(training);
     }
     return training_stop(training, signals_pending() != 0 ? TRAINING_INTERRUPTED : TRAINING_BY_OTHERS);
@@ -50,16 +50,16 @@ void worker_tell_vitals(struct remote_worker *worker, enum member_state state)
     char message[256] = "";
     double now_s = clock_monotonic_s(), seconds = now_s - worker->vitals_s;
     int64_t steps = training->local_step - worker->vitals_step;
-    heartbeat_tell(worker->heartbeat,
-                   &(struct vitals){.state = state,
-                                    .global_step = training->global_step,
-                                    .local_step = training->local_step,
-                                    .steps_per_s = seconds > 0 ? (float)((double)steps / seconds) : 0,
-                                    .loss = (float)worker->last_loss,
-                                    .staleness = worker->staleness});
+    heartbeat_set_vitals(worker->heartbeat,
+                         &(struct vitals){.state = state,
+                                          .global_step = training->global_step,
+                                          .local_step = training->local_step,
+                                          .steps_per_s = seconds > 0 ? (float)((double)steps / seconds) : 0,
+                                          .loss = (float)worker->last_loss,
+                                          .staleness = worker->staleness});
     if (state == STATE_TRAINING) {
         live_config_drift(worker->live, message);
-        heartbeat_say(worker->heartbeat, message);
+        heartbeat_set_message(worker->heartbeat, message);
     }
     worker->vitals_s = now_s;
     worker->vitals_step = training->local_step;
@@ -161,13 +161,13 @@ static bool join(struct updater *updater, struct updater_start *start)
         return false;
     }
     worker_tell_vitals(worker, STATE_STARTING);
-    heartbeat_say(worker->heartbeat, "waiting for the model");
+    heartbeat_set_message(worker->heartbeat, "waiting for the model");
     live_config_note_joined(worker->live, false);
     worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
     if (!find_model(worker, &found)) {
         return false;
     }
-    heartbeat_say(worker->heartbeat, "");
+    heartbeat_set_message(worker->heartbeat, "");
     live_config_note_joined(worker->live, true);
     training->global_step = start->global_step = worker->exchange.global_step;
     worker->borrowed = false;

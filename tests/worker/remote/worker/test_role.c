@@ -201,7 +201,7 @@ static void crowded_machines(void **state)
                                      NULL};
         struct bench bench;
         load(&bench, flags);
-        world.over = world.news.over = true;
+        world.over = world.job.over = true;
         remote_worker_run(&bench.config);
         heard();
         assert_int_equal(was_told("gives way"), cases[i].crowded);

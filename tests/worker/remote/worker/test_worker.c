@@ -44,7 +44,7 @@ static void data_by_the_chief(void **state)
     (void)state;
     assert_true(begin(&bench, fed_flags, &error));
     assert_string_equal(told(), "holds links\nengine of 672 floats, no slots, averages 0\nexchange\n"
-                                "heartbeat of a fake\nfeed\n");
+                                "heartbeat of a fake\nfetcher\n");
     assert_true(join(&bench));
     assert_string_equal(told(), "rollouts\nready: worker 2 takes part\nsays: waiting for worker 0, which has the data\n"
                                 "asks for data\nstarting at 0, 0 here, 0/s, loss nan, stale 0\n"
@@ -59,7 +59,7 @@ static void data_by_the_chief(void **state)
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     end(&bench);
-    assert_true(was_told("feed goes\nrollouts go"));
+    assert_true(was_told("fetcher goes\nrollouts go"));
     assert_true(begin(&bench, fed_flags, &error));
     world.asked = EXCHANGE_STOPPED;
     world.over = true;
@@ -307,11 +307,11 @@ static void ends_of_a_push(void **state)
         world.pushed = cases[i].end;
         world.signal = cases[i].signal;
         world.live_end = cases[i].live;
-        world.news.refused = cases[i].refused;
-        strcpy(world.news.message, "another process has this place");
+        world.job.refused = cases[i].refused;
+        strcpy(world.job.message, "another process has this place");
         assert_false(step(&bench));
         assert_int_equal(*how, cases[i].wanted);
-        assert_int_equal(strcmp(bench.worker.training.error.text, world.news.message) == 0,
+        assert_int_equal(strcmp(bench.worker.training.error.text, world.job.message) == 0,
                          cases[i].refused && cases[i].live == LIVE_STAYS);
     }
     world.signal = 0;
@@ -632,7 +632,7 @@ static int pauses;
 
 static void after_a_while(void)
 {
-    world.news.over = ++pauses == 5000;
+    world.job.over = ++pauses == 5000;
 }
 
 static void after_some_pauses(void)
@@ -670,7 +670,7 @@ static void waits_for_the_end(void **state)
     begin_joined(&bench, other_flags, 9);
     struct training *training = &bench.worker.training;
     world.at_pause = after_a_while; /* 25 s */
-    world.news.test_accuracy = 0.9876f;
+    world.job.test_accuracy = 0.9876f;
     assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_BY_OTHERS);
     assert_string_equal(told(), "says: waiting for worker 0 to end the job\n"
                                 "done at 9, 0 here, 0/s, loss nan, stale 0\n");
@@ -679,17 +679,17 @@ static void waits_for_the_end(void **state)
     assert_int_equal(times(heard_so_far(), "to end the job, 10 s"), 1);
     assert_int_equal(times(heard_so_far(), "to end the job, 20 s"), 1);
     assert_int_equal(times(heard_so_far(), "the job is over: test accuracy 98.76%"), 1);
-    world.news.test_accuracy = NAN;
+    world.job.test_accuracy = NAN;
     world.at_pause = NULL;
     assert_int_equal(finish(&bench, TRAINING_BY_OTHERS), TRAINING_BY_OTHERS);
     assert_int_equal(times(heard_so_far(), "the job is over"), 1);
-    world.news.failed = true;
+    world.job.failed = true;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
     assert_string_equal(training->error.text, "worker 0 says that the job failed");
-    world.news = (struct job_news){.refused = true, .message = "no place here"};
+    world.job = (struct job_status){.refused = true, .message = "no place here"};
     assert_int_equal(finish(&bench, TRAINING_PATIENCE), TRAINING_FAILED);
     assert_string_equal(training->error.text, "no place here");
-    world.news = (struct job_news){.known = true};
+    world.job = (struct job_status){.known = true};
     world.at_pause = after_some_pauses;
     assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_REJOINS);
     assert_int_equal(pauses, 3);
@@ -792,7 +792,7 @@ static void concludes(void **state)
 static void end_at_three(void)
 {
     if (world.step == 2) {
-        world.over = world.news.over = true;
+        world.over = world.job.over = true;
     }
 }
 

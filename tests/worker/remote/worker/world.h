@@ -47,7 +47,7 @@ static struct world {
     enum chief_hold_result held; /* then well */
     struct updater_record record;
     struct checkpoint_info says; /* the next checkpoint */
-    struct job_news news;
+    struct job_status job;
     bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
     const char *needs_rejoin, *drift;
     enum live_config_end live_end;
@@ -557,7 +557,7 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
     }
 }
 
-void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
+void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals)
 {
     (void)heartbeat;
     tell("%s at %lld, %lld here, %g/s, loss %g, stale %u\n", member_state_name(vitals->state),
@@ -565,7 +565,7 @@ void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
          (double)vitals->loss, vitals->staleness);
 }
 
-void heartbeat_say(struct heartbeat *heartbeat, const char *message)
+void heartbeat_set_message(struct heartbeat *heartbeat, const char *message)
 {
     (void)heartbeat;
     tell("says: %s\n", message);
@@ -586,10 +586,10 @@ bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, do
     return world.needs_rejoin;
 }
 
-void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news)
+void heartbeat_job_status(struct heartbeat *heartbeat, struct job_status *job)
 {
     (void)heartbeat;
-    *news = world.news;
+    *job = world.job;
 }
 
 bool heartbeat_is_over(struct heartbeat *heartbeat)
@@ -762,7 +762,7 @@ bool live_config_is_rolling(struct live_config *live)
 
 /* --- Data by the chief --- */
 
-static char the_server, the_feed;
+static char the_server, the_fetcher;
 static struct examples fed;
 
 bool data_server_create(struct data_server **server, const struct config *config, const struct identity *identity,
@@ -784,37 +784,38 @@ void data_server_destroy(struct data_server *server)
     }
 }
 
-bool batch_fetcher_create(struct batch_fetcher **feed, const struct batch_fetcher_options *options, struct error *error)
+bool batch_fetcher_create(struct batch_fetcher **fetcher, const struct batch_fetcher_options *options,
+                          struct error *error)
 {
     (void)error;
     assert_ptr_equal(options->given_up, world.given_up);
     assert_ptr_equal(options->context, world.context);
-    *feed = (struct batch_fetcher *)(void *)&the_feed;
-    tell("feed\n");
+    *fetcher = (struct batch_fetcher *)(void *)&the_fetcher;
+    tell("fetcher\n");
     return true;
 }
 
-void batch_fetcher_destroy(struct batch_fetcher *feed)
+void batch_fetcher_destroy(struct batch_fetcher *fetcher)
 {
-    if (feed) {
-        tell("feed goes\n");
+    if (fetcher) {
+        tell("fetcher goes\n");
     }
 }
 
-enum exchange_result batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts,
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct batch_fetcher_facts *facts,
                                        struct error *error)
 {
-    (void)feed;
+    (void)fetcher;
     *facts = (struct batch_fetcher_facts){.train = 44, .validation = 11, .description = "from afar"};
     tell("asks for data\n");
     return once(&world.asked, error);
 }
 
-enum exchange_result batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
+enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t number, struct batch *batch,
                                         struct error *error)
 {
     static int32_t indexes[BATCH];
-    (void)feed;
+    (void)fetcher;
     tell("takes batch %lld\n", (long long)number);
     *batch = (struct batch){.examples = &fed, .indexes = indexes, .count = BATCH};
     return once(&world.took, error);
@@ -853,7 +854,7 @@ static inline void load(struct bench *bench, const char *const *flags)
     memset(&world, 0, sizeof world);
     world.now_s = 1000;
     world.loss = 0.5;
-    world.news.test_accuracy = NAN;
+    world.job.test_accuracy = NAN;
     world.record.last_checkpoint_step = -1;
     told();
     listen_in();
