@@ -1,7 +1,7 @@
 /*
  * Inside the chief: what its parts share. chief.c keeps the whole together and ends the job; restore.c brings a model
- * into the shards; checkpoints.c takes their state and writes it down; hold.c lends it for a validation; transfer.c is
- * the wire's side of it.
+ * into the shards; checkpoints.c takes their state, writes it down, and lends it for a validation; transfer.c is the
+ * wire's side of it.
  *
  * Two threads use the chief's connections and its copy of the state: the one that trains, when it validates or ends the
  * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing. "Locked"

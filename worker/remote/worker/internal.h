@@ -146,8 +146,4 @@ bool worker_step(struct updater *updater);
 void worker_finish(struct updater *updater);
 void worker_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why);
 
-/* Who watches this process sees the whole fleet, if it is the chief: shown.c. */
-void worker_show(struct remote_worker *worker);
-void worker_hide(struct remote_worker *worker);
-
 #endif

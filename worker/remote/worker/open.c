@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/process/notify.h"
+#include "observe/observe.h"
 #include "worker/load.h"
 #include "worker/remote/data_shape.h"
 #include "worker/remote/own_rows.h"
@@ -163,9 +165,45 @@ bool worker_open(struct remote_worker *worker, struct error *error)
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
 
+/* --- What the chief shows of the fleet, to who watches it: what the ps say of all members --- */
+
+static void fill(void *context, struct board *board)
+{
+    struct remote_worker *worker = context;
+    live_config_show(worker->live, &board->rollout);
+    if (!board_begin_members(board, fleet_watch_most(worker->watch))) {
+        return;
+    }
+    board->member_count = fleet_watch_members(worker->watch, board->members, board->member_count);
+}
+
+static void show_fleet(struct remote_worker *worker)
+{
+    struct error error;
+    if (!worker->is_chief || !observe_is_on()) {
+        return;
+    }
+    if (!fleet_watch_create(&worker->watch, worker->launched, &worker->identity, &error)) {
+        log_warning("the page of this worker shows only itself: %s", error.text);
+        return;
+    }
+    observe_source(fill, worker);
+}
+
+static void hide_fleet(struct remote_worker *worker)
+{
+    if (worker->watch) {
+        observe_source(NULL, NULL);
+        fleet_watch_destroy(worker->watch);
+        worker->watch = NULL;
+    }
+}
+
+/* --- Before the first step, and at the end --- */
+
 void worker_close(struct remote_worker *worker, const char *goodbye)
 {
-    worker_hide(worker);
+    hide_fleet(worker);
     data_server_destroy(worker->data_server);
     /* First those whose threads ask the live config whether to go on. */
     batch_fetcher_destroy(worker->fetcher);
@@ -206,7 +244,7 @@ static bool begin_rollouts(struct remote_worker *worker)
         return training_fail(&worker->training);
     }
     snprintf(text, sizeof text, "worker %d takes part", launched->cluster.task_index);
-    worker_show(worker);
+    show_fleet(worker);
     notify_ready(text); /* it may have to wait for others long, and that is no fault of its own */
     return true;
 }
