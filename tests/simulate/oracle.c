@@ -240,16 +240,27 @@ static uint64_t hash_of(const char *text)
     return text ? hash : 0;
 }
 
-WRAP(enum exchange_result, preprocessing_agree, struct push_pull *exchange, const struct dataset *dataset,
-     bool is_chief, bool *differs, struct error *error)
+static enum exchange_result note_agreed(enum exchange_result end, const struct dataset *dataset,
+                                        const struct error *error)
 {
-    const enum exchange_result end = __real_preprocessing_agree(exchange, dataset, is_chief, differs, error);
     if (end == EXCHANGE_OK) {
         goes_by[world.here->number - oracle.ps] = dataset->schema ? hash_of(dataset->schema->text) : 0;
     } else {
         say("no agreement on preprocessing: %s", error->text);
     }
     return end;
+}
+
+WRAP(enum exchange_result, preprocessing_tell, struct push_pull *exchange, const struct dataset *dataset,
+     struct error *error)
+{
+    return note_agreed(__real_preprocessing_tell(exchange, dataset, error), dataset, error);
+}
+
+WRAP(enum exchange_result, preprocessing_agree, struct push_pull *exchange, const struct dataset *dataset,
+     bool *differs, struct error *error)
+{
+    return note_agreed(__real_preprocessing_agree(exchange, dataset, differs, error), dataset, error);
 }
 
 static void settle_replicas(struct replicas *replicas, int64_t step)

@@ -107,16 +107,30 @@ void chief_note_step(struct chief *chief, int64_t global_step)
 
 /* --- The end --- */
 
-enum exchange_result chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+/* Leaves the chief locked. */
+static enum exchange_result save_last(struct chief *chief, int64_t *global_step, struct error *error)
 {
     chief_stop_saving(chief);
     chief_lock(chief);
     chief_collect_last(chief);
-    enum exchange_result end = chief_take_now(chief, ~0u, true, global_step, error);
+    const enum exchange_result end = chief_take_last(chief, global_step, error);
     if (end == EXCHANGE_OK && chief->has_folder && supervisor_is_unsaved(&chief->ledger.supervisor, *global_step)) {
         chief_save_taken(chief, *global_step);
     }
-    if (end == EXCHANGE_OK && ended && !chief_state_to_engine(chief, error)) {
+    return end;
+}
+
+enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    const enum exchange_result end = save_last(chief, global_step, error);
+    pthread_mutex_unlock(&chief->mutex);
+    return end;
+}
+
+enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    enum exchange_result end = save_last(chief, global_step, error);
+    if (end == EXCHANGE_OK && !chief_state_to_engine(chief, error)) {
         end = EXCHANGE_FAILED;
     }
     pthread_mutex_unlock(&chief->mutex);

@@ -79,10 +79,13 @@ enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, str
 void chief_release(struct chief *chief, bool is_best); /* is_best: keeps it as the best so far */
 
 /*
- * The last checkpoint, if it would add anything, and the final state into the engine. ended: no more pushes are
- * accepted, or none are wanted. EXCHANGE_REJOIN: some shard has lost its state; nothing is written then.
+ * The last checkpoint of this chief, if it would add anything, whether the job goes on or not. EXCHANGE_REJOIN: some
+ * shard has lost its state; nothing is written then.
  */
-enum exchange_result chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
+enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error);
+
+/* The same where the job ends, so that no more pushes count; and the final state into the engine. */
+enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error);
 
 /*
  * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation

@@ -235,30 +235,31 @@ static void comparing(void **state)
     bool differs;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error),
-                     EXCHANGE_OK); /* pictures */
+    assert_int_equal(preprocessing_tell(&bench.exchange, &pictures, &error), EXCHANGE_OK); /* pictures */
     assert_int_equal(connections(), 0);
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
     assert_null(ps.heard); /* a digest alone, and nobody said anything yet */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, schema.text);
     ps.known = schema.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_OK);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = other.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_true(differs);
     ps.fails = ERROR_NOT_ALLOWED; /* which is no difference */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_false(differs);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there) differs"));
     assert_non_null(strstr(error.text, "column number"));
     bench.config.data.data_sharding = SHARDING_SHUFFLED; /* to whom it is no other's to say how */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
-        assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, is_chief, &differs, &error), EXCHANGE_FAILED);
+        assert_int_equal(is_chief ? preprocessing_tell(&bench.exchange, &dataset, &error)
+                                  : preprocessing_agree(&bench.exchange, &dataset, &differs, &error),
+                         EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "of this worker (here) differs"));
         assert_non_null(strstr(error.text, "column number"));
     }
@@ -274,10 +275,10 @@ static void comparing(void **state)
     char *spaced = NULL;
     assert_true(asprintf(&spaced, "%s ", schema.text) > 0);
     ps.known = spaced;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "their texts differ"));
     ps.known = "{}"; /* nonsense, and still an answer */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there)"));
     assert_null(strstr(error.text, "their texts differ"));
     assert_int_equal(connections(), 1);
@@ -296,13 +297,13 @@ static void classes(void **state)
     bool differs = true;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, names);
     ps.known = names;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = others;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_false(differs); /* to start again would not mend it */
     assert_non_null(
         strstr(error.text, "the model's classes are [\"dog\",\"fox\"], but the folders here are [\"cat\",\"dog\"]"));
@@ -315,9 +316,8 @@ static enum exchange_result ask(int what, struct schema *schema, char **text, st
 {
     const struct dataset dataset = {.schema = schema};
     static char own[] = "figures";
-    bool differs;
     *text = NULL;
-    return what == 0   ? preprocessing_agree(&bench.exchange, &dataset, true, &differs, error)
+    return what == 0   ? preprocessing_tell(&bench.exchange, &dataset, error)
            : what == 1 ? preprocessing_ask(&bench.exchange, text, error)
            : what == 2 ? preprocessing_tell_figures(&bench.exchange, own, error)
                        : preprocessing_ask_figures(&bench.exchange, 2, text, error);
@@ -365,21 +365,20 @@ static void too_much(void **state)
     struct schema schema = {.text = malloc(most + 2)};
     const struct dataset dataset = {.schema = &schema};
     struct error error;
-    bool differs;
     (void)state;
     begin("1", 2, rows);
     memset(schema.text, 'x', most + 1);
     schema.text[most + 1] = '\0';
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "raise data.category_min"));
     const struct dataset pictures = {.class_names = schema.text};
-    assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &pictures, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "shorten the folders' names"));
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "exclude those with the most categories"));
     assert_int_equal(connections(), 0);
     schema.text[most] = '\0'; /* just fits */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_int_equal(strlen(ps.heard), most);
     assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), EXCHANGE_OK);
     assert_int_equal(strlen(ps.figures[1]), most);

@@ -59,7 +59,8 @@ static void keep_told(struct chief *chief, int64_t global_step)
     }
 }
 
-bool chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step)
+/* Writes the state that was taken. targets: as checkpoint_folder_save. A failure is logged and noted. Locked. */
+static bool write_checkpoint(struct chief *chief, int targets, int64_t global_step)
 {
     struct error error;
     struct checkpoint_report saved = {.info = chief->ledger.info, .targets = targets};
@@ -86,7 +87,7 @@ bool chief_write_checkpoint(struct chief *chief, int targets, int64_t global_ste
 void chief_save_taken(struct chief *chief, int64_t global_step)
 {
     if (chief_state_is_finite(chief)) {
-        chief_write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
+        write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
     } else {
         log_warning("the model is no longer finite at step %lld and is not saved", (long long)global_step);
     }
@@ -113,9 +114,13 @@ static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try
     return ahead < last ? ahead : last;
 }
 
-/* The last try looks once more at what is there, for training may stand still. */
-enum exchange_result chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                    struct error *error)
+/*
+ * Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN: some shard has lost its state, or they did not
+ * come to one step in time. The last try looks once more at what is there, for training may stand still; stopped: it
+ * does.
+ */
+static enum exchange_result take(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
+                                 struct error *error)
 {
     enum exchange_result end = EXCHANGE_REJOIN;
     PROFILE("take snapshot");
@@ -142,12 +147,23 @@ enum exchange_result chief_take_now(struct chief *chief, unsigned which, bool st
     return end;
 }
 
+/* The state of one step, that of now or soon. Locked. which: as in transfer_read. */
+static enum exchange_result take_now(struct chief *chief, unsigned which, int64_t *global_step, struct error *error)
+{
+    return take(chief, which, false, global_step, error);
+}
+
+enum exchange_result chief_take_last(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    return take(chief, ~0u, true, global_step, error);
+}
+
 /* Saves what is there, of whatever step. Locked. */
 static void save_now(struct chief *chief)
 {
     struct error error;
     int64_t step;
-    if (chief_take_now(chief, ~0u, false, &step, &error) == EXCHANGE_OK) {
+    if (take_now(chief, ~0u, &step, &error) == EXCHANGE_OK) {
         chief_save_taken(chief, step);
     }
 }
@@ -170,7 +186,7 @@ enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, str
     unsigned which = chief->has_folder ? ~(1u << STORE_TOLD) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
     enum chief_hold_result result = CHIEF_NOT_NOW;
     chief_lock(chief);
-    if (chief_take_now(chief, which, false, &chief->held_step, error) == EXCHANGE_OK) {
+    if (take_now(chief, which, &chief->held_step, error) == EXCHANGE_OK) {
         result = chief_state_to_engine(chief, error) ? CHIEF_HELD : CHIEF_HOLD_FAILED;
     }
     if (result != CHIEF_HELD) {
@@ -185,7 +201,7 @@ enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, str
 void chief_release(struct chief *chief, bool is_best)
 {
     if (is_best && chief->has_folder) {
-        chief_write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
+        write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
     }
     chief->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
     pthread_mutex_unlock(&chief->mutex);
@@ -466,13 +482,13 @@ void chief_stop_saving(struct chief *chief)
 static bool save_to_go_back(struct chief *chief, struct error *error)
 {
     int64_t step;
-    if (chief_take_now(chief, ~0u, false, &step, error) != EXCHANGE_OK) {
+    if (take_now(chief, ~0u, &step, error) != EXCHANGE_OK) {
         return false;
     }
     if (!chief_state_is_finite(chief)) {
         return error_set(error, "the model is not finite at step %lld", (long long)step);
     }
-    return chief_write_checkpoint(chief, CHECKPOINT_MODEL, step) ||
+    return write_checkpoint(chief, CHECKPOINT_MODEL, step) ||
            error_set(error, "the checkpoint to go back to could not be written");
 }
 

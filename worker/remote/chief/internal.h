@@ -62,13 +62,11 @@ struct chief {
 };
 
 /*
- * Takes the state of one step, that of now or soon, of all shards. Locked. which: as in transfer_read. stopped: nobody
- * trains any more, so shards at different steps are taken too: a worker that was killed may have pushed to some of them
- * only. Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN: some shard has lost its state, or they
- * did not come to one step in time.
+ * Takes the state of all shards once nobody trains any more. Locked. They may be at different steps: a worker that was
+ * killed may have pushed to some of them only. Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN:
+ * some shard has lost its state.
  */
-enum exchange_result chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                    struct error *error);
+enum exchange_result chief_take_last(struct chief *chief, int64_t *global_step, struct error *error);
 
 /*
  * Tells the shards of the next checkpoints by steps, if there are to be some. Locked. step: which they have come to at
@@ -78,9 +76,6 @@ void chief_order_ahead(struct chief *chief, int64_t step);
 
 /* Training is over, or is for this chief: reads and saves what was ordered up to now, and forgets the rest. Locked. */
 void chief_collect_last(struct chief *chief);
-
-/* Writes the state that was taken. targets: as checkpoint_folder_save. Locked. A failure is logged and noted. */
-bool chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step);
 
 /* Saves the state that was taken, unless it is past saving. Locked. */
 void chief_save_taken(struct chief *chief, int64_t global_step);

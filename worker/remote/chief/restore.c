@@ -159,14 +159,13 @@ static enum exchange_result begin_once(struct chief *chief, struct shard_status 
     const struct dataset *dataset = chief->options.dataset;
     uint32_t newest = 0;
     char source[256];
-    bool differs;
     *start = (struct chief_start){.resumed = false};
     enum exchange_result end = transfer_status(&chief->shards, status, error);
     if (end == EXCHANGE_OK) {
         start->resumed = is_whole(chief, status, &newest, &start->global_step);
         end = start->resumed ? preprocessing_check(&chief->shards, dataset, error) : end;
     }
-    end = end == EXCHANGE_OK ? preprocessing_agree(&chief->shards, dataset, true, &differs, error) : end;
+    end = end == EXCHANGE_OK ? preprocessing_tell(&chief->shards, dataset, error) : end;
     if (end != EXCHANGE_OK) {
         return end;
     }

@@ -128,8 +128,8 @@ static bool compare(struct push_pull *exchange, const struct dataset *dataset, b
     return true;
 }
 
-enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                         bool *differs, struct error *error)
+static enum exchange_result agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
+                                  bool *differs, struct error *error)
 {
     struct shard_part *part = &exchange->parts[0];
     const char *text = text_of(dataset);
@@ -151,6 +151,18 @@ enum exchange_result preprocessing_agree(struct push_pull *exchange, const struc
         }
         link_lost(&part->link, error->text);
     }
+}
+
+enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
+{
+    bool differs;
+    return agree(exchange, dataset, true, &differs, error);
+}
+
+enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool *differs,
+                                         struct error *error)
+{
+    return agree(exchange, dataset, false, differs, error);
 }
 
 /* Asks once; *text stays NULL if the chief has said nothing yet. False: the connection broke. */

@@ -16,12 +16,18 @@ enum { PREPROCESSING_DIGEST = 65 };
 void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST]);
 
 /*
- * Tells ps 0 how rows become inputs here, or what the classes are called; as the chief, so that the others can compare.
- * Waits for ps 0. EXCHANGE_FAILED: the chief's classes are others, or (*differs) its rows become other inputs, and
- * the error names the column. Of pictures whose labels are numbers there is nothing to say.
+ * As the chief: tells ps 0 how rows become inputs, or what the classes are called, so that the others can compare.
+ * Waits for ps 0. Of pictures whose labels are numbers there is nothing to say. EXCHANGE_FAILED also if ps 0 has been
+ * told something else.
  */
-enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                         bool *differs, struct error *error);
+enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error);
+
+/*
+ * As another worker: compares with what the chief said, if it has. EXCHANGE_FAILED: the chief's classes are others, or
+ * (*differs) its rows become other inputs, and the error names the column.
+ */
+enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool *differs,
+                                         struct error *error);
 
 /*
  * For a worker with data of its own: what the chief said, to encode its rows by, into *text, which the caller frees;

@@ -29,7 +29,7 @@ static void keep_interrupted(struct remote_worker *worker)
         worker_keep_residual(worker, training->global_step);
     }
     if (worker->chief && worker->joined &&
-        chief_finish(worker->chief, false, &training->global_step, &error) != EXCHANGE_OK) {
+        chief_save_last(worker->chief, &training->global_step, &error) != EXCHANGE_OK) {
         log_warning("no last checkpoint: %s", error.text);
     }
 }
@@ -38,7 +38,7 @@ static void keep_interrupted(struct remote_worker *worker)
 static void finish_job(struct remote_worker *worker)
 {
     struct training *training = &worker->training;
-    enum exchange_result end = chief_finish(worker->chief, true, &training->global_step, &training->error);
+    enum exchange_result end = chief_finish(worker->chief, &training->global_step, &training->error);
     if (end == EXCHANGE_REJOIN && signals_pending() == 0) {
         log_warning("%s; training continues from the newest checkpoint", training->error.text);
         training->end = TRAINING_REJOINS;

@@ -118,7 +118,7 @@ static enum exchange_result join_as_worker(struct remote_worker *worker, bool *d
     const bool own = worker->config.data.data_sharding == SHARDING_OWN && worker->dataset.schema;
     enum exchange_result end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : EXCHANGE_OK;
     end = end == EXCHANGE_OK ? push_pull_join(&worker->exchange, error) : end;
-    return end == EXCHANGE_OK ? preprocessing_agree(&worker->exchange, &worker->dataset, false, differs, error) : end;
+    return end == EXCHANGE_OK ? preprocessing_agree(&worker->exchange, &worker->dataset, differs, error) : end;
 }
 
 /* Sees to it, as the chief, that the shards hold a model, and takes it from there. */
@@ -162,13 +162,13 @@ static bool join(struct updater *updater, struct updater_start *start)
     }
     worker_tell_vitals(worker, STATE_STARTING);
     heartbeat_set_message(worker->heartbeat, "waiting for the model");
-    live_config_note_joined(worker->live, false);
+    live_config_note_joining(worker->live);
     worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
     if (!find_model(worker, &found)) {
         return false;
     }
     heartbeat_set_message(worker->heartbeat, "");
-    live_config_note_joined(worker->live, true);
+    live_config_note_joined(worker->live);
     training->global_step = start->global_step = worker->exchange.global_step;
     worker->borrowed = false;
     if (!worker_recall_residual(worker, &training->error)) {

@@ -102,12 +102,10 @@ enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *g
     return once(&shards.asked);
 }
 
-enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                         bool *differs, struct error *error)
+enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
     (void)exchange, (void)error;
-    *differs = false;
-    tell("agree%s%s\n", is_chief ? " as chief" : "", dataset->schema ? " on a schema" : "");
+    tell("agree as chief%s\n", dataset->schema ? " on a schema" : "");
     return EXCHANGE_OK;
 }
 

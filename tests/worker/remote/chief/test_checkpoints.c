@@ -48,7 +48,7 @@ static void checkpoints_are_told(void **state)
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     chief_release(bench.chief, true);
     shards.steps[0] = shards.steps[1] = 9;
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     const char *text = heard();
     log_setup(LOG_TEXT, LOG_WARNING);
     snprintf(wanted, sizeof wanted, "checkpoint at step 7, the best so far: %s/best.safetensors\n", bench.folder);
@@ -135,7 +135,7 @@ static void snapshots_that_fail(void **state)
     advance(bench.chief, 10);
     assert_true(await_told("saved 10")); /* nothing is held back */
     shards.taken = EXCHANGE_STOPPED;
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), EXCHANGE_STOPPED);
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_STOPPED);
     assert_false(was_told("engine: ")); /* of what was not read nothing is tested */
     end(&bench, "model-0000000010.safetensors ");
 }
@@ -340,7 +340,7 @@ static void what_was_told_comes_back(void **state)
     chief_release(bench.chief, true);
     assert_true(was_told("read 34\n")); /* a validation has no use for it */
     assert_false(is_there(&bench, "told-34"));
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_true(is_there(&bench, "told-10") && is_there(&bench, "told-34"));
     create_again(&bench);
     assert_true(shards.first == 34 && shards.first_told == 34.5f);
@@ -368,7 +368,7 @@ static void what_was_told_can_not_be_kept(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     shards.steps[0] = shards.steps[1] = 34;
     listen_in();
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_int_equal(times(heard(), "the sent model is not saved: "), 1);
     rmdir(path);
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors "

@@ -58,7 +58,7 @@ static void each_ordered_step_is_saved(void **state)
     assert_true(await_told("saved 40"));
     told();
     advance(bench.chief, 56);
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_OK);
     assert_int_equal(step, 56);
     assert_true(was_told("saved 50"));
     assert_true(
@@ -90,7 +90,7 @@ static void orders_end_with_the_job(void **state)
         told();
     }
     assert_int_equal(shards.order_count, 0);
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_string_equal(told(), "snapshot at -1, 250 ms\nread 90\n"); /* saved before; and nobody tests */
     chief_destroy(bench.chief);
     bench.chief = NULL;
@@ -172,7 +172,7 @@ static void newest_checkpoint_is_restored(void **state)
     (void)state;
     begin_training(&bench, "0");
     shards.steps[0] = shards.steps[1] = 34;
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     chief_destroy(bench.chief);
     memset(shards.status, 0, sizeof shards.status);
     bench.config.output.save_steps = 10;
@@ -189,7 +189,7 @@ static void newest_checkpoint_is_restored(void **state)
     chief_record(bench.chief, &record);
     assert_string_equal(found.record.config_digest, "digest");
     assert_int_equal(record.last_checkpoint_step, 34);
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_OK);
     assert_null(strstr(told(), "saved")); /* it would add nothing */
     end(&bench, "model-0000000034.safetensors ");
 }
@@ -204,7 +204,7 @@ static void checkpoint_of_another_model(void **state)
     (void)state;
     begin_training(&bench, "0");
     shards.steps[0] = shards.steps[1] = 34;
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     chief_destroy(bench.chief);
     bench.config.model.layers[1] = 12; /* of 20 */
     model_layout(&bench.model, &bench.config.model);
@@ -277,7 +277,7 @@ static void ends_with_orders(void **state)
     shards.stuck = 20;
     pthread_mutex_unlock(&shards.lock);
     listen_in();
-    const enum exchange_result how = chief_finish(bench.chief, true, &step, &error);
+    const enum exchange_result how = chief_finish(bench.chief, &step, &error);
     const char *text = heard();
     assert_int_equal(how, EXCHANGE_OK);
     assert_non_null(strstr(text, "no checkpoint of step 20: some ps has not come to it"));
@@ -318,7 +318,7 @@ static void snapshots_of_one_step(void **state)
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
     assert_string_equal(told(), "snapshot at -1, 250 ms\nsnapshot at 52, 250 ms\nsnapshot at 62, 250 ms\n"
                                 "snapshot at 77, 250 ms\nsnapshot at 95, 250 ms\nsnapshot at -1, 250 ms\n");
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_OK);
     assert_int_equal(step, 47);
     assert_true(was_told("snapshot at 95, 250 ms\nsnapshot at -1, 250 ms\nread 47\nsaved 47"));
     end(&bench, "best.safetensors model-0000000047.safetensors ");
@@ -340,7 +340,7 @@ static void validations_that_fail(void **state)
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
     shards.value = -1;
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HOLD_FAILED);
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), EXCHANGE_FAILED);
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_FAILED);
     shards.value = 0;
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD); /* the lock was let go */
     told();
@@ -368,7 +368,7 @@ static void no_folder(void **state)
     chief_release(bench.chief, true);
     assert_false(chief_checkpoint(bench.chief, &error));
     assert_non_null(strstr(error.text, "worker 0 has no train_dir"));
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_OK);
     struct updater_record kept;
     chief_record(bench.chief, &kept);
     assert_null(kept.last_checkpoint);
@@ -413,7 +413,7 @@ static void model_that_is_not_finite(void **state)
     assert_false(chief_checkpoint(bench.chief, &error));
     assert_non_null(strstr(error.text, "the model is not finite at step 12"));
     listen_in();
-    const enum exchange_result how = chief_finish(bench.chief, false, &step, &error);
+    const enum exchange_result how = chief_save_last(bench.chief, &step, &error);
     const char *text = heard();
     assert_int_equal(how, EXCHANGE_OK);
     assert_non_null(strstr(text, "the model is no longer finite at step 12 and is not saved"));
@@ -610,7 +610,7 @@ static void no_thread(void **state)
     assert_int_equal(times(text, "release "), 3);
     assert_int_equal(shards.order_count, 0);
     shards.steps[0] = shards.steps[1] = 34;
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), EXCHANGE_OK);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_int_equal(step, 34);
     end(&bench, "model-0000000034.safetensors ");
 }

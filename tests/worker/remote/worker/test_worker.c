@@ -731,7 +731,7 @@ static void chief_takes_leave(void **state)
     world.finished = EXCHANGE_FAILED;
     assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
     assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
-    assert_string_equal(told(), "chief finishes\n");
+    assert_string_equal(told(), "chief saves\n");
     assert_int_equal(times(heard_so_far(), "no last checkpoint"), 0);
     world.finished = EXCHANGE_STOPPED;
     assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);

@@ -512,11 +512,10 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
     return !world.cannot_load || error_set(error, "the engine takes nothing");
 }
 
-enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                         bool *differs, struct error *error)
+enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool *differs,
+                                         struct error *error)
 {
     (void)exchange, (void)dataset;
-    assert_false(is_chief);
     tell("agrees\n");
     *differs = world.agreed == EXCHANGE_FAILED;
     return once(&world.agreed, error);
@@ -660,11 +659,19 @@ void chief_release(struct chief *chief, bool is_best)
     tell("releases%s\n", is_best ? " the best" : "");
 }
 
-enum exchange_result chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error)
 {
     (void)chief;
     *global_step = world.step;
-    tell("chief finishes%s\n", ended ? " the job" : "");
+    tell("chief saves\n");
+    return once(&world.finished, error);
+}
+
+enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    (void)chief;
+    *global_step = world.step;
+    tell("chief finishes the job\n");
     return once(&world.finished, error);
 }
 
@@ -725,10 +732,16 @@ bool live_config_look(struct live_config *live, struct config *config, int64_t g
     return false;
 }
 
-void live_config_note_joined(struct live_config *live, bool joined)
+void live_config_note_joining(struct live_config *live)
 {
     (void)live;
-    tell(joined ? "takes part\n" : "takes no part\n");
+    tell("takes no part\n");
+}
+
+void live_config_note_joined(struct live_config *live)
+{
+    (void)live;
+    tell("takes part\n");
 }
 
 enum live_config_end live_config_end(struct live_config *live)
