@@ -69,9 +69,9 @@ struct engine_table {
                   struct error *error);
 
     /*
-     * All floats of the parameters where they lie, to be written between steps by the caller: what comes
-     * from afar needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by
-     * itself): read and write do it.
+     * All floats of the parameters where they lie, to be written between steps by the caller: what comes from afar
+     * needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by itself):
+     * read and write do it.
      */
     float *(*parameters)(struct engine *engine);
 

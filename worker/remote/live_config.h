@@ -23,8 +23,7 @@ void live_config_hold(struct traffic *traffic, const struct config *config);
 
 /*
  * config: as the process was started; model: its own, with what follows from the data. chief: NULL but for worker 0.
- * All is borrowed. Links are no longer held once ps 0 is in this version and, but for
- * worker 0, has a model.
+ * All is borrowed. Links are no longer held once ps 0 is in this version and, but for worker 0, has a model.
  */
 bool live_config_create(struct live_config **live, const struct config *config, const struct config_model *model,
                         struct identity *identity, struct chief *chief, struct traffic *traffic, struct error *error);

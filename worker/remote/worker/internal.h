@@ -1,7 +1,8 @@
 /*
  * Inside the role of a worker: the updater whose model lives in the shards of a cluster (worker/updater.h). open.c puts
  * together what a worker is made of; updater.c joins, goes between the loop and the shards, and holds what they share;
- * step.c takes steps; batch.c draws for them; end.c takes leave.
+ * step.c takes steps; batch.c draws for them; residual.c keeps what packed gradients still owe; validation.c validates
+ * on rows of its own; end.c takes leave.
  *
  * All of it is the training thread's, but for worker_is_over.
  */
