@@ -87,7 +87,8 @@ build/san/tests/worker/remote/operator/test_rollout build/san/tests/worker/remot
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty signals_pending)
 build/san/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
-build/san/tests/worker/remote/exchange/test_shards: link_with += -Wl,--wrap=clock_monotonic_s
+build/san/tests/worker/remote/exchange/test_join build/san/tests/worker/remote/exchange/test_push: \
+	link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
 build/san/tests/worker/remote/test_own_rows: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
@@ -97,16 +98,19 @@ build/san/tests/worker/remote/operator/test_top: \
 build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s fork progress_begin progress_end progress_update \
 	signals_pending status_query_ask threads_available trace_read trace_write)
-build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches: \
-	link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
+build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches \
+build/san/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,observe_traffic \
 	observe_waiting)
-build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=,pthread_cond_timedwait \
+build/san/tests/worker/remote/test_batches build/san/tests/worker/remote/test_batch_fetcher: \
+	link_with += -Wl,--wrap=pthread_cond_timedwait
+build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	streaming_draw streaming_create_batch)
 
 # A worker by a clock of its test's own, which sees what else it asks of the system.
 build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \
-build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
+build/san/tests/worker/remote/worker/test_end build/san/tests/worker/remote/worker/test_role: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
 build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
 	streaming_create_batch streaming_take_share streaming_destroy fleet_watch_create fleet_watch_destroy \

@@ -69,9 +69,9 @@ struct engine_table {
                   struct error *error);
 
     /*
-     * All floats of the parameters where they lie, to be written between steps by the caller: what comes
-     * from afar needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by
-     * itself): read and write do it.
+     * All floats of the parameters where they lie, to be written between steps by the caller: what comes from afar
+     * needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by itself):
+     * read and write do it.
      */
     float *(*parameters)(struct engine *engine);
 
@@ -94,6 +94,23 @@ struct engine_table {
 struct engine {
     const struct engine_table *table;
 };
+
+/* --- What any engine's users and engines need (worker/engine.c) --- */
+
+/* The floats of engine_table.parameters; NULL if it has none to be written there. */
+float *engine_parameters_in_place(struct engine *engine);
+
+/* All `count` parameters into the engine, where they lie if it lets us, else by write. */
+bool engine_put_parameters(struct engine *engine, const float *values, size_t count, struct error *error);
+
+/* Writes each of these vectors, [count] floats, that is not NULL. Stops at the first that the engine does not take. */
+bool engine_put_vectors(struct engine *engine, float *const vectors[STORE_VECTORS], size_t count, struct error *error);
+
+/* Hands a gradient that lies in the model's layout, [float_count], to a sink, variable by variable. */
+void gradient_feed(const struct model *model, const float *gradient, const struct gradient_sink *sink);
+
+/* Adds what was done later; where that was no step, last_loss stays what it is. */
+void train_result_add(struct train_result *sum, const struct train_result *later);
 
 struct engine_options {
     const struct model *model; /* borrowed, as all pointers here */

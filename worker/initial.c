@@ -57,6 +57,14 @@ bool initial_state(const struct config *config, struct checkpoint_state *state, 
     return true;
 }
 
+bool initial_load_fitting(struct checkpoint_file *file, const struct config *config, struct checkpoint_state *state,
+                          char *lost, size_t lost_size, struct error *error)
+{
+    char source[256];
+    return initial_state(config, state, source, sizeof source, error) &&
+           checkpoint_load_fitting(file, state, lost, lost_size, error);
+}
+
 bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error)
 {
     const struct checkpoint_info *info = checkpoint_file_info(file);

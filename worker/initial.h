@@ -18,6 +18,14 @@ struct dataset;
 bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
                    struct error *error);
 
+/*
+ * Loads what fits of a checkpoint that is of another model or optimizer (checkpoint_load has failed); the rest is as
+ * where a new run begins. A rollout's chief and the trial before it (worker/remote/trial.h) take a checkpoint over so.
+ * lost: in words, which parameters there is no room for; "": none.
+ */
+bool initial_load_fitting(struct checkpoint_file *file, const struct config *config, struct checkpoint_state *state,
+                          char *lost, size_t lost_size, struct error *error);
+
 /* Does a checkpoint go by the preprocessing and the classes of these data? */
 bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error);
 

@@ -44,7 +44,7 @@ bool local_steps_create(struct local_steps **out, const struct model *model, str
         local_steps_destroy(steps);
         return false;
     }
-    float *parameters = engine->table->parameters(engine);
+    float *parameters = engine_parameters_in_place(engine);
     if (parameters) {
         steps->in_place = true;
         steps->store.vectors[STORE_PARAMETERS] = parameters;
@@ -121,31 +121,14 @@ bool local_steps_take(struct local_steps *steps, const struct batch *batch, stru
     if (!engine->table->step(engine, batch, &sink, &done, error)) {
         return false;
     }
-    result->finite = done.finite;
     if (!done.finite) {
+        result->finite = false;
         result->bad_loss = done.bad_loss;
         return true;
     }
     store_end_step(&steps->store);
-    result->steps += done.steps;
-    result->images += done.images;
-    result->correct += done.correct;
-    result->loss_sum += done.loss_sum;
-    result->last_loss = done.last_loss;
+    train_result_add(result, &done);
     return write_parameters(steps, error);
-}
-
-static void hand_over(const struct local_steps *steps, const struct gradient_sink *sink)
-{
-    const float *differences = steps->store.vectors[STORE_PARAMETERS];
-    for (int i = 0; i < steps->model->variable_count; i++) {
-        const struct variable *variable = &steps->model->variables[i];
-        sink->block(sink->context, &(struct gradient_block){.variable = i,
-                                                            .rows = variable->rows,
-                                                            .cols = variable->cols,
-                                                            .values = differences + variable->offset,
-                                                            .stride = variable->stride});
-    }
 }
 
 bool local_steps_end(struct local_steps *steps, const struct gradient_sink *sink, struct error *error)
@@ -156,7 +139,7 @@ bool local_steps_end(struct local_steps *steps, const struct gradient_sink *sink
         for (size_t i = 0; i < steps->model->float_count; i++) {
             now[i] = begun[i] - now[i];
         }
-        hand_over(steps, sink);
+        gradient_feed(steps->model, now, sink);
     }
     memcpy(now, begun, steps->model->float_count * sizeof *now);
     return write_parameters(steps, error);

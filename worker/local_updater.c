@@ -9,15 +9,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "observe/observe.h"
-#include "ps/checkpoint/folder.h"
-#include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
 #include "ps/store/outer.h"
+#include "worker/checkpoint_ledger.h"
 #include "worker/clients/clients.h"
 #include "worker/initial.h"
 #include "worker/kept_rows.h"
-#include "worker/report.h"
 
 enum { SOUNDNESS_IMAGES = 100 /* that a state must have a finite loss on before it is saved */ };
 
@@ -27,16 +24,11 @@ struct local_updater {
     struct updater updater;
     struct training *training;
     struct config_train train; /* by which the state is kept */
-    struct supervisor supervisor;
-    struct checkpoint_folder folder; /* these four: only with a train_dir, and then writer is not NULL */
-    struct checkpoint_writer *writer;
+    struct checkpoint_ledger ledger;
+    struct checkpoint_writer *writer; /* NULL: no train_dir, and then neither folder nor snapshot */
     struct checkpoint_state snapshot;
-    char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none yet */
-    int64_t last_checkpoint_step;
-    bool checkpoint_failed;
-    struct checkpoint_info info; /* what the next checkpoint says */
-    char *kept_rows;             /* of the last one: info borrows it */
-    int64_t slice_steps;         /* about SLICE_S long */
+    char *kept_rows;     /* of the last checkpoint: the ledger's info borrows it */
+    int64_t slice_steps; /* about SLICE_S long */
 };
 
 static struct local_updater *of(struct updater *updater)
@@ -59,30 +51,8 @@ static void collect_saved(struct local_updater *local, bool wait)
     if (outcome == CHECKPOINT_NO_NEWS) {
         return;
     }
-    if (saved.targets & CHECKPOINT_MODEL) {
-        supervisor_save_ended(&local->supervisor, outcome == CHECKPOINT_WRITTEN);
-    }
-    if (outcome == CHECKPOINT_FAILED) {
-        local->checkpoint_failed = true;
-        observe_save_failed(error.text);
-        log_error("%s; training continues, and this run will end with status 1", error.text);
-        return;
-    }
-    char path[CHECKPOINT_MAX_PATH];
-    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
-        if (saved.targets & target) {
-            checkpoint_folder_name(&local->folder, (enum checkpoint_target)target, saved.info.global_step, path);
-            report_checkpoint(&(struct report_checkpoint){.path = path,
-                                                          .global_step = saved.info.global_step,
-                                                          .is_best = target == CHECKPOINT_BEST,
-                                                          .quiet = local->training->progress.active});
-        }
-    }
-    if (saved.targets & CHECKPOINT_MODEL) {
-        checkpoint_folder_name(&local->folder, CHECKPOINT_MODEL, saved.info.global_step, local->last_checkpoint);
-        local->last_checkpoint_step = saved.info.global_step;
-        observe_saved(local->last_checkpoint, saved.info.global_step, saved.seconds);
-    }
+    checkpoint_ledger_done(&local->ledger, &saved, outcome == CHECKPOINT_FAILED ? &error : NULL,
+                           local->training->progress.active);
 }
 
 /* Is the present state worth keeping: does it still have a finite loss? Costs one small batch. */
@@ -125,12 +95,10 @@ static void begin_to_save(struct local_updater *local, int targets)
     }
     free(local->kept_rows);
     local->kept_rows = kept_rows_tell(training->config, training->dataset, training->test, &local->snapshot);
-    local->info.kept_rows = local->kept_rows;
-    local->info.global_step = training->global_step;
-    checkpoint_writer_submit(local->writer, targets, &local->snapshot, &local->info);
-    if (targets & CHECKPOINT_MODEL) {
-        supervisor_save_began(&local->supervisor, training->global_step, clock_monotonic_s());
-    }
+    local->ledger.info.kept_rows = local->kept_rows;
+    local->ledger.info.global_step = training->global_step;
+    checkpoint_writer_submit(local->writer, targets, &local->snapshot, &local->ledger.info);
+    checkpoint_ledger_begin(&local->ledger, targets, training->global_step);
     training_charge(training, clock_monotonic_s() - begin_s);
 }
 
@@ -138,34 +106,28 @@ static void save(struct updater *updater, bool is_best)
 {
     struct local_updater *local = of(updater);
     const bool ends = local->training->end != TRAINING_GOES_ON;
-    const int64_t step = local->training->global_step, save_steps = local->supervisor.save_steps;
+    const int64_t step = local->training->global_step, save_steps = local->ledger.supervisor.save_steps;
     if (local->writer) {
         /*
          * Checkpoints by steps are promised for those steps: should the disk not keep up, training waits for it. Those
          * by time are put off instead.
          */
         collect_saved(local, ends || (save_steps > 0 && step % save_steps == 0));
-        bool is_due = ends ? supervisor_is_unsaved(&local->supervisor, step)
-                           : supervisor_should_save(&local->supervisor, step, clock_monotonic_s());
+        bool is_due = ends ? supervisor_is_unsaved(&local->ledger.supervisor, step)
+                           : supervisor_should_save(&local->ledger.supervisor, step, clock_monotonic_s());
         int targets = (is_due ? CHECKPOINT_MODEL : 0) | (is_best ? CHECKPOINT_BEST : 0);
         if (targets != 0) {
             begin_to_save(local, targets);
         }
     }
-    local->info.validation_score = NAN; /* of the next checkpoint, which is of another step */
+    local->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
 }
 
 static void record(struct updater *updater, struct updater_record *record)
 {
     struct local_updater *local = of(updater);
     collect_saved(local, true);
-    const bool has_checkpoint = local->last_checkpoint[0] != '\0';
-    *record = (struct updater_record){.best_score = local->info.best_score,
-                                      .best_step = local->info.best_step,
-                                      .threshold = local->info.has_threshold ? local->info.threshold : NAN,
-                                      .checkpoint_failed = local->checkpoint_failed,
-                                      .last_checkpoint = has_checkpoint ? local->last_checkpoint : NULL,
-                                      .last_checkpoint_step = has_checkpoint ? local->last_checkpoint_step : -1};
+    checkpoint_ledger_record(&local->ledger, record);
 }
 
 /* Where this process plays workers that validate on rows of their own. */
@@ -189,14 +151,8 @@ static void finish(struct updater *updater)
 static bool put_state(struct local_updater *local, const struct checkpoint_state *state)
 {
     struct training *training = local->training;
-    struct engine *engine = training->engine;
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (state->vectors[v] && !engine->table->write(engine, (enum store_vector)v, 0, training->model->float_count,
-                                                       state->vectors[v], &training->error)) {
-            return training_fail(training);
-        }
-    }
-    return true;
+    return engine_put_vectors(training->engine, state->vectors, training->model->float_count, &training->error) ||
+           training_fail(training);
 }
 
 static bool put_initial_state(struct local_updater *local)
@@ -220,7 +176,7 @@ static bool restore(struct local_updater *local, bool *restored)
 {
     struct training *training = local->training;
     struct checkpoint_file *file = NULL;
-    if (!checkpoint_folder_newest(&local->folder, &file, &training->error)) {
+    if (!checkpoint_folder_newest(&local->ledger.folder, &file, &training->error)) {
         return training_fail(training);
     }
     *restored = file;
@@ -233,9 +189,7 @@ static bool restore(struct local_updater *local, bool *restored)
     }
     bool done = checkpoint_load(file, &local->snapshot, &training->error) ? put_state(local, &local->snapshot)
                                                                           : training_fail(training);
-    local->info = *checkpoint_file_info(file);
-    snprintf(local->last_checkpoint, sizeof local->last_checkpoint, "%s", checkpoint_path(file));
-    local->last_checkpoint_step = local->info.global_step;
+    checkpoint_ledger_restored(&local->ledger, file);
     checkpoint_close(file);
     return done;
 }
@@ -249,25 +203,25 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (local->writer && !restore(local, &restored)) {
         return false;
     }
-    if (restored && local->info.seed != config->train.seed) {
+    if (restored && local->ledger.info.seed != config->train.seed) {
         log_warning("%s was trained with seed %lld and continues with seed %lld: the order of the data changes",
-                    local->last_checkpoint, (long long)local->info.seed, (long long)config->train.seed);
+                    local->ledger.last, (long long)local->ledger.info.seed, (long long)config->train.seed);
     }
     if (!restored && !put_initial_state(local)) {
         return false;
     }
-    initial_record(&local->info, config, training->dataset);
-    snprintf(local->info.config_digest, sizeof local->info.config_digest, "%s", training->digest);
-    training->global_step = restored ? local->info.global_step : 0;
+    initial_record(&local->ledger.info, config, training->dataset);
+    snprintf(local->ledger.info.config_digest, sizeof local->ledger.info.config_digest, "%s", training->digest);
+    training->global_step = restored ? local->ledger.info.global_step : 0;
     training->engine->table->set_global_step(training->engine, training->global_step);
     if (restored && training->engine->table->recall &&
         !training->engine->table->recall(training->engine, training->global_step, &training->error)) {
         return training_fail(training);
     }
-    supervisor_begin(&local->supervisor, &config->output, training->global_step, clock_monotonic_s());
-    *start = (struct updater_start){.restored_from = restored ? local->last_checkpoint : NULL,
+    supervisor_begin(&local->ledger.supervisor, &config->output, training->global_step, clock_monotonic_s());
+    *start = (struct updater_start){.restored_from = restored ? local->ledger.last : NULL,
                                     .global_step = training->global_step,
-                                    .record = local->info};
+                                    .record = local->ledger.info};
     return true;
 }
 
@@ -286,7 +240,7 @@ static int64_t next_slice(const struct local_updater *local)
     const struct training *training = local->training;
     const int64_t to_due = training_steps_to_due(training);
     const int64_t to_save =
-        local->writer ? supervisor_steps_to_save(&local->supervisor, training->global_step) : INT64_MAX;
+        local->writer ? supervisor_steps_to_save(&local->ledger.supervisor, training->global_step) : INT64_MAX;
     const int64_t n = to_save < to_due ? to_save : to_due;
     return local->slice_steps < n ? local->slice_steps : n;
 }
@@ -318,7 +272,7 @@ static bool step(struct updater *updater)
 static bool hold(struct updater *updater, struct held_model *held)
 {
     struct local_updater *local = of(updater);
-    *held = (struct held_model){.global_step = local->training->global_step, .record = &local->info};
+    *held = (struct held_model){.global_step = local->training->global_step, .record = &local->ledger.info};
     return true;
 }
 
@@ -348,11 +302,11 @@ static bool open_folder(struct local_updater *local, struct error *error)
 {
     const struct training *training = local->training;
     const struct config *config = training->config;
-    if (!checkpoint_folder_open(&local->folder, config->output.train_dir, &config->output, error)) {
+    if (!checkpoint_folder_open(&local->ledger.folder, config->output.train_dir, &config->output, error)) {
         return false;
     }
-    if (!checkpoint_writer_create(&local->writer, &local->folder, error)) {
-        checkpoint_folder_close(&local->folder);
+    if (!checkpoint_writer_create(&local->writer, &local->ledger.folder, error)) {
+        checkpoint_folder_close(&local->ledger.folder);
         return false;
     }
     return checkpoint_state_create(&local->snapshot, training->model, &local->train, error);
@@ -367,7 +321,7 @@ bool local_updater_create(struct updater **updater, struct training *training, s
     *local = (struct local_updater){.updater = {.table = &local_table},
                                     .training = training,
                                     .train = outer_train(&training->config->train),
-                                    .info = {.validation_score = NAN, .best_score = NAN},
+                                    .ledger.info = {.validation_score = NAN, .best_score = NAN},
                                     .slice_steps = 1};
     if (training->config->output.train_dir[0] != '\0' && !open_folder(local, error)) {
         local_updater_destroy(&local->updater);
@@ -382,7 +336,7 @@ void local_updater_destroy(struct updater *updater)
     struct local_updater *local = of(updater);
     if (local && local->writer) {
         checkpoint_writer_destroy(local->writer);
-        checkpoint_folder_close(&local->folder);
+        checkpoint_folder_close(&local->ledger.folder);
         checkpoint_state_destroy(&local->snapshot);
         free(local->kept_rows);
     }

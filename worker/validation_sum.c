@@ -1,4 +1,4 @@
-/* The sum begins anew from bytes: what was added before a connection broke is not taken back in any other way. */
+/* The sum begins again from bytes: what was added before a connection broke is not taken back in any other way. */
 #include "worker/validation_sum.h"
 
 #include <math.h>

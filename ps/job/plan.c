@@ -39,9 +39,7 @@ void plan_begin(struct plan *plan, const struct config *config, int64_t epoch_ba
 void plan_begin_rounds(struct plan *plan, const struct config *config, int64_t epoch_batches, int sharers, int replicas)
 {
     const int64_t own = divide_up(epoch_batches, sharers);
-    const int64_t steps = config->train.local_steps > 1 ? config->train.local_steps : 1;
-    make(plan, config, epoch_batches,
-         replicas * (config->train.local_epochs > 0 ? config->train.local_epochs * own : steps));
+    make(plan, config, epoch_batches, replicas * round_batches(&config->train, own));
 }
 
 void plan_begin_job(struct plan *plan, const struct config *config, int64_t epoch_batches)

@@ -1,6 +1,6 @@
 /*
- * Who is asked to take part in a round (train.participation): a pure function of seed and round, for a job of a cluster
- * and for a process that plays its workers.
+ * Who is asked to take part in a round (train.participation), and what each does in it: pure functions of the config,
+ * of seed and round, for a job of a cluster and for a process that plays its workers.
  */
 #ifndef PS_JOB_ROUND_H
 #define PS_JOB_ROUND_H
@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "base/config.h"
 #include "base/random/sampler.h"
 
 enum { ROUND_TASK = 1 << 29 /* in place of a task's number: no worker draws so */ };
@@ -17,6 +18,13 @@ static inline int round_share(double participation, int there)
 {
     const int share = participation > 0 ? (int)lround(participation * there) : there;
     return share < 1 ? 1 : share;
+}
+
+/* Batches that one worker draws for a round, of which its own examples make epoch_batches; without rounds: 1. */
+static inline int64_t round_batches(const struct config_train *train, int64_t epoch_batches)
+{
+    const int64_t steps = train->local_steps > 1 ? train->local_steps : 1;
+    return train->local_epochs > 0 ? train->local_epochs * epoch_batches : steps;
 }
 
 /*

@@ -286,14 +286,14 @@ static void train(struct push_pull *exchange)
     if (!outbox_create(&outbox, &world.model, outbox_form(&world.config), NULL, &error)) {
         abort();
     }
-    enum push_pull_end end = push_pull_join(exchange, &error);
-    for (int i = 0; i < 3 && end == PUSH_PULL_DONE; i++) {
+    enum exchange_result end = push_pull_join(exchange, &error);
+    for (int i = 0; i < 3 && end == EXCHANGE_OK; i++) {
         const struct push_note note = {.base_step = exchange->global_step, .local_step = i, .examples = 1};
         fill(&outbox);
         end = push_pull_exchange(exchange, &outbox, &note, &answer, &error);
     }
-    end = end == PUSH_PULL_DONE ? push_pull_refresh(exchange, &error) : end;
-    if (end == PUSH_PULL_DONE) {
+    end = end == EXCHANGE_OK ? push_pull_refresh(exchange, &error) : end;
+    if (end == EXCHANGE_OK) {
         push_pull_await_step(exchange, exchange->global_step, &error);
     }
     outbox_destroy(&outbox);
@@ -312,11 +312,11 @@ static void lead(struct push_pull *exchange)
     }
     transfer_status(exchange, &status, &error);
     transfer_newest_step(exchange, &step, &error);
-    if (transfer_snapshot(exchange, 3, -1, 100, &answer, &error) == PUSH_PULL_DONE && answer.taken) {
+    if (transfer_snapshot(exchange, 3, -1, 100, &answer, &error) == EXCHANGE_OK && answer.taken) {
         transfer_read(exchange, 3, 1, &state, &error);
     }
     transfer_order(exchange, 4, 10, 100, &order, &error);
-    if (transfer_restore(exchange, 2, &state, "fuzz", &error) == PUSH_PULL_DONE) {
+    if (transfer_restore(exchange, 2, &state, "fuzz", &error) == EXCHANGE_OK) {
         transfer_end_restore(exchange, &(struct transfer_place){5, 1}, &error);
     }
     transfer_end_job(exchange, &(struct message_end_job){.job_state = 3, .message = ""}, 0, &error);
@@ -350,12 +350,12 @@ static void learn_about_rows(struct push_pull *exchange)
     struct error error = {""};
     for (int worker = 1; worker < 3; worker++) {
         char *text;
-        if (preprocessing_ask(exchange, &text, &error) != PUSH_PULL_DONE) {
+        if (preprocessing_ask(exchange, &text, &error) != EXCHANGE_OK) {
             assert(!text);
         }
         free(text);
         preprocessing_tell_figures(exchange, own, &error);
-        if (preprocessing_ask_figures(exchange, worker, &text, &error) != PUSH_PULL_DONE) {
+        if (preprocessing_ask_figures(exchange, worker, &text, &error) != EXCHANGE_OK) {
             assert(!text);
         }
         free(text);
@@ -399,11 +399,11 @@ static void fetch_batches(bool of_rows)
     if (!batch_fetcher_create(&fetcher, &options, &error)) {
         abort();
     }
-    if (batch_fetcher_ask(fetcher, &facts, &error) == PUSH_PULL_DONE) {
+    if (batch_fetcher_ask(fetcher, &facts, &error) == EXCHANGE_OK) {
         assert(facts.train > 0 && facts.validation >= 0 && strlen(facts.description) < sizeof facts.description);
         int64_t number = 0;
         for (int i = 0; i < 12; i++) {
-            if (batch_fetcher_take(fetcher, number, &batch, &error) != PUSH_PULL_DONE) {
+            if (batch_fetcher_take(fetcher, number, &batch, &error) != EXCHANGE_OK) {
                 break;
             }
             check_batch(&batch);

@@ -228,16 +228,27 @@ static uint64_t hash_of(const char *text)
     return text ? hash : 0;
 }
 
-WRAP(enum push_pull_end, preprocessing_agree, struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-     bool *differs, struct error *error)
+static enum exchange_result note_agreed(enum exchange_result end, const struct dataset *dataset,
+                                        const struct error *error)
 {
-    const enum push_pull_end end = __real_preprocessing_agree(exchange, dataset, is_chief, differs, error);
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         goes_by[world.here->number - oracle.ps] = dataset->schema ? hash_of(dataset->schema->text) : 0;
     } else {
         say("no agreement on preprocessing: %s", error->text);
     }
     return end;
+}
+
+WRAP(enum exchange_result, preprocessing_tell, struct push_pull *exchange, const struct dataset *dataset,
+     struct error *error)
+{
+    return note_agreed(__real_preprocessing_tell(exchange, dataset, error), dataset, error);
+}
+
+WRAP(enum exchange_result, preprocessing_agree, struct push_pull *exchange, const struct dataset *dataset,
+     bool *differs, struct error *error)
+{
+    return note_agreed(__real_preprocessing_agree(exchange, dataset, differs, error), dataset, error);
 }
 
 static void settle_replicas(struct replicas *replicas, int64_t step)
@@ -659,7 +670,7 @@ WRAP(bool, channel_send_frame, struct channel *channel, const struct outgoing *o
 }
 
 /* It computes again, perhaps the same. */
-WRAP(enum push_pull_end, push_pull_join, struct push_pull *exchange, struct error *error)
+WRAP(enum exchange_result, push_pull_join, struct push_pull *exchange, struct error *error)
 {
     exchanges[world.here->number - oracle.ps] = exchange;
     memset(sent[world.here->number - oracle.ps], 0, sizeof sent[0]);

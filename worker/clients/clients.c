@@ -85,18 +85,6 @@ static float weight_of(const struct clients *all, int client)
                : 1.0f / (float)all->in_round;
 }
 
-static void for_each_variable(const struct model *model, const float *values, const struct gradient_sink *sink)
-{
-    for (int i = 0; i < model->variable_count; i++) {
-        const struct variable *variable = &model->variables[i];
-        sink->block(sink->context, &(struct gradient_block){.variable = i,
-                                                            .rows = variable->rows,
-                                                            .cols = variable->cols,
-                                                            .values = values + variable->offset,
-                                                            .stride = variable->stride});
-    }
-}
-
 static double squares_of(const struct model *model, const float *difference)
 {
     double squares = 0;
@@ -126,7 +114,7 @@ static void combine(struct clients *all, const float *weights)
     for (int k = 0; k < all->in_round; k++) {
         struct collector collector = {.model = all->model, .sum = all->sum, .weight = all->scales[k], .first = k == 0};
         const struct gradient_sink sink = collector_sink(&collector);
-        for_each_variable(all->model, all->pointers[k], &sink);
+        gradient_feed(all->model, all->pointers[k], &sink);
     }
 }
 
@@ -140,7 +128,7 @@ static bool deliver(struct clients *all, int client, struct local_steps *steps, 
         return false;
     }
     if (all->messages) {
-        for_each_variable(all->model, small_messages_deliver(all->messages, client), &arrives);
+        gradient_feed(all->model, small_messages_deliver(all->messages, client), &arrives);
     }
     return true;
 }
@@ -210,7 +198,7 @@ static void apply(struct clients *all)
 {
     store_begin_step(&all->shared);
     const struct gradient_sink sink = store_sink(&all->shared);
-    for_each_variable(all->model, all->sum, &sink);
+    gradient_feed(all->model, all->sum, &sink);
     store_end_step(&all->shared);
     if (all->messages) {
         small_messages_tell(all->messages, all->shared.vectors[STORE_PARAMETERS]);

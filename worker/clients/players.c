@@ -11,6 +11,7 @@
 
 #include "base/random/sampler.h"
 #include "base/threads.h"
+#include "ps/job/round.h"
 
 struct player {
     struct engine *engine;
@@ -53,8 +54,7 @@ static bool take_steps(struct players *players, struct player *player, int clien
                                     .task = (uint32_t)client,
                                     .examples = (uint32_t)partition_count(partition, client),
                                     .batch_size = (uint32_t)train->batch_size};
-    const int64_t steps =
-        train->local_epochs > 0 ? train->local_epochs * sampler_epoch_batches(&sampler) : train->local_steps;
+    const int64_t steps = round_batches(train, sampler_epoch_batches(&sampler));
     const int32_t *own = partition->order ? partition->order + partition->first[client] : NULL;
     for (int64_t i = 0; i < steps && result->finite; i++) {
         const int64_t number = players->round->global_step * steps + i;
@@ -71,17 +71,6 @@ static bool take_steps(struct players *players, struct player *player, int clien
     return true;
 }
 
-static void add_result(struct train_result *sum, const struct train_result *one)
-{
-    sum->finite = one->finite;
-    sum->bad_loss = one->bad_loss;
-    sum->steps += one->steps;
-    sum->images += one->images;
-    sum->correct += one->correct;
-    sum->loss_sum += one->loss_sum;
-    sum->last_loss = one->last_loss;
-}
-
 /* In its turn: what came of a client. done: its steps were made, as far as losses were finite. */
 static bool hand_over(struct players *players, struct player *player, int at, bool done,
                       const struct train_result *result, struct error *error)
@@ -89,7 +78,7 @@ static bool hand_over(struct players *players, struct player *player, int at, bo
     if (!done) {
         return false;
     }
-    add_result(players->result, result);
+    train_result_add(players->result, result);
     return result->finite ? players->round->ends(players->round->context, at, player->local, error)
                           : local_steps_end(player->local, NULL, error);
 }

@@ -1,4 +1,4 @@
-/* One outbox serves all clients: before each one's difference it gets what that client's messages left behind. */
+/* One outbox serves all clients: before each one's difference it gets the residual of that client's messages. */
 #include "worker/clients/small_messages.h"
 
 #include <assert.h>
@@ -8,21 +8,21 @@
 #include "base/copy.h"
 #include "base/log.h"
 #include "ps/store/told.h"
-#include "worker/remote/exchange/left_over.h"
+#include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/exchange/outbox.h"
 
 struct small_messages {
     const struct model *model;
     const struct config *config;
     int clients;
-    bool leaves_behind; /* some of left_over is not zero */
+    bool has_residuals; /* some of them is not zero */
     struct span whole;  /* what the one ps holds */
     struct outbox outbox;
     struct teller teller;
-    float *left_over; /* [clients, float_count]: of zero pages until a client takes part */
-    float *arrived;   /* [float_count] */
-    float *told;      /* [float_count] */
-    float *left;      /* [float_count]: the teller's */
+    float *residuals;       /* [clients, float_count]: of zero pages until a client takes part */
+    float *arrived;         /* [float_count] */
+    float *told;            /* [float_count] */
+    float *teller_residual; /* [float_count] */
 };
 
 bool small_messages_are_known(const struct config_cluster *cluster)
@@ -48,17 +48,17 @@ bool small_messages_create(struct small_messages **out, const struct model *mode
         return error_set(error, "out of memory for small messages");
     }
     *messages = (struct small_messages){.model = model, .config = config, .clients = clients, .whole = {0, floats}};
-    messages->left_over = calloc((size_t)clients * floats, sizeof(float));
+    messages->residuals = calloc((size_t)clients * floats, sizeof(float));
     messages->arrived = calloc(floats, sizeof(float));
     messages->told = calloc(floats, sizeof(float));
-    messages->left = calloc(floats, sizeof(float));
-    const bool there = messages->left_over && messages->arrived && messages->told && messages->left;
+    messages->teller_residual = calloc(floats, sizeof(float));
+    const bool there = messages->residuals && messages->arrived && messages->told && messages->teller_residual;
     if (!(there || error_set(error, "out of memory for the unsent parts of the messages of %d clients", clients)) ||
         !outbox_create(&messages->outbox, model, outbox_form(config), NULL, error)) {
         small_messages_destroy(messages);
         return false;
     }
-    teller_begin(&messages->teller, &config->cluster, count_values(model), messages->left);
+    teller_begin(&messages->teller, &config->cluster, count_values(model), messages->teller_residual);
     *out = messages;
     return true;
 }
@@ -67,10 +67,10 @@ void small_messages_destroy(struct small_messages *messages)
 {
     if (messages) {
         outbox_destroy(&messages->outbox);
-        free(messages->left_over);
+        free(messages->residuals);
         free(messages->arrived);
         free(messages->told);
-        free(messages->left);
+        free(messages->teller_residual);
         free(messages);
     }
 }
@@ -78,23 +78,23 @@ void small_messages_destroy(struct small_messages *messages)
 void small_messages_forget(struct small_messages *messages, const float *parameters)
 {
     const size_t floats = messages->model->float_count;
-    if (messages->leaves_behind) {
-        memset(messages->left_over, 0, (size_t)messages->clients * floats * sizeof(float));
-        messages->leaves_behind = false;
+    if (messages->has_residuals) {
+        memset(messages->residuals, 0, (size_t)messages->clients * floats * sizeof(float));
+        messages->has_residuals = false;
     }
     copy_bytes(messages->told, parameters, floats * sizeof(float));
 }
 
 /* --- To the ps --- */
 
-static float *left_over_of(const struct small_messages *messages, int client)
+static float *residual_of(const struct small_messages *messages, int client)
 {
-    return messages->left_over + (size_t)client * messages->model->float_count;
+    return messages->residuals + (size_t)client * messages->model->float_count;
 }
 
 struct gradient_sink small_messages_sink(struct small_messages *messages, int client)
 {
-    copy_bytes(messages->outbox.rest->now, left_over_of(messages, client),
+    copy_bytes(messages->outbox.residual->now, residual_of(messages, client),
                messages->model->float_count * sizeof(float));
     outbox_begin(&messages->outbox);
     return outbox_sink(&messages->outbox);
@@ -106,8 +106,8 @@ const float *small_messages_deliver(struct small_messages *messages, int client)
     const size_t bytes = messages->model->float_count * sizeof(float);
     outbox_pack(outbox, &messages->whole, 1);
     outbox_packed(outbox);
-    copy_bytes(left_over_of(messages, client), outbox->rest->now, bytes);
-    messages->leaves_behind = true;
+    copy_bytes(residual_of(messages, client), outbox->residual->now, bytes);
+    messages->has_residuals = true;
     memset(messages->arrived, 0, bytes);
     struct outbox_cursor cursor = outbox_open(outbox, &messages->whole, 1);
     struct range range;
@@ -135,38 +135,41 @@ const float *small_messages_told(const struct small_messages *messages)
 
 /* --- Files --- */
 
-static struct left_over files_of(const struct small_messages *messages, int whose)
+static struct residual_files files_of(const struct small_messages *messages, int whose)
 {
     const struct config_output *output = &messages->config->output;
     const size_t floats = messages->model->float_count;
-    return (struct left_over){.folder = output->train_dir,
-                              .worker = whose,
-                              .count = whose == LEFT_OVER_CLIENTS ? (size_t)messages->clients * floats : floats,
-                              .every = output->save_steps};
+    return (struct residual_files){.folder = output->train_dir,
+                                   .worker = whose,
+                                   .count =
+                                       whose == RESIDUAL_FILES_CLIENTS ? (size_t)messages->clients * floats : floats,
+                                   .every = output->save_steps};
 }
 
 bool small_messages_keep(const struct small_messages *messages, int64_t step, struct error *error)
 {
-    const struct left_over clients = files_of(messages, LEFT_OVER_CLIENTS), told = files_of(messages, LEFT_OVER_TOLD);
-    return left_over_save(&clients, step, messages->left_over, error) &&
-           left_over_save(&told, step, messages->told, error);
+    const struct residual_files clients = files_of(messages, RESIDUAL_FILES_CLIENTS),
+                                told = files_of(messages, RESIDUAL_FILES_TOLD);
+    return residual_files_save(&clients, step, messages->residuals, error) &&
+           residual_files_save(&told, step, messages->told, error);
 }
 
 /* *found: is there one of this very step? */
-static bool load(const struct left_over *files, int64_t step, float *floats, bool *found, struct error *error)
+static bool load(const struct residual_files *files, int64_t step, float *floats, bool *found, struct error *error)
 {
     int64_t of_step;
-    const bool done = left_over_load(files, step, floats, &of_step, error);
+    const bool done = residual_files_load(files, step, floats, &of_step, error);
     *found = done && of_step == step;
     return done;
 }
 
 bool small_messages_recall(struct small_messages *messages, int64_t step, const float *parameters, struct error *error)
 {
-    const struct left_over clients = files_of(messages, LEFT_OVER_CLIENTS), told = files_of(messages, LEFT_OVER_TOLD);
+    const struct residual_files clients = files_of(messages, RESIDUAL_FILES_CLIENTS),
+                                told = files_of(messages, RESIDUAL_FILES_TOLD);
     bool has_clients, has_told;
-    messages->leaves_behind = true;
-    if (!load(&clients, step, messages->left_over, &has_clients, error) ||
+    messages->has_residuals = true;
+    if (!load(&clients, step, messages->residuals, &has_clients, error) ||
         !load(&told, step, messages->told, &has_told, error)) {
         return false;
     }

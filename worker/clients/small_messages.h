@@ -4,7 +4,7 @@
  * the bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/told.h).
  *
  * Memory: 4 bytes x floats x 6, what packed floats take at most, and 4 bytes x floats for each client that has taken
- * part in a round, for what its messages left behind.
+ * part in a round, for the residual of its messages.
  */
 #ifndef WORKER_CLIENTS_SMALL_MESSAGES_H
 #define WORKER_CLIENTS_SMALL_MESSAGES_H
@@ -24,7 +24,7 @@ bool small_messages_create(struct small_messages **messages, const struct model 
                            int clients, struct error *error);
 void small_messages_destroy(struct small_messages *messages); /* NULL is fine */
 
-/* All know these parameters, as after a restore; nothing is left behind. */
+/* All know these parameters, as after a restore; there is no residual. */
 void small_messages_forget(struct small_messages *messages, const float *parameters);
 
 /* Where a client's difference goes; then what arrives of it, [float_count], until the next one. */
@@ -36,8 +36,8 @@ void small_messages_tell(struct small_messages *messages, const float *parameter
 const float *small_messages_told(const struct small_messages *messages);
 
 /*
- * What was left behind both ways, in files beside the checkpoint of this step (worker/remote/exchange/left_over.h); and
- * from there. Where there are none it is as after small_messages_forget.
+ * The residuals of both ways, in files beside the checkpoint of this step (worker/remote/exchange/residual_files.h),
+ * and from there. Where there are none it is as after small_messages_forget.
  */
 bool small_messages_keep(const struct small_messages *messages, int64_t step, struct error *error);
 bool small_messages_recall(struct small_messages *messages, int64_t step, const float *parameters, struct error *error);

@@ -138,10 +138,8 @@ static void cpu_destroy(struct engine *base)
         free(engine->draws[i].places);
         free(engine->draws[i].weights);
         free(engine->draws[i].wanted);
-        examples_free(&engine->draws[i].streamed);
+        batch_source_destroy(&engine->draws[i].source);
     }
-    free(engine->drawn);
-    free(engine->in_order);
     free(engine->first_of_class);
     free(engine->signatures);
     free(engine->bits);
@@ -154,11 +152,10 @@ static void cpu_destroy(struct engine *base)
 
 static bool create_draws(struct cpu_engine *engine, int capacity, struct error *error)
 {
-    engine->drawn = calloc((size_t)capacity, sizeof *engine->drawn);
     engine->first_of_class =
         calloc((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class);
     engine->signatures = calloc((size_t)capacity, sizeof *engine->signatures);
-    if (!engine->drawn || !engine->first_of_class || !engine->signatures) {
+    if (!engine->first_of_class || !engine->signatures) {
         return error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
     }
     for (int i = 0; i < DRAWS; i++) {
@@ -175,22 +172,16 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     return true;
 }
 
-/* Memory for batches of streaming examples. */
-static bool create_streamed(struct cpu_engine *engine, int capacity, struct error *error)
+/* What train() draws from, each batch in work on its own: it is drawn while those before it are still indexed. */
+static bool create_sources(struct cpu_engine *engine, const struct engine_options *options, struct error *error)
 {
-    if (!engine->streaming) {
-        return true;
-    }
-    engine->in_order = calloc((size_t)capacity, sizeof *engine->in_order);
-    if (!engine->in_order) {
-        return error_set(error, "out of memory for batches of %d examples: choose a smaller --batch_size", capacity);
-    }
-    for (int i = 0; i < capacity; i++) {
-        engine->in_order[i] = i;
-    }
+    const struct sampler sampler = {.seed = (uint64_t)options->config->train.seed,
+                                    .task = options->first_task,
+                                    .examples = options->train ? (uint32_t)options->train->count : 0,
+                                    .batch_size = (uint32_t)options->config->train.batch_size};
     bool there = true;
-    for (int i = 0; there && i < DRAWS; i++) {
-        there = streaming_create_batch(engine->streaming, &engine->draws[i].streamed, error);
+    for (int i = 0; options->train && there && i < DRAWS; i++) {
+        there = batch_source_create(&engine->draws[i].source, options->train, options->streaming, &sampler, error);
     }
     return there;
 }
@@ -227,8 +218,9 @@ static bool create_gradient(struct cpu_engine *engine, struct error *error)
     return true;
 }
 
-static bool create_parts(struct cpu_engine *engine, const struct examples *like, struct error *error)
+static bool create_parts(struct cpu_engine *engine, const struct engine_options *options, struct error *error)
 {
+    const struct examples *like = options->like ? options->like : options->train;
     const struct config_train *train = &engine->config->train;
     const struct kernels *kernels;
     if (!kernels_choose(&kernels, &engine->why, train->cpu_kernels, error)) {
@@ -253,8 +245,8 @@ static bool create_parts(struct cpu_engine *engine, const struct examples *like,
     return pool_create(&engine->pool, engine->threads, error) &&
            store_create(&engine->store, &engine->own, train, error) &&
            workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
-           create_draws(engine, capacity, error) && cpu_take_signatures(engine, error) &&
-           create_streamed(engine, capacity, error) && create_members(engine, capacity, error) &&
+           create_draws(engine, capacity, error) && create_sources(engine, options, error) &&
+           cpu_take_signatures(engine, error) && create_members(engine, capacity, error) &&
            create_gradient(engine, error) && clip_create(&engine->clip, engine->model, train->clip_norm, error);
 }
 
@@ -282,12 +274,7 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
     engine->model = options->model;
     engine->config = options->config;
     engine->train = options->train;
-    engine->streaming = options->streaming;
-    engine->sampler = (struct sampler){.seed = (uint64_t)options->config->train.seed,
-                                       .task = options->first_task,
-                                       .examples = options->train ? (uint32_t)options->train->count : 0,
-                                       .batch_size = (uint32_t)options->config->train.batch_size};
-    if (!create_parts(engine, options->like ? options->like : options->train, error)) {
+    if (!create_parts(engine, options, error)) {
         cpu_destroy(&engine->engine);
         return false;
     }

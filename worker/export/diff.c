@@ -11,10 +11,7 @@
 #include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
-#include "worker/export/operands.h"
-#include "worker/export/tensor_norms.h"
-#include "worker/export/tensor_text.h"
-#include "worker/export/tensor_walk.h"
+#include "worker/export/tensors.h"
 
 /* NaN and infinity become null, since JSON has neither. */
 static void add_number(cJSON *object, const char *name, double value)

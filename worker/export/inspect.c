@@ -10,10 +10,7 @@
 #include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
-#include "worker/export/operands.h"
-#include "worker/export/tensor_norms.h"
-#include "worker/export/tensor_text.h"
-#include "worker/export/tensor_walk.h"
+#include "worker/export/tensors.h"
 
 /* tensor_visit; context: struct tensor_norms. */
 static void measure(void *context, const float *const pieces[TENSOR_WALK_MOST], size_t floats)

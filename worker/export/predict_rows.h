@@ -21,8 +21,7 @@
  *                  the model's threshold, if it has one
  *
  * What is written before a damaged place stays, and the error says so. The model was learnt from a table and has been
- * started. path "-": standard input. Up to max_bad_records rows with
- * faults are left out, each with a warning.
+ * started. path "-": standard input. Up to max_bad_records rows with faults are left out, each with a warning.
  */
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
 

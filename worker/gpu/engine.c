@@ -117,12 +117,8 @@ static bool flush_writes(struct gpu_engine *engine, struct error *error)
 
 static bool copy_to_cpu(struct gpu_engine *engine, struct engine *cpu, struct error *error)
 {
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (engine->areas->vectors[engine->kept][v] &&
-            !cpu->table->write(cpu, (enum store_vector)v, 0, engine->options.model->float_count, copy_of(engine, v),
-                               error)) {
-            return false;
-        }
+    if (!engine_put_vectors(cpu, engine->areas->vectors[engine->kept], engine->options.model->float_count, error)) {
+        return false;
     }
     cpu->table->set_global_step(cpu, engine->kept_step);
     return true;
@@ -182,26 +178,15 @@ static void prepare_updates(struct gpu_engine *engine, int64_t first_step, int s
     }
 }
 
-static void add_outcome(struct train_result *result, const struct device_outcome *outcome)
+static struct train_result result_of(const struct device_outcome *outcome)
 {
-    result->steps += outcome->steps;
-    result->loss_sum += outcome->loss_sum;
-    result->last_loss = outcome->steps > 0 ? outcome->last_loss : result->last_loss;
-    result->correct += outcome->correct;
-    result->images += outcome->images;
-    result->finite = outcome->finite != 0;
-    result->bad_loss = outcome->bad_loss;
-}
-
-static void add_result(struct train_result *result, const struct train_result *more)
-{
-    result->steps += more->steps;
-    result->loss_sum += more->loss_sum;
-    result->last_loss = more->steps > 0 ? more->last_loss : result->last_loss;
-    result->correct += more->correct;
-    result->images += more->images;
-    result->finite = more->finite;
-    result->bad_loss = more->bad_loss;
+    return (struct train_result){.steps = outcome->steps,
+                                 .loss_sum = outcome->loss_sum,
+                                 .last_loss = outcome->last_loss,
+                                 .correct = outcome->correct,
+                                 .images = outcome->images,
+                                 .finite = outcome->finite != 0,
+                                 .bad_loss = outcome->bad_loss};
 }
 
 /* At most n steps in one command. */
@@ -217,7 +202,8 @@ static bool train_some(struct gpu_engine *engine, int64_t n, struct train_result
     outcome.steps = outcome.steps < 0 ? 0 : outcome.steps > steps ? steps : outcome.steps;
     engine->fresh &= outcome.steps == 0;
     engine->global_step += outcome.steps;
-    add_outcome(result, &outcome);
+    const struct train_result done = result_of(&outcome);
+    train_result_add(result, &done);
     return true;
 }
 
@@ -227,7 +213,7 @@ static bool train_on_cpu(struct gpu_engine *engine, int64_t n, struct train_resu
     if (!engine->cpu->table->train(engine->cpu, n, &more, error)) {
         return false;
     }
-    add_result(result, &more);
+    train_result_add(result, &more);
     return true;
 }
 
@@ -301,8 +287,9 @@ static bool step_on_gpu(struct gpu_engine *engine, const struct batch *batch, st
                          error)) {
         return false;
     }
+    const struct train_result done = result_of(&outcome);
     *result = (struct train_result){.finite = true};
-    add_outcome(result, &outcome);
+    train_result_add(result, &done);
     return true;
 }
 

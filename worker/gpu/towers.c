@@ -8,10 +8,9 @@
 #include "base/threads.h"
 #include "cuda/client.h"
 #include "ps/store/collect.h"
-#include "worker/data/streaming/streaming.h"
+#include "worker/batch_source.h"
 #include "worker/gpu/engine.h"
 #include "worker/layer_placement.h"
-#include "base/random/sampler.h"
 
 enum { MAX_TOWERS = 16 };
 
@@ -21,10 +20,9 @@ struct tower {
     struct towers *all;
     struct config config; /* the job's, on this device, without what the host computes */
     struct engine *engine;
-    float *gradient;          /* [float_count], of its batch */
-    int32_t *indexes;         /* [batch size] */
-    struct examples streamed; /* [batch size] of them: for streaming data, else zeros */
-    uint64_t version;         /* of its parameters, a copy of the store's vector `has` */
+    float *gradient;            /* [float_count], of its batch */
+    struct batch_source source; /* what it trains on; zeros: it never does */
+    uint64_t version;           /* of its parameters, a copy of the store's vector `has` */
     enum store_vector has;
     struct batch batch; /* in progress; count 0: none */
     struct train_result result;
@@ -40,8 +38,7 @@ struct towers {
     struct pool *pool;
     struct tower towers[MAX_TOWERS];
     int count;
-    struct sampler sampler; /* of the first task */
-    float *sum;             /* [float_count] */
+    float *sum; /* [float_count] */
 };
 
 static struct towers *of(struct engine *base)
@@ -82,25 +79,11 @@ static void compute(void *context, int thread)
     }
 }
 
-/* Passes it to a sink, variable by variable. */
-static void hand_on(const struct model *model, const float *gradient, const struct gradient_sink *sink)
-{
-    for (int i = 0; i < model->variable_count; i++) {
-        const struct variable *variable = &model->variables[i];
-        struct gradient_block block = {.variable = i,
-                                       .rows = variable->rows,
-                                       .cols = variable->cols,
-                                       .values = gradient + variable->offset,
-                                       .stride = variable->stride};
-        sink->block(sink->context, &block);
-    }
-}
-
 static void add_to_sum(struct towers *all, const struct tower *tower, float weight, bool first)
 {
     struct collector collector = {.model = all->options.model, .sum = all->sum, .weight = weight, .first = first};
     struct gradient_sink sink = collector_sink(&collector);
-    hand_on(all->options.model, tower->gradient, &sink);
+    gradient_feed(all->options.model, tower->gradient, &sink);
 }
 
 /* Runs all towers' batches; the results stay in the towers. */
@@ -118,28 +101,6 @@ static bool compute_all(struct towers *all, struct error *error)
 
 /* --- train --- */
 
-static bool draw(struct towers *all, int tower, int micro, int64_t step, struct error *error)
-{
-    struct sampler sampler = all->sampler;
-    struct tower *one = &all->towers[tower];
-    sampler.task += (uint32_t)micro;
-    one->batch =
-        (struct batch){.examples = all->options.train, .indexes = one->indexes, .task = sampler.task, .step = step};
-    if (!all->options.streaming) {
-        one->batch.count = sampler_draw(&sampler, step, one->indexes);
-        return true;
-    }
-    one->batch.examples = &one->streamed;
-    if (!streaming_draw(all->options.streaming, sampler.task, step, &one->streamed, error)) {
-        return false;
-    }
-    one->batch.count = one->streamed.count;
-    for (int i = 0; i < one->batch.count; i++) {
-        one->indexes[i] = i;
-    }
-    return true;
-}
-
 /* Adds up the gradients of one step's batches; *loss is their mean. Stops at a loss that is not finite. */
 static bool gather_step(struct towers *all, int64_t step, double *loss, struct train_result *result,
                         struct error *error)
@@ -148,7 +109,9 @@ static bool gather_step(struct towers *all, int64_t step, double *loss, struct t
     *loss = 0;
     for (int first = 0; first < micro && result->finite; first += all->count) {
         for (int i = 0; i < all->count; i++) {
-            if (!draw(all, i, first + i, step, error)) {
+            struct tower *tower = &all->towers[i];
+            const uint32_t task = tower->source.sampler.task + (uint32_t)(first + i);
+            if (!batch_source_draw(&tower->source, task, step, &tower->batch, error)) {
                 return false;
             }
         }
@@ -184,7 +147,7 @@ static bool towers_train(struct engine *base, int64_t n, struct train_result *re
             return true;
         }
         store_begin_step(&all->store);
-        hand_on(all->options.model, all->sum, &sink);
+        gradient_feed(all->options.model, all->sum, &sink);
         store_end_step(&all->store);
         all->version++;
         result->steps++;
@@ -231,7 +194,7 @@ static bool towers_step(struct engine *base, const struct batch *batch, const st
     result->steps = result->finite;
     result->loss_sum = result->last_loss;
     if (result->finite) {
-        hand_on(all->options.model, all->sum, sink);
+        gradient_feed(all->options.model, all->sum, sink);
     }
     return true;
 }
@@ -307,8 +270,7 @@ static void towers_destroy(struct engine *base)
             tower->engine->table->destroy(tower->engine);
         }
         free(tower->gradient);
-        free(tower->indexes);
-        examples_free(&tower->streamed);
+        batch_source_destroy(&tower->source);
     }
     store_destroy(&all->store);
     free(all->sum);
@@ -363,6 +325,16 @@ static bool read_devices(struct towers *all, const char *devices, struct error *
     return true;
 }
 
+static bool create_source(struct tower *tower, struct error *error)
+{
+    const struct engine_options *options = &tower->all->options;
+    const struct sampler sampler = {.seed = (uint64_t)options->config->train.seed,
+                                    .task = options->first_task,
+                                    .examples = options->train ? (uint32_t)options->train->count : 0,
+                                    .batch_size = (uint32_t)options->config->train.batch_size};
+    return !options->train || batch_source_create(&tower->source, options->train, options->streaming, &sampler, error);
+}
+
 static bool create_tower(struct tower *tower, struct error *error)
 {
     struct towers *all = tower->all;
@@ -371,12 +343,10 @@ static bool create_tower(struct tower *tower, struct error *error)
                                      .like = all->options.like ? all->options.like : all->options.train};
     struct gpu_client *client;
     tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
-    size_t batch = (size_t)tower->config.train.batch_size;
-    tower->indexes = calloc(batch, sizeof *tower->indexes);
-    if (!tower->gradient || !tower->indexes) {
+    if (!tower->gradient) {
         return error_set(error, "out of memory for the gradients of %d towers", all->count);
     }
-    if (all->options.streaming && !streaming_create_batch(all->options.streaming, &tower->streamed, error)) {
+    if (!create_source(tower, error)) {
         return false;
     }
     if (tower->config.train.device == DEVICE_CPU) {
@@ -436,10 +406,6 @@ bool towers_engine_create(struct engine **out, const struct engine_options *opti
     all->engine.table = &towers_table;
     all->options = *options;
     all->version = 1;
-    all->sampler = (struct sampler){.seed = (uint64_t)options->config->train.seed,
-                                    .task = options->first_task,
-                                    .examples = options->train ? (uint32_t)options->train->count : 0,
-                                    .batch_size = (uint32_t)options->config->train.batch_size};
     if (!create_parts(all, devices, error)) {
         towers_destroy(&all->engine);
         return false;

@@ -17,7 +17,7 @@
 #include "net/bytes.h"
 #include "worker/remote/data_server.h"
 
-enum { AT_A_TIME = FEED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may read behind the last image */ };
+enum { AT_A_TIME = FETCHED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may read behind the last image */ };
 
 static const double SLICE_S = 0.1;
 
@@ -33,7 +33,7 @@ struct batch_fetcher {
     size_t pixels;         /* of an image, or what stands for them */
     int classes, capacity; /* of a batch */
     int32_t *in_order;     /* [capacity]: 0, 1, ... */
-    struct parcel parcels[FEED_BATCHES];
+    struct parcel parcels[FETCHED_BATCHES];
 
     pthread_t thread;
     bool runs;
@@ -43,104 +43,106 @@ struct batch_fetcher {
     int fetched;   /* in the ring, from `first` on */
     uint32_t round;
     bool ending;
-    enum push_pull_end end; /* REFUSED: for good, and why */
+    enum exchange_result end; /* REFUSED: for good, and why */
     struct error error;
 };
 
 static bool must_stop(void *context)
 {
-    struct batch_fetcher *feed = context;
-    pthread_mutex_lock(&feed->lock);
-    bool ending = feed->ending;
-    pthread_mutex_unlock(&feed->lock);
-    return ending || signals_pending() != 0 || feed->options.given_up(feed->options.context);
+    struct batch_fetcher *fetcher = context;
+    pthread_mutex_lock(&fetcher->lock);
+    bool ending = fetcher->ending;
+    pthread_mutex_unlock(&fetcher->lock);
+    return ending || signals_pending() != 0 || fetcher->options.given_up(fetcher->options.context);
 }
 
 /* --- Asking --- */
 
-static bool ask(struct batch_fetcher *feed, int64_t first, uint32_t count, uint64_t *request, struct error *error)
+static bool ask(struct batch_fetcher *fetcher, int64_t first, uint32_t count, uint64_t *request, struct error *error)
 {
-    struct channel *channel = &feed->link.channel;
+    struct channel *channel = &fetcher->link.channel;
     struct message_get_batches message = {.first = first, .count = count};
     *request = ++channel->next_request;
     return channel_send(channel, MESSAGE_get_batches, *request, &message, clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 
 /* The next frame of an answer. */
-static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *error)
+static bool receive(struct batch_fetcher *fetcher, uint64_t request, struct error *error)
 {
-    struct channel *channel = &feed->link.channel;
-    if (!link_receive(&feed->link, error)) {
+    struct channel *channel = &fetcher->link.channel;
+    if (!link_receive(&fetcher->link, error)) {
         return false;
     }
     if (channel->frame.type == MESSAGE_error) {
-        return error_set(error, "%s: %s", feed->link.name, channel->message.error.message);
+        return error_set(error, "%s: %s", fetcher->link.name, channel->message.error.message);
     }
     if (channel->frame.type != MESSAGE_batch || channel->frame.request != request) {
-        return error_set(error, "%s: answered get_batches with %s", feed->link.name, message_name(channel->frame.type));
+        return error_set(error, "%s: answered get_batches with %s", fetcher->link.name,
+                         message_name(channel->frame.type));
     }
-    if (channel->message.batch.pixels != feed->pixels || channel->message.batch.total == 0 ||
+    if (channel->message.batch.pixels != fetcher->pixels || channel->message.batch.total == 0 ||
         channel->message.batch.total > INT32_MAX || channel->message.batch.validation > INT32_MAX) {
-        return error_set(error, "%s has %s of %u bytes, and here they take %zu", feed->link.name,
-                         feed->options.like ? "rows" : "images", channel->message.batch.pixels, feed->pixels);
+        return error_set(error, "%s has %s of %u bytes, and here they take %zu", fetcher->link.name,
+                         fetcher->options.like ? "rows" : "images", channel->message.batch.pixels, fetcher->pixels);
     }
     return true;
 }
 
 static void *fetch_on(void *context);
 
-static enum push_pull_end by_link(enum link_try tried)
+static enum exchange_result by_link(enum link_try tried)
 {
-    return tried == LINK_OPEN ? PUSH_PULL_DONE : tried == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
+    return tried == LINK_OPEN ? EXCHANGE_OK : tried == LINK_REFUSED ? EXCHANGE_FAILED : EXCHANGE_STOPPED;
 }
 
-enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts, struct error *error)
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct batch_fetcher_facts *facts,
+                                       struct error *error)
 {
     for (;;) {
         uint64_t request;
-        enum push_pull_end end = by_link(link_open(&feed->link, must_stop, feed, error));
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = by_link(link_open(&fetcher->link, must_stop, fetcher, error));
+        if (end != EXCHANGE_OK) {
             return end;
         }
-        if (ask(feed, 0, 0, &request, error) && receive(feed, request, error)) {
-            const struct message_batch *batch = &feed->link.channel.message.batch;
+        if (ask(fetcher, 0, 0, &request, error) && receive(fetcher, request, error)) {
+            const struct message_batch *batch = &fetcher->link.channel.message.batch;
             *facts = (struct batch_fetcher_facts){.train = (int)batch->total, .validation = (int)batch->validation};
             snprintf(facts->description, sizeof facts->description, "from worker 0: %.300s", batch->description);
-            feed->runs = feed->runs || pthread_create(&feed->thread, NULL, fetch_on, feed) == 0;
-            if (!feed->runs) {
+            fetcher->runs = fetcher->runs || pthread_create(&fetcher->thread, NULL, fetch_on, fetcher) == 0;
+            if (!fetcher->runs) {
                 error_set(error, "can't start a thread to fetch batches");
-                return PUSH_PULL_REFUSED;
+                return EXCHANGE_FAILED;
             }
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
-        link_lost(&feed->link, error->text);
+        link_lost(&fetcher->link, error->text);
     }
 }
 
 /* --- Fetching --- */
 
 /* Do the rows say nothing that the model has no place for? */
-static bool check_rows(const struct batch_fetcher *feed, const struct parcel *parcel, struct error *error)
+static bool check_rows(const struct batch_fetcher *fetcher, const struct parcel *parcel, struct error *error)
 {
     const struct examples *rows = &parcel->examples;
     for (int i = 0; rows->labels && i < parcel->count; i++) {
-        if (rows->labels[i] < 0 || rows->labels[i] >= feed->classes) {
-            return error_set(error, "%s sent label %d, and the model has %d classes", feed->link.name, rows->labels[i],
-                             feed->classes);
+        if (rows->labels[i] < 0 || rows->labels[i] >= fetcher->classes) {
+            return error_set(error, "%s sent label %d, and the model has %d classes", fetcher->link.name,
+                             rows->labels[i], fetcher->classes);
         }
     }
     for (int64_t i = 0; i < (int64_t)parcel->count * rows->codes; i++) {
         if (rows->places[i] != -1 && (rows->places[i] < rows->numbers || rows->places[i] >= rows->inputs)) {
-            return error_set(error, "%s sent a row with input %d, and there are %d", feed->link.name, rows->places[i],
-                             rows->inputs);
+            return error_set(error, "%s sent a row with input %d, and there are %d", fetcher->link.name,
+                             rows->places[i], rows->inputs);
         }
     }
     return true;
 }
 
-static bool take_rows(struct batch_fetcher *feed, struct parcel *parcel, struct error *error)
+static bool take_rows(struct batch_fetcher *fetcher, struct parcel *parcel, struct error *error)
 {
-    struct channel *channel = &feed->link.channel;
+    struct channel *channel = &fetcher->link.channel;
     struct iovec parts[BATCH_PARTS];
     size_t bytes = 0;
     const int count = batch_row_parts(&parcel->examples, parcel->count, parts);
@@ -148,7 +150,7 @@ static bool take_rows(struct batch_fetcher *feed, struct parcel *parcel, struct 
         bytes += parts[i].iov_len;
     }
     if (bytes != channel->bulk_left) {
-        return error_set(error, "%s sent %u bytes of rows, and %zu were expected", feed->link.name,
+        return error_set(error, "%s sent %u bytes of rows, and %zu were expected", fetcher->link.name,
                          (unsigned)channel->bulk_left, bytes);
     }
     for (int i = 0; i < count; i++) {
@@ -157,103 +159,104 @@ static bool take_rows(struct batch_fetcher *feed, struct parcel *parcel, struct 
             return false;
         }
     }
-    return check_rows(feed, parcel, error);
+    return check_rows(fetcher, parcel, error);
 }
 
 /* Takes one batch off the connection. */
-static bool take_bulk(struct batch_fetcher *feed, struct parcel *parcel, int64_t number, struct error *error)
+static bool take_bulk(struct batch_fetcher *fetcher, struct parcel *parcel, int64_t number, struct error *error)
 {
-    struct channel *channel = &feed->link.channel;
+    struct channel *channel = &fetcher->link.channel;
     const struct message_batch *batch = &channel->message.batch;
-    if (batch->number != number || batch->examples == 0 || batch->examples > (uint32_t)feed->capacity) {
+    if (batch->number != number || batch->examples == 0 || batch->examples > (uint32_t)fetcher->capacity) {
         return error_set(error, "%s sent batch %lld of %u images, and batch %lld of at most %d was asked for",
-                         feed->link.name, (long long)batch->number, batch->examples, (long long)number, feed->capacity);
+                         fetcher->link.name, (long long)batch->number, batch->examples, (long long)number,
+                         fetcher->capacity);
     }
     parcel->count = (int)batch->examples;
-    if (feed->options.like) {
-        return take_rows(feed, parcel, error);
+    if (fetcher->options.like) {
+        return take_rows(fetcher, parcel, error);
     }
     if (!channel_read_bulk(channel, parcel->bytes, channel->bulk_left, clock_monotonic_s() + LINK_ANSWER_S, error)) {
         return false;
     }
     for (int i = 0; i < parcel->count; i++) {
         parcel->examples.labels[i] = get_le16(parcel->bytes + 2 * (size_t)i);
-        if (parcel->examples.labels[i] >= feed->classes) {
-            return error_set(error, "%s sent label %d, and the model has %d classes", feed->link.name,
-                             parcel->examples.labels[i], feed->classes);
+        if (parcel->examples.labels[i] >= fetcher->classes) {
+            return error_set(error, "%s sent label %d, and the model has %d classes", fetcher->link.name,
+                             parcel->examples.labels[i], fetcher->classes);
         }
     }
     return true;
 }
 
 /* What is to be fetched now; false: nothing, for the ring is full, or the thread is to end. Waits a while for it. */
-static bool await_room(struct batch_fetcher *feed, int64_t *next, uint32_t *count, uint32_t *round)
+static bool await_room(struct batch_fetcher *fetcher, int64_t *next, uint32_t *count, uint32_t *round)
 {
-    pthread_mutex_lock(&feed->lock);
-    int room = FEED_BATCHES - feed->fetched;
-    if (!feed->ending && (feed->first < 0 || room < AT_A_TIME)) {
+    pthread_mutex_lock(&fetcher->lock);
+    int room = FETCHED_BATCHES - fetcher->fetched;
+    if (!fetcher->ending && (fetcher->first < 0 || room < AT_A_TIME)) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += 1;
-        pthread_cond_timedwait(&feed->changed, &feed->lock, &until);
-        room = FEED_BATCHES - feed->fetched;
+        pthread_cond_timedwait(&fetcher->changed, &fetcher->lock, &until);
+        room = FETCHED_BATCHES - fetcher->fetched;
     }
-    *next = feed->first + feed->fetched;
+    *next = fetcher->first + fetcher->fetched;
     *count = AT_A_TIME;
-    *round = feed->round;
-    bool wanted = !feed->ending && feed->first >= 0 && room >= AT_A_TIME;
-    pthread_mutex_unlock(&feed->lock);
+    *round = fetcher->round;
+    bool wanted = !fetcher->ending && fetcher->first >= 0 && room >= AT_A_TIME;
+    pthread_mutex_unlock(&fetcher->lock);
     return wanted;
 }
 
 /* Fetches `count` batches from `next` on into the ring, unless the ring was restarted. */
-static bool fetch(struct batch_fetcher *feed, int64_t next, uint32_t count, uint32_t round, struct error *error)
+static bool fetch(struct batch_fetcher *fetcher, int64_t next, uint32_t count, uint32_t round, struct error *error)
 {
     uint64_t request;
-    if (!ask(feed, next, count, &request, error)) {
+    if (!ask(fetcher, next, count, &request, error)) {
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct parcel *parcel = &feed->parcels[(next + i) % FEED_BATCHES];
-        if (!receive(feed, request, error)) {
+        struct parcel *parcel = &fetcher->parcels[(next + i) % FETCHED_BATCHES];
+        if (!receive(fetcher, request, error)) {
             return false;
         }
-        pthread_mutex_lock(&feed->lock);
-        bool current = feed->round == round;
-        pthread_mutex_unlock(&feed->lock);
-        if (current && !take_bulk(feed, parcel, next + i, error)) { /* else the channel drops it */
+        pthread_mutex_lock(&fetcher->lock);
+        bool current = fetcher->round == round;
+        pthread_mutex_unlock(&fetcher->lock);
+        if (current && !take_bulk(fetcher, parcel, next + i, error)) { /* else the channel drops it */
             return false;
         }
-        pthread_mutex_lock(&feed->lock);
-        feed->fetched += current && feed->round == round;
-        pthread_cond_broadcast(&feed->changed);
-        pthread_mutex_unlock(&feed->lock);
+        pthread_mutex_lock(&fetcher->lock);
+        fetcher->fetched += current && fetcher->round == round;
+        pthread_cond_broadcast(&fetcher->changed);
+        pthread_mutex_unlock(&fetcher->lock);
     }
-    link_count(&feed->link);
+    link_count(&fetcher->link);
     return true;
 }
 
 static void *fetch_on(void *context)
 {
-    struct batch_fetcher *feed = context;
+    struct batch_fetcher *fetcher = context;
     struct error error;
-    while (!must_stop(feed)) {
+    while (!must_stop(fetcher)) {
         int64_t next;
         uint32_t count, round;
-        if (!await_room(feed, &next, &count, &round)) {
+        if (!await_room(fetcher, &next, &count, &round)) {
             continue;
         }
-        enum push_pull_end end = by_link(link_open(&feed->link, must_stop, feed, &error));
-        if (end == PUSH_PULL_REFUSED) {
-            pthread_mutex_lock(&feed->lock);
-            feed->end = end;
-            feed->error = error;
-            pthread_cond_broadcast(&feed->changed);
-            pthread_mutex_unlock(&feed->lock);
+        enum exchange_result end = by_link(link_open(&fetcher->link, must_stop, fetcher, &error));
+        if (end == EXCHANGE_FAILED) {
+            pthread_mutex_lock(&fetcher->lock);
+            fetcher->end = end;
+            fetcher->error = error;
+            pthread_cond_broadcast(&fetcher->changed);
+            pthread_mutex_unlock(&fetcher->lock);
             break;
         }
-        if (end == PUSH_PULL_DONE && !fetch(feed, next, count, round, &error)) {
-            link_lost(&feed->link, must_stop(feed) ? NULL : error.text);
+        if (end == EXCHANGE_OK && !fetch(fetcher, next, count, round, &error)) {
+            link_lost(&fetcher->link, must_stop(fetcher) ? NULL : error.text);
         }
     }
     return NULL;
@@ -262,126 +265,127 @@ static void *fetch_on(void *context)
 /* --- Taking --- */
 
 /* Locked: the ring's oldest becomes `number`, which is another than before. */
-static void turn_to(struct batch_fetcher *feed, int64_t number)
+static void turn_to(struct batch_fetcher *fetcher, int64_t number)
 {
-    if (number >= feed->first && number < feed->first + feed->fetched) {
-        feed->fetched -= (int)(number - feed->first);
+    if (number >= fetcher->first && number < fetcher->first + fetcher->fetched) {
+        fetcher->fetched -= (int)(number - fetcher->first);
     } else {
-        feed->fetched = 0;
-        feed->round++;
+        fetcher->fetched = 0;
+        fetcher->round++;
     }
-    feed->first = number;
-    pthread_cond_broadcast(&feed->changed);
+    fetcher->first = number;
+    pthread_cond_broadcast(&fetcher->changed);
 }
 
-enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
-                                      struct error *error)
+enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t number, struct batch *batch,
+                                        struct error *error)
 {
     double begun_s = clock_monotonic_s(), told_s = begun_s;
-    enum push_pull_end end = PUSH_PULL_DONE;
-    pthread_mutex_lock(&feed->lock);
-    if (feed->first != number) {
-        turn_to(feed, number);
+    enum exchange_result end = EXCHANGE_OK;
+    pthread_mutex_lock(&fetcher->lock);
+    if (fetcher->first != number) {
+        turn_to(fetcher, number);
     }
-    while (feed->fetched == 0 && feed->end == PUSH_PULL_DONE && end == PUSH_PULL_DONE) {
+    while (fetcher->fetched == 0 && fetcher->end == EXCHANGE_OK && end == EXCHANGE_OK) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += (long)(SLICE_S * 1e9);
         until.tv_sec += until.tv_nsec / 1000000000L;
         until.tv_nsec %= 1000000000L;
-        pthread_cond_timedwait(&feed->changed, &feed->lock, &until);
-        pthread_mutex_unlock(&feed->lock);
+        pthread_cond_timedwait(&fetcher->changed, &fetcher->lock, &until);
+        pthread_mutex_unlock(&fetcher->lock);
         double now_s = clock_monotonic_s();
         if (now_s - told_s >= LINK_TOLD_EVERY_S) {
             told_s = now_s;
-            log_info("waiting for %s to send batch %lld, %.0f s", feed->link.name, (long long)number, now_s - begun_s);
+            log_info("waiting for %s to send batch %lld, %.0f s", fetcher->link.name, (long long)number,
+                     now_s - begun_s);
         }
-        end = must_stop(feed) ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
-        pthread_mutex_lock(&feed->lock);
+        end = must_stop(fetcher) ? EXCHANGE_STOPPED : EXCHANGE_OK;
+        pthread_mutex_lock(&fetcher->lock);
     }
-    if (feed->fetched > 0) {
-        struct parcel *parcel = &feed->parcels[number % FEED_BATCHES];
-        if (!feed->options.like) {
+    if (fetcher->fetched > 0) {
+        struct parcel *parcel = &fetcher->parcels[number % FETCHED_BATCHES];
+        if (!fetcher->options.like) {
             parcel->examples.images = parcel->bytes + 2 * (size_t)parcel->count;
         }
         parcel->examples.count = parcel->count;
-        *batch = (struct batch){.examples = &parcel->examples, .indexes = feed->in_order, .count = parcel->count};
-        end = PUSH_PULL_DONE;
-    } else if (feed->end != PUSH_PULL_DONE) {
-        end = feed->end;
-        *error = feed->error;
+        *batch = (struct batch){.examples = &parcel->examples, .indexes = fetcher->in_order, .count = parcel->count};
+        end = EXCHANGE_OK;
+    } else if (fetcher->end != EXCHANGE_OK) {
+        end = fetcher->end;
+        *error = fetcher->error;
     }
-    pthread_mutex_unlock(&feed->lock);
+    pthread_mutex_unlock(&fetcher->lock);
     return end;
 }
 
 /* --- Beginning and end --- */
 
-static bool create_parcels(struct batch_fetcher *feed, struct error *error)
+static bool create_parcels(struct batch_fetcher *fetcher, struct error *error)
 {
-    size_t capacity = (size_t)feed->capacity;
-    feed->in_order = malloc(capacity * sizeof *feed->in_order);
-    bool there = feed->in_order;
-    for (int i = 0; there && i < FEED_BATCHES; i++) {
-        if (feed->options.like) {
-            there = examples_create(&feed->parcels[i].examples, feed->options.like, feed->capacity);
+    size_t capacity = (size_t)fetcher->capacity;
+    fetcher->in_order = malloc(capacity * sizeof *fetcher->in_order);
+    bool there = fetcher->in_order;
+    for (int i = 0; there && i < FETCHED_BATCHES; i++) {
+        if (fetcher->options.like) {
+            there = examples_create(&fetcher->parcels[i].examples, fetcher->options.like, fetcher->capacity);
             continue;
         }
-        feed->parcels[i].bytes = calloc(1, batch_bytes(capacity, feed->pixels) + AFTER_IMAGES);
-        feed->parcels[i].examples.labels = malloc(capacity * sizeof(int32_t));
-        there = feed->parcels[i].bytes && feed->parcels[i].examples.labels;
+        fetcher->parcels[i].bytes = calloc(1, batch_bytes(capacity, fetcher->pixels) + AFTER_IMAGES);
+        fetcher->parcels[i].examples.labels = malloc(capacity * sizeof(int32_t));
+        there = fetcher->parcels[i].bytes && fetcher->parcels[i].examples.labels;
     }
-    for (int i = 0; there && i < feed->capacity; i++) {
-        feed->in_order[i] = i;
+    for (int i = 0; there && i < fetcher->capacity; i++) {
+        fetcher->in_order[i] = i;
     }
-    return there || error_set(error, "out of memory for %d batches of %d examples", FEED_BATCHES, feed->capacity);
+    return there || error_set(error, "out of memory for %d batches of %d examples", FETCHED_BATCHES, fetcher->capacity);
 }
 
 bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)
 {
     const struct config *config = options->config;
     pthread_condattr_t attributes;
-    struct batch_fetcher *feed = calloc(1, sizeof *feed);
-    *out = feed;
-    if (!feed) {
+    struct batch_fetcher *fetcher = calloc(1, sizeof *fetcher);
+    *out = fetcher;
+    if (!fetcher) {
         return error_set(error, "out of memory");
     }
-    feed->options = *options;
-    feed->first = -1;
-    feed->pixels = options->like ? batch_row_pixels(options->like) : (size_t)config->model.layers[0];
-    feed->classes = config->model.layers[config->model.layer_count - 1];
-    feed->capacity = config->train.batch_size;
-    pthread_mutex_init(&feed->lock, NULL);
+    fetcher->options = *options;
+    fetcher->first = -1;
+    fetcher->pixels = options->like ? batch_row_pixels(options->like) : (size_t)config->model.layers[0];
+    fetcher->classes = config->model.layers[config->model.layer_count - 1];
+    fetcher->capacity = config->train.batch_size;
+    pthread_mutex_init(&fetcher->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&feed->changed, &attributes);
+    pthread_cond_init(&fetcher->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    return create_parcels(feed, error) &&
-           shard_link_create_to_chief(&feed->link, config, options->identity, options->traffic, error);
+    return create_parcels(fetcher, error) &&
+           shard_link_create_to_chief(&fetcher->link, config, options->identity, options->traffic, error);
 }
 
-void batch_fetcher_destroy(struct batch_fetcher *feed)
+void batch_fetcher_destroy(struct batch_fetcher *fetcher)
 {
-    if (!feed) {
+    if (!fetcher) {
         return;
     }
-    pthread_mutex_lock(&feed->lock);
-    feed->ending = true;
-    pthread_cond_broadcast(&feed->changed);
-    pthread_mutex_unlock(&feed->lock);
-    if (feed->runs) {
-        pthread_join(feed->thread, NULL);
+    pthread_mutex_lock(&fetcher->lock);
+    fetcher->ending = true;
+    pthread_cond_broadcast(&fetcher->changed);
+    pthread_mutex_unlock(&fetcher->lock);
+    if (fetcher->runs) {
+        pthread_join(fetcher->thread, NULL);
     }
-    link_destroy(&feed->link);
-    for (int i = 0; i < FEED_BATCHES; i++) {
-        if (!feed->options.like) {
-            feed->parcels[i].examples.images = NULL; /* within the bytes */
+    link_destroy(&fetcher->link);
+    for (int i = 0; i < FETCHED_BATCHES; i++) {
+        if (!fetcher->options.like) {
+            fetcher->parcels[i].examples.images = NULL; /* within the bytes */
         }
-        free(feed->parcels[i].bytes);
-        examples_free(&feed->parcels[i].examples);
+        free(fetcher->parcels[i].bytes);
+        examples_free(&fetcher->parcels[i].examples);
     }
-    free(feed->in_order);
-    pthread_mutex_destroy(&feed->lock);
-    pthread_cond_destroy(&feed->changed);
-    free(feed);
+    free(fetcher->in_order);
+    pthread_mutex_destroy(&fetcher->lock);
+    pthread_cond_destroy(&fetcher->changed);
+    free(fetcher);
 }

@@ -2,7 +2,7 @@
  * A worker's half of data_sharding chief: batches that worker 0 sends, fetched ahead by a thread of its own, which
  * recovers by itself, no matter which side was restarted, and goes on with the batch that is wanted next.
  *
- * Memory: FEED_BATCHES batches. The functions are the training thread's. Waits are named in the log and end when
+ * Memory: FETCHED_BATCHES batches. The functions are the training thread's. Waits are named in the log and end when
  * given_up says so or the process is asked to leave.
  */
 #ifndef WORKER_REMOTE_BATCH_FETCHER_H
@@ -18,7 +18,7 @@
 #include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/shard_link.h"
 
-enum { FEED_BATCHES = 6 /* fetched ahead, at most */ };
+enum { FETCHED_BATCHES = 6 /* fetched ahead, at most */ };
 
 struct batch_fetcher;
 
@@ -31,9 +31,9 @@ struct batch_fetcher_options {
     void *context;
 };
 
-bool batch_fetcher_create(struct batch_fetcher **feed, const struct batch_fetcher_options *options,
+bool batch_fetcher_create(struct batch_fetcher **fetcher, const struct batch_fetcher_options *options,
                           struct error *error);
-void batch_fetcher_destroy(struct batch_fetcher *feed); /* NULL is fine */
+void batch_fetcher_destroy(struct batch_fetcher *fetcher); /* NULL is fine */
 
 /* What worker 0 says of the data. */
 struct batch_fetcher_facts {
@@ -42,14 +42,14 @@ struct batch_fetcher_facts {
 };
 
 /* Waits for worker 0. To be called before the first batch is taken. */
-enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts,
-                                     struct error *error);
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct batch_fetcher_facts *facts,
+                                       struct error *error);
 
 /*
  * Waits for batch `number` of this worker. What `batch` points to stays until the next call. Numbers that follow one
  * another cost no waiting if the network keeps up; others may be asked for as well.
  */
-enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
-                                      struct error *error);
+enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t number, struct batch *batch,
+                                        struct error *error);
 
 #endif

@@ -35,7 +35,8 @@ static bool create_told(struct chief *chief, const struct config *config, struct
     }
     chief->told = calloc(floats, sizeof *chief->told);
     chief->state.vectors[STORE_TOLD] = chief->told;
-    chief->told_left = (struct left_over){config->output.train_dir, LEFT_OVER_TOLD, floats, config->output.save_steps};
+    chief->told_files =
+        (struct residual_files){config->output.train_dir, RESIDUAL_FILES_TOLD, floats, config->output.save_steps};
     return chief->told || error_set(error, "out of memory for the sent model");
 }
 
@@ -50,7 +51,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
     chief->output = config->output;
     chief->train = outer_train(&config->train);
     chief->plan = *options->plan;
-    chief->info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
+    chief->ledger.info = (struct checkpoint_info){.validation_score = NAN, .best_score = NAN};
     atomic_init(&chief->holds, lineage_is_fresh(config));
     chief->snapshots = handshake_new_incarnation() >> 1;
     chief->ordered = -1;
@@ -68,7 +69,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                 create_told(chief, config, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
-            checkpoint_folder_open(&chief->folder, config->output.train_dir, &chief->output, error);
+            checkpoint_folder_open(&chief->ledger.folder, config->output.train_dir, &chief->output, error);
     }
     if (!done) {
         chief_destroy(chief);
@@ -86,7 +87,7 @@ void chief_destroy(struct chief *chief)
         checkpoint_state_destroy(&chief->state);
         free(chief->told);
         if (chief->has_folder) {
-            checkpoint_folder_close(&chief->folder);
+            checkpoint_folder_close(&chief->ledger.folder);
         }
         pthread_cond_destroy(&chief->wake);
         pthread_mutex_destroy(&chief->wake_mutex);
@@ -106,17 +107,31 @@ void chief_note_step(struct chief *chief, int64_t global_step)
 
 /* --- The end --- */
 
-enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+/* Leaves the chief locked. */
+static enum exchange_result save_last(struct chief *chief, int64_t *global_step, struct error *error)
 {
     chief_stop_saving(chief);
     chief_lock(chief);
     chief_collect_last(chief);
-    enum push_pull_end end = chief_take_now(chief, ~0u, true, global_step, error);
-    if (end == PUSH_PULL_DONE && chief->has_folder && supervisor_is_unsaved(&chief->supervisor, *global_step)) {
+    const enum exchange_result end = chief_take_last(chief, global_step, error);
+    if (end == EXCHANGE_OK && chief->has_folder && supervisor_is_unsaved(&chief->ledger.supervisor, *global_step)) {
         chief_save_taken(chief, *global_step);
     }
-    if (end == PUSH_PULL_DONE && ended && !chief_state_to_engine(chief, error)) {
-        end = PUSH_PULL_REFUSED;
+    return end;
+}
+
+enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    const enum exchange_result end = save_last(chief, global_step, error);
+    pthread_mutex_unlock(&chief->mutex);
+    return end;
+}
+
+enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    enum exchange_result end = save_last(chief, global_step, error);
+    if (end == EXCHANGE_OK && !chief_state_to_engine(chief, error)) {
+        end = EXCHANGE_FAILED;
     }
     pthread_mutex_unlock(&chief->mutex);
     return end;
@@ -134,14 +149,9 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
     return told;
 }
 
-void chief_record(struct chief *chief, struct chief_record *record)
+void chief_record(struct chief *chief, struct updater_record *record)
 {
     chief_lock(chief);
-    const bool has_checkpoint = chief->last_checkpoint[0] != '\0';
-    *record = (struct chief_record){
-        .info = chief->info,
-        .checkpoint_failed = chief->checkpoint_failed,
-        .last_checkpoint = has_checkpoint ? chief->last_checkpoint : NULL,
-        .last_checkpoint_step = has_checkpoint && !chief->supervisor.failed ? chief->supervisor.last_save_step : -1};
+    checkpoint_ledger_record(&chief->ledger, record);
     pthread_mutex_unlock(&chief->mutex);
 }

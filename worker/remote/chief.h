@@ -20,6 +20,7 @@
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
+#include "worker/updater.h"
 
 struct chief;
 
@@ -49,15 +50,16 @@ bool chief_preprocessing(char **text, const struct config *config, struct error 
 /* Where the job begins for this chief. */
 struct chief_start {
     int64_t global_step;
-    bool resumed;              /* the shards held the model already: nothing was written */
-    const char *restored_from; /* a checkpoint's path, NULL: none; the chief's */
+    bool resumed;                  /* the shards held the model already: nothing was written */
+    const char *restored_from;     /* a checkpoint's path, NULL: none; the chief's */
+    struct checkpoint_info record; /* what the next checkpoint says */
 };
 
 /*
  * Sees to it that every shard holds the model, of one generation: writes it where it is not so. To be called before the
- * chief trains, and again whenever push_pull says PUSH_PULL_AGAIN.
+ * chief trains, and again whenever push_pull says EXCHANGE_REJOIN.
  */
-enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error);
+enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error);
 
 /* Tells how far the job is, so that checkpoints are made when they are due; cheap, after every step. */
 void chief_note_step(struct chief *chief, int64_t global_step);
@@ -65,18 +67,25 @@ void chief_note_step(struct chief *chief, int64_t global_step);
 /*
  * For a validation: a snapshot of the shards goes into the engine, and the chief keeps it until it is released; between
  * the two nothing else may be asked of the chief by this thread, and others wait. *record: what the next checkpoint
- * says. PUSH_PULL_DONE: release it. PUSH_PULL_AGAIN: there was none to be had just now. PUSH_PULL_REFUSED: the engine
- * failed.
+ * says.
  */
-enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
-                              struct error *error);
+enum chief_hold_result {
+    CHIEF_HELD,        /* to be released */
+    CHIEF_NOT_NOW,     /* no snapshot is to be had: shards that can't be read, or are of different steps */
+    CHIEF_HOLD_FAILED, /* the engine did not take it; the error says why */
+};
+enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                                  struct error *error);
 void chief_release(struct chief *chief, bool is_best); /* is_best: keeps it as the best so far */
 
 /*
- * The last checkpoint, if it would add anything, and the final state into the engine. ended: no more pushes are
- * accepted, or none are wanted. PUSH_PULL_AGAIN: some shard has lost its state; nothing is written then.
+ * The last checkpoint of this chief, if it would add anything, whether the job goes on or not. EXCHANGE_REJOIN: some
+ * shard has lost its state; nothing is written then.
  */
-enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error);
+enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error);
+
+/* The same where the job ends, so that no more pushes count; and the final state into the engine. */
+enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error);
 
 /*
  * For a rollout: a checkpoint of now, after which none is made until chief_settle; and back to it, as a new generation
@@ -95,12 +104,7 @@ void chief_retime(struct chief *chief, const struct config_output *output, const
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error);
 
-struct chief_record {
-    struct checkpoint_info info; /* what the next checkpoint would say */
-    bool checkpoint_failed;      /* some checkpoint could not be written: logged already, the run must not end with 0 */
-    const char *last_checkpoint; /* NULL: none; the chief's */
-    int64_t last_checkpoint_step;
-};
-void chief_record(struct chief *chief, struct chief_record *record);
+/* As in struct updater_table. */
+void chief_record(struct chief *chief, struct updater_record *record);
 
 #endif

@@ -16,9 +16,8 @@
 #include "net/bytes.h"
 #include "net/listener.h"
 #include "ps/store/model.h"
+#include "worker/batch_source.h"
 #include "worker/data/table/schema.h"
-#include "worker/data/streaming/streaming.h"
-#include "base/random/sampler.h"
 #include "worker/remote/exchange/preprocessing.h"
 
 enum {
@@ -33,12 +32,11 @@ static const double TICK_S = 1.0; /* between two looks for threads that ended */
 struct data_session {
     struct listener_session base; /* first: the listener's */
     struct data_server *server;
-    struct channel *channel;  /* the base's */
-    int worker;               /* -1: nobody yet */
-    int32_t *indexes;         /* [batch_size] */
-    struct examples streamed; /* [batch_size] of them, of data that stream; else zeros */
-    uint8_t *bytes;           /* of one batch of pictures */
-    struct examples rows;     /* [batch_size]: one batch of rows; zeros for pictures */
+    struct channel *channel; /* the base's */
+    int worker;              /* -1: nobody yet */
+    struct batch_source source;
+    uint8_t *bytes;       /* of one batch of pictures */
+    struct examples rows; /* [batch_size]: one batch of rows; zeros for pictures */
 };
 
 struct data_server {
@@ -68,30 +66,6 @@ static double frame_deadline(void)
 
 /* --- Batches --- */
 
-/* Which examples a batch has; *count: how many. */
-static bool draw(struct data_session *session, int64_t number, const struct examples **from, int *count,
-                 struct error *error)
-{
-    const struct data_server *server = session->server;
-    if (server->dataset->streaming) {
-        struct examples *streamed = &session->streamed;
-        *from = streamed;
-        if (!streaming_draw(server->dataset->streaming, (uint32_t)session->worker, number, streamed, error)) {
-            return false;
-        }
-        *count = streamed->count;
-        for (int i = 0; i < *count; i++) {
-            session->indexes[i] = i;
-        }
-        return true;
-    }
-    struct sampler sampler = server->sampler;
-    sampler.task = (uint32_t)session->worker;
-    *from = &server->dataset->train;
-    *count = sampler_draw(&sampler, number, session->indexes);
-    return true;
-}
-
 static void add_part(struct iovec *parts, int *count, void *array, size_t bytes)
 {
     if (array && bytes > 0) {
@@ -116,22 +90,23 @@ static bool gather(struct data_session *session, int64_t number, uint32_t *examp
                    int *part_count, struct error *error)
 {
     const struct data_server *server = session->server;
-    const struct examples *from;
-    int count;
-    if (!draw(session, number, &from, &count, error)) {
+    struct batch drawn;
+    if (!batch_source_draw(&session->source, (uint32_t)session->worker, number, &drawn, error)) {
         return false;
     }
+    const struct examples *from = drawn.examples;
+    const int count = drawn.count;
     *examples = (uint32_t)count;
     if (examples_are_rows(from)) {
         for (int i = 0; i < count; i++) {
-            examples_copy(&session->rows, i, from, session->indexes[i], 1);
+            examples_copy(&session->rows, i, from, drawn.indexes[i], 1);
         }
         *part_count = batch_row_parts(&session->rows, count, parts);
         return true;
     }
     uint8_t *images = session->bytes + 2 * (size_t)count;
     for (int i = 0; i < count; i++) {
-        size_t example = (size_t)session->indexes[i];
+        size_t example = (size_t)drawn.indexes[i];
         put_le16(session->bytes + 2 * (size_t)i, (uint16_t)from->labels[example]);
         copy_bytes(images + (size_t)i * server->pixels, from->images + example * server->pixels, server->pixels);
     }
@@ -278,7 +253,6 @@ static bool serve(struct listener_session *base)
     const size_t batch = (size_t)server->config->train.batch_size;
     struct error error;
     bool good = true;
-    session->indexes = malloc(batch * sizeof *session->indexes);
     const struct examples *like = &server->dataset->train;
     bool there = true;
     if (examples_are_rows(like)) {
@@ -287,11 +261,10 @@ static bool serve(struct listener_session *base)
         session->bytes = malloc(batch_bytes(batch, server->pixels));
         there = session->bytes;
     }
-    if (!session->indexes || !there) {
+    if (!there) {
         log_warning("out of memory for batches of worker %d", session->worker);
         good = false;
-    } else if (server->dataset->streaming &&
-               !streaming_create_batch(server->dataset->streaming, &session->streamed, &error)) {
+    } else if (!batch_source_create(&session->source, like, server->dataset->streaming, &server->sampler, &error)) {
         log_warning("worker %d: %s", session->worker, error.text);
         good = false;
     } else {
@@ -302,8 +275,7 @@ static bool serve(struct listener_session *base)
         good = connection_wait(session->channel->connection, INFINITY, &ready, &error) &&
                channel_receive(session->channel, frame_deadline(), &error) && answer(session, &error);
     }
-    examples_free(&session->streamed);
-    free(session->indexes);
+    batch_source_destroy(&session->source);
     free(session->bytes);
     examples_free(&session->rows);
     return false; /* it rests on its thread, of which there are few */

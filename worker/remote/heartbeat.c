@@ -20,7 +20,7 @@
 #include "observe/process.h"
 #include "ps/store/placement.h"
 
-static const double HURRIED_S = 0.02;
+static const double FAST_BEAT_S = 0.02;
 static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
 static const double AGAIN_S = 2.0;                          /* by then a link to a ps that has just come up is open */
 
@@ -47,17 +47,17 @@ struct heartbeat {
     double reached_s; /* since when some ps answers, with no silence of all for a lease; the thread's */
     int silent_ps;    /* that has not answered for a lease, though others have; -1: none; the thread's */
     struct traffic *traffic;
-    atomic_bool over, out, hurry, end;
+    atomic_bool over, fenced, polls_fast, end;
     pthread_mutex_t mutex; /* guards what follows */
     struct vitals vitals;
     char message[256];
-    struct job_news news;
+    struct job_status job;
     struct ps_news *ps; /* [count]; asked_s is the thread's alone */
 };
 
 static double interval_s(struct heartbeat *heartbeat)
 {
-    return atomic_load(&heartbeat->hurry) ? HURRIED_S : pace_beat_s(&heartbeat->config->cluster);
+    return atomic_load(&heartbeat->polls_fast) ? FAST_BEAT_S : pace_beat_s(&heartbeat->config->cluster);
 }
 
 /* A ps answers at once; a connection on which it does not is dead, whatever the system believes. */
@@ -165,7 +165,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
 static void take_lease(struct heartbeat *heartbeat, const struct link *link, const struct message_lease *lease)
 {
     pthread_mutex_lock(&heartbeat->mutex);
-    struct job_news *news = &heartbeat->news;
+    struct job_status *job = &heartbeat->job;
     struct ps_news *ps = &heartbeat->ps[link->member.index];
     const double now_s = clock_monotonic_s();
     note_reached(heartbeat, now_s);
@@ -176,12 +176,12 @@ static void take_lease(struct heartbeat *heartbeat, const struct link *link, con
                            .changed_s = ps->changed_s,
                            .job_state = lease->job_state,
                            .generation = link->channel.frame.generation};
-    news->known = true;
-    if (!news->over && (lease->job_state == JOB_DONE || lease->job_state == JOB_FAILED)) {
-        news->over = true;
-        news->failed = lease->job_state == JOB_FAILED;
-        news->test_accuracy = lease->test_accuracy;
-        snprintf(news->message, sizeof news->message, "%s", lease->message);
+    job->known = true;
+    if (!job->over && (lease->job_state == JOB_DONE || lease->job_state == JOB_FAILED)) {
+        job->over = true;
+        job->failed = lease->job_state == JOB_FAILED;
+        job->test_accuracy = lease->test_accuracy;
+        snprintf(job->message, sizeof job->message, "%s", lease->message);
         atomic_store(&heartbeat->over, true);
     }
     pthread_mutex_unlock(&heartbeat->mutex);
@@ -190,9 +190,9 @@ static void take_lease(struct heartbeat *heartbeat, const struct link *link, con
 static void take_refusal(struct heartbeat *heartbeat, const struct error *error)
 {
     pthread_mutex_lock(&heartbeat->mutex);
-    heartbeat->news.refused = true;
-    snprintf(heartbeat->news.message, sizeof heartbeat->news.message, "%.255s", error->text);
-    atomic_store(&heartbeat->out, true);
+    heartbeat->job.refused = true;
+    snprintf(heartbeat->job.message, sizeof heartbeat->job.message, "%.255s", error->text);
+    atomic_store(&heartbeat->fenced, true);
     atomic_store(&heartbeat->over, true);
     pthread_mutex_unlock(&heartbeat->mutex);
 }
@@ -364,7 +364,7 @@ static void *beat_on(void *context)
             }
         }
         wait_for_frames(heartbeat, polled, fmax(until_s, now_s + 0.001));
-        if (atomic_load(&heartbeat->hurry) && next_s > clock_monotonic_s() + HURRIED_S) {
+        if (atomic_load(&heartbeat->polls_fast) && next_s > clock_monotonic_s() + FAST_BEAT_S) {
             next_s = 0;
         }
         wake_lower(&heartbeat->wake);
@@ -406,7 +406,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     new->count = count;
     new->traffic = traffic;
     new->vitals = (struct vitals){.state = STATE_STARTING, .global_step = -1, .loss = NAN};
-    new->news.test_accuracy = NAN;
+    new->job.test_accuracy = NAN;
     new->silent_ps = -1;
     note_holders(new);
     gethostname(new->host, sizeof new->host - 1);
@@ -437,7 +437,7 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
     if (!heartbeat) {
         return;
     }
-    heartbeat_say(heartbeat, message);
+    heartbeat_set_message(heartbeat, message);
     atomic_store(&heartbeat->end, true);
     wake_raise(&heartbeat->wake);
     if (heartbeat->runs) {
@@ -453,14 +453,14 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
     free(heartbeat);
 }
 
-void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
+void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals)
 {
     pthread_mutex_lock(&heartbeat->mutex);
     heartbeat->vitals = *vitals;
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
-void heartbeat_say(struct heartbeat *heartbeat, const char *message)
+void heartbeat_set_message(struct heartbeat *heartbeat, const char *message)
 {
     pthread_mutex_lock(&heartbeat->mutex);
     snprintf(heartbeat->message, sizeof heartbeat->message, "%s", message);
@@ -470,7 +470,7 @@ void heartbeat_say(struct heartbeat *heartbeat, const char *message)
 
 void heartbeat_wake(struct heartbeat *heartbeat)
 {
-    if (!atomic_exchange(&heartbeat->hurry, true)) {
+    if (!atomic_exchange(&heartbeat->polls_fast, true)) {
         wake_raise(&heartbeat->wake);
     }
 }
@@ -496,10 +496,10 @@ bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, do
     return needs_rejoin;
 }
 
-void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news)
+void heartbeat_job_status(struct heartbeat *heartbeat, struct job_status *job)
 {
     pthread_mutex_lock(&heartbeat->mutex);
-    *news = heartbeat->news;
+    *job = heartbeat->job;
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
@@ -510,5 +510,5 @@ bool heartbeat_is_over(struct heartbeat *heartbeat)
 
 bool heartbeat_is_fenced(struct heartbeat *heartbeat)
 {
-    return atomic_load_explicit(&heartbeat->out, memory_order_relaxed);
+    return atomic_load_explicit(&heartbeat->fenced, memory_order_relaxed);
 }

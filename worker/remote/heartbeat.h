@@ -28,7 +28,7 @@ struct vitals {
 };
 
 /* What a ps said of the job. */
-struct job_news {
+struct job_status {
     bool known; /* some ps answered */
     bool over;  /* the job is over... */
     bool failed;
@@ -44,10 +44,10 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
 /* Says goodbye to every ps that is connected, with this message, and ends the thread. NULL is fine. */
 void heartbeat_destroy(struct heartbeat *heartbeat, const char *message);
 
-void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals);
+void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals);
 
 /* What it waits for, or does, for people who ask for the status; "" once it trains. */
-void heartbeat_say(struct heartbeat *heartbeat, const char *message);
+void heartbeat_set_message(struct heartbeat *heartbeat, const char *message);
 
 /* From now on it asks more often how the job is: something is about to end. */
 void heartbeat_wake(struct heartbeat *heartbeat);
@@ -58,7 +58,7 @@ void heartbeat_wake(struct heartbeat *heartbeat);
  */
 bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256]);
 
-void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news);
+void heartbeat_job_status(struct heartbeat *heartbeat, struct job_status *job);
 
 /* True once the job is over, or this process is out; and the second alone. Cheap. */
 bool heartbeat_is_over(struct heartbeat *heartbeat);

@@ -279,7 +279,7 @@ bool live_config_is_rolling(struct live_config *live)
     return agent_is_rolling(live->agent);
 }
 
-void live_config_note_joined(struct live_config *live, bool joined)
+static void note_joined(struct live_config *live, bool joined)
 {
     if (live) {
         /* A loss from before a restore says nothing of the model that was restored; ps 0 must not compare with it. */
@@ -288,6 +288,16 @@ void live_config_note_joined(struct live_config *live, bool joined)
         pthread_mutex_unlock(&live->lock);
         atomic_store(&live->joined, joined);
     }
+}
+
+void live_config_note_joining(struct live_config *live)
+{
+    note_joined(live, false);
+}
+
+void live_config_note_joined(struct live_config *live)
+{
+    note_joined(live, true);
 }
 
 enum live_config_end live_config_end(struct live_config *live)

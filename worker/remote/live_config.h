@@ -23,8 +23,7 @@ void live_config_hold(struct traffic *traffic, const struct config *config);
 
 /*
  * config: as the process was started; model: its own, with what follows from the data. chief: NULL but for worker 0.
- * All is borrowed. Links are no longer held once ps 0 is in this version and, but for
- * worker 0, has a model.
+ * All is borrowed. Links are no longer held once ps 0 is in this version and, but for worker 0, has a model.
  */
 bool live_config_create(struct live_config **live, const struct config *config, const struct config_model *model,
                         struct identity *identity, struct chief *chief, struct traffic *traffic, struct error *error);
@@ -37,8 +36,9 @@ void live_config_destroy(struct live_config *live); /* NULL is fine */
  */
 bool live_config_look(struct live_config *live, struct config *config, int64_t global_step, float loss, bool finite);
 
-/* By the thread that trains: does this worker take part in training now? */
-void live_config_note_joined(struct live_config *live, bool joined);
+/* By the thread that trains: this worker is about to join; it has, and takes part in training. NULL is fine. */
+void live_config_note_joining(struct live_config *live);
+void live_config_note_joined(struct live_config *live);
 
 /* Does a rollout want this process to end, to restart or for good? Any thread; live NULL is fine. */
 enum live_config_end { LIVE_STAYS, LIVE_RESTARTS, LIVE_LEAVES };

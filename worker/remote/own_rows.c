@@ -21,10 +21,10 @@ struct agreement {
 };
 
 /* False: the process is asked to leave, or it is hopeless. */
-static bool is_done(enum push_pull_end end, struct error *error)
+static bool is_done(enum exchange_result end, struct error *error)
 {
-    return end == PUSH_PULL_STOPPED ? error_set(error, "asked to leave before the rows' preprocessing was known")
-                                    : end == PUSH_PULL_DONE;
+    return end == EXCHANGE_STOPPED ? error_set(error, "asked to leave before the rows' preprocessing was known")
+                                   : end == EXCHANGE_OK;
 }
 
 static bool pause_asking(double *told_s, const char *what, struct error *error)
@@ -35,7 +35,7 @@ static bool pause_asking(double *told_s, const char *what, struct error *error)
         log_info("waiting for %s", what);
     }
     clock_pause(now_s + ASK_EVERY_S);
-    return signals_pending() == 0 || is_done(PUSH_PULL_STOPPED, error);
+    return signals_pending() == 0 || is_done(EXCHANGE_STOPPED, error);
 }
 
 /* --- Workers --- */
@@ -77,22 +77,22 @@ static bool await_chief(struct agreement *agreement, char **text, struct error *
     return done;
 }
 
-enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
 {
     const double until_s = clock_monotonic_s() + config->cluster.lease_secs / 3;
     struct survey survey = {0};
     char *text = NULL;
     exchange->parts[0].incarnation = 0; /* another process now, that may be */
-    enum push_pull_end end = preprocessing_ask(exchange, &text, error);
-    while (end == PUSH_PULL_DONE && !text && clock_monotonic_s() < until_s) {
+    enum exchange_result end = preprocessing_ask(exchange, &text, error);
+    while (end == EXCHANGE_OK && !text && clock_monotonic_s() < until_s) {
         clock_pause(clock_monotonic_s() + ASK_EVERY_S);
-        end = signals_pending() != 0 ? PUSH_PULL_STOPPED : preprocessing_ask(exchange, &text, error);
+        end = signals_pending() != 0 ? EXCHANGE_STOPPED : preprocessing_ask(exchange, &text, error);
     }
-    if (end == PUSH_PULL_DONE && !text) {
+    if (end == EXCHANGE_OK && !text) {
         log_info(
             "worker 0 may have to recompute the preprocessing: sending the statistics of the rows here to ps 0 again");
         text = figures_here(&survey, config, error);
-        end = text ? preprocessing_tell_figures(exchange, text, error) : PUSH_PULL_REFUSED;
+        end = text ? preprocessing_tell_figures(exchange, text, error) : EXCHANGE_FAILED;
     }
     survey_free(&survey);
     free(text);

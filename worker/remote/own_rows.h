@@ -5,7 +5,7 @@
  *
  * Only the first model is made so. Who comes when there is one, the chief too, takes what the model has: that of the
  * chief's newest checkpoint, or, before there is one, of what ps 0 was told. If both the chief and ps 0 are lost before
- * then, it is made anew; whose rows are encoded by another starts again.
+ * then, it is made again; whose rows are encoded by another starts again.
  */
 #ifndef WORKER_REMOTE_OWN_ROWS_H
 #define WORKER_REMOTE_OWN_ROWS_H
@@ -28,8 +28,8 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
 
 /*
  * For a worker that joins again: ps 0 may have been lost, and with it what it was told. Unless the chief tells it soon
- * how rows become inputs, it hears again what is in the rows here: a chief that was lost as well makes that anew.
+ * how rows become inputs, it hears again what is in the rows here: a chief that was lost as well makes that again.
  */
-enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error);
+enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error);
 
 #endif

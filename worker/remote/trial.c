@@ -69,12 +69,11 @@ static void clear(const struct trial *trial)
 static bool fit(struct checkpoint_file *file, struct checkpoint_state *state, const struct config *then, bool may_lose,
                 struct error *error)
 {
-    char source[256], lost[512];
+    char lost[512];
     if (checkpoint_load(file, state, error)) {
         return true;
     }
-    if (!initial_state(then, state, source, sizeof source, error) ||
-        !checkpoint_load_fitting(file, state, lost, sizeof lost, error)) {
+    if (!initial_load_fitting(file, then, state, lost, sizeof lost, error)) {
         return false;
     }
     return lost[0] == '\0' || may_lose ||

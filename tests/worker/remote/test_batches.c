@@ -1,168 +1,7 @@
-/*
- * Batches from worker 0: what its server sends is what each worker would have drawn itself; what its clients ask for,
- * how far ahead, and how they bear a server that sends nonsense, breaks off, or is not there.
- */
-#include <errno.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "base/log.h"
-#include "base/random/sampler.h"
-#include "net/bytes.h"
-#include "tests/locks.h"
-#include "tests/worker/remote/fake_member.h"
-#include "tests/worker/remote/story.h"
-#include "worker/data/streaming/streaming.h"
-#include "worker/data/table/schema.h"
-#include "worker/remote/batch_fetcher.h"
-#include "worker/remote/data_server.h"
-#include "worker/remote/exchange/preprocessing.h"
-
-enum { PIXELS = 6, CLASSES = 3, IMAGES = 30, BATCH = 4 };
-
-static _Atomic(double) jumped_s;
-
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
-{
-    return __real_clock_monotonic_s() + atomic_load(&jumped_s);
-}
-
-/*
- * Whoever waits with a deadline waits until it is told, or for twenty seconds more: then the test fails. So nothing is
- * found out by a look now and then that somebody should have been told of.
- */
-static atomic_bool without_looks;
-
-int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
-{
-    struct timespec later = *until;
-    if (!atomic_load(&without_looks)) {
-        return __real_pthread_cond_timedwait(condition, mutex, until);
-    }
-    later.tv_sec += 20;
-    const int result = __real_pthread_cond_timedwait(condition, mutex, &later);
-    if (result == ETIMEDOUT) {
-        fprintf(stderr, "somebody was not told\n");
-        abort();
-    }
-    return result;
-}
-
-static const char *batch_size = "4"; /* BATCH but where a test has larger ones */
-
-static struct bench {
-    struct config config;
-    struct identity identity, chief_identity;
-    struct traffic traffic;
-    struct dataset dataset;
-    struct data_server *server;
-    struct batch_fetcher *feed;
-    atomic_bool given_up;
-} bench;
-
-static bool given_up(void *context)
-{
-    return atomic_load(&((struct bench *)context)->given_up);
-}
-
-static bool knows(void *context, const char *digest)
-{
-    assert_ptr_equal(context, &bench);
-    return strcmp(digest, "coming") == 0;
-}
-
-/* Worker `index` of three; worker 0 at this port. */
-static void begin(const char *index, int port)
-{
-    char hosts[80];
-    struct error error;
-    memset(&bench, 0, sizeof bench);
-    atomic_store(&jumped_s, 0);
-    snprintf(hosts, sizeof hosts, "127.0.0.1:%d,127.0.0.1:2,127.0.0.1:3", port);
-    const struct config_setting settings[] = {{"insecure", "true"},    {"layers", "6,3"},    {"batch_size", batch_size},
-                                              {"worker_hosts", hosts}, {"ps_hosts", "a:1"},  {"job_name", "worker"},
-                                              {"task_index", index},   {"bind", "127.0.0.1"}};
-    listen_in();
-    if (!config_load(&bench.config, NULL, settings, 8, &error) ||
-        !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, index[0] - '0'}, &error) ||
-        !identity_create(&bench.chief_identity, &bench.config, (struct member){MEMBER_WORKER, 0}, &error)) {
-        fail_msg("%s", error.text);
-    }
-}
-
-/* like: of rows; NULL: pictures. */
-static void create_feed_of(const struct examples *like)
-{
-    struct error error;
-    const struct batch_fetcher_options options = {.config = &bench.config,
-                                                  .like = like,
-                                                  .identity = &bench.identity,
-                                                  .traffic = &bench.traffic,
-                                                  .given_up = given_up,
-                                                  .context = &bench};
-    if (!batch_fetcher_create(&bench.feed, &options, &error)) {
-        fail_msg("%s", error.text);
-    }
-}
-
-static void create_feed(void)
-{
-    create_feed_of(NULL);
-}
-
-static void end(void)
-{
-    batch_fetcher_destroy(bench.feed);
-    data_server_destroy(bench.server);
-    examples_free(&bench.dataset.train);
-    identity_destroy(&bench.identity);
-    identity_destroy(&bench.chief_identity);
-    config_free(&bench.config);
-    heard();
-}
+/* Batches that the chief sends: they are those that the worker would have drawn, from memory, files, or rows. */
+#include "tests/worker/remote/fetching.h"
 
 /* --- The server --- */
-
-static int free_port(void)
-{
-    struct error error;
-    int fd;
-    assert_true(socket_listen(&fd, "127.0.0.1", 0, &error));
-    const int port = socket_port(fd);
-    close(fd);
-    return port;
-}
-
-static void begin_served(const char *index)
-{
-    struct examples *train = &bench.dataset.train;
-    struct error error;
-    begin(index, free_port());
-    *train = (struct examples){.count = IMAGES, .height = 2, .width = 3, .classes = CLASSES};
-    train->images = calloc(IMAGES, PIXELS);
-    train->labels = calloc(IMAGES, sizeof *train->labels);
-    for (int i = 0; i < IMAGES; i++) {
-        train->labels[i] = i % CLASSES;
-        memset(train->images + i * PIXELS, i, PIXELS);
-    }
-    bench.dataset.validation.count = 7;
-    snprintf(bench.dataset.description, sizeof bench.dataset.description, "thirty images");
-    if (!data_server_create(&bench.server, &bench.config, &bench.chief_identity, &bench.dataset, knows, &bench,
-                            &error)) {
-        fail_msg("%s", error.text);
-    }
-}
 
 /* Batch `number` is what worker 2 would have drawn. */
 static void take(int64_t number)
@@ -172,7 +11,7 @@ static void take(int64_t number)
     int32_t wanted[BATCH];
     struct batch batch;
     struct error error;
-    assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
     assert_int_equal(batch.count, sampler_draw(&sampler, number, wanted));
     assert_int_equal(batch.examples->count, batch.count);
     for (int i = 0; i < batch.count; i++) {
@@ -191,9 +30,9 @@ static void batches_as_if_drawn_here(void **state)
     struct error error;
     (void)state;
     begin_served("2");
-    create_feed();
+    create_fetcher();
     atomic_store(&without_looks, true);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     assert_int_equal(facts.train, IMAGES);
     assert_int_equal(facts.validation, 7);
     assert_string_equal(facts.description, "from worker 0: thirty images");
@@ -209,8 +48,8 @@ static void batches_as_if_drawn_here(void **state)
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
     end();
     begin_served("2"); /* who has asked for nothing yet is told of the end, too */
-    create_feed();
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    create_fetcher();
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     usleep(20000);
     end();
     atomic_store(&without_looks, false);
@@ -384,18 +223,18 @@ static void batches_from_files(void **state)
     (void)state;
     begin_served("2");
     bench.dataset.streaming = (struct streaming *)(void *)&the_stream;
-    create_feed();
+    create_fetcher();
     struct batch_fetcher_facts facts;
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     for (int64_t number = 3; number < 9; number++) {
-        assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+        assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
         assert_int_equal(batch.count, 2);
         assert_int_equal(batch.examples->images[0], number);
         assert_int_equal(batch.examples->images[2 * PIXELS - 1], number + 100);
         assert_int_equal(batch.examples->labels[1], 1);
     }
-    batch_fetcher_destroy(bench.feed);
-    bench.feed = NULL;
+    batch_fetcher_destroy(bench.fetcher);
+    bench.fetcher = NULL;
     assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
     stream_fails = true;
     const struct message_get_batches asked = {.first = 0, .count = 2};
@@ -462,14 +301,14 @@ static void rows(void **state)
     struct error error;
     (void)state;
     begin_rows(4);
-    create_feed_of(&a_row);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+    create_fetcher_of(&a_row);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     for (int64_t number = 0; number < 12; number++) {
         struct sampler here = sampler;
         int32_t wanted[BATCH];
         struct batch batch;
         here.seed = (uint64_t)bench.config.train.seed;
-        assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
+        assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
         assert_int_equal(batch.count, sampler_draw(&here, number, wanted));
         for (int i = 0; i < batch.count; i++) {
             assert_int_equal(batch.examples->labels[i], wanted[i] % CLASSES);
@@ -482,27 +321,6 @@ static void rows(void **state)
     }
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
     end();
-}
-
-static void *give_up_once_told(void *words)
-{
-    for (int i = 0; i < 10000 && !strstr(heard_so_far(), words); i++) {
-        usleep(1000);
-    }
-    atomic_store(&bench.given_up, true);
-    return NULL;
-}
-
-/* Waits for a batch until these words are in the log. */
-static void take_none(char *words)
-{
-    struct batch batch;
-    struct error error;
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, give_up_once_told, words), 0);
-    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), PUSH_PULL_STOPPED);
-    pthread_join(thread, NULL);
-    assert_non_null(strstr(heard_so_far(), words));
 }
 
 /* Rows that the model has no place for, or that look otherwise, are not trained on. */
@@ -520,279 +338,21 @@ static void rows_that_do_not_fit(void **state)
         bench.config.model.layers[1] = i == 0 ? 2 : 3;
         like = a_row;
         like.inputs = i == 1 ? 4 : 5;
-        create_feed_of(&like);
-        assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
+        create_fetcher_of(&like);
+        assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
         take_none(i == 0 ? label : i == 1 ? above : below);
         end();
     }
     begin_rows(4);
     like = a_row;
     like.codes = 3;
-    create_feed_of(&like);
+    create_fetcher_of(&like);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, give_up_once_told, other), 0);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_STOPPED);
     pthread_join(thread, NULL);
     assert_non_null(strstr(heard_so_far(), "has rows of "));
     end();
-}
-
-/* --- A server of the test's own --- */
-
-struct manner {
-    int64_t off; /* added to a batch's number */
-    int label, images;
-    uint32_t total;
-    int cut_after; /* batches; then the connection ends; -1: never */
-    bool objects, answers_pong;
-};
-
-static const struct manner well = {.label = 1, .images = BATCH, .total = IMAGES, .cut_after = -1};
-
-static struct {
-    struct fake_member member;
-    struct manner ill; /* how it answers a question for batches from this one on, once; -1: none */
-    atomic_llong ill_at;
-    atomic_bool silent;
-} fake;
-
-/* The next question for batches from `number` on is answered like that. What was asked before is answered well. */
-static void misbehave(int64_t number, struct manner ill)
-{
-    fake.ill = ill;
-    atomic_store(&fake.ill_at, number);
-}
-
-static bool answer(struct fake_member *member, struct channel *channel)
-{
-    const struct message_get_batches asked = channel->message.get_batches;
-    const uint64_t request = channel->frame.request;
-    const struct message_pong pong = {1};
-    long long at = asked.first;
-    const struct manner does = atomic_compare_exchange_strong(&fake.ill_at, &at, -1) ? fake.ill : well;
-    struct error error;
-    (void)member;
-    tell("asks %u from %lld\n", asked.count, (long long)asked.first);
-    if (does.objects) {
-        return fake_member_object(channel, ERROR_INTERNAL);
-    }
-    if (atomic_load(&fake.silent) || does.answers_pong) {
-        return !does.answers_pong || fake_member_say(channel, MESSAGE_pong, &pong);
-    }
-    struct message_batch batch = {.pixels = PIXELS, .total = does.total, .description = "d", .number = -1};
-    if (asked.count == 0) {
-        return fake_member_say(channel, MESSAGE_batch, &batch);
-    }
-    for (uint32_t i = 0; i < asked.count; i++) {
-        uint8_t bytes[64 * (2 + PIXELS)] = {0};
-        batch.number = asked.first + i + does.off;
-        batch.examples = (uint32_t)does.images;
-        for (int k = 0; k < does.images; k++) {
-            put_le16(bytes + 2 * k, (uint16_t)does.label);
-            memset(bytes + 2 * does.images + k * PIXELS, (int)batch.number, PIXELS);
-        }
-        struct iovec bulk = {bytes, batch_bytes((size_t)does.images, PIXELS)};
-        const struct outgoing frame = {.type = MESSAGE_batch,
-                                       .request = request,
-                                       .message = &batch,
-                                       .bulk = &bulk,
-                                       .bulk_parts = 1,
-                                       .more = i + 1 < asked.count};
-        if ((int)i == does.cut_after || !channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
-            connection_flush(channel->connection, fake_member_soon(), &error);
-            return false;
-        }
-    }
-    return true;
-}
-
-static void begin_faked(void)
-{
-    memset(&fake, 0, sizeof fake);
-    fake_member_listen(&fake.member, MEMBER_WORKER, 0);
-    atomic_store(&fake.ill_at, -1);
-    begin("2", socket_port(fake.member.listener));
-    create_feed();
-    told();
-}
-
-static void start_fake(void)
-{
-    fake_member_start(&fake.member, &bench.chief_identity.hello, answer);
-}
-
-static void end_faked(void)
-{
-    fake_member_stop(&fake.member); /* first: nobody waits for an answer any more */
-    batch_fetcher_destroy(bench.feed);
-    bench.feed = NULL;
-    end();
-}
-
-static void ask(void)
-{
-    struct batch_fetcher_facts facts;
-    struct error error;
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
-}
-
-static void take_of_fake(int64_t number)
-{
-    struct batch batch;
-    struct error error;
-    assert_int_equal(batch_fetcher_take(bench.feed, number, &batch, &error), PUSH_PULL_DONE);
-    assert_int_equal(batch.count, BATCH);
-    assert_int_equal(batch.examples->labels[3], 1);
-    assert_int_equal(batch.examples->images[BATCH * PIXELS - 1], number);
-}
-
-/* Six ahead at most, three at a time; a number that does not follow begins anew. */
-static void how_far_ahead(void **state)
-{
-    (void)state;
-    begin_faked();
-    start_fake();
-    ask();
-    usleep(30000);
-    assert_string_equal(told(), "asks 0 from 0\n"); /* nothing is wanted yet */
-    take_of_fake(4);
-    assert_true(await_told("asks 3 from 7\n"));
-    usleep(30000);
-    assert_string_equal(told(), "asks 3 from 4\nasks 3 from 7\n");
-    take_of_fake(5);
-    take_of_fake(6);
-    usleep(30000);
-    assert_string_equal(told(), "");
-    take_of_fake(7);
-    assert_true(await_told("asks 3 from 10\n"));
-    assert_string_equal(told(), "asks 3 from 10\n");
-    take_of_fake(7); /* once more: it is still there */
-    assert_string_equal(told(), "");
-    take_of_fake(50);
-    assert_true(await_told("asks 3 from 53\n"));
-    take_of_fake(49);
-    assert_true(await_told("asks 3 from 49\n"));
-    take_of_fake(50);
-    end_faked();
-}
-
-/* Whatever goes wrong on a connection, another one brings the batch that is wanted. */
-static void nonsense(void **state)
-{
-    (void)state;
-    begin_faked();
-    start_fake();
-    misbehave(0, (struct manner){.answers_pong = true});
-    ask(); /* and again */
-    misbehave(0, (struct manner){.objects = true});
-    take_of_fake(0);
-    const int wrongs = 6;
-    for (int i = 0; i < wrongs; i++) {
-        const int before = atomic_load(&fake.member.connections);
-        struct manner ill = well;
-        ill.off = i == 0;
-        ill.label = i == 1 ? CLASSES : 1;
-        ill.images = i == 2 ? BATCH + 1 : BATCH;
-        ill.total = i == 3 ? 0 : IMAGES;
-        ill.answers_pong = i == 4;
-        ill.cut_after = i == 5 ? 1 : -1;
-        misbehave(20 * (i + 1), ill);
-        take_of_fake(20 * (i + 1));
-        AWAIT(atomic_load(&fake.member.connections) == before + 1);
-    }
-    assert_int_equal(atomic_load(&bench.traffic.retries), wrongs + 2);
-    end_faked();
-}
-
-/* Batches that are longer than their images are wide find room on both sides. */
-static void long_batches(void **state)
-{
-    struct batch_fetcher_facts facts;
-    struct batch batch;
-    struct error error;
-    (void)state;
-    batch_size = "30";
-    begin_served("2");
-    create_feed();
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_DONE);
-    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), PUSH_PULL_DONE);
-    assert_int_equal(batch.count, IMAGES);
-    end();
-    batch_size = "64";
-    begin_faked();
-    start_fake();
-    ask();
-    struct manner large = well;
-    large.images = 64;
-    misbehave(0, large);
-    assert_int_equal(batch_fetcher_take(bench.feed, 0, &batch, &error), PUSH_PULL_DONE);
-    assert_int_equal(batch.count, 64);
-    assert_int_equal(batch.examples->labels[63], 1);
-    end_faked();
-    batch_size = "4";
-}
-
-/* A refusal is for good; who gives up stops waiting, and a wait is named. */
-static void no_batches(void **state)
-{
-    struct batch_fetcher_facts facts;
-    struct batch batch;
-    struct error error;
-    (void)state;
-    begin_faked();
-    atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
-    start_fake();
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_REFUSED);
-    atomic_store(&bench.given_up, true);
-    assert_int_equal(batch_fetcher_ask(bench.feed, &facts, &error), PUSH_PULL_REFUSED);
-    end_faked();
-    begin_faked();
-    start_fake();
-    ask();
-    atomic_store(&fake.silent, true);
-    atomic_store(&bench.given_up, true);
-    assert_int_equal(batch_fetcher_take(bench.feed, 3, &batch, &error), PUSH_PULL_STOPPED);
-    end_faked();
-    begin_faked();
-    start_fake();
-    ask();
-    take_of_fake(0);
-    atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
-    atomic_store(&fake.member.cut, true);
-    enum push_pull_end how = PUSH_PULL_DONE;
-    for (int64_t number = 1; number < 20 && how == PUSH_PULL_DONE; number++) {
-        how = batch_fetcher_take(bench.feed, number, &batch, &error);
-    }
-    assert_int_equal(how, PUSH_PULL_REFUSED);
-    assert_non_null(strstr(error.text, "as the test wants"));
-    end_faked();
-}
-
-static void *jump(void *context)
-{
-    (void)context;
-    for (int i = 0; i < 10000 && !was_told("asks 3 from 0\n"); i++) {
-        usleep(1000);
-    }
-    atomic_store(&jumped_s, 12);
-    return NULL;
-}
-
-/* Who waits for long says so, once in ten seconds. */
-static void long_waits_are_told(void **state)
-{
-    static char words[] = " to send batch 0, 1";
-    pthread_t thread;
-    (void)state;
-    begin_faked();
-    start_fake();
-    ask();
-    fake.silent = true;
-    assert_int_equal(pthread_create(&thread, NULL, jump, NULL), 0);
-    take_none(words);
-    pthread_join(thread, NULL);
-    assert_int_equal(times(heard_so_far(), "waiting for worker 0 (127.0.0.1:"), 1);
-    end_faked();
 }
 
 int main(void)
@@ -806,11 +366,6 @@ int main(void)
         cmocka_unit_test(batches_too_large),
         cmocka_unit_test(rows),
         cmocka_unit_test(rows_that_do_not_fit),
-        cmocka_unit_test(how_far_ahead),
-        cmocka_unit_test(nonsense),
-        cmocka_unit_test(long_batches),
-        cmocka_unit_test(no_batches),
-        cmocka_unit_test(long_waits_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,7 +211,7 @@ static void end(void)
 static void what_a_beat_says(void **state)
 {
     char host[256] = "";
-    struct job_news news;
+    struct job_status job;
     (void)state;
     gethostname(host, sizeof host - 1);
     begin_all(2, "0.6");
@@ -221,14 +221,14 @@ static void what_a_beat_says(void **state)
         assert_string_equal(look(i).device, "an abacus");
     }
     atomic_store(&bench.traffic.retries, 5);
-    heartbeat_say(bench.heartbeat, "counts");
+    heartbeat_set_message(bench.heartbeat, "counts");
     assert_string_equal(shown_message, "counts");
-    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING,
-                                                     .global_step = 40,
-                                                     .local_step = 20,
-                                                     .steps_per_s = 2.5f,
-                                                     .loss = 0.25f,
-                                                     .staleness = 3});
+    heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING,
+                                                           .global_step = 40,
+                                                           .local_step = 20,
+                                                           .steps_per_s = 2.5f,
+                                                           .loss = 0.25f,
+                                                           .staleness = 3});
     for (int i = 0; i < 2; i++) {
         AWAIT(look(i).last.global_step == 40 && look(i).last.bytes_in > 0);
         const struct message_heartbeat last = look(i).last;
@@ -243,8 +243,8 @@ static void what_a_beat_says(void **state)
     }
     assert_true(atomic_load(&shown_in) >= look(0).last.bytes_in && atomic_load(&shown_in) < atomic_load(&shown_out));
     assert_int_equal(atomic_load(&shown_retries), 5);
-    heartbeat_news(bench.heartbeat, &news);
-    assert_true(news.known && !news.over && !news.refused);
+    heartbeat_job_status(bench.heartbeat, &job);
+    assert_true(job.known && !job.over && !job.refused);
     assert_false(heartbeat_is_over(bench.heartbeat));
     end();
     for (int i = 0; i < 2; i++) {
@@ -258,12 +258,12 @@ static void what_a_beat_says(void **state)
 /* The first beat of a worker that has not joined. */
 static void before_joining(void **state)
 {
-    struct job_news news;
+    struct job_status job;
     (void)state;
     begin(1, "0.6");
     create();
-    heartbeat_news(bench.heartbeat, &news);
-    assert_true(!news.known && isnan(news.test_accuracy));
+    heartbeat_job_status(bench.heartbeat, &job);
+    assert_true(!job.known && isnan(job.test_accuracy));
     start(0); /* it is tried again and again */
     AWAIT(look(0).beats >= 1);
     assert_int_equal(look(0).last.state, STATE_STARTING);
@@ -335,7 +335,7 @@ static void pings(void **state)
 /* The first ps that knows of the end is believed, whatever others say later. */
 static void the_end_of_the_job(void **state)
 {
-    struct job_news news;
+    struct job_status job;
     (void)state;
     begin_hurried(2, "0.5");
     pthread_mutex_lock(&servers[0].lock);
@@ -344,24 +344,24 @@ static void the_end_of_the_job(void **state)
     say(0, JOB_DONE, 3, "it is done");
     AWAIT(heartbeat_is_over(bench.heartbeat));
     say(1, JOB_FAILED, 3, "it failed");
-    heartbeat_news(bench.heartbeat, &news);
-    assert_true(news.over && !news.failed && !news.refused && news.test_accuracy == 0.5f);
-    assert_string_equal(news.message, "it is done");
+    heartbeat_job_status(bench.heartbeat, &job);
+    assert_true(job.over && !job.failed && !job.refused && job.test_accuracy == 0.5f);
+    assert_string_equal(job.message, "it is done");
     assert_false(heartbeat_is_fenced(bench.heartbeat));
     end();
     begin_hurried(1, "0.5");
     say(0, JOB_FAILED, 3, "it failed");
     AWAIT(heartbeat_is_over(bench.heartbeat));
-    heartbeat_news(bench.heartbeat, &news);
-    assert_true(news.over && news.failed);
-    assert_string_equal(news.message, "it failed");
+    heartbeat_job_status(bench.heartbeat, &job);
+    assert_true(job.over && job.failed);
+    assert_string_equal(job.message, "it failed");
     end();
 }
 
 /* A process that is refused is out, for good, and does not ask again; others go on hearing of it. */
 static void refused(void **state)
 {
-    struct job_news news;
+    struct job_status job;
     (void)state;
     begin(2, "0.5");
     atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
@@ -371,9 +371,9 @@ static void refused(void **state)
     heartbeat_wake(bench.heartbeat);
     AWAIT(heartbeat_is_fenced(bench.heartbeat));
     assert_true(heartbeat_is_over(bench.heartbeat));
-    heartbeat_news(bench.heartbeat, &news);
-    assert_true(news.refused && !news.over);
-    assert_non_null(strstr(news.message, "as the test wants"));
+    heartbeat_job_status(bench.heartbeat, &job);
+    assert_true(job.refused && !job.over);
+    assert_non_null(strstr(job.message, "as the test wants"));
     const int before = look(0).beats;
     AWAIT(look(0).beats > before + 4);
     assert_int_equal(atomic_load(&servers[1].member.connections), 1);
@@ -383,7 +383,7 @@ static void refused(void **state)
 /* Layers that follow from data are told to every ps on each connection, and compared with worker 0's. */
 static void layers(void **state)
 {
-    struct job_news news;
+    struct job_status job;
     char units[MODEL_UNITS_TEXT];
     (void)state;
     begin_hurried(1, "0.5");
@@ -410,11 +410,11 @@ static void layers(void **state)
     servers[1].says_units = "7,3";
     pthread_mutex_unlock(&servers[1].lock);
     AWAIT(heartbeat_is_fenced(bench.heartbeat));
-    heartbeat_news(bench.heartbeat, &news);
-    assert_true(news.refused);
-    assert_non_null(strstr(news.message, "ps 1 (127.0.0.1:"));
-    assert_non_null(strstr(news.message, "has layers 7,3 from worker 0's data, but the data here need "));
-    assert_non_null(strstr(news.message, units));
+    heartbeat_job_status(bench.heartbeat, &job);
+    assert_true(job.refused);
+    assert_non_null(strstr(job.message, "ps 1 (127.0.0.1:"));
+    assert_non_null(strstr(job.message, "has layers 7,3 from worker 0's data, but the data here need "));
+    assert_non_null(strstr(job.message, units));
     end();
 }
 
@@ -507,7 +507,7 @@ static void a_silent_ps(void **state)
     create();
     heartbeat_wake(bench.heartbeat);
     AWAIT(look(0).answers >= 1);
-    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
+    heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
     pass(8);
     assert_int_equal(look(0).last.state, STATE_TRAINING);
     pass(4.5);
@@ -537,16 +537,16 @@ static void a_ps_that_is_not_needed(void **state)
     create();
     heartbeat_wake(bench.heartbeat);
     AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
-    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
+    heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
     pass(16);
     assert_int_equal(look(0).last.state, STATE_TRAINING);
-    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_STARTING, .global_step = 4, .loss = NAN});
+    heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_STARTING, .global_step = 4, .loss = NAN});
     AWAIT(look(0).last.state == STATE_LOST);
     assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
     end();
     begin_all(2, "10");
     heartbeat_wake(bench.heartbeat);
-    heartbeat_tell(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
+    heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
     AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
     atomic_store(&jumped_s, 100); /* this process was stopped, say */
     const int answers = look(0).answers;

@@ -242,12 +242,13 @@ static void last_loss(void **state)
     live_config_look(live, &config, 1, 0.5f, false);
     assert_true(isnan(world.agent.loss(context)));
     assert_false(host()->ready(context));
-    live_config_note_joined(live, true);
+    live_config_note_joined(live);
     assert_true(host()->ready(context));
     assert_true(world.agent.loss(context) == -1);
-    live_config_note_joined(live, false);
+    live_config_note_joining(live);
     assert_false(host()->ready(context));
-    live_config_note_joined(NULL, true);
+    live_config_note_joining(NULL);
+    live_config_note_joined(NULL);
     end();
 }
 

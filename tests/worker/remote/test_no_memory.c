@@ -138,9 +138,9 @@ static bool try_batch_fetcher(struct error *error)
                                                       .identity = &bench.identity,
                                                       .traffic = &bench.traffic,
                                                       .given_up = given_up};
-        struct batch_fetcher *feed;
-        done = batch_fetcher_create(&feed, &options, error);
-        batch_fetcher_destroy(feed);
+        struct batch_fetcher *fetcher;
+        done = batch_fetcher_create(&fetcher, &options, error);
+        batch_fetcher_destroy(fetcher);
     }
     return done;
 }
@@ -189,9 +189,9 @@ static void a_chief_without_memory(void)
     struct error error;
     assert_true(chief_create(&chief, &options, &error));
     no_memory_from(1, 1);
-    const enum push_pull_end begun = chief_begin(chief, &found, &error);
+    const enum exchange_result begun = chief_begin(chief, &found, &error);
     assert_int_equal(no_memory_end(), 1);
-    assert_int_equal(begun, PUSH_PULL_REFUSED);
+    assert_int_equal(begun, EXCHANGE_FAILED);
     assert_string_equal(error.text, "out of memory for the chief");
     error.text[0] = '\0';
     no_memory_from(1, 1);

@@ -235,49 +235,50 @@ static void comparing(void **state)
     bool differs;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error),
-                     PUSH_PULL_DONE); /* pictures */
+    assert_int_equal(preprocessing_tell(&bench.exchange, &pictures, &error), EXCHANGE_OK); /* pictures */
     assert_int_equal(connections(), 0);
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
     assert_null(ps.heard); /* a digest alone, and nobody said anything yet */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, schema.text);
     ps.known = schema.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_DONE);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = other.text;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_true(differs);
     ps.fails = ERROR_NOT_ALLOWED; /* which is no difference */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_false(differs);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there) differs"));
     assert_non_null(strstr(error.text, "column number"));
     bench.config.data.data_sharding = SHARDING_SHUFFLED; /* to whom it is no other's to say how */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
-        assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, is_chief, &differs, &error), PUSH_PULL_REFUSED);
+        assert_int_equal(is_chief ? preprocessing_tell(&bench.exchange, &dataset, &error)
+                                  : preprocessing_agree(&bench.exchange, &dataset, &differs, &error),
+                         EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "of this worker (here) differs"));
         assert_non_null(strstr(error.text, "column number"));
     }
-    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "of the running model (there)"));
     assert_non_null(strstr(error.text, "column number"));
     ps.known = schema.text;
-    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = NULL; /* lost, and so it can't be compared */
-    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
-    assert_int_equal(preprocessing_check(&bench.exchange, &pictures, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_check(&bench.exchange, &pictures, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, schema.text); /* it asked, and said nothing */
     char *spaced = NULL;
     assert_true(asprintf(&spaced, "%s ", schema.text) > 0);
     ps.known = spaced;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "their texts differ"));
     ps.known = "{}"; /* nonsense, and still an answer */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there)"));
     assert_null(strstr(error.text, "their texts differ"));
     assert_int_equal(connections(), 1);
@@ -296,28 +297,27 @@ static void classes(void **state)
     bool differs = true;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, names);
     ps.known = names;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_DONE);
-    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = others;
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, false, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_false(differs); /* to start again would not mend it */
     assert_non_null(
         strstr(error.text, "the model's classes are [\"dog\",\"fox\"], but the folders here are [\"cat\",\"dog\"]"));
-    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "folders of the same names"));
     end();
 }
 
-static enum push_pull_end ask(int what, struct schema *schema, char **text, struct error *error)
+static enum exchange_result ask(int what, struct schema *schema, char **text, struct error *error)
 {
     const struct dataset dataset = {.schema = schema};
     static char own[] = "figures";
-    bool differs;
     *text = NULL;
-    return what == 0   ? preprocessing_agree(&bench.exchange, &dataset, true, &differs, error)
+    return what == 0   ? preprocessing_tell(&bench.exchange, &dataset, error)
            : what == 1 ? preprocessing_ask(&bench.exchange, text, error)
            : what == 2 ? preprocessing_tell_figures(&bench.exchange, own, error)
                        : preprocessing_ask_figures(&bench.exchange, 2, text, error);
@@ -340,13 +340,13 @@ static void failures(void **state)
         for (int i = 0; i < 2; i++) {
             const int before = connections();
             ps.fails = ways[i];
-            assert_int_equal(ask(what, &schema, &text, &error), PUSH_PULL_DONE);
+            assert_int_equal(ask(what, &schema, &text, &error), EXCHANGE_OK);
             assert_int_equal(connections(), before == 0 ? 2 : before + 1);
             assert_true(wanted[what] ? strcmp(text, wanted[what]) == 0 : !text);
             free(text);
         }
         ps.fails = ERROR_NOT_ALLOWED;
-        assert_int_equal(ask(what, &schema, &text, &error), PUSH_PULL_REFUSED);
+        assert_int_equal(ask(what, &schema, &text, &error), EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
         assert_non_null(strstr(error.text, "as the test wants"));
         assert_null(text);
@@ -365,23 +365,22 @@ static void too_much(void **state)
     struct schema schema = {.text = malloc(most + 2)};
     const struct dataset dataset = {.schema = &schema};
     struct error error;
-    bool differs;
     (void)state;
     begin("1", 2, rows);
     memset(schema.text, 'x', most + 1);
     schema.text[most + 1] = '\0';
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "raise data.category_min"));
     const struct dataset pictures = {.class_names = schema.text};
-    assert_int_equal(preprocessing_agree(&bench.exchange, &pictures, true, &differs, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &pictures, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "shorten the folders' names"));
-    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "exclude those with the most categories"));
     assert_int_equal(connections(), 0);
     schema.text[most] = '\0'; /* just fits */
-    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, true, &differs, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_int_equal(strlen(ps.heard), most);
-    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), PUSH_PULL_DONE);
+    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), EXCHANGE_OK);
     assert_int_equal(strlen(ps.figures[1]), most);
     free(schema.text);
     end();
@@ -395,7 +394,7 @@ static void nothing_yet(void **state)
     (void)state;
     begin("0", 3, rows);
     for (int what = 1; what < 4; what += 2) {
-        assert_int_equal(ask(what, NULL, &text, &error), PUSH_PULL_DONE);
+        assert_int_equal(ask(what, NULL, &text, &error), EXCHANGE_OK);
         assert_null(text);
     }
     assert_int_equal(connections(), 1);
@@ -563,18 +562,18 @@ static void a_ps_that_lost_what_it_was_told(void **state)
     survey_rows(rows, NULL, &first);
     per_pause_s = 0.2;
     ps.known = first.text;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_DONE);
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
     assert_int_equal(pauses, 0);
     assert_int_equal(ps.told[1], 0);
     ps.known = NULL;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_DONE);
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
     assert_in_range(pauses, 10, 25); /* a third of the lease; fewer where the machine is slow */
     assert_int_equal(ps.told[1], 1);
     assert_non_null(strstr(heard_so_far(), "sending the statistics of the rows here to ps 0 again"));
     ps.fails = ERROR_NOT_ALLOWED;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_FAILED);
     leaves_after = 1;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_STOPPED);
     assert_int_equal(ps.told[1], 1);
     schema_free(&first);
     end();

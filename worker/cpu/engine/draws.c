@@ -4,7 +4,6 @@
 
 #include "base/profile.h"
 #include "worker/cpu/engine/internal.h"
-#include "worker/data/streaming/streaming.h"
 
 /* Pairing similar images pays off only with at least this many strips of columns. */
 static bool is_paired(const struct cpu_engine *engine)
@@ -39,7 +38,7 @@ static void take_signatures(void *context, int thread)
 
 bool cpu_take_signatures(struct cpu_engine *engine, struct error *error)
 {
-    if (!engine->train || engine->streaming || !is_paired(engine)) {
+    if (!engine->train || engine->draws[0].source.streaming || !is_paired(engine)) {
         return true;
     }
     engine->bits = calloc((size_t)engine->train->count, sizeof *engine->bits);
@@ -116,48 +115,35 @@ static void take_in_order(struct cpu_engine *engine, struct sampled_batch *draw,
     }
 }
 
-void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct examples *examples,
-                   const int32_t *indexes, int count)
+void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct batch *batch)
 {
-    draw->examples = examples;
-    if (examples_are_rows(examples)) {
-        take_as_drawn(engine, draw, indexes, count);
+    draw->examples = batch->examples;
+    draw->dropout = (struct dropout_batch){batch->task, batch->step};
+    if (examples_are_rows(batch->examples)) {
+        take_as_drawn(engine, draw, batch->indexes, batch->count);
     } else {
-        take_in_order(engine, draw, indexes, count);
+        take_in_order(engine, draw, batch->indexes, batch->count);
     }
-    draw->count = count;
+    draw->count = batch->count;
     atomic_store_explicit(&draw->next_block, 0, memory_order_relaxed);
 }
 
 /*
- * A batch of streaming examples. If they cannot be read any more, the first one of before takes their place: the team
- * finishes its run, which then fails as a whole.
+ * If examples cannot be read any more, the first one of before takes their place: the team finishes its run, which then
+ * fails as a whole.
  */
-static void draw_streamed(struct cpu_engine *engine, struct sampled_batch *draw)
-{
-    struct examples *streamed = &draw->streamed;
-    if (!engine->starved &&
-        streaming_draw(engine->streaming, draw->dropout.task, draw->dropout.step, streamed, &engine->starved_error)) {
-        cpu_draw_take(engine, draw, streamed, engine->in_order, streamed->count);
-        return;
-    }
-    engine->starved = true;
-    cpu_draw_take(engine, draw, streamed, engine->in_order, 1);
-}
-
 void cpu_draw_batch(const struct engine_run *run, int64_t number)
 {
     struct cpu_engine *engine = run->engine;
     struct sampled_batch *draw = &engine->draws[number % DRAWS];
-    struct sampler sampler = engine->sampler;
-    sampler.task += (uint32_t)(number % micro_batches(engine));
-    draw->dropout = (struct dropout_batch){sampler.task, run->first_step + number / micro_batches(engine)};
-    if (engine->streaming) {
-        draw_streamed(engine, draw);
-        return;
-    }
-    int count = sampler_draw(&sampler, draw->dropout.step, engine->drawn);
-    cpu_draw_take(engine, draw, engine->train, engine->drawn, count);
+    struct batch_source *source = &draw->source;
+    const uint32_t task = source->sampler.task + (uint32_t)(number % micro_batches(engine));
+    const int64_t step = run->first_step + number / micro_batches(engine);
+    struct batch batch = {
+        .examples = &source->streamed, .indexes = source->indexes, .count = 1, .task = task, .step = step};
+    engine->starved = engine->starved || !batch_source_draw(source, task, step, &batch, &engine->starved_error);
+    batch.count = engine->starved ? 1 : batch.count;
+    cpu_draw_take(engine, draw, &batch);
 }
 
 static void fetch(const void *memory, size_t bytes)

@@ -25,17 +25,17 @@
 
 #include "base/threads.h"
 #include "ps/store/collect.h"
+#include "worker/batch_source.h"
 #include "worker/clip.h"
 #include "worker/cpu/pass.h"
 #include "worker/engine.h"
-#include "base/random/sampler.h"
 
 enum { INDEXES = 3, DRAWS = 4, VIEWS = 2 };
 
 /* Which examples a batch holds. */
 struct sampled_batch {
+    struct batch_source source;      /* what train() draws it from; else zeros */
     const struct examples *examples; /* which the indexes refer to */
-    struct examples streamed;        /* [capacity] of them, if they stream; else zeros */
     int32_t *indexes;                /* [capacity] */
     int32_t *labels;                 /* [capacity] */
     int32_t *places;                 /* [capacity]: positions before they were put in order */
@@ -64,7 +64,6 @@ struct cpu_engine {
     struct model own; /* in the engine's layout: layer 0 in panels, one per strip, if train() updates it by blocks */
     const struct config *config;
     const struct examples *train;
-    struct streaming *streaming;
     bool starved; /* data cannot be read any more: */
     struct error starved_error;
     struct network network;
@@ -72,14 +71,11 @@ struct cpu_engine {
     struct pool *pool;
     int threads;
     struct store store;
-    struct sampler sampler; /* of the first task */
     struct workspace workspace;
     struct batch_index indexes[INDEXES];
     struct sampled_batch draws[DRAWS];
     int targets;                  /* target values of an example; 0: it has a label */
     int wanted_stride;            /* targets, rounded up */
-    int32_t *drawn;               /* [batch size]: a batch in the sampler's order */
-    int32_t *in_order;            /* [batch size], if examples stream: 0, 1, 2 ... */
     int32_t *first_of_class;      /* [classes + 1] */
     struct signature *signatures; /* [batch size]: scratch for putting a batch in order */
     uint64_t (*bits)[2];          /* [examples]: signatures of the whole set, if in memory */
@@ -112,10 +108,9 @@ static inline int micro_batches(const struct cpu_engine *engine)
 
 /*
  * Puts a batch's images in the order of their labels; if samples are processed in pairs (struct sparse), then so that
- * the two of a pair are similar. The order depends on the images alone.
+ * the two of a pair are similar. The order depends on the images alone. Notes whose batch it is, for dropout.
  */
-void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct examples *examples,
-                   const int32_t *indexes, int count);
+void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct batch *batch);
 
 /* Computes the signatures of the training set. */
 bool cpu_take_signatures(struct cpu_engine *engine, struct error *error);

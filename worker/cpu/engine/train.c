@@ -167,8 +167,7 @@ bool cpu_step(struct engine *base, const struct batch *batch, const struct gradi
     struct cpu_engine *engine = (struct cpu_engine *)base;
     assert(batch->count >= 1 && batch->count <= engine->config->train.batch_size);
     *result = (struct train_result){.finite = true};
-    cpu_draw_take(engine, &engine->draws[0], batch->examples, batch->indexes, batch->count);
-    engine->draws[0].dropout = (struct dropout_batch){batch->task, batch->step};
+    cpu_draw_take(engine, &engine->draws[0], batch);
     struct engine_run run = {.engine = engine, .sink = sink, .batches = 1, .result = result};
     pool_run(engine->pool, step_thread, &run);
     return true;

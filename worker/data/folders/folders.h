@@ -29,8 +29,8 @@ bool folders_class_names(char **text, const char *training, struct error *error)
 
 /*
  * training: the folder of the training set, path itself or that beside it, whose classes count. inputs: of the model. A
- * file that is not a picture is an error that names it. If the pictures exceed the overflow's
- * limit and stream from disk, it is reported when it is read.
+ * file that is not a picture is an error that names it. If the pictures exceed the overflow's limit and stream from
+ * disk, it is reported when it is read.
  */
 bool folders_read(struct examples *examples, const char *path, const char *training, int inputs,
                   struct overflow *overflow, struct error *error);

@@ -17,11 +17,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "observe/observe.h"
 #include "worker/kept_rows.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
-#include "worker/report.h"
 
 enum {
     SNAPSHOT_TRIES = 6,
@@ -56,55 +54,40 @@ static bool chief_state_is_finite(const struct chief *chief)
 static void keep_told(struct chief *chief, int64_t global_step)
 {
     struct error error;
-    if (chief->told && !left_over_save(&chief->told_left, global_step, chief->told, &error)) {
+    if (chief->told && !residual_files_save(&chief->told_files, global_step, chief->told, &error)) {
         log_warning("the sent model is not saved: %s", error.text);
     }
 }
 
-void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step)
+/* Writes the state that was taken. targets: as checkpoint_folder_save. A failure is logged and noted. Locked. */
+static bool write_checkpoint(struct chief *chief, int targets, int64_t global_step)
 {
     struct error error;
-    struct checkpoint_info info = chief->info;
+    struct checkpoint_report saved = {.info = chief->ledger.info, .targets = targets};
+    struct checkpoint_info *info = &saved.info;
     const struct hello_identity *now = identity_hello(chief->options.identity);
-    char path[CHECKPOINT_MAX_PATH];
-    info.global_step = global_step;
-    info.fleet_version = (int64_t)now->fleet_version;
-    snprintf(info.config_digest, sizeof info.config_digest, "%s", now->digest);
+    info->global_step = global_step;
+    info->fleet_version = (int64_t)now->fleet_version;
+    snprintf(info->config_digest, sizeof info->config_digest, "%s", now->digest);
+    checkpoint_ledger_begin(&chief->ledger, targets, global_step);
     if (targets & CHECKPOINT_MODEL) {
-        supervisor_save_began(&chief->supervisor, global_step, clock_monotonic_s());
         keep_told(chief, global_step);
     }
     const double began_s = clock_monotonic_s();
     char *kept_rows = kept_rows_tell(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);
-    info.kept_rows = kept_rows;
-    bool written = checkpoint_folder_save(&chief->folder, targets, &chief->state, &info, &error);
+    info->kept_rows = kept_rows;
+    const bool written = checkpoint_folder_save(&chief->ledger.folder, targets, &chief->state, info, &error);
     free(kept_rows);
-    if (targets & CHECKPOINT_MODEL) {
-        supervisor_save_ended(&chief->supervisor, written);
-    }
-    if (!written) {
-        chief->checkpoint_failed = true;
-        observe_save_failed(error.text);
-        log_error("%s; training continues, and this run will end with status 1", error.text);
-        return;
-    }
-    for (int target = CHECKPOINT_MODEL; target <= CHECKPOINT_BEST; target *= 2) {
-        if (targets & target) {
-            checkpoint_folder_name(&chief->folder, (enum checkpoint_target)target, global_step, path);
-            report_checkpoint(&(struct report_checkpoint){
-                .path = path, .global_step = global_step, .is_best = target == CHECKPOINT_BEST});
-        }
-    }
-    if (targets & CHECKPOINT_MODEL) {
-        checkpoint_folder_name(&chief->folder, CHECKPOINT_MODEL, global_step, chief->last_checkpoint);
-        observe_saved(chief->last_checkpoint, global_step, clock_monotonic_s() - began_s);
-    }
+    info->kept_rows = NULL;
+    saved.seconds = clock_monotonic_s() - began_s;
+    checkpoint_ledger_done(&chief->ledger, &saved, written ? NULL : &error, false);
+    return written;
 }
 
 void chief_save_taken(struct chief *chief, int64_t global_step)
 {
     if (chief_state_is_finite(chief)) {
-        chief_write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
+        write_checkpoint(chief, CHECKPOINT_MODEL, global_step);
     } else {
         log_warning("the model is no longer finite at step %lld and is not saved", (long long)global_step);
     }
@@ -131,33 +114,48 @@ static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try
     return ahead < last ? ahead : last;
 }
 
-/* The last try looks once more at what is there, for training may stand still. */
-enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                  struct error *error)
+/*
+ * Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN: some shard has lost its state, or they did not
+ * come to one step in time. The last try looks once more at what is there, for training may stand still; stopped: it
+ * does.
+ */
+static enum exchange_result take(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
+                                 struct error *error)
 {
-    enum push_pull_end end = PUSH_PULL_AGAIN;
+    enum exchange_result end = EXCHANGE_REJOIN;
     PROFILE("take snapshot");
     const double deadline_s = clock_monotonic_s() + SNAPSHOT_TIMEOUT_S;
     int64_t seen = 0; /* on some shard: this worker may be far behind the others' steps */
-    for (int i = 0; i < SNAPSHOT_TRIES && end == PUSH_PULL_AGAIN; i++) {
+    for (int i = 0; i < SNAPSHOT_TRIES && end == EXCHANGE_REJOIN; i++) {
         struct snapshot_answer answer;
         bool last = i + 1 == SNAPSHOT_TRIES;
         int64_t at_step = i > 0 && !last ? step_to_agree_on(chief, seen, i) : -1;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
         end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, &answer, error);
-        seen = end == PUSH_PULL_DONE && answer.global_step > seen ? answer.global_step : seen;
-        if (end == PUSH_PULL_DONE && (!answer.taken || (!answer.same && !(last && stopped)))) {
-            end = PUSH_PULL_AGAIN;
-        } else if (end == PUSH_PULL_DONE) {
+        seen = end == EXCHANGE_OK && answer.global_step > seen ? answer.global_step : seen;
+        if (end == EXCHANGE_OK && (!answer.taken || (!answer.same && !(last && stopped)))) {
+            end = EXCHANGE_REJOIN;
+        } else if (end == EXCHANGE_OK) {
             *global_step = answer.global_step;
             end = transfer_read(&chief->shards, number, which, &chief->state, error);
         }
-        if (end == PUSH_PULL_AGAIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
+        if (end == EXCHANGE_REJOIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
             i--; /* a connection that broke says nothing about the snapshot */
         }
     }
     return end;
+}
+
+/* The state of one step, that of now or soon. Locked. which: as in transfer_read. */
+static enum exchange_result take_now(struct chief *chief, unsigned which, int64_t *global_step, struct error *error)
+{
+    return take(chief, which, false, global_step, error);
+}
+
+enum exchange_result chief_take_last(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    return take(chief, ~0u, true, global_step, error);
 }
 
 /* Saves what is there, of whatever step. Locked. */
@@ -165,9 +163,48 @@ static void save_now(struct chief *chief)
 {
     struct error error;
     int64_t step;
-    if (chief_take_now(chief, ~0u, false, &step, &error) == PUSH_PULL_DONE) {
+    if (take_now(chief, ~0u, &step, &error) == EXCHANGE_OK) {
         chief_save_taken(chief, step);
     }
+}
+
+/* --- A snapshot held in the engine, for as long as it takes to evaluate it --- */
+
+bool chief_state_to_engine(struct chief *chief, struct error *error)
+{
+    const bool averaged = chief->options.config->train.ema_decay > 0;
+    float *const *all = chief->state.vectors;
+    float *const wanted[STORE_VECTORS] = {
+        [STORE_PARAMETERS] = all[STORE_PARAMETERS], [STORE_AVERAGES] = averaged ? all[STORE_AVERAGES] : NULL};
+    return engine_put_vectors(chief->options.engine, wanted, chief->options.model->float_count, error);
+}
+
+enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                                  struct error *error)
+{
+    /* All of it if it may turn out to be the best, and so worth keeping. */
+    unsigned which = chief->has_folder ? ~(1u << STORE_TOLD) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
+    enum chief_hold_result result = CHIEF_NOT_NOW;
+    chief_lock(chief);
+    if (take_now(chief, which, &chief->held_step, error) == EXCHANGE_OK) {
+        result = chief_state_to_engine(chief, error) ? CHIEF_HELD : CHIEF_HOLD_FAILED;
+    }
+    if (result != CHIEF_HELD) {
+        pthread_mutex_unlock(&chief->mutex);
+        return result;
+    }
+    *global_step = chief->held_step;
+    *record = &chief->ledger.info;
+    return CHIEF_HELD;
+}
+
+void chief_release(struct chief *chief, bool is_best)
+{
+    if (is_best && chief->has_folder) {
+        write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
+    }
+    chief->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
+    pthread_mutex_unlock(&chief->mutex);
 }
 
 /* --- Orders: all locked --- */
@@ -175,14 +212,14 @@ static void save_now(struct chief *chief)
 /* The next step to save after this one; -1: none before the last, which has a checkpoint of its own. */
 static int64_t next_to_save(const struct chief *chief, int64_t step)
 {
-    int64_t left = supervisor_steps_to_save(&chief->supervisor, step);
+    int64_t left = supervisor_steps_to_save(&chief->ledger.supervisor, step);
     return left < chief->plan.last_step - step ? step + left : -1;
 }
 
 /* Checkpoints between the last one that was ordered and this one will not be. */
 static void note_ordered(struct chief *chief, int64_t step)
 {
-    int64_t first = chief->ordered + chief->supervisor.save_steps;
+    int64_t first = chief->ordered + chief->ledger.supervisor.save_steps;
     if (chief->ordered >= 0 && first < step) {
         log_warning("no checkpoint of step %lld, nor of any other before step %lld: training was past them before "
                     "every ps had been told to keep them",
@@ -195,17 +232,17 @@ static void note_ordered(struct chief *chief, int64_t step)
  * Places the next order after a step. Once it is in the list, it will be asked for until all shards know of it. If some
  * shard is past it already, it is not in the list, and *after is where that shard is now.
  */
-static enum push_pull_end place_next(struct chief *chief, int64_t *after)
+static enum exchange_result place_next(struct chief *chief, int64_t *after)
 {
     struct error error;
     enum order_state state = ORDER_PENDING;
     const struct order order = {.number = SNAPSHOT_ORDER | ++chief->snapshots, .step = next_to_save(chief, *after)};
     if (order.step < 0) {
-        return PUSH_PULL_STOPPED;
+        return EXCHANGE_STOPPED;
     }
-    enum push_pull_end end = transfer_order(&chief->shards, order.number, order.step, 0, &state, &error);
+    enum exchange_result end = transfer_order(&chief->shards, order.number, order.step, 0, &state, &error);
     note_ordered(chief, order.step);
-    if (end == PUSH_PULL_DONE && state == ORDER_LOST) {
+    if (end == EXCHANGE_OK && state == ORDER_LOST) {
         log_warning("no checkpoint of step %lld: %s", (long long)order.step, error.text);
         transfer_release(&chief->shards, order.number);
         return transfer_newest_step(&chief->shards, after, &error);
@@ -218,7 +255,7 @@ static enum push_pull_end place_next(struct chief *chief, int64_t *after)
 static void order_up_to(struct chief *chief, int wanted, int64_t step)
 {
     struct error error;
-    enum push_pull_end end = PUSH_PULL_DONE;
+    enum exchange_result end = EXCHANGE_OK;
     const bool known = step >= 0 || chief->order_count > 0;
     if (!chief->has_folder || atomic_load(&chief->holds) || chief->order_count >= wanted) {
         return;
@@ -228,7 +265,7 @@ static void order_up_to(struct chief *chief, int wanted, int64_t step)
     } else if (!known) {
         return;
     }
-    for (int tries = 0; end == PUSH_PULL_DONE && chief->order_count < wanted && tries < 2 * SHARD_ORDERS; tries++) {
+    for (int tries = 0; end == EXCHANGE_OK && chief->order_count < wanted && tries < 2 * SHARD_ORDERS; tries++) {
         int64_t last = chief->order_count > 0 ? chief->orders[chief->order_count - 1].step : -1;
         step = last > step ? last : step;
         end = place_next(chief, &step);
@@ -277,7 +314,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
     enum order_state state;
     const struct order order = chief->orders[0];
     chief->asked_s = clock_monotonic_s();
-    if (transfer_order(&chief->shards, order.number, order.step, wait_ms, &state, &error) != PUSH_PULL_DONE) {
+    if (transfer_order(&chief->shards, order.number, order.step, wait_ms, &state, &error) != EXCHANGE_OK) {
         return TROUBLE;
     }
     if (state == ORDER_LOST) {
@@ -288,12 +325,12 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
         return NOT_YET;
     }
     order_up_to(chief, orders_wanted(chief) + 1, order.step); /* before this one is released */
-    if (transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) != PUSH_PULL_DONE) {
+    if (transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) != EXCHANGE_OK) {
         return TROUBLE; /* it is still there, unless its shard has lost all */
     }
     remove_first(chief);
     chief->caution -= chief->caution > 0;
-    if (supervisor_is_unsaved(&chief->supervisor, order.step)) {
+    if (supervisor_is_unsaved(&chief->ledger.supervisor, order.step)) {
         chief_save_taken(chief, order.step);
     }
     return COLLECTED;
@@ -320,7 +357,7 @@ void chief_collect_last(struct chief *chief)
     struct error error;
     int64_t step;
     enum collected collected = COLLECTED;
-    if (chief->order_count == 0 || transfer_newest_step(&chief->shards, &step, &error) != PUSH_PULL_DONE) {
+    if (chief->order_count == 0 || transfer_newest_step(&chief->shards, &step, &error) != EXCHANGE_OK) {
         return;
     }
     while (collected != TROUBLE && chief->order_count > 0 && chief->orders[0].step <= step) {
@@ -362,7 +399,7 @@ static bool save_what_is_due(struct chief *chief, int64_t step)
         enum collected collected = collect_first(chief, 0);
         more = collected == COLLECTED || collected == LOST;
     }
-    if (supervisor_is_time_to_save(&chief->supervisor, step, clock_monotonic_s())) {
+    if (supervisor_is_time_to_save(&chief->ledger.supervisor, step, clock_monotonic_s())) {
         collect_taken(chief);
         save_now(chief);
     }
@@ -445,18 +482,14 @@ void chief_stop_saving(struct chief *chief)
 static bool save_to_go_back(struct chief *chief, struct error *error)
 {
     int64_t step;
-    if (chief_take_now(chief, ~0u, false, &step, error) != PUSH_PULL_DONE) {
+    if (take_now(chief, ~0u, &step, error) != EXCHANGE_OK) {
         return false;
     }
     if (!chief_state_is_finite(chief)) {
         return error_set(error, "the model is not finite at step %lld", (long long)step);
     }
-    bool failed = chief->checkpoint_failed;
-    chief->checkpoint_failed = false;
-    chief_write_checkpoint(chief, CHECKPOINT_MODEL, step);
-    bool done = !chief->checkpoint_failed || error_set(error, "the checkpoint to go back to could not be written");
-    chief->checkpoint_failed |= failed;
-    return done;
+    return write_checkpoint(chief, CHECKPOINT_MODEL, step) ||
+           error_set(error, "the checkpoint to go back to could not be written");
 }
 
 bool chief_checkpoint(struct chief *chief, struct error *error)
@@ -495,7 +528,7 @@ void chief_retime(struct chief *chief, const struct config_output *output, const
     chief->output.save_model_secs = output->save_model_secs;
     chief->output.max_to_keep = output->max_to_keep;
     chief->output.keep_every_n_hours = output->keep_every_n_hours;
-    supervisor_retime(&chief->supervisor, &chief->output);
+    supervisor_retime(&chief->ledger.supervisor, &chief->output);
     if (other_steps) {
         chief_order_ahead(chief, -1);
     }

@@ -1,7 +1,7 @@
 /*
  * Inside the chief: what its parts share. chief.c keeps the whole together and ends the job; restore.c brings a model
- * into the shards; checkpoints.c takes their state and writes it down; hold.c lends it for a validation; transfer.c is
- * the wire's side of it.
+ * into the shards; checkpoints.c takes their state, writes it down, and lends it for a validation; transfer.c is the
+ * wire's side of it.
  *
  * Two threads use the chief's connections and its copy of the state: the one that trains, when it validates or ends the
  * job, and the one that saves. A mutex is held for the whole of a snapshot, its transfer and its writing. "Locked"
@@ -13,11 +13,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ps/checkpoint/folder.h"
-#include "ps/checkpoint/supervisor.h"
 #include "ps/shard.h"
+#include "worker/checkpoint_ledger.h"
 #include "worker/remote/chief.h"
-#include "worker/remote/exchange/left_over.h"
+#include "worker/remote/exchange/residual_files.h"
 
 /* A checkpoint by steps that the shards were told of. */
 struct order {
@@ -30,19 +29,15 @@ struct chief {
     struct push_pull shards;
     struct config_train train; /* by which the state is kept */
     struct checkpoint_state state;
-    float *told;                     /* [float_count]: the state's STORE_TOLD; NULL: it has none */
-    struct left_over told_left;      /* files of it, one for each checkpoint */
-    struct config_output output;     /* when to save, and what to keep. Locked */
-    struct plan plan;                /* locked, too */
-    struct checkpoint_folder folder; /* only with a train_dir */
+    float *told;                      /* [float_count]: the state's STORE_TOLD; NULL: it has none */
+    struct residual_files told_files; /* files of it, one for each checkpoint */
+    struct config_output output;      /* when to save, and what to keep. Locked */
+    struct plan plan;                 /* locked, too */
+    struct checkpoint_ledger ledger;  /* its folder: only with a train_dir */
     bool has_folder;
-    struct supervisor supervisor;
-    struct checkpoint_info info;
     int64_t held_step;   /* of the state, while it is held for a validation */
     uint32_t generation; /* the last one written or found */
     uint64_t snapshots;  /* taken so far, on top of a random number: an earlier chief's must not be met */
-    char last_checkpoint[CHECKPOINT_MAX_PATH]; /* "": none */
-    bool checkpoint_failed;
     pthread_mutex_t mutex;
     pthread_t thread;
     bool saves; /* the thread runs */
@@ -67,12 +62,11 @@ struct chief {
 };
 
 /*
- * Takes the state of one step, that of now or soon, of all shards. Locked. which: as in transfer_read. stopped: nobody
- * trains any more, so shards at different steps are taken too: a worker that was killed may have pushed to some of them
- * only. Anything but PUSH_PULL_DONE leaves the state a mixture.
+ * Takes the state of all shards once nobody trains any more. Locked. They may be at different steps: a worker that was
+ * killed may have pushed to some of them only. Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN:
+ * some shard has lost its state.
  */
-enum push_pull_end chief_take_now(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                  struct error *error);
+enum exchange_result chief_take_last(struct chief *chief, int64_t *global_step, struct error *error);
 
 /*
  * Tells the shards of the next checkpoints by steps, if there are to be some. Locked. step: which they have come to at
@@ -82,12 +76,6 @@ void chief_order_ahead(struct chief *chief, int64_t step);
 
 /* Training is over, or is for this chief: reads and saves what was ordered up to now, and forgets the rest. Locked. */
 void chief_collect_last(struct chief *chief);
-
-/*
- * Writes the state that was taken. targets: enum checkpoint_target's, added up. Locked. A failure is logged and
- * noted.
- */
-void chief_write_checkpoint(struct chief *chief, int targets, int64_t global_step);
 
 /* Saves the state that was taken, unless it is past saving. Locked. */
 void chief_save_taken(struct chief *chief, int64_t global_step);

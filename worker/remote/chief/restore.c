@@ -21,7 +21,7 @@
 static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
 {
     const struct config *config = chief->options.config;
-    char source[256], lost[512];
+    char lost[512];
     bool may_lose = false;
     if (checkpoint_load(file, &chief->state, error)) {
         return true;
@@ -29,8 +29,7 @@ static bool load_state(struct chief *chief, struct checkpoint_file *file, struct
     if (!lineage_adopts(config, checkpoint_file_info(file)->config_digest, &may_lose)) {
         return false;
     }
-    if (!initial_state(config, &chief->state, source, sizeof source, error) ||
-        !checkpoint_load_fitting(file, &chief->state, lost, sizeof lost, error)) {
+    if (!initial_load_fitting(file, config, &chief->state, lost, sizeof lost, error)) {
         return false;
     }
     if (lost[0] != '\0' && !may_lose) {
@@ -48,22 +47,21 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
 {
     const struct config *config = chief->options.config;
     struct checkpoint_file *file = NULL;
-    if (chief->has_folder && !checkpoint_folder_newest(&chief->folder, &file, error)) {
+    if (chief->has_folder && !checkpoint_folder_newest(&chief->ledger.folder, &file, error)) {
         return false;
     }
     bool done = true;
     if (file) {
         done = initial_fits(file, chief->options.dataset, error) && (!load || load_state(chief, file, error));
-        chief->info = *checkpoint_file_info(file);
-        snprintf(chief->last_checkpoint, sizeof chief->last_checkpoint, "%s", checkpoint_path(file));
-        snprintf(source, size, "restored from %.200s", chief->last_checkpoint);
+        checkpoint_ledger_restored(&chief->ledger, file);
+        snprintf(source, size, "restored from %.200s", chief->ledger.last);
         checkpoint_close(file);
     } else if (load) {
-        chief->info.global_step = 0;
+        chief->ledger.info.global_step = 0;
         done = initial_state(config, &chief->state, source, size, error);
     }
-    initial_record(&chief->info, config, chief->options.dataset);
-    memcpy(chief->info.config_digest, chief->options.identity->digest, sizeof chief->info.config_digest);
+    initial_record(&chief->ledger.info, config, chief->options.dataset);
+    memcpy(chief->ledger.info.config_digest, chief->options.identity->digest, sizeof chief->ledger.info.config_digest);
     return done;
 }
 
@@ -106,23 +104,23 @@ static uint32_t next_generation(const struct chief *chief, uint32_t newest)
 /* The steps to save are counted from `saved` on. Locked. */
 static void begin_supervising(struct chief *chief, int64_t saved)
 {
-    supervisor_begin(&chief->supervisor, &chief->output, saved, clock_monotonic_s());
+    supervisor_begin(&chief->ledger.supervisor, &chief->output, saved, clock_monotonic_s());
     chief->ordered = -1;
 }
 
 /* What workers had been told at that step; else they are told all of it. */
 static bool recall_told(struct chief *chief, struct error *error)
 {
-    const int64_t step = chief->info.global_step;
+    const int64_t step = chief->ledger.info.global_step;
     int64_t found = -1;
     if (!chief->told) {
         return true;
     }
-    if (chief->has_folder && !left_over_load(&chief->told_left, step, chief->told, &found, error)) {
+    if (chief->has_folder && !residual_files_load(&chief->told_files, step, chief->told, &found, error)) {
         return false;
     }
     if (found != step) {
-        memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_left.count * sizeof *chief->told);
+        memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_files.count * sizeof *chief->told);
     }
     if (found != step && step > 0) {
         log_warning("the sent model of step %lld is missing: workers are sent the complete model", (long long)step);
@@ -130,23 +128,23 @@ static bool recall_told(struct chief *chief, struct error *error)
     return true;
 }
 
-static enum push_pull_end write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
-                                       struct error *error)
+static enum exchange_result write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
+                                         struct error *error)
 {
     char source[256] = "";
     if (!find_state(chief, true, source, sizeof source, error) || !recall_told(chief, error)) {
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
-    start->global_step = chief->info.global_step;
-    start->restored_from = chief->last_checkpoint[0] != '\0' ? chief->last_checkpoint : NULL;
+    start->global_step = chief->ledger.info.global_step;
+    start->restored_from = chief->ledger.last[0] != '\0' ? chief->ledger.last : NULL;
     chief->generation = generation;
     if (generation > 1) {
         log_info("generation %u of the model begins at step %lld, %s", generation, (long long)start->global_step,
                  source);
     }
     struct transfer_place place = {.global_step = start->global_step, .epoch_batches = chief->plan.epoch_batches};
-    enum push_pull_end end = transfer_restore(&chief->shards, generation, &chief->state, source, error);
-    if (end != PUSH_PULL_DONE) {
+    enum exchange_result end = transfer_restore(&chief->shards, generation, &chief->state, source, error);
+    if (end != EXCHANGE_OK) {
         return end;
     }
     chief->order_count = 0; /* the shards have forgotten them */
@@ -155,21 +153,20 @@ static enum push_pull_end write_shards(struct chief *chief, uint32_t generation,
     return transfer_end_restore(&chief->shards, &place, error);
 }
 
-static enum push_pull_end begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
-                                     struct error *error)
+static enum exchange_result begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
+                                       struct error *error)
 {
     const struct dataset *dataset = chief->options.dataset;
     uint32_t newest = 0;
     char source[256];
-    bool differs;
     *start = (struct chief_start){.resumed = false};
-    enum push_pull_end end = transfer_status(&chief->shards, status, error);
-    if (end == PUSH_PULL_DONE) {
+    enum exchange_result end = transfer_status(&chief->shards, status, error);
+    if (end == EXCHANGE_OK) {
         start->resumed = is_whole(chief, status, &newest, &start->global_step);
         end = start->resumed ? preprocessing_check(&chief->shards, dataset, error) : end;
     }
-    end = end == PUSH_PULL_DONE ? preprocessing_agree(&chief->shards, dataset, true, &differs, error) : end;
-    if (end != PUSH_PULL_DONE) {
+    end = end == EXCHANGE_OK ? preprocessing_tell(&chief->shards, dataset, error) : end;
+    if (end != EXCHANGE_OK) {
         return end;
     }
     if (!start->resumed) {
@@ -178,17 +175,17 @@ static enum push_pull_end begin_once(struct chief *chief, struct shard_status *s
     chief->order_count = newest == chief->generation ? chief->order_count : 0;
     chief->shards.generation = chief->generation = newest;
     if (!find_state(chief, false, source, sizeof source, error)) {
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
-    begin_supervising(chief, chief->info.global_step);
+    begin_supervising(chief, chief->ledger.info.global_step);
     chief_order_ahead(chief, start->global_step);
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
-enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
+enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
     struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
-    enum push_pull_end end = PUSH_PULL_REFUSED;
+    enum exchange_result end = EXCHANGE_FAILED;
     if (!status) {
         error_set(error, "out of memory for the chief");
         return end;
@@ -196,16 +193,17 @@ enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, s
     chief_lock(chief);
     do {
         end = begin_once(chief, status, start, error);
-    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    } while (end == EXCHANGE_REJOIN && signals_pending() == 0);
     free(status);
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         atomic_store(&chief->global_step, start->global_step);
+        start->record = chief->ledger.info;
     }
     pthread_mutex_unlock(&chief->mutex);
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         chief_start_saving(chief);
     }
-    return end == PUSH_PULL_AGAIN ? PUSH_PULL_STOPPED : end;
+    return end == EXCHANGE_REJOIN ? EXCHANGE_STOPPED : end;
 }
 
 bool chief_restore(struct chief *chief, struct error *error)
@@ -216,18 +214,18 @@ bool chief_restore(struct chief *chief, struct error *error)
         return error_set(error, "out of memory for the chief");
     }
     chief_lock(chief);
-    enum push_pull_end end = transfer_status(&chief->shards, status, error);
-    if (end == PUSH_PULL_DONE) {
+    enum exchange_result end = transfer_status(&chief->shards, status, error);
+    if (end == EXCHANGE_OK) {
         uint32_t newest;
         int64_t step;
         is_whole(chief, status, &newest, &step);
         end = write_shards(chief, next_generation(chief, newest), &start, error);
     }
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         atomic_store(&chief->global_step, start.global_step);
         atomic_store(&chief->holds, false);
     }
     pthread_mutex_unlock(&chief->mutex);
     free(status);
-    return end == PUSH_PULL_DONE || (end == PUSH_PULL_REFUSED ? false : error_set(error, "some ps is missing"));
+    return end == EXCHANGE_OK || (end == EXCHANGE_FAILED ? false : error_set(error, "some ps is missing"));
 }

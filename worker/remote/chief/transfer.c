@@ -1,6 +1,6 @@
 /*
  * The chief's requests to all ps, one after another. The callers retry, so each function tells a broken connection or a
- * changed generation (PUSH_PULL_AGAIN) from a refusal that is final, and repeating a request does no harm.
+ * changed generation (EXCHANGE_REJOIN) from a refusal that is final, and repeating a request does no harm.
  */
 #include "worker/remote/chief/transfer.h"
 
@@ -19,27 +19,27 @@ static double soon(void)
 }
 
 /* A failed request: what to do about it. A broken connection is opened again when it is needed next. */
-static enum push_pull_end failed(struct push_pull *exchange, struct shard_part *part, uint16_t code,
-                                 const struct error *error)
+static enum exchange_result failed(struct push_pull *exchange, struct shard_part *part, uint16_t code,
+                                   const struct error *error)
 {
     switch (code) {
     case 0:
     case ERROR_BAD_REQUEST:
         exchange->broken = true;
         link_lost(&part->link, error->text);
-        return PUSH_PULL_AGAIN;
+        return EXCHANGE_REJOIN;
     case ERROR_NOT_ALLOWED:
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     default:
-        return PUSH_PULL_AGAIN;
+        return EXCHANGE_REJOIN;
     }
 }
 
-static enum push_pull_end need_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
+static enum exchange_result need_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
     enum link_try result = link_open(&part->link, exchange->given_up, exchange->context, error);
     part->link.channel.generation = exchange->generation;
-    return result == LINK_OPEN ? PUSH_PULL_DONE : result == LINK_REFUSED ? PUSH_PULL_REFUSED : PUSH_PULL_STOPPED;
+    return result == LINK_OPEN ? EXCHANGE_OK : result == LINK_REFUSED ? EXCHANGE_FAILED : EXCHANGE_STOPPED;
 }
 
 static bool ask_model(struct shard_part *part, struct shard_status *status, uint16_t *code, struct error *error)
@@ -68,31 +68,31 @@ static bool ask_status(struct shard_part *part, struct shard_status *status, uin
     return true;
 }
 
-enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error)
+enum exchange_result transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error)
 {
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         uint16_t code;
-        enum push_pull_end end = need_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = need_link(exchange, part, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         if (!ask_status(part, &status[i], &code, error)) {
             return failed(exchange, part, code, error);
         }
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
-enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
+enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
 {
     *global_step = -1;
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         struct shard_status status;
         uint16_t code;
-        enum push_pull_end end = need_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = need_link(exchange, part, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         if (!ask_model(part, &status, &code, error)) {
@@ -100,7 +100,7 @@ enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *glo
         }
         *global_step = status.global_step > *global_step ? status.global_step : *global_step;
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* --- Restoring --- */
@@ -150,13 +150,13 @@ static bool is_worth_writing(const struct shard_part *part, const struct checkpo
  * A connection that breaks may have lost the answer alone. The ps knows what it has of this restore, and takes it from
  * the same process again: so a request is repeated, over as many connections as it takes, and what was answered is not.
  */
-static enum push_pull_end insist(struct push_pull *exchange, struct shard_part *part, enum message_type type,
-                                 const void *message, struct error *error)
+static enum exchange_result insist(struct push_pull *exchange, struct shard_part *part, enum message_type type,
+                                   const void *message, struct error *error)
 {
     for (;;) {
         uint16_t code = 0;
-        enum push_pull_end end = need_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE ||
+        enum exchange_result end = need_link(exchange, part, error);
+        if (end != EXCHANGE_OK ||
             channel_call(&part->link.channel, type, message, MESSAGE_done, soon(), &code, error)) {
             return end;
         }
@@ -168,16 +168,16 @@ static enum push_pull_end insist(struct push_pull *exchange, struct shard_part *
 }
 
 /* *most: floats of a request; fewer once a connection has broken, which may last for no more. */
-static enum push_pull_end write_span(struct push_pull *exchange, struct shard_part *part, enum store_vector vector,
-                                     struct span span, const struct checkpoint_state *state, size_t *most,
-                                     struct error *error)
+static enum exchange_result write_span(struct push_pull *exchange, struct shard_part *part, enum store_vector vector,
+                                       struct span span, const struct checkpoint_state *state, size_t *most,
+                                       struct error *error)
 {
     while (span.count > 0) {
         const size_t now = span.count < *most ? span.count : *most;
         const struct range range = {span.first, (uint32_t)now};
         uint16_t code = 0;
-        enum push_pull_end end = need_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = need_link(exchange, part, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         if (write_range(part, vector, range, state->vectors[vector] + span.first, &code, error)) {
@@ -190,42 +190,42 @@ static enum push_pull_end write_span(struct push_pull *exchange, struct shard_pa
             *most = now / 2 > WRITE_FEWEST ? now / 2 : WRITE_FEWEST;
         }
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
-static enum push_pull_end restore_part(struct push_pull *exchange, struct shard_part *part,
-                                       const struct checkpoint_state *state, const char *source, struct error *error)
+static enum exchange_result restore_part(struct push_pull *exchange, struct shard_part *part,
+                                         const struct checkpoint_state *state, const char *source, struct error *error)
 {
     const struct message_begin_restore begin = {.source = source};
     size_t most = WRITE_FLOATS;
-    enum push_pull_end end = insist(exchange, part, MESSAGE_begin_restore, &begin, error);
-    for (int v = 0; v < STORE_PS_VECTORS && end == PUSH_PULL_DONE; v++) {
+    enum exchange_result end = insist(exchange, part, MESSAGE_begin_restore, &begin, error);
+    for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
         const bool writes = has_vector(part, state, v) && is_worth_writing(part, state, v);
-        for (int i = 0; writes && i < part->span_count && end == PUSH_PULL_DONE; i++) {
+        for (int i = 0; writes && i < part->span_count && end == EXCHANGE_OK; i++) {
             end = write_span(exchange, part, (enum store_vector)v, part->spans[i], state, &most, error);
         }
     }
     return end;
 }
 
-enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
-                                    const struct checkpoint_state *state, const char *source, struct error *error)
+enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t generation,
+                                      const struct checkpoint_state *state, const char *source, struct error *error)
 {
-    enum push_pull_end end = PUSH_PULL_DONE;
+    enum exchange_result end = EXCHANGE_OK;
     exchange->generation = generation;
-    for (int i = 0; i < exchange->count && end == PUSH_PULL_DONE; i++) {
+    for (int i = 0; i < exchange->count && end == EXCHANGE_OK; i++) {
         end = restore_part(exchange, &exchange->parts[i], state, source, error);
     }
     return end;
 }
 
-enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
-                                        struct error *error)
+enum exchange_result transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
+                                          struct error *error)
 {
     const struct message_end_restore end_restore = {.global_step = place->global_step,
                                                     .epoch_batches = place->epoch_batches};
-    enum push_pull_end end = PUSH_PULL_DONE;
-    for (int i = 0; i < exchange->count && end == PUSH_PULL_DONE; i++) {
+    enum exchange_result end = EXCHANGE_OK;
+    for (int i = 0; i < exchange->count && end == EXCHANGE_OK; i++) {
         end = insist(exchange, &exchange->parts[i], MESSAGE_end_restore, &end_restore, error);
     }
     return end;
@@ -234,24 +234,24 @@ enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct
 /* --- Snapshots --- */
 
 /* Asks one shard for a snapshot, to be answered by until_s. *code: 0 if it has been or will be taken in time. */
-static enum push_pull_end order_snapshot(struct push_pull *exchange, struct shard_part *part, uint64_t number,
-                                         int64_t at_step, double until_s, uint16_t *code, struct error *error)
+static enum exchange_result order_snapshot(struct push_pull *exchange, struct shard_part *part, uint64_t number,
+                                           int64_t at_step, double until_s, uint16_t *code, struct error *error)
 {
-    enum push_pull_end end = need_link(exchange, part, error);
-    if (end != PUSH_PULL_DONE) {
+    enum exchange_result end = need_link(exchange, part, error);
+    if (end != EXCHANGE_OK) {
         return end;
     }
     double left_s = fmax(0.0, until_s - clock_monotonic_s());
     struct message_snapshot request = {.snapshot = number, .at_step = at_step, .wait_ms = (uint32_t)(left_s * 1e3)};
     return channel_call(&part->link.channel, MESSAGE_snapshot, &request, MESSAGE_done, soon() + left_s, code, error) ||
                    *code == ERROR_TOO_LATE || *code == ERROR_PASSED
-               ? PUSH_PULL_DONE
+               ? EXCHANGE_OK
                : failed(exchange, part, *code, error);
 }
 
 /* Asks every shard, each with what is left of the time to wait. */
-static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, double until_s,
-                                           struct snapshot_answer *answer, struct error *error)
+static enum exchange_result ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step,
+                                             double until_s, struct snapshot_answer *answer, struct error *error)
 {
     *answer = (struct snapshot_answer){.taken = true, .same = true, .global_step = -1};
     for (int i = 0; i < exchange->count; i++) {
@@ -260,8 +260,8 @@ static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t 
         if (part->span_count == 0) {
             continue;
         }
-        enum push_pull_end end = order_snapshot(exchange, part, number, at_step, until_s, &code, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = order_snapshot(exchange, part, number, at_step, until_s, &code, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         if (code != 0) {
@@ -272,16 +272,16 @@ static enum push_pull_end ask_for_snapshot(struct push_pull *exchange, uint64_t 
         answer->same = answer->same && (answer->global_step < 0 || answer->global_step == step);
         answer->global_step = step > answer->global_step ? step : answer->global_step;
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* All are asked before anybody is waited for: each must know of it when its step comes. */
-enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
-                                     struct snapshot_answer *answer, struct error *error)
+enum exchange_result transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
+                                       struct snapshot_answer *answer, struct error *error)
 {
     double now_s = clock_monotonic_s();
-    enum push_pull_end end = ask_for_snapshot(exchange, number, at_step, now_s, answer, error);
-    if (end == PUSH_PULL_DONE && !answer->taken && at_step >= 0 && wait_ms > 0) {
+    enum exchange_result end = ask_for_snapshot(exchange, number, at_step, now_s, answer, error);
+    if (end == EXCHANGE_OK && !answer->taken && at_step >= 0 && wait_ms > 0) {
         end = ask_for_snapshot(exchange, number, at_step, now_s + wait_ms / 1e3, answer, error);
     }
     return end;
@@ -313,8 +313,8 @@ void transfer_release(struct push_pull *exchange, uint64_t number)
     }
 }
 
-enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
-                                  enum order_state *state, struct error *error)
+enum exchange_result transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
+                                    enum order_state *state, struct error *error)
 {
     const double until_s = clock_monotonic_s() + wait_ms / 1e3;
     *state = ORDER_TAKEN;
@@ -324,13 +324,13 @@ enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, i
         if (part->span_count == 0) {
             continue;
         }
-        enum push_pull_end end = order_snapshot(exchange, part, number, step, until_s, &code, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = order_snapshot(exchange, part, number, step, until_s, &code, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         *state = code == ERROR_PASSED ? ORDER_LOST : code == ERROR_TOO_LATE ? ORDER_PENDING : *state;
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* All frames of the answer to one read, straight to where they belong. */
@@ -377,13 +377,13 @@ static void take_as_told(const struct shard_part *part, struct checkpoint_state 
     }
 }
 
-static enum push_pull_end read_part(struct push_pull *exchange, struct shard_part *part, uint64_t number,
-                                    unsigned which, struct checkpoint_state *state, struct error *error)
+static enum exchange_result read_part(struct push_pull *exchange, struct shard_part *part, uint64_t number,
+                                      unsigned which, struct checkpoint_state *state, struct error *error)
 {
     struct channel *channel = &part->link.channel;
     uint16_t code;
-    enum push_pull_end end = need_link(exchange, part, error);
-    for (int v = 0; v < STORE_PS_VECTORS && end == PUSH_PULL_DONE; v++) {
+    enum exchange_result end = need_link(exchange, part, error);
+    for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
         if (!state->vectors[v] || !(which >> v & 1)) {
             continue;
         }
@@ -403,17 +403,17 @@ static enum push_pull_end read_part(struct push_pull *exchange, struct shard_par
     return end;
 }
 
-enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
-                                 struct checkpoint_state *state, struct error *error)
+enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
+                                   struct checkpoint_state *state, struct error *error)
 {
-    enum push_pull_end end = PUSH_PULL_DONE;
-    for (int i = 0; i < exchange->count && end == PUSH_PULL_DONE; i++) {
+    enum exchange_result end = EXCHANGE_OK;
+    for (int i = 0; i < exchange->count && end == EXCHANGE_OK; i++) {
         if (exchange->parts[i].span_count > 0) {
             end = read_part(exchange, &exchange->parts[i], number, which, state, error);
         }
     }
     /* Only when all have been read: until then it can be read again, whatever breaks. */
-    if (end == PUSH_PULL_DONE) {
+    if (end == EXCHANGE_OK) {
         transfer_release(exchange, number);
     }
     return end;

@@ -21,10 +21,10 @@ struct shard_status {
 };
 
 /* Asks every ps, waiting for those that are not there. status: [exchange->count]. */
-enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error);
+enum exchange_result transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error);
 
 /* How far the shard that is furthest has come. */
-enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error);
+enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error);
 
 /* Where the state stands, for end_restore. */
 struct transfer_place {
@@ -34,13 +34,13 @@ struct transfer_place {
 
 /*
  * Begins a generation: writes the state to every shard. source: for logs. Connections that break cost no more than what
- * was under way; PUSH_PULL_AGAIN: a shard has lost what it had of it, or is of another generation.
+ * was under way; EXCHANGE_REJOIN: a shard has lost what it had of it, or is of another generation.
  */
-enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
-                                    const struct checkpoint_state *state, const char *source, struct error *error);
+enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t generation,
+                                      const struct checkpoint_state *state, const char *source, struct error *error);
 /* Afterwards, for only when all have all of it may anybody train: releases those who wait. */
-enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
-                                        struct error *error);
+enum exchange_result transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
+                                          struct error *error);
 
 /* What became of the request for a snapshot. */
 struct snapshot_answer {
@@ -53,8 +53,8 @@ struct snapshot_answer {
  * Keeps, on every shard, the state at exactly `at_step`, or (-1) as it is now. What is not taken within wait_ms stays
  * pending: ask again with the same number. A shard holds one such snapshot; another number replaces it.
  */
-enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
-                                     struct snapshot_answer *answer, struct error *error);
+enum exchange_result transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
+                                       struct snapshot_answer *answer, struct error *error);
 
 /*
  * Orders the state at exactly `step` on every shard, or asks what has become of that. It stays ordered, beside others,
@@ -65,15 +65,15 @@ enum order_state {
     ORDER_TAKEN,   /* all have kept it */
     ORDER_LOST,    /* some shard was past it, and has not kept it: the error says which */
 };
-enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
-                                  enum order_state *state, struct error *error);
+enum exchange_result transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
+                                    enum order_state *state, struct error *error);
 
 /* Every shard forgets the snapshot. One that can't be reached now does so when it has no room for another. */
 void transfer_release(struct push_pull *exchange, uint64_t number);
 
 /* Reads the vectors of a snapshot (which: bit i for vector i) into the state, and releases the snapshot. */
-enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
-                                 struct checkpoint_state *state, struct error *error);
+enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
+                                   struct checkpoint_state *state, struct error *error);
 
 /* Tells every ps that the job is over; one that can't be reached is tried again until the deadline, then passed over:
  * the error names the last of these. */

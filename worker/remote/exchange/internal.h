@@ -17,9 +17,9 @@ bool push_pull_must_stop(const struct push_pull *exchange);
 bool push_pull_must_rejoin(const struct push_pull *exchange, struct error *error);
 
 /*
- * Waits until the link is open. PUSH_PULL_AGAIN: the ps is another process than the one that our parameters are from.
+ * Waits until the link is open. EXCHANGE_REJOIN: the ps is another process than the one that our parameters are from.
  */
-enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error);
+enum exchange_result push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error);
 
 /* What parameters are to travel as, from a ps that we have a link to. */
 enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part);
@@ -28,7 +28,7 @@ enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_
 bool push_pull_show_told(struct push_pull *exchange, const struct shard_part *part, struct error *error);
 
 /* An error that a ps answered with: what it means for us. */
-enum push_pull_end push_pull_by_code(uint16_t code);
+enum exchange_result push_pull_by_code(uint16_t code);
 
 /* The ps that decides on synchronous steps: the first that holds something. */
 struct shard_part *push_pull_decider(const struct push_pull *exchange);
@@ -43,6 +43,6 @@ void push_pull_note_token(struct push_pull *exchange, const struct shard_part *p
  * Synchronous: shards answer at steps of their own when others are faster; what is behind is pulled until all are at
  * one step.
  */
-enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *error);
+enum exchange_result push_pull_align(struct push_pull *exchange, struct error *error);
 
 #endif

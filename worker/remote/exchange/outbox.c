@@ -38,20 +38,20 @@ static bool create_packed(struct outbox *outbox, struct outbox *lender)
     const size_t floats = outbox->model->float_count;
     const size_t pieces = 2 * outbox->rows + floats / PACKED_FLOATS; /* no run or span has less than a row */
     const size_t chosen = (size_t)(outbox->share * (double)floats) + pieces;
-    outbox->rest = lender ? lender->rest : &outbox->own_rest;
+    outbox->residual = lender ? lender->residual : &outbox->own_residual;
     if (!lender) {
-        outbox->own_rest.now = calloc(floats, sizeof(float));
-        outbox->own_rest.next = calloc(floats, sizeof(float));
+        outbox->own_residual.now = calloc(floats, sizeof(float));
+        outbox->own_residual.next = calloc(floats, sizeof(float));
     }
     const size_t room = outbox->dtype == DTYPE_INT8
                             ? floats + (floats / INT8_BLOCK + pieces) * sizeof(float)
                             : pieces * LARGEST_HEAD + chosen * (LARGEST_GAP + sizeof(float) + 1);
     outbox->packed = malloc(room + LARGEST_ROOM);
     outbox->pieces = malloc(pieces * sizeof *outbox->pieces);
-    return outbox->rest->now && outbox->rest->next && outbox->packed && outbox->pieces;
+    return outbox->residual->now && outbox->residual->next && outbox->packed && outbox->pieces;
 }
 
-bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *remainders,
+bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *lender,
                    struct error *error)
 {
     const enum dtype dtype = form.dtype;
@@ -60,13 +60,13 @@ bool outbox_create(struct outbox *outbox, const struct model *model, struct outb
         outbox->first_row[i] = outbox->rows;
         outbox->rows += (size_t)model->variables[i].rows;
     }
-    bool lent = dtype == DTYPE_BFLOAT16 && remainders;
+    bool lent = dtype == DTYPE_BFLOAT16 && lender;
     bool packed = dtype_is_packed(dtype);
     size_t floats = lent || packed ? 0 : round_up(model->float_count * sizeof(float));
     size_t halves = dtype == DTYPE_BFLOAT16 ? round_up(model->float_count * sizeof(uint16_t)) : 0;
     size_t size = floats + halves + round_up(outbox->rows);
     uint8_t *memory = aligned_alloc(64, size);
-    if (!memory || (packed && !create_packed(outbox, remainders))) {
+    if (!memory || (packed && !create_packed(outbox, lender))) {
         free(memory);
         outbox_destroy(outbox);
         return error_set(error, "out of memory for the gradient of %zu floats", model->float_count);
@@ -74,7 +74,7 @@ bool outbox_create(struct outbox *outbox, const struct model *model, struct outb
     memset(memory, 0, size); /* padding is sent along, and stays zero */
     outbox->memory = memory;
     if (dtype == DTYPE_BFLOAT16) {
-        outbox->remainders = lent ? remainders->remainders : (float *)(void *)memory;
+        outbox->half_residual = lent ? lender->half_residual : (float *)(void *)memory;
         outbox->halves = (uint16_t *)(void *)(memory + floats);
     } else if (!packed) {
         outbox->values = (float *)(void *)memory;
@@ -86,8 +86,8 @@ bool outbox_create(struct outbox *outbox, const struct model *model, struct outb
 void outbox_destroy(struct outbox *outbox)
 {
     free(outbox->memory);
-    free(outbox->own_rest.now);
-    free(outbox->own_rest.next);
+    free(outbox->own_residual.now);
+    free(outbox->own_residual.next);
     free(outbox->packed);
     free(outbox->pieces);
     memset(outbox, 0, sizeof *outbox);
@@ -99,8 +99,8 @@ void outbox_begin(struct outbox *outbox)
         atomic_store_explicit(&outbox->present[i], 0, memory_order_relaxed);
     }
     outbox->piece_count = outbox->packed_bytes = 0;
-    if (outbox->rest) {
-        copy_bytes(outbox->rest->next, outbox->rest->now, outbox->model->float_count * sizeof(float));
+    if (outbox->residual) {
+        copy_bytes(outbox->residual->next, outbox->residual->now, outbox->model->float_count * sizeof(float));
     }
 }
 
@@ -133,9 +133,9 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
     size_t offset = variable->offset + (size_t)row * (size_t)variable->stride + (size_t)block->col;
     bool some;
     if (outbox->dtype == DTYPE_BFLOAT16) {
-        some = bfloat16_feed_back(outbox->halves + offset, outbox->remainders + offset, values, (size_t)block->cols);
-    } else if (outbox->rest) {
-        add(outbox->rest->next + offset, values, (size_t)block->cols);
+        some = bfloat16_feed_back(outbox->halves + offset, outbox->half_residual + offset, values, (size_t)block->cols);
+    } else if (outbox->residual) {
+        add(outbox->residual->next + offset, values, (size_t)block->cols);
         some = has_float(values, block->cols);
     } else {
         copy_bytes(outbox->values + offset, values, (size_t)block->cols * sizeof *values);
@@ -158,8 +158,8 @@ static void prefetch_row(const struct outbox *outbox, const struct gradient_bloc
     const struct variable *variable = &outbox->model->variables[block->variable];
     int row = block->row + (block->present ? block->present[k] : k);
     size_t offset = variable->offset + (size_t)row * (size_t)variable->stride + (size_t)block->col;
-    const float *floats = outbox->rest                      ? outbox->rest->next
-                          : outbox->dtype == DTYPE_BFLOAT16 ? outbox->remainders
+    const float *floats = outbox->residual                  ? outbox->residual->next
+                          : outbox->dtype == DTYPE_BFLOAT16 ? outbox->half_residual
                                                             : outbox->values;
     for (size_t i = 0; i < (size_t)block->cols * sizeof *floats; i += LINE) {
         __builtin_prefetch((const char *)(floats + offset) + i, 1);
@@ -257,7 +257,7 @@ static bool next_piece(struct outbox_cursor *cursor, struct range *range, const 
 bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void **floats, size_t *bytes)
 {
     const struct outbox *outbox = cursor->outbox;
-    if (outbox->rest) {
+    if (outbox->residual) {
         return next_piece(cursor, range, floats, bytes);
     }
     if (!next_run(cursor, range)) {
@@ -285,7 +285,7 @@ static void pack_int8(struct outbox *outbox, const struct span *spans, int span_
         for (uint32_t done = 0; done < run.count; done += PACKED_FLOATS) {
             const uint32_t left = run.count - done;
             const struct range range = {run.first + done, left < PACKED_FLOATS ? left : PACKED_FLOATS};
-            int8_round(outbox->packed + outbox->packed_bytes, outbox->rest->next + range.first, range.count);
+            int8_round(outbox->packed + outbox->packed_bytes, outbox->residual->next + range.first, range.count);
             put_piece(outbox, range, int8_size(range.count));
         }
     }
@@ -312,7 +312,7 @@ static void pack_largest(struct outbox *outbox, const struct span *spans, int sp
     largest_begin(&search, count_chosen(outbox, &cursor));
     for (int pass = 0; pass < LARGEST_PASSES; pass++) {
         for (int i = 0; i < span_count; i++) {
-            largest_look(&search, outbox->rest->next + spans[i].first, spans[i].count);
+            largest_look(&search, outbox->residual->next + spans[i].first, spans[i].count);
         }
         largest_end_pass(&search);
     }
@@ -321,8 +321,9 @@ static void pack_largest(struct outbox *outbox, const struct span *spans, int sp
         for (size_t done = 0; done < spans[i].count; done += LARGEST_PIECE) {
             const size_t left = spans[i].count - done;
             const struct range range = {spans[i].first + done, (uint32_t)(left < LARGEST_PIECE ? left : LARGEST_PIECE)};
-            const size_t bytes = largest_pack(outbox->packed + outbox->packed_bytes, outbox->rest->next + range.first,
-                                              range.count, &chosen, outbox->dtype);
+            const size_t bytes =
+                largest_pack(outbox->packed + outbox->packed_bytes, outbox->residual->next + range.first, range.count,
+                             &chosen, outbox->dtype);
             if (bytes > 0) {
                 put_piece(outbox, range, bytes);
             }
@@ -340,24 +341,24 @@ void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count
     }
 }
 
-static void swap_rest(struct outbox_rest *rest)
+static void swap_residual(struct outbox_residual *residual)
 {
-    float *const now = rest->now;
-    rest->now = rest->next;
-    rest->next = now;
+    float *const now = residual->now;
+    residual->now = residual->next;
+    residual->next = now;
 }
 
 void outbox_packed(struct outbox *outbox)
 {
-    if (outbox->rest) {
-        swap_rest(outbox->rest);
+    if (outbox->residual) {
+        swap_residual(outbox->residual);
     }
 }
 
 void outbox_take_back(struct outbox *outbox)
 {
-    if (outbox->rest && outbox->piece_count > 0) {
-        swap_rest(outbox->rest);
+    if (outbox->residual && outbox->piece_count > 0) {
+        swap_residual(outbox->residual);
         outbox->piece_count = 0;
     }
 }

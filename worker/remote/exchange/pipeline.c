@@ -34,7 +34,7 @@ struct pipeline {
     bool fresh;   /* `ready` is newer than what the engine has */
     struct push_answer answer;
     int answers;
-    enum push_pull_end end; /* other than PUSH_PULL_DONE: nothing is sent until somebody has looked */
+    enum exchange_result end; /* other than EXCHANGE_OK: nothing is sent until somebody has looked */
     struct error error;
 };
 
@@ -65,7 +65,7 @@ static void *carry(void *context)
     profile_thread("pushes");
     pthread_mutex_lock(&pipeline->lock);
     while (!pipeline->stopping) {
-        if (pipeline->done == pipeline->handed || pipeline->end != PUSH_PULL_DONE) {
+        if (pipeline->done == pipeline->handed || pipeline->end != EXCHANGE_OK) {
             pthread_cond_wait(&pipeline->handed_over, &pipeline->lock);
             continue;
         }
@@ -73,10 +73,10 @@ static void *carry(void *context)
         struct push_answer answer;
         struct error error;
         pthread_mutex_unlock(&pipeline->lock);
-        enum push_pull_end end =
+        enum exchange_result end =
             push_pull_exchange(pipeline->exchange, &errand->outbox, &errand->note, &answer, &error);
         pthread_mutex_lock(&pipeline->lock);
-        if (end == PUSH_PULL_DONE) {
+        if (end == EXCHANGE_OK) {
             take_answer(pipeline, &answer);
         } else {
             pipeline->end = end;
@@ -93,39 +93,32 @@ static void *carry(void *context)
 
 static bool into_engine(struct pipeline *pipeline, const float *values, struct error *error)
 {
-    const struct engine_table *table = pipeline->engine->table;
-    size_t count = pipeline->exchange->model->float_count;
-    float *parameters = table->parameters ? table->parameters(pipeline->engine) : NULL;
-    if (parameters) {
-        copy_bytes(parameters, values, count * sizeof *values);
-        return true;
-    }
-    return table->write(pipeline->engine, STORE_PARAMETERS, 0, count, values, error);
+    return engine_put_parameters(pipeline->engine, values, pipeline->exchange->model->float_count, error);
 }
 
 /* Locked: waits until at most `allowed` are under way, and takes what has come. */
-static enum push_pull_end collect(struct pipeline *pipeline, int allowed, struct push_answer *answer, int *answers,
-                                  struct error *error)
+static enum exchange_result collect(struct pipeline *pipeline, int allowed, struct push_answer *answer, int *answers,
+                                    struct error *error)
 {
     PROFILE("wait for pushes");
-    while (pipeline->handed - pipeline->done > allowed && pipeline->end == PUSH_PULL_DONE) {
+    while (pipeline->handed - pipeline->done > allowed && pipeline->end == EXCHANGE_OK) {
         pthread_cond_wait(&pipeline->finished, &pipeline->lock);
     }
     *answer = pipeline->answer;
     *answers = pipeline->answers;
     pipeline->answer = (struct push_answer){0};
     pipeline->answers = 0;
-    if (pipeline->end != PUSH_PULL_DONE) {
+    if (pipeline->end != EXCHANGE_OK) {
         *error = pipeline->error;
         return pipeline->end;
     }
     if (pipeline->fresh) {
         pipeline->fresh = false;
         if (!into_engine(pipeline, pipeline->ready, error)) {
-            return PUSH_PULL_REFUSED;
+            return EXCHANGE_FAILED;
         }
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 struct outbox *pipeline_outbox(struct pipeline *pipeline)
@@ -133,26 +126,26 @@ struct outbox *pipeline_outbox(struct pipeline *pipeline)
     return &pipeline->errands[pipeline->handed % (pipeline->depth + 1)].outbox;
 }
 
-enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
-                                 int *answers, struct error *error)
+enum exchange_result pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
+                                   int *answers, struct error *error)
 {
     pthread_mutex_lock(&pipeline->lock);
     pipeline->errands[pipeline->handed % (pipeline->depth + 1)].note = *note;
     pipeline->handed++;
     pthread_cond_signal(&pipeline->handed_over);
-    enum push_pull_end end = collect(pipeline, pipeline->depth, answer, answers, error);
+    enum exchange_result end = collect(pipeline, pipeline->depth, answer, answers, error);
     pthread_mutex_unlock(&pipeline->lock);
     return end;
 }
 
-enum push_pull_end pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
-                                  struct error *error)
+enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
+                                    struct error *error)
 {
     pthread_mutex_lock(&pipeline->lock);
-    enum push_pull_end end = collect(pipeline, 0, answer, answers, error);
+    enum exchange_result end = collect(pipeline, 0, answer, answers, error);
     /* After a failure nothing is under way: the courier waits, and what it has not begun is forgotten. */
     pipeline->done = pipeline->handed;
-    pipeline->end = PUSH_PULL_DONE;
+    pipeline->end = EXCHANGE_OK;
     pthread_mutex_unlock(&pipeline->lock);
     return end;
 }

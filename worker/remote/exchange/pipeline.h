@@ -33,15 +33,15 @@ struct outbox *pipeline_outbox(struct pipeline *pipeline);
 /*
  * Hands that gradient over, waits until no more than `depth` are under way, and brings the newest parameters there are
  * into the engine. The answer adds up those that have come since the last call; *answers is their count, and if it is 0
- * the answer says nothing. Anything but PUSH_PULL_DONE is what some push came to; those behind it were not sent, and
+ * the answer says nothing. Anything but EXCHANGE_OK is what some push came to; those behind it were not sent, and
  * are forgotten by pipeline_drain.
  */
-enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
-                                 int *answers, struct error *error);
+enum exchange_result pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
+                                   int *answers, struct error *error);
 
 /* The same without another gradient: waits until none is under way. The exchange may be used directly afterwards. */
-enum push_pull_end pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
-                                  struct error *error);
+enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
+                                    struct error *error);
 
 /* Brings what landed in the mirror into the engine, after the exchange was used directly. */
 bool pipeline_load(struct pipeline *pipeline, struct error *error);

@@ -40,8 +40,8 @@ static char *text_of(const struct dataset *dataset)
 }
 
 /* What differs, into the error; rows: what that means for a table's. */
-static enum push_pull_end say_difference(const char *text, const struct dataset *here, const char *rows,
-                                         struct error *error)
+static enum exchange_result say_difference(const char *text, const struct dataset *here, const char *rows,
+                                           struct error *error)
 {
     struct schema there;
     if (!here->schema) {
@@ -49,7 +49,7 @@ static enum push_pull_end say_difference(const char *text, const struct dataset 
                   "the model's classes are %.200s, but the folders here are %.200s, so labels would mean something "
                   "else; give every worker folders of the same names, empty ones included",
                   text, here->class_names);
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     if (schema_parse(&there, text, error)) {
         if (schema_same(&there, here->schema, error)) {
@@ -58,15 +58,15 @@ static enum push_pull_end say_difference(const char *text, const struct dataset 
         schema_free(&there);
     }
     error_wrap(error, "%s", rows);
-    return PUSH_PULL_REFUSED;
+    return EXCHANGE_FAILED;
 }
 
 /*
  * Sends a message, with a text unless that is NULL, and reads the answer's message. False: the connection broke; else
- * *end is PUSH_PULL_DONE if the answer is of type `wanted`.
+ * *end is EXCHANGE_OK if the answer is of type `wanted`.
  */
 static bool call(struct shard_part *part, enum message_type type, const void *message, char *text,
-                 enum message_type wanted, enum push_pull_end *end, struct error *error)
+                 enum message_type wanted, enum exchange_result *end, struct error *error)
 {
     struct channel *channel = &part->link.channel;
     struct iovec bulk = {text, text ? strlen(text) : 0};
@@ -78,10 +78,10 @@ static bool call(struct shard_part *part, enum message_type type, const void *me
     if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
         return false;
     }
-    *end = PUSH_PULL_DONE;
+    *end = EXCHANGE_OK;
     if (channel->frame.type == MESSAGE_error) {
         error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-        *end = PUSH_PULL_REFUSED;
+        *end = EXCHANGE_FAILED;
         return true;
     }
     return channel->frame.type == wanted || error_set(error, "%s: answered %s with %s", part->link.name,
@@ -97,7 +97,7 @@ void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST])
 
 /* Asks once. False if the connection broke; else *end is how it ended. */
 static bool compare(struct push_pull *exchange, const struct dataset *dataset, bool is_chief, bool *differs,
-                    enum push_pull_end *end, struct error *error)
+                    enum exchange_result *end, struct error *error)
 {
     char *here = text_of(dataset);
     struct shard_part *part = &exchange->parts[0];
@@ -107,8 +107,8 @@ static bool compare(struct push_pull *exchange, const struct dataset *dataset, b
     const struct message_describe describe = {.digest = digest};
     preprocessing_digest(here, digest);
     if (!call(part, MESSAGE_describe, &describe, is_chief ? here : NULL, MESSAGE_description, end, error) ||
-        *end != PUSH_PULL_DONE) {
-        return *end == PUSH_PULL_REFUSED;
+        *end != EXCHANGE_OK) {
+        return *end == EXCHANGE_FAILED;
     }
     const char *known = channel->message.description.digest;
     if (known[0] == '\0' || strcmp(known, digest) == 0) {
@@ -128,64 +128,76 @@ static bool compare(struct push_pull *exchange, const struct dataset *dataset, b
     return true;
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                       bool *differs, struct error *error)
+static enum exchange_result agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
+                                  bool *differs, struct error *error)
 {
     struct shard_part *part = &exchange->parts[0];
     const char *text = text_of(dataset);
     *differs = false;
     if (!text) {
-        return PUSH_PULL_DONE;
+        return EXCHANGE_OK;
     }
     if (strlen(text) > message_max_bulk(MESSAGE_describe)) {
         error_set(error, "the %s %zu bytes, and a message holds %u: %s",
                   dataset->schema ? "preprocessing takes" : "names of the classes take", strlen(text),
                   message_max_bulk(MESSAGE_describe),
                   dataset->schema ? "raise data.category_min" : "shorten the folders' names");
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     for (;;) {
-        enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || compare(exchange, dataset, is_chief, differs, &end, error)) {
+        enum exchange_result end = push_pull_open_link(exchange, part, error);
+        if (end != EXCHANGE_OK || compare(exchange, dataset, is_chief, differs, &end, error)) {
             return end;
         }
         link_lost(&part->link, error->text);
     }
 }
 
+enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
+{
+    bool differs;
+    return agree(exchange, dataset, true, &differs, error);
+}
+
+enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool *differs,
+                                         struct error *error)
+{
+    return agree(exchange, dataset, false, differs, error);
+}
+
 /* Asks once; *text stays NULL if the chief has said nothing yet. False: the connection broke. */
-static bool ask(struct shard_part *part, char **text, enum push_pull_end *end, struct error *error)
+static bool ask(struct shard_part *part, char **text, enum exchange_result *end, struct error *error)
 {
     struct channel *channel = &part->link.channel;
     const struct message_describe nothing = {.digest = ""};
     if (!call(part, MESSAGE_describe, &nothing, NULL, MESSAGE_description, end, error)) {
         return false;
     }
-    if (*end == PUSH_PULL_DONE && channel->message.description.digest[0] != '\0') {
+    if (*end == EXCHANGE_OK && channel->message.description.digest[0] != '\0') {
         *text = read_text(channel, error);
     }
-    return *end != PUSH_PULL_DONE || channel->message.description.digest[0] == '\0' || *text;
+    return *end != EXCHANGE_OK || channel->message.description.digest[0] == '\0' || *text;
 }
 
-enum push_pull_end preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
+enum exchange_result preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
 {
     struct shard_part *part = &exchange->parts[0];
     *text = NULL;
     for (;;) {
-        enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || ask(part, text, &end, error)) {
+        enum exchange_result end = push_pull_open_link(exchange, part, error);
+        if (end != EXCHANGE_OK || ask(part, text, &end, error)) {
             return end;
         }
         link_lost(&part->link, error->text);
     }
 }
 
-enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
+enum exchange_result preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
     const char *here = text_of(dataset);
     char *text = NULL;
-    enum push_pull_end end = here ? preprocessing_ask(exchange, &text, error) : PUSH_PULL_DONE;
-    if (end == PUSH_PULL_DONE && text && strcmp(text, here) != 0) {
+    enum exchange_result end = here ? preprocessing_ask(exchange, &text, error) : EXCHANGE_OK;
+    if (end == EXCHANGE_OK && text && strcmp(text, here) != 0) {
         end = say_difference(text, dataset,
                              "the preprocessing of the running model (there) and of this worker's rows (here) differs; "
                              "give worker 0 the files that the model began with, or end the job first",
@@ -198,19 +210,19 @@ enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct 
 /* --- Figures --- */
 
 /* A question and its answer; *text: what the answer holds, NULL: nothing. False: the connection broke. */
-static bool exchange_figures(struct shard_part *part, int worker, char *own, char **text, enum push_pull_end *end,
+static bool exchange_figures(struct shard_part *part, int worker, char *own, char **text, enum exchange_result *end,
                              struct error *error)
 {
     struct channel *channel = &part->link.channel;
     const struct message_figures message = {.worker = worker};
-    if (!call(part, MESSAGE_figures, &message, own, MESSAGE_figures, end, error) || *end != PUSH_PULL_DONE) {
-        return *end == PUSH_PULL_REFUSED;
+    if (!call(part, MESSAGE_figures, &message, own, MESSAGE_figures, end, error) || *end != EXCHANGE_OK) {
+        return *end == EXCHANGE_FAILED;
     }
     *text = channel->bulk_left > 0 ? read_text(channel, error) : NULL;
     return *text || channel->bulk_left == 0;
 }
 
-static enum push_pull_end figures(struct push_pull *exchange, int worker, char *own, char **text, struct error *error)
+static enum exchange_result figures(struct push_pull *exchange, int worker, char *own, char **text, struct error *error)
 {
     struct shard_part *part = &exchange->parts[0];
     *text = NULL;
@@ -219,26 +231,26 @@ static enum push_pull_end figures(struct push_pull *exchange, int worker, char *
                   "the statistics of the columns take %zu bytes, but a message holds %u: exclude those with the most "
                   "categories (--ignore)",
                   strlen(own), message_max_bulk(MESSAGE_figures));
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     for (;;) {
-        enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || exchange_figures(part, worker, own, text, &end, error)) {
+        enum exchange_result end = push_pull_open_link(exchange, part, error);
+        if (end != EXCHANGE_OK || exchange_figures(part, worker, own, text, &end, error)) {
             return end;
         }
         link_lost(&part->link, error->text);
     }
 }
 
-enum push_pull_end preprocessing_tell_figures(struct push_pull *exchange, char *text, struct error *error)
+enum exchange_result preprocessing_tell_figures(struct push_pull *exchange, char *text, struct error *error)
 {
     char *nothing;
-    const enum push_pull_end end = figures(exchange, exchange->config->cluster.task_index, text, &nothing, error);
+    const enum exchange_result end = figures(exchange, exchange->config->cluster.task_index, text, &nothing, error);
     free(nothing);
     return end;
 }
 
-enum push_pull_end preprocessing_ask_figures(struct push_pull *exchange, int worker, char **text, struct error *error)
+enum exchange_result preprocessing_ask_figures(struct push_pull *exchange, int worker, char **text, struct error *error)
 {
     return figures(exchange, worker, NULL, text, error);
 }

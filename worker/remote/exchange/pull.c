@@ -52,8 +52,8 @@ static double model_pause_s(const struct push_pull *exchange)
 }
 
 /* Asks once; *ready: it can be trained on, in *generation. */
-static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_part *part, bool *ready,
-                                    uint32_t *generation, struct error *error)
+static enum exchange_result ask_model(struct push_pull *exchange, struct shard_part *part, bool *ready,
+                                      uint32_t *generation, struct error *error)
 {
     uint16_t code;
     struct channel *channel = &part->link.channel;
@@ -63,25 +63,25 @@ static enum push_pull_end ask_model(struct push_pull *exchange, struct shard_par
                       clock_monotonic_s() + MODEL_WAIT_MS / 1e3 + LINK_ANSWER_S, &code, error)) {
         if (code == 0) {
             link_lost(&part->link, error->text);
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
         return push_pull_by_code(code);
     }
     const struct message_model *model = &channel->message.model;
     if (!check_model(exchange, part, model, error)) {
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     *ready = model->state == MODEL_READY && model->message[0] == '\0';
     *generation = channel->frame.generation;
     if (exchange->writes_model && model->state != MODEL_READY) {
-        return PUSH_PULL_AGAIN;
+        return EXCHANGE_REJOIN;
     }
     tell(exchange, part, model->message);
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* Every shard ready, and of one generation? */
-static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, struct error *error)
+static enum exchange_result ask_models(struct push_pull *exchange, bool *ready, struct error *error)
 {
     uint32_t first = 0;
     *ready = true;
@@ -90,20 +90,20 @@ static enum push_pull_end ask_models(struct push_pull *exchange, bool *ready, st
         uint32_t generation = 0;
         part->incarnation = 0; /* another process now */
         part->version = 0;
-        enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        end = end == PUSH_PULL_DONE ? ask_model(exchange, part, ready, &generation, error) : end;
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = push_pull_open_link(exchange, part, error);
+        end = end == EXCHANGE_OK ? ask_model(exchange, part, ready, &generation, error) : end;
+        if (end != EXCHANGE_OK) {
             return end;
         }
         first = i == 0 ? generation : first;
         part->incarnation = part->link.incarnation;
         *ready = *ready && generation == first;
         if (exchange->writes_model && link_is_open(&part->link) && generation != first) {
-            return PUSH_PULL_AGAIN;
+            return EXCHANGE_REJOIN;
         }
     }
     exchange->generation = first;
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 struct shard_part *push_pull_decider(const struct push_pull *exchange)
@@ -147,14 +147,14 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
 }
 
 /* after_step: waits a while for a later step; -1: takes what is there. since: only what changed after that version. */
-static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_part *part, uint64_t since,
-                                    int64_t after_step, struct error *error)
+static enum exchange_result pull_part(struct push_pull *exchange, struct shard_part *part, uint64_t since,
+                                      int64_t after_step, struct error *error)
 {
     PROFILE(after_step >= 0 ? "wait for a step" : "pull");
     uint16_t code = 0;
     for (;;) {
-        enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = push_pull_open_link(exchange, part, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         struct channel *channel = &part->link.channel;
@@ -166,7 +166,7 @@ static enum push_pull_end pull_part(struct push_pull *exchange, struct shard_par
         channel->generation = exchange->generation;
         if (channel_send(channel, MESSAGE_pull, request, &pull, clock_monotonic_s() + LINK_ANSWER_S, error) &&
             receive_values(exchange, part, request, &code, error)) {
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
         if (code != 0) {
             return push_pull_by_code(code);
@@ -189,26 +189,26 @@ static struct shard_part *laggard(struct push_pull *exchange)
     return least;
 }
 
-enum push_pull_end push_pull_align(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_align(struct push_pull *exchange, struct error *error)
 {
     struct shard_part *part;
-    enum push_pull_end end = PUSH_PULL_DONE;
-    while (exchange->config->cluster.issync && end == PUSH_PULL_DONE && (part = laggard(exchange))) {
-        end = push_pull_must_stop(exchange) ? PUSH_PULL_STOPPED
+    enum exchange_result end = EXCHANGE_OK;
+    while (exchange->config->cluster.issync && end == EXCHANGE_OK && (part = laggard(exchange))) {
+        end = push_pull_must_stop(exchange) ? EXCHANGE_STOPPED
               : push_pull_must_rejoin(exchange, error)
-                  ? PUSH_PULL_AGAIN /* the step is decided nowhere any more */
+                  ? EXCHANGE_REJOIN /* the step is decided nowhere any more */
                   : pull_part(exchange, part, part->version, exchange->global_step - 1, error);
         push_pull_note_step(exchange, part->global_step);
     }
     return end;
 }
 
-enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
+enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
 {
     struct shard_part *part = push_pull_decider(exchange);
-    enum push_pull_end end = pull_part(exchange, part, part->version, step, error);
+    enum exchange_result end = pull_part(exchange, part, part->version, step, error);
     push_pull_note_step(exchange, part->global_step);
-    return end == PUSH_PULL_DONE ? push_pull_align(exchange, error) : end;
+    return end == EXCHANGE_OK ? push_pull_align(exchange, error) : end;
 }
 
 /* --- Rounds of some --- */
@@ -280,16 +280,16 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
     return true;
 }
 
-enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
+enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
 {
     PROFILE("wait to be asked");
     struct shard_part *part = push_pull_decider(exchange);
     uint16_t code = 0;
     if (push_pull_must_rejoin(exchange, error)) { /* another ps has lost the model: those who are asked wait for it */
-        return PUSH_PULL_AGAIN;
+        return EXCHANGE_REJOIN;
     }
-    enum push_pull_end end = push_pull_open_link(exchange, part, error);
-    if (end != PUSH_PULL_DONE) {
+    enum exchange_result end = push_pull_open_link(exchange, part, error);
+    if (end != EXCHANGE_OK) {
         return end;
     }
     if (!ask_for_round(exchange, part, after_step, &code, error)) {
@@ -298,29 +298,29 @@ enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t aft
         }
         const bool stops = push_pull_must_stop(exchange);
         link_lost(&part->link, stops ? NULL : error->text); /* its answer may be on the way */
-        return stops ? PUSH_PULL_STOPPED : PUSH_PULL_DONE;
+        return stops ? EXCHANGE_STOPPED : EXCHANGE_OK;
     }
-    return push_pull_is_asked(exchange) ? push_pull_align(exchange, error) : PUSH_PULL_DONE;
+    return push_pull_is_asked(exchange) ? push_pull_align(exchange, error) : EXCHANGE_OK;
 }
 
-static enum push_pull_end refresh_part(struct push_pull *exchange, struct shard_part *part, struct error *error)
+static enum exchange_result refresh_part(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
     const uint64_t since = part->is_told ? part->version : 0;
     if (part->span_count == 0) {
-        return PUSH_PULL_DONE;
+        return EXCHANGE_OK;
     }
     if (since > 0 && !push_pull_show_told(exchange, part, error)) {
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
     return pull_part(exchange, part, since, -1, error);
 }
 
-enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error *error)
 {
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
-        enum push_pull_end end = refresh_part(exchange, part, error);
-        if (end != PUSH_PULL_DONE) {
+        enum exchange_result end = refresh_part(exchange, part, error);
+        if (end != EXCHANGE_OK) {
             return end;
         }
         push_pull_note_step(exchange, part->global_step);
@@ -328,32 +328,32 @@ enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *e
     return push_pull_align(exchange, error);
 }
 
-enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_join(struct push_pull *exchange, struct error *error)
 {
     PROFILE("join");
     for (;;) {
         bool ready;
-        enum push_pull_end end = ask_models(exchange, &ready, error);
-        if (end == PUSH_PULL_DONE && ready) {
+        enum exchange_result end = ask_models(exchange, &ready, error);
+        if (end == EXCHANGE_OK && ready) {
             exchange->global_step = 0;
             exchange->joined_s = clock_monotonic_s();
             end = push_pull_refresh(exchange, error);
-            if (end == PUSH_PULL_DONE) {
+            if (end == EXCHANGE_OK) {
                 return end;
             }
         }
-        if (end == PUSH_PULL_STOPPED || end == PUSH_PULL_REFUSED) {
+        if (end == EXCHANGE_STOPPED || end == EXCHANGE_FAILED) {
             return end;
         }
         if (push_pull_must_stop(exchange)) {
-            return PUSH_PULL_STOPPED;
+            return EXCHANGE_STOPPED;
         }
-        const double pause_s = end == PUSH_PULL_AGAIN ? AGAIN_S : ready ? 0 : model_pause_s(exchange);
+        const double pause_s = end == EXCHANGE_REJOIN ? AGAIN_S : ready ? 0 : model_pause_s(exchange);
         const double until_s = clock_monotonic_s() + pause_s;
         for (double now_s; (now_s = clock_monotonic_s()) < until_s && !push_pull_must_stop(exchange);) {
             clock_pause(fmin(until_s, now_s + AGAIN_S));
         }
-        if (end == PUSH_PULL_AGAIN && exchange->writes_model) {
+        if (end == EXCHANGE_REJOIN && exchange->writes_model) {
             return end;
         }
     }

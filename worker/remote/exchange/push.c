@@ -163,7 +163,7 @@ static bool give_up_silent(struct push_pull *exchange)
  * Waits for the first byte of some answer, which may take as long as slower workers do. *part: whose; NULL: something
  * has to be sent again first.
  */
-static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
+static enum exchange_result await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
 {
     PROFILE("wait for an answer");
     double looked_s = clock_monotonic_s();
@@ -171,20 +171,20 @@ static enum push_pull_end await_answer(struct push_pull *exchange, struct shard_
         bool lost;
         look_for_answer(exchange, part, &lost);
         if (*part || lost) {
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
         if (wait_for_any(exchange) && clock_monotonic_s() - looked_s < SLICE_S) {
             continue;
         }
         looked_s = clock_monotonic_s();
         if (push_pull_must_stop(exchange)) {
-            return PUSH_PULL_STOPPED;
+            return EXCHANGE_STOPPED;
         }
         if (push_pull_must_rejoin(exchange, error)) {
-            return PUSH_PULL_AGAIN;
+            return EXCHANGE_REJOIN;
         }
         if (give_up_silent(exchange)) {
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
         tell_awaited(exchange);
     }
@@ -250,14 +250,14 @@ static bool is_pending(const struct push_pull *exchange)
 }
 
 /* Sends to those that have not got it; a link that breaks is tried again. */
-static enum push_pull_end send_pushes(struct push_pull *exchange, const struct outbox *outbox,
-                                      const struct push_note *note, struct error *error)
+static enum exchange_result send_pushes(struct push_pull *exchange, const struct outbox *outbox,
+                                        const struct push_note *note, struct error *error)
 {
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         while (part->pending && !part->sent) {
-            enum push_pull_end end = push_pull_open_link(exchange, part, error);
-            if (end != PUSH_PULL_DONE) {
+            enum exchange_result end = push_pull_open_link(exchange, part, error);
+            if (end != EXCHANGE_OK) {
                 return end;
             }
             part->sent = send_push(exchange, part, outbox, note, error);
@@ -267,16 +267,16 @@ static enum push_pull_end send_pushes(struct push_pull *exchange, const struct o
             }
         }
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* Reads one answer, in whatever order they come. */
-static enum push_pull_end take_answer(struct push_pull *exchange, struct push_answer *answer, struct error *error)
+static enum exchange_result take_answer(struct push_pull *exchange, struct push_answer *answer, struct error *error)
 {
     struct shard_part *part;
     uint16_t code = 0;
-    enum push_pull_end end = await_answer(exchange, &part, error);
-    if (end != PUSH_PULL_DONE || !part) {
+    enum exchange_result end = await_answer(exchange, &part, error);
+    if (end != EXCHANGE_OK || !part) {
         return end;
     }
     if (receive_answer(exchange, part, answer, &code, error)) {
@@ -289,7 +289,7 @@ static enum push_pull_end take_answer(struct push_pull *exchange, struct push_an
     } else {
         lose_answer(part, error->text);
     }
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
@@ -300,10 +300,10 @@ void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
     outbox_packed(outbox);
 }
 
-enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
-                                      const struct push_note *note, struct push_answer *answer, struct error *error)
+enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
+                                        const struct push_note *note, struct push_answer *answer, struct error *error)
 {
-    enum push_pull_end end = PUSH_PULL_DONE;
+    enum exchange_result end = EXCHANGE_OK;
     *answer = (struct push_answer){.over = true};
     exchange->pushed_s = clock_monotonic_s();
     exchange->awaited[0] = '\0';
@@ -313,11 +313,11 @@ enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct o
         part->sent = false;
         part->sequence += part->pending;
     }
-    while (end == PUSH_PULL_DONE && is_pending(exchange)) {
+    while (end == EXCHANGE_OK && is_pending(exchange)) {
         end = send_pushes(exchange, outbox, note, error);
-        end = end == PUSH_PULL_DONE ? take_answer(exchange, answer, error) : end;
+        end = end == EXCHANGE_OK ? take_answer(exchange, answer, error) : end;
     }
-    if (end != PUSH_PULL_DONE) {
+    if (end != EXCHANGE_OK) {
         /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
         for (int i = 0; i < exchange->count; i++) {
             if (exchange->parts[i].pending) {
@@ -329,7 +329,7 @@ enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct o
     for (int i = 0; i < exchange->count; i++) {
         answer->over = answer->over && (exchange->parts[i].span_count == 0 || exchange->parts[i].over);
     }
-    end = answer->over ? PUSH_PULL_DONE : push_pull_align(exchange, error);
+    end = answer->over ? EXCHANGE_OK : push_pull_align(exchange, error);
     answer->global_step = exchange->global_step;
     return end;
 }

@@ -91,32 +91,32 @@ bool push_pull_must_rejoin(const struct push_pull *exchange, struct error *error
            !error_set(error, "%s", why);
 }
 
-enum push_pull_end push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
+enum exchange_result push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
     switch (link_open(&part->link, exchange->given_up, exchange->context, error)) {
     case LINK_OPEN:
         if (part->incarnation != 0 && part->link.incarnation != part->incarnation) {
             error_set(error, "%s is a new process now, without our parameters", part->link.name);
-            return PUSH_PULL_AGAIN;
+            return EXCHANGE_REJOIN;
         }
-        return PUSH_PULL_DONE;
+        return EXCHANGE_OK;
     case LINK_REFUSED:
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     case LINK_LATER:
         break;
     }
-    return PUSH_PULL_STOPPED;
+    return EXCHANGE_STOPPED;
 }
 
-enum push_pull_end push_pull_by_code(uint16_t code)
+enum exchange_result push_pull_by_code(uint16_t code)
 {
     switch (code) {
     case ERROR_NOT_READY:
     case ERROR_OLD_GENERATION:
     case ERROR_JOB_OVER: /* the heartbeats will say so too, and how it ended */
-        return PUSH_PULL_AGAIN;
+        return EXCHANGE_REJOIN;
     default:
-        return PUSH_PULL_REFUSED;
+        return EXCHANGE_FAILED;
     }
 }
 
@@ -133,8 +133,7 @@ static float *place(struct push_pull *exchange, enum store_vector vector, size_t
     if (vector == STORE_PARAMETERS && exchange->mirror) {
         return exchange->mirror + first;
     }
-    const struct engine_table *table = exchange->engine->table;
-    float *parameters = vector == STORE_PARAMETERS && table->parameters ? table->parameters(exchange->engine) : NULL;
+    float *parameters = vector == STORE_PARAMETERS ? engine_parameters_in_place(exchange->engine) : NULL;
     return parameters ? parameters + first : NULL;
 }
 

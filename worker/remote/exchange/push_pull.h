@@ -88,22 +88,22 @@ struct push_pull_options {
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error);
 void push_pull_destroy(struct push_pull *exchange); /* fine on zeros */
 
-/* How something ended. */
-enum push_pull_end {
-    PUSH_PULL_DONE,
-    PUSH_PULL_AGAIN,   /* the training state is not the one we knew: join again */
-    PUSH_PULL_STOPPED, /* the process was asked to leave, or the caller gave up */
-    PUSH_PULL_REFUSED, /* for good; the error says why */
+/* How an exchange with the shards ended, or what was made of one. */
+enum exchange_result {
+    EXCHANGE_OK,
+    EXCHANGE_REJOIN,  /* the training state is not the one we knew: join again */
+    EXCHANGE_STOPPED, /* the process was asked to leave, or the caller gave up */
+    EXCHANGE_FAILED,  /* for good, and the error says why: a ps refused, memory ran out, or the engine failed */
 };
 
 /*
  * Waits until every shard can be trained on, all of one generation, and pulls all parameters into the engine.
- * PUSH_PULL_AGAIN only with writes_model: some shard has no model, or one of another generation.
+ * EXCHANGE_REJOIN only with writes_model: some shard has no model, or one of another generation.
  */
-enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error);
+enum exchange_result push_pull_join(struct push_pull *exchange, struct error *error);
 
 /* Synchronous: waits, for a while at most, until some shard is past this step. */
-enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error);
+enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error);
 
 /*
  * Rounds of some (train.participation): are we asked to push a gradient of the step that we are at? If not,
@@ -111,10 +111,10 @@ enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step
  * known then, and the parameters are its own once we are asked.
  */
 bool push_pull_is_asked(const struct push_pull *exchange);
-enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error);
+enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error);
 
 /* Pulls all parameters again; where the told model is still there, only what it lacks. */
-enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error);
+enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error *error);
 
 /*
  * With synchronous training the parameters in the engine are those of one step, global_step, whichever shard they come
@@ -140,8 +140,8 @@ struct push_answer {
 /* Makes a whole gradient ready to be pushed, in the form that the outbox has. The training thread's. */
 void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox);
 
-enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
-                                      const struct push_note *note, struct push_answer *answer, struct error *error);
+enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
+                                        const struct push_note *note, struct push_answer *answer, struct error *error);
 
 /*
  * Reads the rest of a frame's bulk from this ps, `ranges` of `dtype`, into a vector of the engine. They must be its

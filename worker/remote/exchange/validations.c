@@ -33,19 +33,19 @@ static bool receive(struct shard_part *part, enum message_type type, uint64_t re
 typedef bool (*requester)(struct shard_part *part, void *context, uint16_t *code, struct error *error);
 
 /* Until it is answered. A ps that knows nothing of validations is not asked. */
-static enum push_pull_end make_request(struct push_pull *exchange, requester request, void *context,
-                                       struct error *error)
+static enum exchange_result make_request(struct push_pull *exchange, requester request, void *context,
+                                         struct error *error)
 {
     struct shard_part *part = push_pull_decider(exchange);
     for (;;) {
         uint16_t code = 0;
-        const enum push_pull_end end = push_pull_open_link(exchange, part, error);
-        if (end != PUSH_PULL_DONE || part->link.channel.version < PROTOCOL_VALIDATIONS) {
+        const enum exchange_result end = push_pull_open_link(exchange, part, error);
+        if (end != EXCHANGE_OK || part->link.channel.version < PROTOCOL_VALIDATIONS) {
             return end;
         }
         part->link.channel.generation = exchange->generation;
         if (request(part, context, &code, error)) {
-            return PUSH_PULL_DONE;
+            return EXCHANGE_OK;
         }
         if (code != 0) {
             return push_pull_by_code(code);
@@ -74,8 +74,8 @@ static bool tell(struct shard_part *part, void *context, uint16_t *code, struct 
            receive(part, MESSAGE_done, frame.request, code, error);
 }
 
-enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                    size_t size, struct error *error)
+enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                      size_t size, struct error *error)
 {
     struct tell_request told = {.message = {.step = own->step,
                                             .examples = (uint64_t)own->examples,
@@ -124,8 +124,8 @@ static bool ask(struct shard_part *part, void *context, uint16_t *code, struct e
     }
 }
 
-enum push_pull_end validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                      const struct validations_taker *taker, int *missing, struct error *error)
+enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                        const struct validations_taker *taker, int *missing, struct error *error)
 {
     PROFILE("wait for validations");
     const double until_s = clock_monotonic_s() + wait_s;
@@ -139,12 +139,12 @@ enum push_pull_end validations_gather(struct push_pull *exchange, const struct o
         const bool is_last = clock_monotonic_s() >= until_s;
         question.message.wait_ms = is_last ? 0 : ASK_MS;
         *missing = 0;
-        const enum push_pull_end end = make_request(exchange, ask, &question, error);
-        if (end != PUSH_PULL_DONE || *missing == 0 || is_last) {
+        const enum exchange_result end = make_request(exchange, ask, &question, error);
+        if (end != EXCHANGE_OK || *missing == 0 || is_last) {
             return end;
         }
         if (push_pull_must_stop(exchange)) {
-            return PUSH_PULL_STOPPED;
+            return EXCHANGE_STOPPED;
         }
     }
 }

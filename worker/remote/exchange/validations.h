@@ -17,8 +17,8 @@ struct own_validation {
 
 /* bytes: what it found (worker/evaluation_part.h), at most VALIDATIONS_BYTES. */
 #define VALIDATIONS_BYTES (1 << 20)
-enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                    size_t size, struct error *error);
+enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                      size_t size, struct error *error);
 
 /* Who is told what others found. */
 struct validations_taker {
@@ -32,7 +32,7 @@ struct validations_taker {
  * As the chief: what others told of own->step, in the order of their numbers. Waits for those who hold the model, for
  * wait_s at most; *missing: how many of them did not tell.
  */
-enum push_pull_end validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                      const struct validations_taker *taker, int *missing, struct error *error);
+enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                        const struct validations_taker *taker, int *missing, struct error *error);
 
 #endif

@@ -1,6 +1,5 @@
 /* Batches: from the images in memory, from files, or from the chief. */
-#include <stdlib.h>
-
+#include "ps/job/round.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/remote/worker/internal.h"
 
@@ -22,16 +21,11 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
             streaming_take_share(worker->dataset.streaming, first, end - first);
         }
     }
-    worker->sampler = (struct sampler){.seed = (uint64_t)config->train.seed,
-                                       .task = (uint32_t)index,
-                                       .examples = (uint32_t)worker->share.count,
-                                       .batch_size = (uint32_t)config->train.batch_size};
-    size_t batch = (size_t)config->train.batch_size;
-    worker->indexes = malloc(batch * sizeof *worker->indexes);
-    if (!worker->indexes) {
-        return error_set(error, "out of memory for a batch");
-    }
-    return !worker->dataset.streaming || streaming_create_batch(worker->dataset.streaming, &worker->streamed, error);
+    const struct sampler sampler = {.seed = (uint64_t)config->train.seed,
+                                    .task = (uint32_t)index,
+                                    .examples = (uint32_t)worker->share.count,
+                                    .batch_size = (uint32_t)config->train.batch_size};
+    return batch_source_create(&worker->source, &worker->share, worker->dataset.streaming, &sampler, error);
 }
 
 /*
@@ -46,8 +40,7 @@ static int64_t next_draw(const struct remote_worker *worker, int64_t number)
 
 int64_t worker_step_batches(const struct remote_worker *worker)
 {
-    const struct config_train *train = &worker->config.train;
-    return train->local_epochs > 0 ? train->local_epochs * sampler_epoch_batches(&worker->sampler) : train->local_steps;
+    return round_batches(&worker->config.train, sampler_epoch_batches(&worker->source.sampler));
 }
 
 int64_t worker_fair_draws(const struct remote_worker *worker)
@@ -57,33 +50,16 @@ int64_t worker_fair_draws(const struct remote_worker *worker)
     return own * worker_step_batches(worker);
 }
 
-/* From the files. */
-static bool draw_streamed(struct remote_worker *worker, int64_t step, struct batch *batch)
-{
-    struct examples *streamed = &worker->streamed;
-    if (!streaming_draw(worker->dataset.streaming, worker->sampler.task, step, streamed, &worker->training.error)) {
-        return training_fail(&worker->training);
-    }
-    *batch = (struct batch){.examples = streamed, .indexes = worker->indexes, .count = streamed->count};
-    for (int i = 0; i < batch->count; i++) {
-        worker->indexes[i] = i;
-    }
-    return true;
-}
-
 bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *batch)
 {
-    int64_t step = next_draw(worker, number);
-    bool good = true;
-    if (worker->feed) {
-        good = worker_take_end(worker, batch_fetcher_take(worker->feed, step, batch, &worker->training.error));
-    } else if (worker->dataset.streaming) {
-        good = draw_streamed(worker, step, batch);
-    } else {
-        *batch = (struct batch){.examples = &worker->share, .indexes = worker->indexes};
-        batch->count = sampler_draw(&worker->sampler, step, worker->indexes);
+    const uint32_t task = worker->source.sampler.task;
+    const int64_t step = next_draw(worker, number);
+    struct error *error = &worker->training.error;
+    if (!worker->fetcher) {
+        return batch_source_draw(&worker->source, task, step, batch, error) || training_fail(&worker->training);
     }
-    batch->task = worker->sampler.task;
+    const bool good = worker_take_end(worker, batch_fetcher_take(worker->fetcher, step, batch, error));
+    batch->task = task;
     batch->step = step;
     return good;
 }

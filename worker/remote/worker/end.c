@@ -15,7 +15,7 @@ static void leave(struct remote_worker *worker)
 {
     worker->training.end = TRAINING_LEAVES;
     if (worker->joined) {
-        worker_keep_rest(worker, worker->training.global_step);
+        worker_keep_residual(worker, worker->training.global_step);
     }
     worker->training.leave_status = live_config_end(worker->live) == LIVE_RESTARTS ? RESTART_STATUS : COMMAND_DONE;
 }
@@ -26,10 +26,10 @@ static void keep_interrupted(struct remote_worker *worker)
     struct error error;
     training->end = TRAINING_INTERRUPTED;
     if (worker->joined) {
-        worker_keep_rest(worker, training->global_step);
+        worker_keep_residual(worker, training->global_step);
     }
     if (worker->chief && worker->joined &&
-        chief_finish(worker->chief, false, &training->global_step, &error) != PUSH_PULL_DONE) {
+        chief_save_last(worker->chief, &training->global_step, &error) != EXCHANGE_OK) {
         log_warning("no last checkpoint: %s", error.text);
     }
 }
@@ -38,26 +38,25 @@ static void keep_interrupted(struct remote_worker *worker)
 static void finish_job(struct remote_worker *worker)
 {
     struct training *training = &worker->training;
-    enum push_pull_end end = chief_finish(worker->chief, true, &training->global_step, &training->error);
-    if (end == PUSH_PULL_AGAIN && signals_pending() == 0) {
+    enum exchange_result end = chief_finish(worker->chief, &training->global_step, &training->error);
+    if (end == EXCHANGE_REJOIN && signals_pending() == 0) {
         log_warning("%s; training continues from the newest checkpoint", training->error.text);
         training->end = TRAINING_REJOINS;
-    } else if (end != PUSH_PULL_DONE) {
+    } else if (end != EXCHANGE_OK) {
         training_fail(training);
     }
 }
 
 /* What a ps says of the end that the chief has reported. */
-static void take_news(struct remote_worker *worker, const struct job_news *news)
+static void take_end(struct remote_worker *worker, const struct job_status *job)
 {
     struct training *training = &worker->training;
     training->end = TRAINING_BY_OTHERS;
-    if (news->failed || news->refused) {
-        error_set(&training->error, "%s",
-                  news->message[0] != '\0' ? news->message : "worker 0 says that the job failed");
+    if (job->failed || job->refused) {
+        error_set(&training->error, "%s", job->message[0] != '\0' ? job->message : "worker 0 says that the job failed");
         training_fail(training);
-    } else if (!worker->chief && !isnan(news->test_accuracy)) {
-        log_info("the job is over: test accuracy %.2f%%", 100 * (double)news->test_accuracy);
+    } else if (!worker->chief && !isnan(job->test_accuracy)) {
+        log_info("the job is over: test accuracy %.2f%%", 100 * (double)job->test_accuracy);
     }
 }
 
@@ -88,16 +87,16 @@ static bool is_wait_over(struct remote_worker *worker, double waited_s)
  */
 static void wait_for_end(struct remote_worker *worker)
 {
-    struct job_news news;
+    struct job_status job;
     double begin_s = clock_monotonic_s(), told_s = begin_s;
-    heartbeat_say(worker->heartbeat, "waiting for worker 0 to end the job");
+    heartbeat_set_message(worker->heartbeat, "waiting for worker 0 to end the job");
     heartbeat_wake(worker->heartbeat);
     worker_tell_vitals(worker, STATE_DONE);
     for (;;) {
         double now_s = clock_monotonic_s();
-        heartbeat_news(worker->heartbeat, &news);
-        if (news.over || news.refused) {
-            take_news(worker, &news);
+        heartbeat_job_status(worker->heartbeat, &job);
+        if (job.over || job.refused) {
+            take_end(worker, &job);
             return;
         }
         if (is_wait_over(worker, now_s - begin_s)) {

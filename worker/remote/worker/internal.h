@@ -1,22 +1,23 @@
 /*
  * Inside the role of a worker: the updater whose model lives in the shards of a cluster (worker/updater.h). open.c puts
  * together what a worker is made of; updater.c joins, goes between the loop and the shards, and holds what they share;
- * step.c takes steps; batch.c draws for them; end.c takes leave.
+ * step.c takes steps; batch.c draws for them; residual.c keeps what packed gradients still owe; validation.c validates
+ * on rows of its own; end.c takes leave.
  *
  * All of it is the training thread's, but for worker_is_over.
  */
 #ifndef WORKER_REMOTE_WORKER_INTERNAL_H
 #define WORKER_REMOTE_WORKER_INTERNAL_H
 
-#include "base/random/sampler.h"
 #include "ps/fleet_watch.h"
+#include "worker/batch_source.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"
 #include "worker/local_steps.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/data_server.h"
-#include "worker/remote/exchange/left_over.h"
+#include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/exchange/push_pull.h"
@@ -41,8 +42,8 @@ struct remote_worker {
     struct traffic traffic;
     struct outbox outbox;
     struct own_rows_validation *validation; /* with data of their own; NULL: none yet */
-    struct left_over left_over;             /* what pushes left behind, in train_dir */
-    uint32_t left_over_of;                  /* the generation that it is of; 0: none */
+    struct residual_files residual_files;   /* of what it pushes, in train_dir */
+    uint32_t residual_of;                   /* the generation that the residual is of; 0: none */
     struct local_steps *local;              /* NULL: every step is shared */
     struct push_pull exchange;
     struct pipeline *pipeline; /* NULL: each step waits for its push */
@@ -51,10 +52,8 @@ struct remote_worker {
     struct live_config *live;        /* rollouts */
     struct fleet_watch *watch;       /* of all members, for who watches the chief; NULL: none */
     struct data_server *data_server; /* the chief's with data_sharding chief, or NULL */
-    struct batch_fetcher *feed;      /* the others' with it, or NULL: dataset holds numbers only then, and no images */
-    struct sampler sampler;
-    int32_t *indexes;         /* [batch_size] */
-    struct examples streamed; /* [batch_size] of them, of data that stream; else zeros */
+    struct batch_fetcher *fetcher;   /* the others' with it, or NULL: dataset holds numbers only then, and no images */
+    struct batch_source source;      /* of the share; with a fetcher only its sampler counts */
     int64_t first_draw;
     double last_loss;
     uint32_t staleness;
@@ -90,10 +89,10 @@ bool worker_is_over(void *context);
 /* --- updater.c --- */
 
 /* What push_pull or the chief reported. True: go on. False: the training is stopped, perhaps to join again. */
-bool worker_take_end(struct remote_worker *worker, enum push_pull_end end);
+bool worker_take_end(struct remote_worker *worker, enum exchange_result end);
 
 /* Pulls all parameters, after the engine was used for something else or looks bad. */
-enum push_pull_end worker_refresh(struct remote_worker *worker);
+enum exchange_result worker_refresh(struct remote_worker *worker);
 
 /* What shards answered to a push: how far the job is. */
 void worker_take_answer(struct remote_worker *worker, const struct push_answer *answer);
@@ -114,16 +113,16 @@ bool worker_gather(struct updater *updater, int64_t global_step, enum metric met
                    struct validators *validators);
 void worker_destroy_validation(struct remote_worker *worker);
 
-/* --- rest.c: what packed gradients leave behind outlives the process --- */
+/* --- residual.c: that of packed gradients outlives the process --- */
 
-/* The worker has the parameters of its global step: with them comes what had been left behind by then. */
-bool worker_recall_rest(struct remote_worker *worker, struct error *error);
+/* The worker has the parameters of its global step: with them comes the residual of that step. */
+bool worker_recall_residual(struct remote_worker *worker, struct error *error);
 
-/* Keeps what is left behind as of a step. A file that can't be written is no reason to end training. */
-void worker_keep_rest(struct remote_worker *worker, int64_t step);
+/* Keeps the residual as of a step. A file that can't be written is no reason to end training. */
+void worker_keep_residual(struct remote_worker *worker, int64_t step);
 
 /* The same after steps that the job may go on from: a round, or with one of save_steps since `before`. */
-void worker_keep_rest_if_due(struct remote_worker *worker, int64_t before, int64_t step);
+void worker_keep_residual_if_due(struct remote_worker *worker, int64_t before, int64_t step);
 
 /* --- batch.c --- */
 
@@ -147,9 +146,5 @@ bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *bat
 bool worker_step(struct updater *updater);
 void worker_finish(struct updater *updater);
 void worker_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why);
-
-/* Who watches this process sees the whole fleet, if it is the chief: shown.c. */
-void worker_show(struct remote_worker *worker);
-void worker_hide(struct remote_worker *worker);
 
 #endif

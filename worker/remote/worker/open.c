@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/process/notify.h"
+#include "observe/observe.h"
 #include "worker/load.h"
 #include "worker/remote/data_shape.h"
 #include "worker/remote/own_rows.h"
@@ -77,8 +79,8 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                          .writes_model = worker->is_chief,
                                          .context = worker};
     int depth = config->cluster.pipeline_depth;
-    worker->left_over = (struct left_over){config->output.train_dir, config->cluster.task_index,
-                                           worker->model.float_count, config->output.save_steps};
+    worker->residual_files = (struct residual_files){config->output.train_dir, config->cluster.task_index,
+                                                     worker->model.float_count, config->output.save_steps};
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
         !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)
                     : outbox_create(&worker->outbox, &worker->model, outbox_form(config), NULL, error)) ||
@@ -111,10 +113,10 @@ static bool plan_data(struct remote_worker *worker, struct error *error)
     return worker_take_share(worker, error);
 }
 
-static bool create_feed(struct remote_worker *worker, struct error *error)
+static bool create_fetcher(struct remote_worker *worker, struct error *error)
 {
     return batch_fetcher_create(
-        &worker->feed,
+        &worker->fetcher,
         &(struct batch_fetcher_options){.config = &worker->config,
                                         .like = worker->dataset.schema ? &worker->dataset.train : NULL,
                                         .identity = &worker->identity,
@@ -152,7 +154,7 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     if (by_chief && !worker->is_chief) { /* how many there are is asked once somebody listens */
         return (!data_shape_is_unknown(config) ||
                 data_shape_learn(&worker->dataset, config, &worker->identity, &worker->traffic, error)) &&
-               create_engine(worker, error) && create_parts(worker, error) && create_feed(worker, error);
+               create_engine(worker, error) && create_parts(worker, error) && create_fetcher(worker, error);
     }
     if (!dataset_is_needed_first(config)) {
         struct engine_options options = engine_options(worker);
@@ -163,12 +165,48 @@ bool worker_open(struct remote_worker *worker, struct error *error)
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
 
+/* --- What the chief shows of the fleet, to who watches it: what the ps say of all members --- */
+
+static void fill(void *context, struct board *board)
+{
+    struct remote_worker *worker = context;
+    live_config_show(worker->live, &board->rollout);
+    if (!board_begin_members(board, fleet_watch_most(worker->watch))) {
+        return;
+    }
+    board->member_count = fleet_watch_members(worker->watch, board->members, board->member_count);
+}
+
+static void show_fleet(struct remote_worker *worker)
+{
+    struct error error;
+    if (!worker->is_chief || !observe_is_on()) {
+        return;
+    }
+    if (!fleet_watch_create(&worker->watch, worker->launched, &worker->identity, &error)) {
+        log_warning("the page of this worker shows only itself: %s", error.text);
+        return;
+    }
+    observe_source(fill, worker);
+}
+
+static void hide_fleet(struct remote_worker *worker)
+{
+    if (worker->watch) {
+        observe_source(NULL, NULL);
+        fleet_watch_destroy(worker->watch);
+        worker->watch = NULL;
+    }
+}
+
+/* --- Before the first step, and at the end --- */
+
 void worker_close(struct remote_worker *worker, const char *goodbye)
 {
-    worker_hide(worker);
+    hide_fleet(worker);
     data_server_destroy(worker->data_server);
     /* First those whose threads ask the live config whether to go on. */
-    batch_fetcher_destroy(worker->feed);
+    batch_fetcher_destroy(worker->fetcher);
     pipeline_destroy(worker->pipeline);
     live_config_destroy(worker->live);
     chief_destroy(worker->chief);
@@ -181,8 +219,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     if (worker->training.engine) {
         worker->training.engine->table->destroy(worker->training.engine);
     }
-    free(worker->indexes);
-    examples_free(&worker->streamed);
+    batch_source_destroy(&worker->source);
     examples_free(&worker->test);
     dataset_free(&worker->dataset);
     identity_destroy(&worker->identity);
@@ -207,7 +244,7 @@ static bool begin_rollouts(struct remote_worker *worker)
         return training_fail(&worker->training);
     }
     snprintf(text, sizeof text, "worker %d takes part", launched->cluster.task_index);
-    worker_show(worker);
+    show_fleet(worker);
     notify_ready(text); /* it may have to wait for others long, and that is no fault of its own */
     return true;
 }
@@ -217,8 +254,8 @@ static bool learn_data(struct remote_worker *worker)
 {
     struct error *error = &worker->training.error;
     struct batch_fetcher_facts facts;
-    heartbeat_say(worker->heartbeat, "waiting for worker 0, which has the data");
-    if (!worker_take_end(worker, batch_fetcher_ask(worker->feed, &facts, error))) {
+    heartbeat_set_message(worker->heartbeat, "waiting for worker 0, which has the data");
+    if (!worker_take_end(worker, batch_fetcher_ask(worker->fetcher, &facts, error))) {
         return false;
     }
     worker->dataset.train.count = facts.train;
@@ -229,5 +266,5 @@ static bool learn_data(struct remote_worker *worker)
 
 bool worker_begin(struct remote_worker *worker)
 {
-    return begin_rollouts(worker) && (!worker->feed || learn_data(worker));
+    return begin_rollouts(worker) && (!worker->fetcher || learn_data(worker));
 }

@@ -26,15 +26,15 @@ static void look_for_change(struct remote_worker *worker, float loss, bool finit
 }
 
 /* Others wait for this worker's gradient: one without anything in it, and a loss that says why, tells them not to. */
-static enum push_pull_end push_nothing(struct remote_worker *worker)
+static enum exchange_result push_nothing(struct remote_worker *worker)
 {
     struct training *training = &worker->training;
     int64_t step = training->global_step;
     struct push_answer answer;
     struct push_note note = {.base_step = step, .local_step = training->local_step, .examples = 1, .loss = NAN};
     outbox_begin(&worker->outbox);
-    enum push_pull_end end = push_pull_exchange(&worker->exchange, &worker->outbox, &note, &answer, &training->error);
-    if (end == PUSH_PULL_DONE && answer.global_step == step) {
+    enum exchange_result end = push_pull_exchange(&worker->exchange, &worker->outbox, &note, &answer, &training->error);
+    if (end == EXCHANGE_OK && answer.global_step == step) {
         end = push_pull_await_step(&worker->exchange, step, &training->error);
     }
     training->global_step = worker->exchange.global_step;
@@ -67,7 +67,7 @@ static bool take_local_steps(struct remote_worker *worker, struct train_result *
     struct batch batch;
     for (int64_t i = 0; i < count && done->finite; i++) {
         if (signals_pending() != 0 || worker_is_over(worker)) {
-            return worker_take_end(worker, PUSH_PULL_STOPPED);
+            return worker_take_end(worker, EXCHANGE_STOPPED);
         }
         if (!worker_draw(worker, i, &batch)) {
             return false;
@@ -115,14 +115,14 @@ static bool compute_gradient(struct remote_worker *worker, struct train_result *
            training_fail(training);
 }
 
-static enum push_pull_end push(struct remote_worker *worker, const struct push_note *note, struct push_answer *answer,
-                               int *answers)
+static enum exchange_result push(struct remote_worker *worker, const struct push_note *note, struct push_answer *answer,
+                                 int *answers)
 {
     struct error *error = &worker->training.error;
     *answers = 1;
     push_pull_pack(&worker->exchange, worker->pipeline ? pipeline_outbox(worker->pipeline) : &worker->outbox);
     if (worker->config.cluster.issync) {
-        worker_keep_rest_if_due(worker, note->base_step, note->base_step + 1);
+        worker_keep_residual_if_due(worker, note->base_step, note->base_step + 1);
     }
     return worker->pipeline ? pipeline_push(worker->pipeline, note, answer, answers, error)
                             : push_pull_exchange(&worker->exchange, &worker->outbox, note, answer, error);
@@ -135,7 +135,7 @@ static bool exchange(struct remote_worker *worker, const struct train_result *do
     struct push_answer answer = {.over = false};
     struct push_note note = {.base_step = training->global_step,
                              .local_step = training->local_step,
-                             .examples = (uint32_t)(worker->local ? worker->sampler.examples : done->images),
+                             .examples = (uint32_t)(worker->local ? worker->source.sampler.examples : done->images),
                              .loss = (float)done->last_loss};
     int answers;
     if (!worker_take_end(worker, push(worker, &note, &answer, &answers))) {
@@ -143,9 +143,9 @@ static bool exchange(struct remote_worker *worker, const struct train_result *do
     }
     if (!worker->pipeline && (answer.stale || answer.not_finite)) {
         outbox_take_back(&worker->outbox);
-        worker_keep_rest_if_due(worker, note.base_step, answer.global_step);
+        worker_keep_residual_if_due(worker, note.base_step, answer.global_step);
     } else if (!worker->config.cluster.issync && answers > 0) {
-        worker_keep_rest_if_due(worker, note.base_step, answer.global_step);
+        worker_keep_residual_if_due(worker, note.base_step, answer.global_step);
     }
     if (answers > 0) {
         worker_take_answer(worker, &answer);

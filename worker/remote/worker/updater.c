@@ -16,29 +16,29 @@ static struct remote_worker *of(struct updater *updater)
     return (struct remote_worker *)updater;
 }
 
-bool worker_take_end(struct remote_worker *worker, enum push_pull_end end)
+bool worker_take_end(struct remote_worker *worker, enum exchange_result end)
 {
     struct training *training = &worker->training;
-    struct job_news news;
+    struct job_status job;
     switch (end) {
-    case PUSH_PULL_DONE:
+    case EXCHANGE_OK:
         return true;
-    case PUSH_PULL_REFUSED:
+    case EXCHANGE_FAILED:
         return training_fail(training);
-    case PUSH_PULL_AGAIN:
+    case EXCHANGE_REJOIN:
         if (signals_pending() == 0) {
             return training_stop(training, TRAINING_REJOINS);
         }
         break;
-    case PUSH_PULL_STOPPED:
+    case EXCHANGE_STOPPED:
         break;
     }
     if (live_config_end(worker->live) != LIVE_STAYS) {
         return training_stop(training, TRAINING_LEAVES);
     }
-    heartbeat_news(worker->heartbeat, &news);
-    if (news.refused) {
-        error_set(&training->error, "%s", news.message);
+    heartbeat_job_status(worker->heartbeat, &job);
+    if (job.refused) {
+        error_set(&training->error, "%s", job.message);
         return training_fail(training);
     }
     return training_stop(training, signals_pending() != 0 ? TRAINING_INTERRUPTED : TRAINING_BY_OTHERS);
@@ -50,16 +50,16 @@ void worker_tell_vitals(struct remote_worker *worker, enum member_state state)
     char message[256] = "";
     double now_s = clock_monotonic_s(), seconds = now_s - worker->vitals_s;
     int64_t steps = training->local_step - worker->vitals_step;
-    heartbeat_tell(worker->heartbeat,
-                   &(struct vitals){.state = state,
-                                    .global_step = training->global_step,
-                                    .local_step = training->local_step,
-                                    .steps_per_s = seconds > 0 ? (float)((double)steps / seconds) : 0,
-                                    .loss = (float)worker->last_loss,
-                                    .staleness = worker->staleness});
+    heartbeat_set_vitals(worker->heartbeat,
+                         &(struct vitals){.state = state,
+                                          .global_step = training->global_step,
+                                          .local_step = training->local_step,
+                                          .steps_per_s = seconds > 0 ? (float)((double)steps / seconds) : 0,
+                                          .loss = (float)worker->last_loss,
+                                          .staleness = worker->staleness});
     if (state == STATE_TRAINING) {
         live_config_drift(worker->live, message);
-        heartbeat_say(worker->heartbeat, message);
+        heartbeat_set_message(worker->heartbeat, message);
     }
     worker->vitals_s = now_s;
     worker->vitals_step = training->local_step;
@@ -79,26 +79,24 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
 }
 
 /* Waits for pushes that are under way, so that the shards can be asked for something else. */
-static enum push_pull_end worker_settle(struct remote_worker *worker)
+static enum exchange_result worker_settle(struct remote_worker *worker)
 {
     struct push_answer answer;
     int answers = 0;
-    enum push_pull_end end = worker->pipeline
-                                 ? pipeline_drain(worker->pipeline, &answer, &answers, &worker->training.error)
-                                 : PUSH_PULL_DONE;
+    enum exchange_result end =
+        worker->pipeline ? pipeline_drain(worker->pipeline, &answer, &answers, &worker->training.error) : EXCHANGE_OK;
     if (answers > 0) {
         worker_take_answer(worker, &answer);
     }
     return end;
 }
 
-enum push_pull_end worker_refresh(struct remote_worker *worker)
+enum exchange_result worker_refresh(struct remote_worker *worker)
 {
     struct error *error = &worker->training.error;
-    enum push_pull_end end = worker_settle(worker);
-    end = end == PUSH_PULL_DONE ? push_pull_refresh(&worker->exchange, error) : end;
-    return end == PUSH_PULL_DONE && worker->pipeline && !pipeline_load(worker->pipeline, error) ? PUSH_PULL_REFUSED
-                                                                                                : end;
+    enum exchange_result end = worker_settle(worker);
+    end = end == EXCHANGE_OK ? push_pull_refresh(&worker->exchange, error) : end;
+    return end == EXCHANGE_OK && worker->pipeline && !pipeline_load(worker->pipeline, error) ? EXCHANGE_FAILED : end;
 }
 
 /* --- Joining --- */
@@ -114,28 +112,27 @@ static bool encode_again(struct remote_worker *worker)
     return training_stop(&worker->training, TRAINING_LEAVES);
 }
 
-static enum push_pull_end join_as_worker(struct remote_worker *worker, bool *differs)
+static enum exchange_result join_as_worker(struct remote_worker *worker, bool *differs)
 {
     struct error *error = &worker->training.error;
     const bool own = worker->config.data.data_sharding == SHARDING_OWN && worker->dataset.schema;
-    enum push_pull_end end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : PUSH_PULL_DONE;
-    end = end == PUSH_PULL_DONE ? push_pull_join(&worker->exchange, error) : end;
-    return end == PUSH_PULL_DONE ? preprocessing_agree(&worker->exchange, &worker->dataset, false, differs, error)
-                                 : end;
+    enum exchange_result end = own ? own_rows_tell_again(&worker->exchange, &worker->config, error) : EXCHANGE_OK;
+    end = end == EXCHANGE_OK ? push_pull_join(&worker->exchange, error) : end;
+    return end == EXCHANGE_OK ? preprocessing_agree(&worker->exchange, &worker->dataset, differs, error) : end;
 }
 
 /* Sees to it, as the chief, that the shards hold a model, and takes it from there. */
 static bool find_model(struct remote_worker *worker, struct chief_start *start)
 {
     struct error *error = &worker->training.error;
-    enum push_pull_end end;
+    enum exchange_result end;
     bool differs = false;
     do { /* a ps may be lost again before all have what the chief wrote */
         if (worker->chief && !worker_take_end(worker, chief_begin(worker->chief, start, error))) {
             return false;
         }
         end = worker->chief ? push_pull_join(&worker->exchange, error) : join_as_worker(worker, &differs);
-    } while (end == PUSH_PULL_AGAIN && signals_pending() == 0);
+    } while (end == EXCHANGE_REJOIN && signals_pending() == 0);
     if (differs && worker->config.data.data_sharding == SHARDING_OWN) {
         return encode_again(worker);
     }
@@ -164,27 +161,25 @@ static bool join(struct updater *updater, struct updater_start *start)
         return false;
     }
     worker_tell_vitals(worker, STATE_STARTING);
-    heartbeat_say(worker->heartbeat, "waiting for the model");
-    live_config_note_joined(worker->live, false);
+    heartbeat_set_message(worker->heartbeat, "waiting for the model");
+    live_config_note_joining(worker->live);
     worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
     if (!find_model(worker, &found)) {
         return false;
     }
-    heartbeat_say(worker->heartbeat, "");
-    live_config_note_joined(worker->live, true);
+    heartbeat_set_message(worker->heartbeat, "");
+    live_config_note_joined(worker->live);
     training->global_step = start->global_step = worker->exchange.global_step;
     worker->borrowed = false;
-    if (!worker_recall_rest(worker, &training->error)) {
+    if (!worker_recall_residual(worker, &training->error)) {
         return training_fail(training);
     }
     worker->first_draw = worker_fair_draws(worker) - training->local_step;
     worker_tell_vitals(worker, STATE_TRAINING);
     if (worker->chief) {
-        struct chief_record record;
-        chief_record(worker->chief, &record);
         start->global_step = found.global_step;
         start->restored_from = found.restored_from;
-        start->record = record.info;
+        start->record = found.record;
     }
     if (!worker->joined) {
         note_first_join(worker);
@@ -199,7 +194,7 @@ static void look_for_end(struct updater *updater)
     struct remote_worker *worker = of(updater);
     struct training *training = &worker->training;
     if (worker_is_over(worker)) {
-        worker_take_end(worker, PUSH_PULL_STOPPED);
+        worker_take_end(worker, EXCHANGE_STOPPED);
     } else if (training->global_step >= training->plan.last_step &&
                (worker->exchange.count == 1 || worker->config.cluster.issync)) {
         training_stop(training, TRAINING_LAST_STEP); /* several shards that go their own ways end it by their answers */
@@ -215,13 +210,12 @@ static bool hold(struct updater *updater, struct held_model *held)
     struct remote_worker *worker = of(updater);
     struct training *training = &worker->training;
     switch (chief_hold(worker->chief, &held->global_step, &held->record, &training->error)) {
-    case PUSH_PULL_DONE:
+    case CHIEF_HELD:
         worker->borrowed = true;
         return true;
-    case PUSH_PULL_REFUSED:
+    case CHIEF_HOLD_FAILED:
         return training_fail(training);
-    case PUSH_PULL_AGAIN:
-    case PUSH_PULL_STOPPED:
+    case CHIEF_NOT_NOW:
         break; /* shards that can't be read now will be waited for by the next push */
     }
     return false;
@@ -245,7 +239,7 @@ static void summarise(struct updater *updater, int64_t steps, struct summary_clu
 static void settle(struct updater *updater)
 {
     struct remote_worker *worker = of(updater);
-    if (worker_settle(worker) == PUSH_PULL_REFUSED) {
+    if (worker_settle(worker) == EXCHANGE_FAILED) {
         log_warning("the last gradients were not accepted: %s", worker->training.error.text);
     }
 }
@@ -255,14 +249,7 @@ static void record(struct updater *updater, struct updater_record *record)
     struct remote_worker *worker = of(updater);
     *record = (struct updater_record){.best_score = NAN, .threshold = NAN, .last_checkpoint_step = -1};
     if (worker->chief) {
-        struct chief_record kept;
-        chief_record(worker->chief, &kept);
-        *record = (struct updater_record){.best_score = kept.info.best_score,
-                                          .best_step = kept.info.best_step,
-                                          .threshold = kept.info.has_threshold ? kept.info.threshold : NAN,
-                                          .checkpoint_failed = kept.checkpoint_failed,
-                                          .last_checkpoint = kept.last_checkpoint,
-                                          .last_checkpoint_step = kept.last_checkpoint_step};
+        chief_record(worker->chief, record);
     }
 }
 

@@ -73,8 +73,9 @@ static bool tell(struct remote_worker *worker)
                     VALIDATIONS_BYTES);
     }
     size = size > VALIDATIONS_BYTES ? 0 : size;
-    const enum push_pull_end end = validations_tell(&worker->exchange, &own, validation->bytes, size, &training->error);
-    if (end == PUSH_PULL_REFUSED) {
+    const enum exchange_result end =
+        validations_tell(&worker->exchange, &own, validation->bytes, size, &training->error);
+    if (end == EXCHANGE_FAILED) {
         log_warning("a validation was not accepted: %s", training->error.text);
         return true;
     }
@@ -136,11 +137,11 @@ bool worker_gather(struct updater *updater, int64_t global_step, enum metric met
     const struct own_validation own = what_was_found(worker, evaluation, global_step);
     validation_sum_begin(&validation->sum, evaluation, metric);
     const struct validations_taker taker = {begin, take, validation};
-    const enum push_pull_end end =
+    const enum exchange_result end =
         validations_gather(&worker->exchange, &own, deadline_s > 0 ? fmin(deadline_s, lease_s) : lease_s, &taker,
                            &validators->missing, &training->error);
     validation_sum_end(&validation->sum, metric, validators);
-    if (end == PUSH_PULL_REFUSED) {
+    if (end == EXCHANGE_FAILED) {
         log_warning("the other workers' validations are missing: %s", training->error.text);
         return true;
     }

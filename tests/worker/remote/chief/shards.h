@@ -51,16 +51,16 @@ static struct {
     int breaks;     /* so many snapshots fail as their connection breaks */
     bool mute;      /* snapshots and reads are not told */
     float value;    /* of all that is read */
-    enum push_pull_end asked, checked, written, ended, read, ordered, taken; /* how the next ends; then well */
-    struct kept plain;                                                       /* the snapshot of now */
+    enum exchange_result asked, checked, written, ended, read, ordered, taken; /* how the next ends; then well */
+    struct kept plain;                                                         /* the snapshot of now */
     float first;      /* of the parameters that were written last */
     float first_told; /* likewise, of what workers were told */
 } shards = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static inline enum push_pull_end once(enum push_pull_end *end)
+static inline enum exchange_result once(enum exchange_result *end)
 {
-    const enum push_pull_end now = *end;
-    *end = PUSH_PULL_DONE;
+    const enum exchange_result now = *end;
+    *end = EXCHANGE_OK;
     return now;
 }
 
@@ -83,16 +83,16 @@ static inline void advance(struct chief *chief, int64_t step)
     chief_note_step(chief, step);
 }
 
-enum push_pull_end transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error)
+enum exchange_result transfer_status(struct push_pull *exchange, struct shard_status *status, struct error *error)
 {
     assert_int_equal(exchange->count, SHARDS);
     memcpy(status, shards.status, sizeof shards.status);
     tell("status\n");
-    const enum push_pull_end end = once(&shards.asked);
-    return end == PUSH_PULL_DONE ? end : (error_set(error, "no status"), end);
+    const enum exchange_result end = once(&shards.asked);
+    return end == EXCHANGE_OK ? end : (error_set(error, "no status"), end);
 }
 
-enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
+enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
 {
     (void)exchange, (void)error;
     pthread_mutex_lock(&shards.lock);
@@ -102,24 +102,22 @@ enum push_pull_end transfer_newest_step(struct push_pull *exchange, int64_t *glo
     return once(&shards.asked);
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                       bool *differs, struct error *error)
+enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
     (void)exchange, (void)error;
-    *differs = false;
-    tell("agree%s%s\n", is_chief ? " as chief" : "", dataset->schema ? " on a schema" : "");
-    return PUSH_PULL_DONE;
+    tell("agree as chief%s\n", dataset->schema ? " on a schema" : "");
+    return EXCHANGE_OK;
 }
 
-enum push_pull_end preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
+enum exchange_result preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
     (void)exchange, (void)dataset, (void)error;
     tell("check\n");
     return once(&shards.checked);
 }
 
-enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generation,
-                                    const struct checkpoint_state *state, const char *source, struct error *error)
+enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t generation,
+                                      const struct checkpoint_state *state, const char *source, struct error *error)
 {
     (void)error;
     exchange->generation = generation;
@@ -129,13 +127,13 @@ enum push_pull_end transfer_restore(struct push_pull *exchange, uint32_t generat
     return once(&shards.written);
 }
 
-enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
-                                        struct error *error)
+enum exchange_result transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
+                                          struct error *error)
 {
     (void)error;
     tell("end restore at %lld, epoch of %lld\n", (long long)place->global_step, (long long)place->epoch_batches);
-    const enum push_pull_end end = once(&shards.ended);
-    for (int i = 0; i < SHARDS && end == PUSH_PULL_DONE; i++) {
+    const enum exchange_result end = once(&shards.ended);
+    for (int i = 0; i < SHARDS && end == EXCHANGE_OK; i++) {
         shards.steps[i] = place->global_step;
         shards.status[i] =
             (struct shard_status){.ready = true, .generation = exchange->generation, .global_step = place->global_step};
@@ -143,14 +141,14 @@ enum push_pull_end transfer_end_restore(struct push_pull *exchange, const struct
     return end;
 }
 
-enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
-                                     struct snapshot_answer *answer, struct error *error)
+enum exchange_result transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
+                                       struct snapshot_answer *answer, struct error *error)
 {
     assert_int_equal(number & SNAPSHOT_ORDER, 0);
     pthread_mutex_lock(&shards.lock);
     assert_true(number != shards.plain.number);
     const bool breaks = shards.breaks > 0;
-    const enum push_pull_end end = once(&shards.taken);
+    const enum exchange_result end = once(&shards.taken);
     shards.breaks -= breaks;
     if (!breaks && shards.trains && at_step > highest()) {
         shards.steps[0] = at_step - shards.apart;
@@ -167,7 +165,7 @@ enum push_pull_end transfer_snapshot(struct push_pull *exchange, uint64_t number
     exchange->broken |= breaks;
     if (breaks) {
         error_set(error, "it broke");
-        return PUSH_PULL_AGAIN;
+        return EXCHANGE_REJOIN;
     }
     return end;
 }
@@ -182,8 +180,8 @@ static inline struct kept *find_order(uint64_t number)
     return NULL;
 }
 
-enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
-                                  enum order_state *state, struct error *error)
+enum exchange_result transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
+                                    enum order_state *state, struct error *error)
 {
     (void)exchange;
     assert_true(number & SNAPSHOT_ORDER);
@@ -202,7 +200,7 @@ enum push_pull_end transfer_order(struct push_pull *exchange, uint64_t number, i
     if (wait_ms > 0) {
         tell("waits %u ms for %lld\n", wait_ms, (long long)step);
     }
-    const enum push_pull_end end = known ? once(&shards.ordered) : PUSH_PULL_DONE;
+    const enum exchange_result end = known ? once(&shards.ordered) : EXCHANGE_OK;
     pthread_mutex_unlock(&shards.lock);
     error_set(error, "ps 1 is past it");
     return end;
@@ -219,15 +217,15 @@ void transfer_release(struct push_pull *exchange, uint64_t number)
     pthread_mutex_unlock(&shards.lock);
 }
 
-enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
-                                 struct checkpoint_state *state, struct error *error)
+enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, unsigned which,
+                                   struct checkpoint_state *state, struct error *error)
 {
     pthread_mutex_lock(&shards.lock);
     struct kept *order = find_order(number);
     assert_true(order || number == shards.plain.number);
-    const enum push_pull_end end = once(&shards.read);
+    const enum exchange_result end = once(&shards.read);
     const int64_t step = order ? order->step : shards.plain.step;
-    for (int v = 0; v < STORE_PS_VECTORS && end == PUSH_PULL_DONE; v++) {
+    for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
         for (size_t i = 0; state->vectors[v] && (which >> v & 1) && i < exchange->model->float_count; i++) {
             state->vectors[v][i] = (float)step + (v == STORE_TOLD ? 0.5f : shards.value);
         }
@@ -236,11 +234,11 @@ enum push_pull_end transfer_read(struct push_pull *exchange, uint64_t number, un
         tell("read %lld%s\n", (long long)step,
              state->vectors[STORE_TOLD] && (which >> STORE_TOLD & 1) ? " and what was told" : "");
     }
-    if (order && end == PUSH_PULL_DONE) {
+    if (order && end == EXCHANGE_OK) {
         *order = shards.orders[--shards.order_count];
     }
     pthread_mutex_unlock(&shards.lock);
-    return end == PUSH_PULL_DONE ? end : (error_set(error, "not read"), end);
+    return end == EXCHANGE_OK ? end : (error_set(error, "not read"), end);
 }
 
 bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, double deadline_s,
@@ -250,7 +248,7 @@ bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *
     (void)exchange;
     tell("end job %d at %lld, %.2f: %s\n", message->job_state, (long long)message->global_step,
          (double)message->test_accuracy, message->message);
-    return once(&shards.ended) == PUSH_PULL_DONE || error_set(error, "ps 1 is gone");
+    return once(&shards.ended) == EXCHANGE_OK || error_set(error, "ps 1 is gone");
 }
 
 /* --- The folder, and what came by a rollout --- */
@@ -381,7 +379,7 @@ static inline void begin(struct bench *bench, const char *save_steps)
     shards.passed = shards.lost = shards.stuck = -1;
     shards.trains = shards.apart = shards.mute = false;
     shards.value = 0;
-    shards.asked = shards.written = shards.ended = shards.read = shards.ordered = shards.taken = PUSH_PULL_DONE;
+    shards.asked = shards.written = shards.ended = shards.read = shards.ordered = shards.taken = EXCHANGE_OK;
     shards.plain = (struct kept){.number = 0};
     is_fresh = adopts = adopts_with_loss = false;
     told();
@@ -421,7 +419,7 @@ static inline void end(struct bench *bench, const char *wanted_files)
     config_free(&bench->config);
 }
 
-static inline enum push_pull_end start(struct bench *bench, struct chief_start *found)
+static inline enum exchange_result start(struct bench *bench, struct chief_start *found)
 {
     struct error error;
     return chief_begin(bench->chief, found, &error);
@@ -432,7 +430,7 @@ static inline void begin_training(struct bench *bench, const char *save_steps)
 {
     struct chief_start found;
     begin(bench, save_steps);
-    assert_int_equal(start(bench, &found), PUSH_PULL_DONE);
+    assert_int_equal(start(bench, &found), EXCHANGE_OK);
     told();
 }
 

@@ -27,7 +27,7 @@ static void create_again(struct bench *bench)
     create(bench);
     memset(shards.status, 0, sizeof shards.status);
     told();
-    assert_int_equal(start(bench, &found), PUSH_PULL_DONE);
+    assert_int_equal(start(bench, &found), EXCHANGE_OK);
 }
 
 /* --- What people read --- */
@@ -45,10 +45,10 @@ static void checkpoints_are_told(void **state)
     begin_training(&bench, "0");
     listen_in();
     shards.steps[0] = shards.steps[1] = 7;
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     chief_release(bench.chief, true);
     shards.steps[0] = shards.steps[1] = 9;
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     const char *text = heard();
     log_setup(LOG_TEXT, LOG_WARNING);
     snprintf(wanted, sizeof wanted, "checkpoint at step 7, the best so far: %s/best.safetensors\n", bench.folder);
@@ -56,17 +56,17 @@ static void checkpoints_are_told(void **state)
     snprintf(wanted, sizeof wanted, "checkpoint at step 9: %s/model-0000000009.safetensors\n", bench.folder);
     assert_int_equal(times(text, wanted), 1);
     assert_int_equal(times(text, "checkpoint at"), 2);
-    struct chief_record kept;
+    struct updater_record kept;
     chief_record(bench.chief, &kept);
     assert_non_null(strstr(kept.last_checkpoint, "/model-0000000009.safetensors")); /* the best is none to go on from */
     end(&bench, "best.safetensors model-0000000009.safetensors ");
 }
 
-/* A checkpoint that fails leaves the one before as the last good one, which is of no step that counts any more. */
+/* A checkpoint that fails leaves the one before, and its step, as the last good one. */
 static void a_checkpoint_that_fails_after_a_good_one(void **state)
 {
     struct bench bench;
-    struct chief_record record;
+    struct updater_record record;
     char away[80];
     (void)state;
     begin_training(&bench, "10");
@@ -82,7 +82,7 @@ static void a_checkpoint_that_fails_after_a_good_one(void **state)
     chief_record(bench.chief, &record);
     assert_true(record.checkpoint_failed);
     assert_non_null(strstr(record.last_checkpoint, "/model-0000000010.safetensors"));
-    assert_int_equal(record.last_checkpoint_step, -1);
+    assert_int_equal(record.last_checkpoint_step, 10);
     assert_int_equal(rename(away, bench.folder), 0);
     advance(bench.chief, 30);
     assert_true(await_told("saved 30"));
@@ -100,24 +100,24 @@ static void orders_are_asked_for_again(void **state)
     struct bench bench;
     (void)state;
     begin_training(&bench, "10");
-    shards.read = PUSH_PULL_AGAIN;
+    shards.read = EXCHANGE_REJOIN;
     advance(bench.chief, 10);
     assert_true(await_told("saved 10"));
     assert_string_equal(told(), "order 40\nread 10\nread 10\nsaved 10 of version 7, now\n");
     pthread_mutex_lock(&shards.lock);
-    shards.ordered = PUSH_PULL_AGAIN;
+    shards.ordered = EXCHANGE_REJOIN;
     pthread_mutex_unlock(&shards.lock);
     advance(bench.chief, 20);
     assert_true(await_told("saved 20"));
     assert_string_equal(told(), "order 50\nread 20\nsaved 20 of version 7, now\n");
-    assert_int_equal(shards.ordered, PUSH_PULL_DONE);
+    assert_int_equal(shards.ordered, EXCHANGE_OK);
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors ");
 }
 
 /* A snapshot that is refused, or that nobody waits for any more, is not asked for again. */
 static void snapshots_that_fail(void **state)
 {
-    static const enum push_pull_end ends[] = {PUSH_PULL_STOPPED, PUSH_PULL_REFUSED};
+    static const enum exchange_result ends[] = {EXCHANGE_STOPPED, EXCHANGE_FAILED};
     struct bench bench;
     struct error error;
     struct checkpoint_info *record;
@@ -129,13 +129,13 @@ static void snapshots_that_fail(void **state)
         assert_false(chief_checkpoint(bench.chief, &error));
         assert_string_equal(told(), "snapshot at -1, 250 ms\n"); /* and all orders stay */
         shards.taken = ends[i];
-        assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_AGAIN);
+        assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
         assert_string_equal(told(), "snapshot at -1, 250 ms\n");
     }
     advance(bench.chief, 10);
     assert_true(await_told("saved 10")); /* nothing is held back */
-    shards.taken = PUSH_PULL_STOPPED;
-    assert_int_equal(chief_finish(bench.chief, true, &step, &error), PUSH_PULL_STOPPED);
+    shards.taken = EXCHANGE_STOPPED;
+    assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_STOPPED);
     assert_false(was_told("engine: ")); /* of what was not read nothing is tested */
     end(&bench, "model-0000000010.safetensors ");
 }
@@ -153,17 +153,17 @@ static void snapshots_where_shards_wait(void **state)
     shards.trains = true;
     shards.steps[0] = 24;
     shards.steps[1] = 26;
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     assert_int_equal(step, 30);
     chief_release(bench.chief, false);
     assert_non_null(strstr(told(), "snapshot at -1, 250 ms\nsnapshot at 30, 250 ms\nread 30\n"));
     shards.steps[0] = 28;
     shards.steps[1] = 30; /* the very step, which the other one never comes to here */
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
     assert_int_equal(times(told(), "snapshot at 30, 250 ms\n"), 4);
     shards.steps[0] = 31;
     shards.steps[1] = 32; /* somewhere they did not wait */
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     assert_int_equal(step, 37);
     chief_release(bench.chief, false);
     end(&bench, "");
@@ -182,7 +182,7 @@ static void snapshots_of_steps_that_take_several_pushes(void **state)
     shards.trains = true;
     shards.steps[0] = 40;
     shards.steps[1] = 42;
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     assert_int_equal(step, 42 + 2 + 1);
     chief_release(bench.chief, false);
     end(&bench, "");
@@ -250,7 +250,7 @@ static void ordered_steps_are_saved_before_the_moment(void **state)
 static void caution_ends(void **state)
 {
     struct bench bench;
-    struct chief_record record;
+    struct updater_record record;
     (void)state;
     begin(&bench, "1");
     bench.plan.last_step = 1000;
@@ -336,11 +336,11 @@ static void what_was_told_comes_back(void **state)
     assert_true(was_told("read 10 and what was told\n"));
     shards.steps[0] = shards.steps[1] = 34;
     told();
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     chief_release(bench.chief, true);
     assert_true(was_told("read 34\n")); /* a validation has no use for it */
     assert_false(is_there(&bench, "told-34"));
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_true(is_there(&bench, "told-10") && is_there(&bench, "told-34"));
     create_again(&bench);
     assert_true(shards.first == 34 && shards.first_told == 34.5f);
@@ -368,7 +368,7 @@ static void what_was_told_can_not_be_kept(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     shards.steps[0] = shards.steps[1] = 34;
     listen_in();
-    assert_int_equal(chief_finish(bench.chief, false, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_int_equal(times(heard(), "the sent model is not saved: "), 1);
     rmdir(path);
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors "

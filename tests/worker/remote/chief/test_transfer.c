@@ -240,7 +240,7 @@ static void status(void **state)
     begin("6,20,3", "sgd");
     servers[1].generation = 5;
     servers[1].job_state = JOB_DONE;
-    assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_status(&bench.exchange, found, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: get_model\nps 0: heartbeat, starting at -1\n"
                                 "ps 1: get_model\nps 1: heartbeat, starting at -1\n");
     assert_true(found[0].ready && !found[0].over && found[0].generation == 4 && found[0].global_step == 10);
@@ -248,24 +248,24 @@ static void status(void **state)
     servers[0].state = MODEL_BEING_WRITTEN;
     servers[0].step = -1;
     servers[1].job_state = JOB_FAILED;
-    assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_status(&bench.exchange, found, &error), EXCHANGE_OK);
     assert_true(!found[0].ready && found[0].global_step == -1 && found[1].over);
-    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), EXCHANGE_OK);
     assert_int_equal(step, 11);
     servers[0].step = 30;
-    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), EXCHANGE_OK);
     assert_int_equal(step, 30);
     bench.given_up = true; /* a link that is open is used all the same; one that is not is not waited for */
-    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), EXCHANGE_OK);
     link_close(&bench.exchange.parts[1].link);
     bench.exchange.parts[1].link.next_try_s = INFINITY;
-    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), PUSH_PULL_STOPPED);
-    assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), EXCHANGE_STOPPED);
+    assert_int_equal(transfer_status(&bench.exchange, found, &error), EXCHANGE_STOPPED);
     end();
 }
 
 /* One request of each kind. */
-static enum push_pull_end ask(enum message_type type, struct error *error)
+static enum exchange_result ask(enum message_type type, struct error *error)
 {
     struct shard_status found[SERVERS];
     struct snapshot_answer answer;
@@ -301,22 +301,22 @@ static void failures(void **state)
                                               MESSAGE_read};
     static const struct {
         int how;
-        enum push_pull_end wanted;
+        enum exchange_result wanted;
         bool breaks;
-    } cases[] = {{NO_ANSWER, PUSH_PULL_AGAIN, true},         {OTHER_ANSWER, PUSH_PULL_AGAIN, true},
-                 {ERROR_BAD_REQUEST, PUSH_PULL_AGAIN, true}, {ERROR_NOT_ALLOWED, PUSH_PULL_REFUSED, false},
-                 {ERROR_NOT_READY, PUSH_PULL_AGAIN, false},  {ERROR_OLD_GENERATION, PUSH_PULL_AGAIN, false}};
+    } cases[] = {{NO_ANSWER, EXCHANGE_REJOIN, true},         {OTHER_ANSWER, EXCHANGE_REJOIN, true},
+                 {ERROR_BAD_REQUEST, EXCHANGE_REJOIN, true}, {ERROR_NOT_ALLOWED, EXCHANGE_FAILED, false},
+                 {ERROR_NOT_READY, EXCHANGE_REJOIN, false},  {ERROR_OLD_GENERATION, EXCHANGE_REJOIN, false}};
     struct error error;
     (void)state;
     begin("6,20,3", "sgd");
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            assert_int_equal(ask(types[t], &error), PUSH_PULL_DONE);
+            assert_int_equal(ask(types[t], &error), EXCHANGE_OK);
             bench.exchange.broken = false;
             servers[1].fails[types[t]] = cases[i].how;
             const bool goes_on = cases[i].how < 0 && (types[t] == MESSAGE_begin_restore || types[t] == MESSAGE_write ||
                                                       types[t] == MESSAGE_end_restore);
-            assert_int_equal(ask(types[t], &error), goes_on ? PUSH_PULL_DONE : cases[i].wanted);
+            assert_int_equal(ask(types[t], &error), goes_on ? EXCHANGE_OK : cases[i].wanted);
             assert_int_equal(bench.exchange.broken, cases[i].breaks && !goes_on);
             assert_int_equal(link_is_open(&bench.exchange.parts[1].link), goes_on || !cases[i].breaks);
             assert_non_null(strstr(error.text, "ps 1 ("));
@@ -340,7 +340,7 @@ static void refusals(void **state)
     atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         bench.exchange.parts[1].link.next_try_s = 0;
-        assert_int_equal(ask(types[t], &error), PUSH_PULL_REFUSED);
+        assert_int_equal(ask(types[t], &error), EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "as the test wants"));
     }
     end();
@@ -357,7 +357,7 @@ static void a_restore(void **state)
             bench.state.vectors[v][i] = (float)(1000 * v) + (float)i;
         }
     }
-    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: begin anew, generation 9\n"
                                 "ps 0: write vector 0, 288 at 0\nps 0: write vector 0, 320 at 336\n"
                                 "ps 0: write vector 1, 288 at 0\nps 0: write vector 1, 320 at 336\n"
@@ -370,7 +370,7 @@ static void a_restore(void **state)
         assert_true(servers[!first].vectors[1][i] == (float)(1000 + i));
         assert_true(servers[first].vectors[0][i] == 0);
     }
-    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: end at 7, epoch of 70\nps 1: end at 7, epoch of 70\n");
     end();
 }
@@ -383,7 +383,7 @@ static void a_large_model(void **state)
     begin("1100,1000", "sgd");
     bench.state.vectors[0][(1 << 20) + 5] = 3;
     bench.state.vectors[0][(1 << 20) - 1] = 4;
-    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     const char *text = told();
     assert_non_null(strstr(text, "ps 0: write vector 0, 1048576 at 0\nps 0: write vector 0, "));
     assert_non_null(strstr(text, " at 1048576\nps 1: begin"));
@@ -405,7 +405,7 @@ static void a_restore_over_connections_that_break(void **state)
     servers[0].fails[MESSAGE_begin_restore] = NO_ANSWER;
     servers[0].fails[MESSAGE_write] = NO_ANSWER;
     servers[1].fails[MESSAGE_end_restore] = NO_ANSWER;
-    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     const char *text = told();
     assert_ptr_equal(strstr(text, "ps 0: begin anew, generation 9\nps 0: begin anew, generation 9\n"
                                   "ps 0: write vector 0, 11200 at 0\nps 0: write vector 0, 11200 at 11200\n"
@@ -415,14 +415,14 @@ static void a_restore_over_connections_that_break(void **state)
     for (size_t i = 0; i < bench.exchange.parts[0].spans[0].count; i++) {
         assert_true(servers[0].vectors[0][i] == (float)i && servers[0].vectors[1][i] == 2 * (float)i);
     }
-    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: end at 7, epoch of 70\nps 1: end at 7, epoch of 70\n"
                                 "ps 1: end at 7, epoch of 70\n");
     assert_int_equal(connections(0), 3);
     assert_int_equal(connections(1), 2);
     bench.given_up = true; /* nobody insists beyond that */
     servers[0].fails[MESSAGE_write] = NO_ANSWER;
-    assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), PUSH_PULL_STOPPED);
+    assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), EXCHANGE_STOPPED);
     end();
 }
 
@@ -434,7 +434,7 @@ static void how_little_is_sent_at_once(void **state)
     begin("100,100", "sgd");
     bench.state.vectors[0][0] = 1;
     servers[0].fails[MESSAGE_write] = NO_ANSWER;
-    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     const unsigned all = (unsigned)bench.exchange.parts[0].spans[0].count, half = all / 2;
     char wanted[128];
     assert_true(half > 4096 && all / 3 < 4096);
@@ -445,7 +445,7 @@ static void how_little_is_sent_at_once(void **state)
     begin("60,60", "sgd");
     bench.state.vectors[0][0] = 1;
     servers[0].fails[MESSAGE_write] = NO_ANSWER;
-    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     assert_non_null(strstr(told(), "ps 0: write vector 0, 4096 at 0\nps 0: write vector 0, 704 at 4096\n"));
     end();
 }
@@ -457,24 +457,24 @@ static void snapshots(void **state)
     struct error error;
     (void)state;
     begin("6,20,3", "sgd");
-    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, WAIT_MS, &answer, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 5 at -1\nps 1: snapshot 5 at -1\n");
     assert_true(answer.taken && !answer.same && answer.global_step == 11);
     servers[0].step = 11;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 6, 11, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 6, 11, WAIT_MS, &answer, &error), EXCHANGE_OK);
     assert_true(answer.taken && answer.same && answer.global_step == 11);
     told();
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 7, 12, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 7, 12, WAIT_MS, &answer, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 7 at 12\nps 1: snapshot 7 at 12\n"
                                 "ps 0: snapshot 7 at 12, waits\nps 1: snapshot 7 at 12, waits\n");
     assert_true(answer.taken && answer.same);
     servers[1].fails[MESSAGE_snapshot] = ERROR_PASSED;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 8, 12, 0, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 8, 12, 0, &answer, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 8 at 12\nps 1: snapshot 8 at 12\n");
     assert_true(!answer.taken && answer.global_step == 11);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 9, -1, WAIT_MS, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 9, -1, WAIT_MS, &answer, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 9 at -1\nps 1: snapshot 9 at -1\n"); /* of now: nothing to wait for */
     assert_false(answer.taken);
     end();
@@ -487,23 +487,23 @@ static void orders(void **state)
     struct error error;
     (void)state;
     begin("6,20,3", "sgd");
-    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), EXCHANGE_OK);
     assert_int_equal(order, ORDER_TAKEN);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
     told();
-    assert_int_equal(transfer_order(&bench.exchange, 5, 50, WAIT_MS, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, WAIT_MS, &order, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 5 at 50, waits\nps 1: snapshot 5 at 50, waits\n");
     assert_int_equal(order, ORDER_PENDING);
     servers[0].fails[MESSAGE_snapshot] = ERROR_PASSED;
-    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 5 at 50\n"); /* the others need not hear of it */
     assert_int_equal(order, ORDER_LOST);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
     servers[1].fails[MESSAGE_snapshot] = ERROR_PASSED;
-    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), EXCHANGE_OK);
     assert_int_equal(order, ORDER_LOST);
     servers[0].fails[MESSAGE_snapshot] = NO_ANSWER;
-    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), EXCHANGE_REJOIN);
     end();
 }
 
@@ -519,26 +519,26 @@ static void reading(void **state)
             servers[i].vectors[1][k] = (float)(1000 + k);
         }
     }
-    assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: read 5 vector 0\nps 0: read 5 vector 1\n"
                                 "ps 1: read 5 vector 0\nps 1: read 5 vector 1\nps 0: release 5\nps 1: release 5\n");
     for (size_t k = 0; k < bench.model.float_count; k++) {
         assert_true(bench.state.vectors[0][k] == (float)k && bench.state.vectors[1][k] == (float)(1000 + k));
     }
     assert_true(atomic_load(&bench.traffic.bytes_in) > 2 * sizeof(float) * 672);
-    assert_int_equal(transfer_read(&bench.exchange, 6, 2, &bench.state, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_read(&bench.exchange, 6, 2, &bench.state, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: read 6 vector 1\nps 1: read 6 vector 1\nps 0: release 6\nps 1: release 6\n");
     const int ways[] = {NO_ANSWER, HALF, TORN, PAST, BEYOND};
     for (int i = 0; i < 5; i++) {
         servers[1].fails[MESSAGE_read] = ways[i];
-        assert_int_equal(transfer_read(&bench.exchange, 7, 1, &bench.state, &error), PUSH_PULL_AGAIN);
+        assert_int_equal(transfer_read(&bench.exchange, 7, 1, &bench.state, &error), EXCHANGE_REJOIN);
         assert_string_equal(told(), "ps 0: read 7 vector 0\nps 1: read 7 vector 0\n");
         assert_false(link_is_open(&bench.exchange.parts[1].link));
         bench.exchange.parts[1].link.next_try_s = 0;
     }
     assert_non_null(strstr(error.text, "are beyond the model's 672"));
     servers[0].fails[MESSAGE_read] = NO_ANSWER; /* the others need not be asked */
-    assert_int_equal(transfer_read(&bench.exchange, 7, 3, &bench.state, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(transfer_read(&bench.exchange, 7, 3, &bench.state, &error), EXCHANGE_REJOIN);
     assert_string_equal(told(), "ps 0: read 7 vector 0\n");
     end();
 }
@@ -552,11 +552,11 @@ static void a_ps_without_parameters(void **state)
     (void)state;
     begin("6,20,3", "sgd");
     bench.exchange.parts[0].span_count = 0;
-    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, 0, &answer, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_snapshot(&bench.exchange, 5, -1, 0, &answer, &error), EXCHANGE_OK);
     assert_true(answer.taken && answer.same && answer.global_step == 11);
-    assert_int_equal(transfer_order(&bench.exchange, SNAPSHOT_ORDER | 6, 50, 0, &order, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_order(&bench.exchange, SNAPSHOT_ORDER | 6, 50, 0, &order, &error), EXCHANGE_OK);
     assert_int_equal(order, ORDER_TAKEN);
-    assert_int_equal(transfer_read(&bench.exchange, 5, 1, &bench.state, &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_read(&bench.exchange, 5, 1, &bench.state, &error), EXCHANGE_OK);
     const char *text = told();
     assert_int_equal(times(text, "ps 0: "), 0);
     assert_int_equal(times(text, "ps 1: "), 4);
@@ -581,7 +581,7 @@ static void what_workers_were_told(void **state)
         parameters[i] = was_told[i] = (float)i;
     }
     was_told[288] = -1; /* of ps 1 */
-    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     char wanted[64];
     snprintf(wanted, sizeof wanted, "write vector %d, ", STORE_TOLD);
     const char *text = told();
@@ -590,20 +590,20 @@ static void what_workers_were_told(void **state)
     assert_true(servers[1].vectors[STORE_TOLD][288] == -1 && servers[1].vectors[STORE_TOLD][289] == 289);
     for (int old = 0; old < 2; old++) {
         servers[1].is_old = old;
-        assert_int_equal(transfer_status(&bench.exchange, found, &error), PUSH_PULL_DONE);
+        assert_int_equal(transfer_status(&bench.exchange, found, &error), EXCHANGE_OK);
         bench.exchange.parts[1].link.channel.version = old ? PROTOCOL_TOLD - 1 : PROTOCOL_TOLD;
         memset(was_told, 0, bench.model.float_count * sizeof *was_told);
         memset(servers[0].vectors[STORE_TOLD], 0, bench.model.float_count * sizeof(float));
         servers[0].vectors[STORE_TOLD][3] = 5;
         told();
-        assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), PUSH_PULL_DONE);
+        assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), EXCHANGE_OK);
         text = told();
         snprintf(wanted, sizeof wanted, "read 5 vector %d\n", STORE_TOLD);
         assert_int_equal(times(text, wanted), old ? 1 : 2);
         assert_true(was_told[3] == 5 && was_told[4] == 0);
         assert_true(was_told[288] == (old ? 288 : -1) && was_told[656] == 656);
     }
-    assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), PUSH_PULL_DONE);
+    assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), EXCHANGE_OK);
     snprintf(wanted, sizeof wanted, "ps 1: write vector %d, ", STORE_TOLD);
     assert_null(strstr(told(), wanted));
     bench.state.vectors[STORE_TOLD] = NULL;

@@ -128,7 +128,7 @@ static void all_of_it_once(void **state)
     free(sent);
 }
 
-/* As bfloat16: what was sent and what is kept add up to all gradients so far, no matter who lends the remainders. */
+/* As bfloat16: what was sent and what is kept add up to all gradients so far, no matter who lends the residual. */
 static void rounding_loses_nothing(void **state)
 {
     enum { STEPS = 50, BOXES = 3 };
@@ -155,7 +155,7 @@ static void rounding_loses_nothing(void **state)
         }
     }
     for (size_t i = 0; i < model.float_count; i++) {
-        assert_true(fabs(owed[i] - (double)boxes[0].remainders[i]) < 1e-5);
+        assert_true(fabs(owed[i] - (double)boxes[0].half_residual[i]) < 1e-5);
         assert_true(fabs(owed[i]) < 1.0 / 128); /* half of the last place of 2 */
     }
     for (int i = BOXES - 1; i >= 0; i--) {
@@ -227,8 +227,8 @@ static void unpack(const struct outbox *outbox, const struct span *span, float *
 }
 
 /*
- * Packed, in any form: what was sent and what is left behind add up to all gradients that counted, no matter how many
- * outboxes share that, or among how many ps the model is divided.
+ * Packed, in any form: what was sent and the residual add up to all gradients that counted, no matter how many
+ * outboxes share it, or among how many ps the model is divided.
  */
 static void packing_loses_nothing(void **state)
 {
@@ -271,7 +271,7 @@ static void packing_loses_nothing(void **state)
             floats += (size_t)model.variables[i].rows * (size_t)model.variables[i].cols;
         }
         for (size_t i = 0; i < model.float_count; i++) {
-            assert_true(fabs(owed[i] - (double)boxes[0].rest->now[i]) < 1e-4);
+            assert_true(fabs(owed[i] - (double)boxes[0].residual->now[i]) < 1e-4);
             assert_true(kind > 0 || fabs(owed[i]) < 1.01 / 127); /* of 2, as rests add to it */
             chosen += sent[i] != 0;
         }

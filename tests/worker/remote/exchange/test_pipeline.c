@@ -40,7 +40,7 @@ static void begin(struct bench *bench, const struct engine_table *table, int dep
                                         .quiet = true};
     assert_true(push_pull_create(&bench->exchange, &options, &error));
     assert_true(pipeline_create(&bench->pipeline, &bench->exchange, &bench->engine.engine, depth, &error));
-    assert_int_equal(push_pull_join(&bench->exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench->exchange, &error), EXCHANGE_OK);
     assert_true(pipeline_load(bench->pipeline, &error));
 }
 
@@ -99,7 +99,7 @@ static void compute(struct bench *bench, int overlapped)
 }
 
 /* Step number i, 0 and up: "computes" on what the engine holds, for that long, then hands over. */
-static enum push_pull_end step(struct bench *bench, int i, int overlapped, int64_t *global_step, struct error *error)
+static enum exchange_result step(struct bench *bench, int i, int overlapped, int64_t *global_step, struct error *error)
 {
     struct push_answer answer;
     int answers;
@@ -108,8 +108,8 @@ static enum push_pull_end step(struct bench *bench, int i, int overlapped, int64
     fill(pipeline_outbox(bench->pipeline), &bench->ps.model);
     compute(bench, overlapped);
     struct push_note note = {.base_step = *global_step, .local_step = i, .examples = 1};
-    enum push_pull_end how = pipeline_push(bench->pipeline, &note, &answer, &answers, error);
-    if (answers > 0 && how == PUSH_PULL_DONE) { /* else they stay in the mirror */
+    enum exchange_result how = pipeline_push(bench->pipeline, &note, &answer, &answers, error);
+    if (answers > 0 && how == EXCHANGE_OK) { /* else they stay in the mirror */
         *global_step = answer.global_step;
         assert_int_equal(answer.global_step, pushes_held(bench));
         assert_true(answer.staleness <= (unsigned)bench->depth);
@@ -122,7 +122,7 @@ static void settle(struct bench *bench, int pushes)
     struct push_answer answer;
     struct error error;
     int answers;
-    assert_int_equal(pipeline_drain(bench->pipeline, &answer, &answers, &error), PUSH_PULL_DONE);
+    assert_int_equal(pipeline_drain(bench->pipeline, &answer, &answers, &error), EXCHANGE_OK);
     assert_int_equal(pushes_held(bench), pushes);
     fake_ps_stop(&bench->ps);
     assert_int_equal(bench->ps.steps, pushes);
@@ -140,7 +140,7 @@ static void order_and_age(void **state)
         begin(&bench, tables[depth % 2], depth, depth > 2 ? bfloat16 : NULL);
         bench.ps.delay_ms = 4;
         for (int i = 0; i < STEPS; i++) {
-            assert_int_equal(step(&bench, i, 0, &global_step, &error), PUSH_PULL_DONE);
+            assert_int_equal(step(&bench, i, 0, &global_step, &error), EXCHANGE_OK);
         }
         settle(&bench, STEPS);
         for (int k = 0; k < STEPS; k++) {
@@ -163,7 +163,7 @@ static void steps_overlap(void **state)
     bench.ps.delay_ms = 10;
     bench.ps.computes = &bench.computes;
     for (int i = 0; i < STEPS; i++) {
-        assert_int_equal(step(&bench, i, i, &global_step, &error), PUSH_PULL_DONE);
+        assert_int_equal(step(&bench, i, i, &global_step, &error), EXCHANGE_OK);
     }
     settle(&bench, STEPS);
     assert_int_equal(atomic_load(&bench.ps.overlapped), STEPS - 1); /* all but the last */
@@ -181,7 +181,7 @@ static void broken_connections(void **state)
     bench.ps.cut_before_answer = 7;
     bench.ps.cut_in_answer = 12;
     for (int i = 0; i < STEPS; i++) {
-        assert_int_equal(step(&bench, i, 0, &global_step, &error), PUSH_PULL_DONE);
+        assert_int_equal(step(&bench, i, 0, &global_step, &error), EXCHANGE_OK);
     }
     settle(&bench, STEPS);
     assert_int_equal(bench.ps.pushes, STEPS + 2);
@@ -206,11 +206,11 @@ static void a_push_that_is_not_finite(void **state)
     for (int i = 0; i < 4; i++) {
         const struct push_note note = {.base_step = 0, .local_step = i, .examples = 1};
         fill(pipeline_outbox(bench.pipeline), &bench.ps.model);
-        assert_int_equal(pipeline_push(bench.pipeline, &note, &answer, &answers, &error), PUSH_PULL_DONE);
+        assert_int_equal(pipeline_push(bench.pipeline, &note, &answer, &answers, &error), EXCHANGE_OK);
         not_finite = not_finite || (answers > 0 && answer.not_finite);
         all += answers;
     }
-    assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), PUSH_PULL_DONE);
+    assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), EXCHANGE_OK);
     assert_true(not_finite || answer.not_finite);
     assert_int_equal(all + answers, 4);
     assert_int_equal(answer.global_step, 3);
@@ -231,18 +231,18 @@ static void restored_model(void **state)
     begin(&bench, &fake_engine_near, 2, NULL);
     bench.ps.wrong_at = 5;
     bench.ps.error = ERROR_OLD_GENERATION;
-    while (step(&bench, i, 0, &global_step, &error) == PUSH_PULL_DONE) {
+    while (step(&bench, i, 0, &global_step, &error) == EXCHANGE_OK) {
         i++;
         assert_true(i < STEPS);
     }
-    assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(pipeline_drain(bench.pipeline, &answer, &answers, &error), EXCHANGE_REJOIN);
     assert_non_null(strstr(error.text, "as the test wants"));
-    assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     assert_true(pipeline_load(bench.pipeline, &error));
     assert_int_equal(pushes_held(&bench), 4);
     global_step = 4;
     for (i = 4; i < STEPS; i++) {
-        assert_int_equal(step(&bench, i, 0, &global_step, &error), PUSH_PULL_DONE);
+        assert_int_equal(step(&bench, i, 0, &global_step, &error), EXCHANGE_OK);
     }
     settle(&bench, STEPS);
     assert_int_equal(bench.ps.pushes, STEPS + 1);

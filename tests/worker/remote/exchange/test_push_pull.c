@@ -49,7 +49,7 @@ static void begin(struct bench *bench, const struct engine_table *table, const c
                                         .quiet = true};
     assert_true(push_pull_create(&bench->exchange, &options, &error));
     assert_true(outbox_create(&bench->outbox, &bench->ps.model, outbox_form(&bench->ps.config), NULL, &error));
-    assert_int_equal(push_pull_join(&bench->exchange, &error), PUSH_PULL_DONE);
+    assert_int_equal(push_pull_join(&bench->exchange, &error), EXCHANGE_OK);
 }
 
 static void end(struct bench *bench)
@@ -79,7 +79,7 @@ static void fill(struct outbox *outbox, const struct model *model, float value)
     }
 }
 
-static enum push_pull_end push(struct bench *bench, int number, struct push_answer *answer, struct error *error)
+static enum exchange_result push(struct bench *bench, int number, struct push_answer *answer, struct error *error)
 {
     struct push_note note = {.base_step = bench->exchange.global_step, .local_step = number, .examples = 1};
     fill(&bench->outbox, &bench->ps.model, -1.0f);
@@ -107,7 +107,7 @@ static void push_all(struct bench *bench)
     struct push_answer answer;
     struct error error;
     for (int i = 1; i <= PUSHES; i++) {
-        if (push(bench, i, &answer, &error) != PUSH_PULL_DONE) {
+        if (push(bench, i, &answer, &error) != EXCHANGE_OK) {
             fail_msg("push %d: %s", i, error.text);
         }
         assert_int_equal(answer.global_step, i);
@@ -231,12 +231,12 @@ static void errors_tell_what_to_do(void **state)
 {
     static const struct {
         uint16_t code;
-        enum push_pull_end end;
-    } cases[] = {{ERROR_OLD_GENERATION, PUSH_PULL_AGAIN},
-                 {ERROR_NOT_READY, PUSH_PULL_AGAIN},
-                 {ERROR_JOB_OVER, PUSH_PULL_AGAIN},
-                 {ERROR_BAD_REQUEST, PUSH_PULL_REFUSED},
-                 {ERROR_NOT_ALLOWED, PUSH_PULL_REFUSED}};
+        enum exchange_result end;
+    } cases[] = {{ERROR_OLD_GENERATION, EXCHANGE_REJOIN},
+                 {ERROR_NOT_READY, EXCHANGE_REJOIN},
+                 {ERROR_JOB_OVER, EXCHANGE_REJOIN},
+                 {ERROR_BAD_REQUEST, EXCHANGE_FAILED},
+                 {ERROR_NOT_ALLOWED, EXCHANGE_FAILED}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench bench;
@@ -245,14 +245,14 @@ static void errors_tell_what_to_do(void **state)
         begin(&bench, &fake_engine_near, NULL);
         bench.ps.wrong_at = 2;
         bench.ps.error = cases[i].code;
-        assert_int_equal(push(&bench, 1, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(push(&bench, 1, &answer, &error), EXCHANGE_OK);
         assert_int_equal(push(&bench, 2, &answer, &error), cases[i].end);
         assert_non_null(strstr(error.text, "as the test wants"));
         assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
         /* And nothing of it is left: after joining again all goes on. */
-        assert_int_equal(push_pull_join(&bench.exchange, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         assert_parameters(&bench, 1);
-        assert_int_equal(push(&bench, 3, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(push(&bench, 3, &answer, &error), EXCHANGE_OK);
         assert_parameters(&bench, 2);
         fake_ps_stop(&bench.ps);
         end(&bench);
@@ -269,7 +269,7 @@ static void outcomes(void **state)
         begin(&bench, &fake_engine_near, NULL);
         bench.ps.wrong_at = 1;
         bench.ps.outcome = outcome;
-        assert_int_equal(push(&bench, 1, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(push(&bench, 1, &answer, &error), EXCHANGE_OK);
         assert_int_equal(answer.not_finite, outcome == 4);
         assert_int_equal(answer.over, outcome == 5);
         assert_parameters(&bench, 0);
@@ -289,7 +289,7 @@ static void waiting_can_be_given_up(void **state)
     fake_ps_stop(&bench.ps);
     bench.given_up = true;
     double begun_s = clock_monotonic_s();
-    assert_int_equal(push(&bench, 1, &answer, &error), PUSH_PULL_STOPPED);
+    assert_int_equal(push(&bench, 1, &answer, &error), EXCHANGE_STOPPED);
     assert_true(clock_monotonic_s() - begun_s < 5);
     end(&bench);
 }
@@ -316,7 +316,7 @@ static void pushes_of_several_frames(void **state)
         }
         push_pull_pack(&bench.exchange, &bench.outbox);
         const struct push_note note = {.examples = 1};
-        assert_int_equal(push_pull_exchange(&bench.exchange, &bench.outbox, &note, &answer, &error), PUSH_PULL_DONE);
+        assert_int_equal(push_pull_exchange(&bench.exchange, &bench.outbox, &note, &answer, &error), EXCHANGE_OK);
         fake_ps_stop(&bench.ps);
         assert_int_equal(bench.ps.frames, 2);
         assert_int_equal(bench.ps.pushes, 1);

@@ -140,7 +140,7 @@ static void end(void)
 
 /* --- Telling --- */
 
-static enum push_pull_end tell_of(int64_t step, struct error *error)
+static enum exchange_result tell_of(int64_t step, struct error *error)
 {
     const struct own_validation own = {.step = step, .examples = 30, .score = 0.75, .rises = true};
     uint8_t bytes[] = {'o', 'w', 'n'};
@@ -155,15 +155,15 @@ static void telling(void **state)
     begin();
     for (int i = 0; i < 3; i++) {
         ps.fails = ways[i];
-        assert_int_equal(tell_of(i + 1, &error), PUSH_PULL_DONE);
+        assert_int_equal(tell_of(i + 1, &error), EXCHANGE_OK);
     }
     assert_string_equal(told(),
                         "told of step 1, 30 rows: \ntold of step 2, 30 rows: own\ntold of step 3, 30 rows: own\n");
     assert_int_equal(atomic_load(&ps.member.connections), 3);
     ps.fails = ERROR_OLD_GENERATION;
-    assert_int_equal(tell_of(4, &error), PUSH_PULL_AGAIN);
+    assert_int_equal(tell_of(4, &error), EXCHANGE_REJOIN);
     ps.fails = ERROR_NOT_ALLOWED;
-    assert_int_equal(tell_of(4, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(tell_of(4, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "as the test wants"));
     end();
 }
@@ -182,7 +182,7 @@ static void take_one(void *context, int worker, int64_t examples, double score, 
     tell("worker %d: %d rows, %g, %.*s\n", worker, (int)examples, score, (int)size, (const char *)bytes);
 }
 
-static enum push_pull_end gather(double wait_s, int *missing, struct error *error)
+static enum exchange_result gather(double wait_s, int *missing, struct error *error)
 {
     const struct validations_taker taker = {take_none, take_one, NULL};
     const struct own_validation own = {.step = 7, .examples = 40, .score = 1, .rises = true};
@@ -195,27 +195,27 @@ static void gathering(void **state)
     int missing;
     (void)state;
     begin();
-    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_DONE);
+    assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK);
     assert_int_equal(missing, 0);
     const char *all = told();
     assert_non_null(strstr(all, "asked for step 7, 40 rows, wait 500\n"));
     assert_non_null(strstr(all, "worker 1: 10 rows, 0.5, one\nworker 2: 20 rows, 0.25, two\n"));
     ps.missing = 2;
-    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_DONE); /* asks until nobody is missing */
+    assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK); /* asks until nobody is missing */
     assert_int_equal(missing, 0);
     assert_int_equal(times(told(), "wait 500"), 3);
     ps.missing = 2;
-    assert_int_equal(gather(0, &missing, &error), PUSH_PULL_DONE); /* with what there is */
+    assert_int_equal(gather(0, &missing, &error), EXCHANGE_OK); /* with what there is */
     assert_int_equal(missing, 2);
     assert_non_null(strstr(told(), "wait 0"));
     ps.missing = 0;
     ps.fails = HALF_AN_ANSWER; /* from the beginning again */
-    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_DONE);
+    assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK);
     all = told();
     assert_int_equal(times(all, "begins"), 2);
     assert_int_equal(times(all, "worker 2"), 1);
     ps.fails = ERROR_NOT_ALLOWED;
-    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_REFUSED);
+    assert_int_equal(gather(60, &missing, &error), EXCHANGE_FAILED);
     assert_int_equal(missing, 0);
     end();
 }
@@ -228,7 +228,7 @@ static void gathering_without_memory(void **state)
     (void)state;
     begin();
     atomic_store(&refused, 1);
-    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_DONE);
+    assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK);
     atomic_store(&refused, 0);
     const char *all = told();
     assert_int_equal(times(all, "asked for"), 1);
@@ -246,11 +246,11 @@ static void an_earlier_ps(void **state)
     (void)state;
     begin();
     ps.missing = 1;
-    assert_int_equal(tell_of(1, &error), PUSH_PULL_DONE);
+    assert_int_equal(tell_of(1, &error), EXCHANGE_OK);
     bench.exchange.parts[0].link.channel.version = PROTOCOL_VALIDATIONS - 1;
     told();
-    assert_int_equal(tell_of(2, &error), PUSH_PULL_DONE);
-    assert_int_equal(gather(60, &missing, &error), PUSH_PULL_DONE);
+    assert_int_equal(tell_of(2, &error), EXCHANGE_OK);
+    assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK);
     assert_int_equal(missing, 0);
     assert_string_equal(told(), "");
     end();

@@ -177,7 +177,7 @@ static void rest_is_kept_before_the_push(void **state)
     assert_false(was_there);
     assert_true(step(&bench));
     assert_true(was_there);
-    world.answer.stale = true; /* what was sent did not count: it is left behind, too */
+    world.answer.stale = true; /* what was sent did not count: it is residual, too */
     world.step = 19;
     bench.worker.training.global_step = 8;
     assert_true(step(&bench));

@@ -1,7 +1,7 @@
 /*
  * The role of a worker without a network: shards, heartbeats, chief, rollouts and the clock are the test's own, and
- * tell what they are asked for. What it is made of, in which order it joins, steps and takes leave, what it says of
- * itself meanwhile, and what each answer makes it do.
+ * tell what they are asked for. What it is made of, in which order it joins and steps, what it says of itself
+ * meanwhile, and what each answer makes it do.
  */
 #include "tests/worker/remote/worker/world.h"
 
@@ -44,7 +44,7 @@ static void data_by_the_chief(void **state)
     (void)state;
     assert_true(begin(&bench, fed_flags, &error));
     assert_string_equal(told(), "holds links\nengine of 672 floats, no slots, averages 0\nexchange\n"
-                                "heartbeat of a fake\nfeed\n");
+                                "heartbeat of a fake\nfetcher\n");
     assert_true(join(&bench));
     assert_string_equal(told(), "rollouts\nready: worker 2 takes part\nsays: waiting for worker 0, which has the data\n"
                                 "asks for data\nstarting at 0, 0 here, 0/s, loss nan, stale 0\n"
@@ -55,13 +55,13 @@ static void data_by_the_chief(void **state)
     assert_int_equal(bench.worker.dataset.validation.count, 11);
     assert_true(step(&bench));
     assert_non_null(strstr(told(), "takes batch 0\ncomputes 4 of task 2, step 0, from -1\n"));
-    world.took = PUSH_PULL_REFUSED;
+    world.took = EXCHANGE_FAILED;
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     end(&bench);
-    assert_true(was_told("feed goes\nrollouts go"));
+    assert_true(was_told("fetcher goes\nrollouts go"));
     assert_true(begin(&bench, fed_flags, &error));
-    world.asked = PUSH_PULL_STOPPED;
+    world.asked = EXCHANGE_STOPPED;
     world.over = true;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_BY_OTHERS);
@@ -130,8 +130,8 @@ static void joining(void **state)
     assert_true(begin(&bench, chief_flags, &error));
     told();
     world.step = 31;
-    world.record.info = (struct checkpoint_info){.global_step = 30, .best_score = 0.75};
-    world.joined = PUSH_PULL_AGAIN;
+    world.says = (struct checkpoint_info){.global_step = 30, .best_score = 0.75};
+    world.joined = EXCHANGE_REJOIN;
     assert_true(join(&bench));
     assert_string_equal(told(), "rollouts with a chief\nready: worker 0 takes part\n"
                                 "starting at 0, 0 here, 0/s, loss nan, stale 0\nsays: waiting for the model\n"
@@ -141,7 +141,7 @@ static void joining(void **state)
     assert_string_equal(bench.start.restored_from, "a checkpoint");
     assert_true(bench.start.record.best_score == 0.75);
     assert_int_equal(bench.worker.first_draw, 10); /* of three workers, each has drawn as many */
-    world.begun = PUSH_PULL_REFUSED;
+    world.begun = EXCHANGE_FAILED;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     end(&bench);
@@ -157,7 +157,7 @@ static void joining(void **state)
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     world.cannot_load = false;
-    world.agreed = PUSH_PULL_AGAIN;
+    world.agreed = EXCHANGE_REJOIN;
     world.signal = SIGTERM; /* then it is not tried again */
     bench.worker.training.end = TRAINING_GOES_ON;
     told();
@@ -178,16 +178,16 @@ static void joins_a_job_begun_anew(void **state)
     bench.worker.dataset.schema = &schema;
     assert_true(join(&bench));
     assert_non_null(strstr(told(), "tells its own rows again\njoins\nagrees\n"));
-    world.agreed = PUSH_PULL_AGAIN; /* ps 0 is lost again */
+    world.agreed = EXCHANGE_REJOIN; /* ps 0 is lost again */
     assert_true(join(&bench));
     assert_int_equal(times(told(), "tells its own rows again\njoins\nagrees\n"), 2);
-    world.agreed = PUSH_PULL_REFUSED;
+    world.agreed = EXCHANGE_FAILED;
     assert_false(join(&bench));
     remote_updater_table.finish(&bench.worker.updater);
     assert_int_equal(bench.worker.training.end, TRAINING_LEAVES);
     assert_int_equal(bench.worker.training.leave_status, RESTART_STATUS);
     assert_int_equal(times(heard_so_far(), "restarting, to encode its rows by the model's preprocessing"), 1);
-    world.told_again = PUSH_PULL_REFUSED;
+    world.told_again = EXCHANGE_FAILED;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
     bench.worker.dataset.schema = NULL; /* pictures mean the same to all */
@@ -290,28 +290,28 @@ static void ends_of_a_push(void **state)
     begin_joined(&bench, other_flags, 0);
     enum training_end *how = &bench.worker.training.end;
     struct {
-        enum push_pull_end end;
+        enum exchange_result end;
         int signal;
         enum live_config_end live;
         bool refused;
         enum training_end wanted;
-    } cases[] = {{PUSH_PULL_AGAIN, 0, LIVE_STAYS, false, TRAINING_REJOINS},
-                 {PUSH_PULL_AGAIN, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
-                 {PUSH_PULL_REFUSED, 0, LIVE_STAYS, false, TRAINING_FAILED},
-                 {PUSH_PULL_STOPPED, 0, LIVE_RESTARTS, true, TRAINING_LEAVES},
-                 {PUSH_PULL_STOPPED, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
-                 {PUSH_PULL_STOPPED, SIGTERM, LIVE_STAYS, true, TRAINING_FAILED},
-                 {PUSH_PULL_STOPPED, 0, LIVE_STAYS, false, TRAINING_BY_OTHERS}};
+    } cases[] = {{EXCHANGE_REJOIN, 0, LIVE_STAYS, false, TRAINING_REJOINS},
+                 {EXCHANGE_REJOIN, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
+                 {EXCHANGE_FAILED, 0, LIVE_STAYS, false, TRAINING_FAILED},
+                 {EXCHANGE_STOPPED, 0, LIVE_RESTARTS, true, TRAINING_LEAVES},
+                 {EXCHANGE_STOPPED, SIGTERM, LIVE_STAYS, false, TRAINING_INTERRUPTED},
+                 {EXCHANGE_STOPPED, SIGTERM, LIVE_STAYS, true, TRAINING_FAILED},
+                 {EXCHANGE_STOPPED, 0, LIVE_STAYS, false, TRAINING_BY_OTHERS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         *how = TRAINING_GOES_ON;
         world.pushed = cases[i].end;
         world.signal = cases[i].signal;
         world.live_end = cases[i].live;
-        world.news.refused = cases[i].refused;
-        strcpy(world.news.message, "another process has this place");
+        world.job.refused = cases[i].refused;
+        strcpy(world.job.message, "another process has this place");
         assert_false(step(&bench));
         assert_int_equal(*how, cases[i].wanted);
-        assert_int_equal(strcmp(bench.worker.training.error.text, world.news.message) == 0,
+        assert_int_equal(strcmp(bench.worker.training.error.text, world.job.message) == 0,
                          cases[i].refused && cases[i].live == LIVE_STAYS);
     }
     world.signal = 0;
@@ -377,7 +377,7 @@ static void empty_push(void **state)
                                 "pushes step 7, 1 here, 1 examples, loss nan: nothing\n");
     assert_int_equal(bench.worker.training.global_step, 8);
     world.stands = true;
-    world.pushed = PUSH_PULL_AGAIN;
+    world.pushed = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_false(was_told("awaits"));
     assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
@@ -397,7 +397,7 @@ static void rounds_of_others(void **state)
     assert_true(step(&bench));
     assert_true(was_told("pushes step 6"));
     world.unasked = 1;
-    world.awaited = PUSH_PULL_AGAIN;
+    world.awaited = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
     end(&bench);
@@ -428,11 +428,11 @@ static void validates_together(void **state)
     assert_true(step(&bench));
     assert_non_null(strstr(told(), "validated step 2, 6 examples, 6 right, score 1.00\n"));
     assert_true(step(&bench));
-    world.validated = PUSH_PULL_REFUSED;
+    world.validated = EXCHANGE_FAILED;
     assert_true(step(&bench));
     assert_int_equal(times(heard_so_far(), "a validation was not accepted: as the test wants"), 1);
     assert_true(step(&bench));
-    world.validated = PUSH_PULL_AGAIN;
+    world.validated = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_int_equal(training->end, TRAINING_REJOINS);
     evaluation_destroy(&training->evaluation);
@@ -472,10 +472,10 @@ static void chief_adds_up_validations(void **state)
     assert_true(remote_updater_table.gather(updater, 5, METRIC_ACCURACY, &training->evaluation, &validators));
     assert_int_equal(validators.count, 2);
     assert_int_equal(times(heard_so_far(), "does not count"), 1); /* once is enough */
-    world.validated = PUSH_PULL_REFUSED;
+    world.validated = EXCHANGE_FAILED;
     assert_true(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
     assert_int_equal(times(heard_so_far(), "the other workers' validations are missing: as the test wants"), 1);
-    world.validated = PUSH_PULL_STOPPED;
+    world.validated = EXCHANGE_STOPPED;
     assert_false(remote_updater_table.gather(updater, 6, METRIC_ACCURACY, &training->evaluation, &validators));
     evaluation_destroy(&training->evaluation);
     end(&bench);
@@ -501,7 +501,7 @@ static void pipelined(void **state)
     world.loss = NAN;
     assert_false(step(&bench));
     assert_non_null(strstr(told(), "drains\nrefreshes\nloads the mirror\n"));
-    world.refreshed = PUSH_PULL_AGAIN;
+    world.refreshed = EXCHANGE_REJOIN;
     assert_false(step(&bench));
     assert_null(strstr(told(), "loads the mirror"));
     assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
@@ -509,7 +509,7 @@ static void pipelined(void **state)
     world.cannot_load = true;
     assert_false(step(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
-    world.drained = PUSH_PULL_REFUSED;
+    world.drained = EXCHANGE_FAILED;
     world.answers = 0;
     remote_updater_table.settle(&bench.worker.updater);
     assert_int_equal(times(heard_so_far(), "the last gradients were not accepted: as the test wants"), 1);
@@ -537,7 +537,7 @@ static void validation_borrows_the_engine(void **state)
     assert_true(remote_updater_table.hold(updater, &held));
     remote_updater_table.release(updater, false);
     assert_true(was_told("releases\n"));
-    world.refreshed = PUSH_PULL_AGAIN;
+    world.refreshed = EXCHANGE_REJOIN;
     told();
     assert_false(step(&bench));
     assert_string_equal(told(), "refreshes\n");
@@ -546,11 +546,10 @@ static void validation_borrows_the_engine(void **state)
     told();
     assert_true(step(&bench));
     assert_false(was_told("refreshes"));
-    const enum push_pull_end ends[] = {PUSH_PULL_AGAIN, PUSH_PULL_STOPPED, PUSH_PULL_REFUSED};
-    for (int i = 0; i < 3; i++) {
-        world.held = ends[i];
+    for (int i = 0; i < 2; i++) {
+        world.held = i == 0 ? CHIEF_NOT_NOW : CHIEF_HOLD_FAILED;
         assert_false(remote_updater_table.hold(updater, &held));
-        assert_int_equal(bench.worker.training.end, i < 2 ? TRAINING_GOES_ON : TRAINING_FAILED);
+        assert_int_equal(bench.worker.training.end, i == 0 ? TRAINING_GOES_ON : TRAINING_FAILED);
     }
     told();
     bench.worker.training.end = TRAINING_GOES_ON;
@@ -571,18 +570,17 @@ static void record_of_the_run(void **state)
     assert_int_equal(record.last_checkpoint_step, -1);
     end(&bench);
     begin_joined(&bench, chief_flags, 0);
-    world.record = (struct chief_record){.info = {.best_score = 0.5, .best_step = 7, .threshold = 0.25},
-                                         .checkpoint_failed = true,
-                                         .last_checkpoint = "x",
-                                         .last_checkpoint_step = 9};
+    world.record = (struct updater_record){.best_score = 0.5,
+                                           .best_step = 7,
+                                           .threshold = 0.25,
+                                           .checkpoint_failed = true,
+                                           .last_checkpoint = "x",
+                                           .last_checkpoint_step = 9};
     remote_updater_table.record(&bench.worker.updater, &record);
-    assert_true(record.best_score == 0.5 && isnan(record.threshold) && record.checkpoint_failed);
+    assert_true(record.best_score == 0.5 && record.threshold == 0.25 && record.checkpoint_failed);
     assert_int_equal(record.best_step, 7);
     assert_int_equal(record.last_checkpoint_step, 9);
     assert_string_equal(record.last_checkpoint, "x");
-    world.record.info.has_threshold = true;
-    remote_updater_table.record(&bench.worker.updater, &record);
-    assert_true(record.threshold == 0.25);
     end(&bench);
 }
 
@@ -628,228 +626,6 @@ static void looks_for_the_end(void **state)
     }
 }
 
-/* --- The end --- */
-
-static int pauses;
-
-static void after_a_while(void)
-{
-    world.news.over = ++pauses == 5000;
-}
-
-static void after_some_pauses(void)
-{
-    pauses++;
-    if (pauses == 3) {
-        world.needs_rejoin = "ps 1 has no model";
-    }
-}
-
-static void signal_after_some(void)
-{
-    world.signal = ++pauses == 3 ? SIGTERM : 0;
-}
-
-static void restart_after_some(void)
-{
-    world.live_end = ++pauses == 3 ? LIVE_RESTARTS : LIVE_STAYS;
-}
-
-static enum training_end finish(struct bench *bench, enum training_end how)
-{
-    bench->worker.training.end = how;
-    pauses = 0;
-    told();
-    remote_updater_table.finish(&bench->worker.updater);
-    return bench->worker.training.end;
-}
-
-/* A worker that has done its last step waits for the chief's word. */
-static void waits_for_the_end(void **state)
-{
-    struct bench bench;
-    (void)state;
-    begin_joined(&bench, other_flags, 9);
-    struct training *training = &bench.worker.training;
-    world.at_pause = after_a_while; /* 25 s */
-    world.news.test_accuracy = 0.9876f;
-    assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_BY_OTHERS);
-    assert_string_equal(told(), "says: waiting for worker 0 to end the job\n"
-                                "done at 9, 0 here, 0/s, loss nan, stale 0\n");
-    assert_true(world.hurried_s > 0);
-    assert_int_equal(times(heard_so_far(), "waiting for worker 0 (127.0.0.1:3) to end the job, "), 2);
-    assert_int_equal(times(heard_so_far(), "to end the job, 10 s"), 1);
-    assert_int_equal(times(heard_so_far(), "to end the job, 20 s"), 1);
-    assert_int_equal(times(heard_so_far(), "the job is over: test accuracy 98.76%"), 1);
-    world.news.test_accuracy = NAN;
-    world.at_pause = NULL;
-    assert_int_equal(finish(&bench, TRAINING_BY_OTHERS), TRAINING_BY_OTHERS);
-    assert_int_equal(times(heard_so_far(), "the job is over"), 1);
-    world.news.failed = true;
-    assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
-    assert_string_equal(training->error.text, "worker 0 says that the job failed");
-    world.news = (struct job_news){.refused = true, .message = "no place here"};
-    assert_int_equal(finish(&bench, TRAINING_PATIENCE), TRAINING_FAILED);
-    assert_string_equal(training->error.text, "no place here");
-    world.news = (struct job_news){.known = true};
-    world.at_pause = after_some_pauses;
-    assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_REJOINS);
-    assert_int_equal(pauses, 3);
-    world.needs_rejoin = NULL;
-    world.at_pause = signal_after_some;
-    assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_INTERRUPTED);
-    world.signal = 0;
-    world.at_pause = restart_after_some;
-    assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_LEAVES);
-    assert_int_equal(training->leave_status, RESTART_STATUS);
-    world.live_end = LIVE_STAYS;
-    world.at_pause = NULL;
-    const double begun_s = world.now_s;
-    assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_FAILED);
-    assert_non_null(strstr(training->error.text, "worker 0 did not end the job within 600 s"));
-    assert_true(world.now_s - begun_s >= 600 && world.now_s - begun_s < 600.1);
-    end(&bench);
-}
-
-/* The chief saves and ends the job; a rollout's end goes before everything, and a signal saves only what is there. */
-static void chief_takes_leave(void **state)
-{
-    struct bench bench;
-    struct error error;
-    (void)state;
-    begin_joined(&bench, chief_flags, 9);
-    struct training *training = &bench.worker.training;
-    assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_LAST_STEP);
-    assert_string_equal(told(), "chief finishes the job\n");
-    world.step = 12;
-    assert_int_equal(finish(&bench, TRAINING_PATIENCE), TRAINING_PATIENCE);
-    assert_int_equal(training->global_step, 12);
-    world.finished = PUSH_PULL_AGAIN;
-    assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_REJOINS);
-    assert_int_equal(times(heard_so_far(), "training continues from the newest checkpoint"), 1);
-    world.finished = PUSH_PULL_AGAIN;
-    world.signal = SIGTERM;
-    assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
-    world.finished = PUSH_PULL_REFUSED;
-    assert_int_equal(finish(&bench, TRAINING_TARGET), TRAINING_FAILED);
-    assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
-    assert_string_equal(told(), "chief finishes\n");
-    assert_int_equal(times(heard_so_far(), "no last checkpoint"), 0);
-    world.finished = PUSH_PULL_STOPPED;
-    assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
-    assert_int_equal(times(heard_so_far(), "no last checkpoint: as the test wants"), 1);
-    world.signal = 0;
-    const enum training_end others[] = {TRAINING_REJOINS, TRAINING_LEAVES, TRAINING_FAILED};
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(finish(&bench, others[i]), others[i]);
-        assert_string_equal(told(), "");
-    }
-    world.live_end = LIVE_LEAVES;
-    assert_int_equal(finish(&bench, TRAINING_FAILED), TRAINING_LEAVES);
-    assert_int_equal(training->leave_status, COMMAND_DONE);
-    assert_string_equal(told(), "");
-    end(&bench);
-    assert_true(begin(&bench, chief_flags, &error)); /* which has not joined: nothing of it is there to save */
-    assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
-    assert_string_equal(told(), "");
-    end(&bench);
-}
-
-/* The job's end is told by the chief alone, if it has had part in it and no other has taken its place. */
-static void concludes(void **state)
-{
-    struct bench bench;
-    struct error error;
-    (void)state;
-    assert_true(begin(&bench, chief_flags, &error));
-    told();
-    remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
-    assert_string_equal(told(), "");
-    world.step = 9;
-    assert_true(join(&bench));
-    told();
-    remote_updater_table.conclude(&bench.worker.updater, false, 0.5, "all is well");
-    assert_string_equal(told(), "notes 9\njob done, 0.5: all is well\n");
-    world.told_all = true;
-    remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
-    assert_string_equal(told(), "notes 9\njob failed, nan: it failed\n");
-    assert_int_equal(times(heard_so_far(), "not every ps could be notified"), 0);
-    remote_updater_table.conclude(&bench.worker.updater, false, 1, "well");
-    assert_int_equal(times(heard_so_far(), "not every ps could be notified that the job is over: ps 1 is gone"), 1);
-    told();
-    world.fenced = true;
-    remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
-    assert_string_equal(told(), "");
-    remote_updater_table.conclude(&bench.worker.updater, false, 1, "well");
-    assert_true(was_told("job done"));
-    end(&bench);
-    begin_joined(&bench, other_flags, 0);
-    remote_updater_table.conclude(&bench.worker.updater, false, 1, "well");
-    assert_string_equal(told(), "");
-    end(&bench);
-}
-
-/* --- The role --- */
-
-static void end_at_three(void)
-{
-    if (world.step == 2) {
-        world.over = world.news.over = true;
-    }
-}
-
-static void restart_at_three(void)
-{
-    if (world.step == 2) {
-        world.live_end = LIVE_RESTARTS;
-    }
-}
-
-static void signal_at_three(void)
-{
-    if (world.step == 2) {
-        world.signal = SIGTERM;
-    }
-}
-
-/* From start to end; and what those who look on are told. */
-static void whole_runs(void **state)
-{
-    void (*const at_push[])(void) = {end_at_three, restart_at_three, signal_at_three};
-    const char *const goodbyes[] = {"stopping\n", "restarting\n", "stopping\n"};
-    const char *const words[] = {"goodbye: done\n", "goodbye: starts again\n", "goodbye: stopped\n"};
-    const int statuses[] = {COMMAND_DONE, RESTART_STATUS, 128 + SIGTERM};
-    struct bench bench;
-    (void)state;
-    for (int i = 0; i < 3; i++) {
-        load(&bench, other_flags);
-        world.at_push = at_push[i];
-        const int status = remote_worker_run(&bench.config);
-        heard();
-        assert_int_equal(status, statuses[i]);
-        assert_int_equal(world.step, 3);
-        assert_true(was_told(goodbyes[i]));
-        assert_true(was_told(words[i]));
-        assert_int_equal(was_told("gives way"), 1); /* five members and two processors */
-        config_free(&bench.config);
-    }
-    const char *const chief[] = {"task_index", "0",           "train_steps",  "3",
-                                 "ps_hosts",   "127.0.0.1:1", "worker_hosts", "127.0.0.1:2,127.0.0.1:3,10.0.0.1:1",
-                                 NULL};
-    load(&bench, chief);
-    assert_int_equal(remote_worker_run(&bench.config), COMMAND_DONE);
-    heard();
-    assert_true(was_told("chief finishes the job\n"));
-    assert_true(was_told("job done, 1: "));
-    assert_false(was_told("gives way")); /* three here, and one elsewhere */
-    config_free(&bench.config);
-    load(&bench, other_flags);
-    world.cannot_load = true;
-    assert_int_equal(remote_worker_run(&bench.config), COMMAND_FAILED);
-    assert_non_null(strstr(heard(), "no data"));
-    config_free(&bench.config);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -872,10 +648,6 @@ int main(void)
         cmocka_unit_test(validation_borrows_the_engine),
         cmocka_unit_test(record_of_the_run),
         cmocka_unit_test(looks_for_the_end),
-        cmocka_unit_test(waits_for_the_end),
-        cmocka_unit_test(chief_takes_leave),
-        cmocka_unit_test(concludes),
-        cmocka_unit_test(whole_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

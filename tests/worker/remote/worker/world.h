@@ -42,10 +42,12 @@ static struct world {
     int answers;               /* of a pipeline */
     int unasked;               /* rounds that are others' */
     double loss;
-    enum push_pull_end begun, joined, pushed, refreshed, drained, held, finished, took, asked, agreed, told_again,
-        awaited, validated; /* then well */
-    struct chief_record record;
-    struct job_news news;
+    enum exchange_result begun, joined, pushed, refreshed, drained, finished, took, asked, agreed, told_again, awaited,
+        validated;               /* then well */
+    enum chief_hold_result held; /* then well */
+    struct updater_record record;
+    struct checkpoint_info says; /* the next checkpoint */
+    struct job_status job;
     bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
     const char *needs_rejoin, *drift;
     enum live_config_end live_end;
@@ -66,11 +68,11 @@ static struct world {
     size_t part_size;
 } world;
 
-static inline enum push_pull_end once(enum push_pull_end *end, struct error *error)
+static inline enum exchange_result once(enum exchange_result *end, struct error *error)
 {
-    const enum push_pull_end now = *end;
-    *end = PUSH_PULL_DONE;
-    return now == PUSH_PULL_DONE ? now : (error_set(error, "as the test wants"), now);
+    const enum exchange_result now = *end;
+    *end = EXCHANGE_OK;
+    return now == EXCHANGE_OK ? now : (error_set(error, "as the test wants"), now);
 }
 
 double __wrap_clock_monotonic_s(void);
@@ -324,7 +326,7 @@ void push_pull_destroy(struct push_pull *exchange)
     tell("exchange goes\n");
 }
 
-enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_join(struct push_pull *exchange, struct error *error)
 {
     exchange->generation = GENERATION;
     exchange->global_step = world.step;
@@ -333,19 +335,19 @@ enum push_pull_end push_pull_join(struct push_pull *exchange, struct error *erro
     return once(&world.joined, error);
 }
 
-enum push_pull_end push_pull_refresh(struct push_pull *exchange, struct error *error)
+enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error *error)
 {
     exchange->global_step = world.step;
     tell("refreshes\n");
     return once(&world.refreshed, error);
 }
 
-enum push_pull_end push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
+enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
 {
     (void)error;
     tell("awaits the step after %lld\n", (long long)step);
     exchange->global_step = world.step = step + 1;
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 bool push_pull_is_asked(const struct push_pull *exchange)
@@ -354,7 +356,7 @@ bool push_pull_is_asked(const struct push_pull *exchange)
     return world.unasked == 0;
 }
 
-enum push_pull_end push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
+enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error)
 {
     tell("waits to be asked after step %lld\n", (long long)after_step);
     exchange->global_step = world.step += world.unasked > 0;
@@ -372,8 +374,8 @@ static inline void begin_evaluation(struct evaluation *evaluation)
         evaluation, &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0}, &error));
 }
 
-enum push_pull_end validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                    size_t size, struct error *error)
+enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                      size_t size, struct error *error)
 {
     struct evaluation all;
     (void)exchange;
@@ -386,13 +388,13 @@ enum push_pull_end validations_tell(struct push_pull *exchange, const struct own
 }
 
 /* Two others found what the chief found; what the first one says of it is damaged on its way, once. */
-enum push_pull_end validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                      const struct validations_taker *taker, int *missing, struct error *error)
+enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                        const struct validations_taker *taker, int *missing, struct error *error)
 {
     (void)exchange;
     tell("asks for validations of step %lld for %g s\n", (long long)own->step, wait_s);
     *missing = 1;
-    if (world.validated != PUSH_PULL_DONE) {
+    if (world.validated != EXCHANGE_OK) {
         return once(&world.validated, error);
     }
     for (int attempt = 0; attempt < 2; attempt++) { /* the connection broke after the first one */
@@ -400,7 +402,7 @@ enum push_pull_end validations_gather(struct push_pull *exchange, const struct o
         taker->take(taker->context, 1, own->examples, 0.25, world.part, world.part_size);
     }
     taker->take(taker->context, 2, own->examples, 0.5, world.part, world.part_size / 2);
-    return PUSH_PULL_DONE;
+    return EXCHANGE_OK;
 }
 
 /* What is in the gradient: rows of the first variable. */
@@ -440,8 +442,8 @@ void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
     outbox_packed(outbox);
 }
 
-enum push_pull_end push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
-                                      const struct push_note *note, struct push_answer *answer, struct error *error)
+enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
+                                        const struct push_note *note, struct push_answer *answer, struct error *error)
 {
     tell_push(outbox, note);
     answer_push(exchange, answer);
@@ -479,8 +481,8 @@ struct outbox *pipeline_outbox(struct pipeline *pipeline)
     return &pipe_line.outbox;
 }
 
-enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
-                                 int *answers, struct error *error)
+enum exchange_result pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
+                                   int *answers, struct error *error)
 {
     (void)pipeline;
     tell_push(&pipe_line.outbox, note);
@@ -491,8 +493,8 @@ enum push_pull_end pipeline_push(struct pipeline *pipeline, const struct push_no
     return once(&world.pushed, error);
 }
 
-enum push_pull_end pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
-                                  struct error *error)
+enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
+                                    struct error *error)
 {
     (void)pipeline;
     tell("drains\n");
@@ -510,13 +512,12 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
     return !world.cannot_load || error_set(error, "the engine takes nothing");
 }
 
-enum push_pull_end preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
-                                       bool *differs, struct error *error)
+enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool *differs,
+                                         struct error *error)
 {
     (void)exchange, (void)dataset;
-    assert_false(is_chief);
     tell("agrees\n");
-    *differs = world.agreed == PUSH_PULL_REFUSED;
+    *differs = world.agreed == EXCHANGE_FAILED;
     return once(&world.agreed, error);
 }
 
@@ -528,7 +529,7 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
     return true;
 }
 
-enum push_pull_end own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
 {
     (void)exchange, (void)config;
     tell("tells its own rows again\n");
@@ -555,7 +556,7 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
     }
 }
 
-void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
+void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals)
 {
     (void)heartbeat;
     tell("%s at %lld, %lld here, %g/s, loss %g, stale %u\n", member_state_name(vitals->state),
@@ -563,7 +564,7 @@ void heartbeat_tell(struct heartbeat *heartbeat, const struct vitals *vitals)
          (double)vitals->loss, vitals->staleness);
 }
 
-void heartbeat_say(struct heartbeat *heartbeat, const char *message)
+void heartbeat_set_message(struct heartbeat *heartbeat, const char *message)
 {
     (void)heartbeat;
     tell("says: %s\n", message);
@@ -584,10 +585,10 @@ bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, do
     return world.needs_rejoin;
 }
 
-void heartbeat_news(struct heartbeat *heartbeat, struct job_news *news)
+void heartbeat_job_status(struct heartbeat *heartbeat, struct job_status *job)
 {
     (void)heartbeat;
-    *news = world.news;
+    *job = world.job;
 }
 
 bool heartbeat_is_over(struct heartbeat *heartbeat)
@@ -625,10 +626,10 @@ void chief_destroy(struct chief *chief)
     }
 }
 
-enum push_pull_end chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
+enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
     (void)chief;
-    *start = (struct chief_start){.global_step = world.step, .restored_from = "a checkpoint"};
+    *start = (struct chief_start){.global_step = world.step, .restored_from = "a checkpoint", .record = world.says};
     tell("chief begins\n");
     return once(&world.begun, error);
 }
@@ -639,14 +640,17 @@ void chief_note_step(struct chief *chief, int64_t global_step)
     tell("notes %lld\n", (long long)global_step);
 }
 
-enum push_pull_end chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
-                              struct error *error)
+enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
+                                  struct error *error)
 {
     (void)chief;
     *global_step = world.step;
     *record = &held_record;
     tell("holds\n");
-    return once(&world.held, error);
+    const enum chief_hold_result held = world.held;
+    world.held = CHIEF_HELD;
+    error_set(error, "as the test wants");
+    return held;
 }
 
 void chief_release(struct chief *chief, bool is_best)
@@ -655,11 +659,19 @@ void chief_release(struct chief *chief, bool is_best)
     tell("releases%s\n", is_best ? " the best" : "");
 }
 
-enum push_pull_end chief_finish(struct chief *chief, bool ended, int64_t *global_step, struct error *error)
+enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error)
 {
     (void)chief;
     *global_step = world.step;
-    tell("chief finishes%s\n", ended ? " the job" : "");
+    tell("chief saves\n");
+    return once(&world.finished, error);
+}
+
+enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error)
+{
+    (void)chief;
+    *global_step = world.step;
+    tell("chief finishes the job\n");
     return once(&world.finished, error);
 }
 
@@ -676,7 +688,7 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
     return !world.told_all || error_set(error, "ps 1 is gone");
 }
 
-void chief_record(struct chief *chief, struct chief_record *record)
+void chief_record(struct chief *chief, struct updater_record *record)
 {
     (void)chief;
     *record = world.record;
@@ -720,10 +732,16 @@ bool live_config_look(struct live_config *live, struct config *config, int64_t g
     return false;
 }
 
-void live_config_note_joined(struct live_config *live, bool joined)
+void live_config_note_joining(struct live_config *live)
 {
     (void)live;
-    tell(joined ? "takes part\n" : "takes no part\n");
+    tell("takes no part\n");
+}
+
+void live_config_note_joined(struct live_config *live)
+{
+    (void)live;
+    tell("takes part\n");
 }
 
 enum live_config_end live_config_end(struct live_config *live)
@@ -757,7 +775,7 @@ bool live_config_is_rolling(struct live_config *live)
 
 /* --- Data by the chief --- */
 
-static char the_server, the_feed;
+static char the_server, the_fetcher;
 static struct examples fed;
 
 bool data_server_create(struct data_server **server, const struct config *config, const struct identity *identity,
@@ -779,36 +797,38 @@ void data_server_destroy(struct data_server *server)
     }
 }
 
-bool batch_fetcher_create(struct batch_fetcher **feed, const struct batch_fetcher_options *options, struct error *error)
+bool batch_fetcher_create(struct batch_fetcher **fetcher, const struct batch_fetcher_options *options,
+                          struct error *error)
 {
     (void)error;
     assert_ptr_equal(options->given_up, world.given_up);
     assert_ptr_equal(options->context, world.context);
-    *feed = (struct batch_fetcher *)(void *)&the_feed;
-    tell("feed\n");
+    *fetcher = (struct batch_fetcher *)(void *)&the_fetcher;
+    tell("fetcher\n");
     return true;
 }
 
-void batch_fetcher_destroy(struct batch_fetcher *feed)
+void batch_fetcher_destroy(struct batch_fetcher *fetcher)
 {
-    if (feed) {
-        tell("feed goes\n");
+    if (fetcher) {
+        tell("fetcher goes\n");
     }
 }
 
-enum push_pull_end batch_fetcher_ask(struct batch_fetcher *feed, struct batch_fetcher_facts *facts, struct error *error)
+enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct batch_fetcher_facts *facts,
+                                       struct error *error)
 {
-    (void)feed;
+    (void)fetcher;
     *facts = (struct batch_fetcher_facts){.train = 44, .validation = 11, .description = "from afar"};
     tell("asks for data\n");
     return once(&world.asked, error);
 }
 
-enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number, struct batch *batch,
-                                      struct error *error)
+enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t number, struct batch *batch,
+                                        struct error *error)
 {
     static int32_t indexes[BATCH];
-    (void)feed;
+    (void)fetcher;
     tell("takes batch %lld\n", (long long)number);
     *batch = (struct batch){.examples = &fed, .indexes = indexes, .count = BATCH};
     return once(&world.took, error);
@@ -847,7 +867,7 @@ static inline void load(struct bench *bench, const char *const *flags)
     memset(&world, 0, sizeof world);
     world.now_s = 1000;
     world.loss = 0.5;
-    world.news.test_accuracy = NAN;
+    world.job.test_accuracy = NAN;
     world.record.last_checkpoint_step = -1;
     told();
     listen_in();

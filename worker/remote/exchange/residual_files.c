@@ -1,5 +1,5 @@
-/* Files of what gradients have left behind. They are small and few, so that each is read and written as a whole. */
-#include "worker/remote/exchange/left_over.h"
+/* Files of residuals. They are small and few, so that each is read and written as a whole. */
+#include "worker/remote/exchange/residual_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,9 +25,10 @@ enum {
     MAX_NAME = 64
 };
 
+/* On disk a residual is "left over": programs that called it so wrote and read these files. */
 static const char magic[AT_VERSION + 1] = "TRNRLEFT";
 
-static void put_head(uint8_t head[HEAD], const struct left_over *files, int64_t step, const float *floats)
+static void put_head(uint8_t head[HEAD], const struct residual_files *files, int64_t step, const float *floats)
 {
     memset(head, 0, HEAD);
     memcpy(head, magic, AT_VERSION);
@@ -39,18 +40,18 @@ static void put_head(uint8_t head[HEAD], const struct left_over *files, int64_t 
     put_le32(head + AT_CRC + 4, crc32c(floats, files->count * sizeof *floats));
 }
 
-static void name_of(const struct left_over *files, int64_t step, char name[MAX_NAME])
+static void name_of(const struct residual_files *files, int64_t step, char name[MAX_NAME])
 {
-    if (files->worker == LEFT_OVER_TOLD) {
+    if (files->worker == RESIDUAL_FILES_TOLD) {
         snprintf(name, MAX_NAME, "told-%lld", (long long)step);
-    } else if (files->worker == LEFT_OVER_CLIENTS) {
+    } else if (files->worker == RESIDUAL_FILES_CLIENTS) {
         snprintf(name, MAX_NAME, "left-over-clients-%lld", (long long)step);
     } else {
         snprintf(name, MAX_NAME, "left-over-worker%d-%lld", files->worker, (long long)step);
     }
 }
 
-static bool path_of(const struct left_over *files, int64_t step, char path[PATH_MAX], struct error *error)
+static bool path_of(const struct residual_files *files, int64_t step, char path[PATH_MAX], struct error *error)
 {
     char name[MAX_NAME];
     name_of(files, step, name);
@@ -58,7 +59,7 @@ static bool path_of(const struct left_over *files, int64_t step, char path[PATH_
 }
 
 /* The step that a file of ours has in its name; -1: it is none of ours. */
-static int64_t step_of(const struct left_over *files, const char *name)
+static int64_t step_of(const struct residual_files *files, const char *name)
 {
     char canonical[MAX_NAME];
     const char *last = strrchr(name, '-');
@@ -67,16 +68,16 @@ static int64_t step_of(const struct left_over *files, const char *name)
     return strcmp(name, canonical) == 0 ? step : -1;
 }
 
-static bool is_due(const struct left_over *files, int64_t step)
+static bool is_due(const struct residual_files *files, int64_t step)
 {
     return files->every > 0 && step % files->every == 0;
 }
 
 enum which { ALL, DUE, OTHERS };
-enum { MOST = LEFT_OVER_DUE + LEFT_OVER_OTHERS + 1 };
+enum { MOST = RESIDUAL_FILES_DUE + RESIDUAL_FILES_OTHERS + 1 };
 
 /* Steps of the newest files there are of that kind, the newest first; returns how many. */
-static int list(const struct left_over *files, enum which which, int64_t steps[MOST])
+static int list(const struct residual_files *files, enum which which, int64_t steps[MOST])
 {
     DIR *directory = opendir(files->folder);
     int count = 0;
@@ -102,7 +103,7 @@ static int list(const struct left_over *files, enum which which, int64_t steps[M
 }
 
 /* Those beyond the newest `kept`; one that can't be removed stays. */
-static void remove_oldest(const struct left_over *files, enum which which, int kept)
+static void remove_oldest(const struct residual_files *files, enum which which, int kept)
 {
     int64_t steps[MOST];
     const int count = list(files, which, steps);
@@ -115,7 +116,7 @@ static void remove_oldest(const struct left_over *files, enum which which, int k
     }
 }
 
-bool left_over_save(const struct left_over *files, int64_t step, const float *floats, struct error *error)
+bool residual_files_save(const struct residual_files *files, int64_t step, const float *floats, struct error *error)
 {
     char path[PATH_MAX];
     uint8_t head[HEAD];
@@ -125,12 +126,12 @@ bool left_over_save(const struct left_over *files, int64_t step, const float *fl
         !file_write_atomic(path, parts, 2, error)) {
         return false;
     }
-    remove_oldest(files, DUE, LEFT_OVER_DUE);
-    remove_oldest(files, OTHERS, LEFT_OVER_OTHERS);
+    remove_oldest(files, DUE, RESIDUAL_FILES_DUE);
+    remove_oldest(files, OTHERS, RESIDUAL_FILES_OTHERS);
     return true;
 }
 
-static bool read_one(const struct left_over *files, int64_t step, float *floats, struct error *error)
+static bool read_one(const struct residual_files *files, int64_t step, float *floats, struct error *error)
 {
     char path[PATH_MAX];
     uint8_t head[HEAD], *bytes;
@@ -146,10 +147,11 @@ static bool read_one(const struct left_over *files, int64_t step, float *floats,
     }
     free(bytes);
     return fits || error_set(error, "%s is damaged, or of another %s", path,
-                             files->worker == LEFT_OVER_CLIENTS ? "model or number of clients" : "model");
+                             files->worker == RESIDUAL_FILES_CLIENTS ? "model or number of clients" : "model");
 }
 
-bool left_over_load(const struct left_over *files, int64_t step, float *floats, int64_t *found, struct error *error)
+bool residual_files_load(const struct residual_files *files, int64_t step, float *floats, int64_t *found,
+                         struct error *error)
 {
     int64_t steps[MOST];
     *found = -1;

@@ -1,4 +1,4 @@
-/* What packed gradients leave behind: when it is kept, and what a process that joins takes up again. */
+/* The residual of packed gradients: when it is kept, and what a process that joins takes up again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,18 +16,18 @@ enum { COUNT = 20, MOST_FILES = 16 };
 
 static struct remote_worker worker;
 static float now[COUNT], next[COUNT];
-static struct outbox_rest rest;
+static struct outbox_residual residual;
 static char folder[64];
 
 static int begin(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/test_rest-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/test_residual-XXXXXX");
     memset(&worker, 0, sizeof worker);
-    rest = (struct outbox_rest){now, next};
-    worker.outbox.rest = &rest;
+    residual = (struct outbox_residual){now, next};
+    worker.outbox.residual = &residual;
     worker.model.float_count = COUNT;
-    worker.left_over = (struct left_over){.folder = folder, .worker = 1, .count = COUNT, .every = 10};
+    worker.residual_files = (struct residual_files){.folder = folder, .worker = 1, .count = COUNT, .every = 10};
     worker.exchange.generation = 3;
     return mkdtemp(folder) ? 0 : 1;
 }
@@ -71,7 +71,7 @@ static void recall(int64_t step)
 {
     struct error error;
     worker.training.global_step = step;
-    assert_true(worker_recall_rest(&worker, &error));
+    assert_true(worker_recall_residual(&worker, &error));
 }
 
 /* A process has it still within a generation; at the beginning of another it is that of the step, or nothing. */
@@ -79,7 +79,7 @@ static void recalled(void **state)
 {
     (void)state;
     fill(100);
-    worker_keep_rest(&worker, 10);
+    worker_keep_residual(&worker, 10);
     fill(200);
     recall(12); /* as after a restart */
     assert_filled(100);
@@ -104,30 +104,30 @@ static void not_kept(void **state)
 {
     struct error error;
     (void)state;
-    worker.left_over.folder = "";
+    worker.residual_files.folder = "";
     fill(100);
-    worker_keep_rest(&worker, 10);
+    worker_keep_residual(&worker, 10);
     assert_int_equal(files(), 0);
     recall(10);
     assert_true(now[0] == 0 && now[COUNT - 1] == 0);
-    worker.left_over.folder = folder;
-    worker.outbox.rest = NULL;
+    worker.residual_files.folder = folder;
+    worker.outbox.residual = NULL;
     worker.exchange.generation = 4;
-    worker_keep_rest(&worker, 10);
+    worker_keep_residual(&worker, 10);
     assert_int_equal(files(), 0);
-    assert_true(worker_recall_rest(&worker, &error));
-    assert_int_equal(worker.left_over_of, 3); /* it was none of that generation */
+    assert_true(worker_recall_residual(&worker, &error));
+    assert_int_equal(worker.residual_of, 3); /* it was none of that generation */
 }
 
 /* What can't be written is a warning. */
 static void warned(void **state)
 {
     (void)state;
-    worker.left_over.folder = "/dev/null/none";
+    worker.residual_files.folder = "/dev/null/none";
     listen_in();
-    worker_keep_rest(&worker, 10);
+    worker_keep_residual(&worker, 10);
     assert_non_null(strstr(heard(), "the unsent parts of pushes are not saved: "));
-    worker.left_over.folder = folder;
+    worker.residual_files.folder = folder;
 }
 
 /* At the steps of checkpoints, whichever of them is passed; after each round. */
@@ -146,7 +146,7 @@ static void when_it_is_due(void **state)
         worker.config.output.save_steps = cases[i].every;
         worker.local = cases[i].local ? (struct local_steps *)(void *)&worker : NULL;
         fill(7);
-        worker_keep_rest_if_due(&worker, cases[i].before, cases[i].step);
+        worker_keep_residual_if_due(&worker, cases[i].before, cases[i].step);
         assert_int_equal(files(), cases[i].due);
         if (cases[i].due) {
             fill(0);

@@ -1,5 +1,5 @@
-/* Files of what gradients left behind: the right one is found again, damaged ones are passed over, few are kept. */
-#include "worker/remote/exchange/left_over.h"
+/* Files of residuals: the right one is found again, damaged ones are passed over, few are kept. */
+#include "worker/remote/exchange/residual_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -17,13 +17,13 @@
 enum { COUNT = 100 };
 
 static char folder[64];
-static struct left_over files;
+static struct residual_files files;
 
 static int begin(void **state)
 {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/left-over-XXXXXX");
-    files = (struct left_over){folder, 3, COUNT, 10};
+    files = (struct residual_files){folder, 3, COUNT, 10};
     return mkdtemp(folder) ? 0 : 1;
 }
 
@@ -41,7 +41,7 @@ static void save(int64_t step)
     for (int i = 0; i < COUNT; i++) {
         floats[i] = (float)step + (float)i / 128;
     }
-    assert_true(left_over_save(&files, step, floats, &error));
+    assert_true(residual_files_save(&files, step, floats, &error));
 }
 
 /* The step that is found; its floats are that step's. */
@@ -50,7 +50,7 @@ static int64_t load(int64_t step)
     float floats[COUNT];
     struct error error;
     int64_t found;
-    assert_true(left_over_load(&files, step, floats, &found, &error));
+    assert_true(residual_files_load(&files, step, floats, &found, &error));
     for (int i = 0; i < COUNT && found >= 0; i++) {
         assert_true(floats[i] == (float)found + (float)i / 128);
     }
@@ -74,9 +74,9 @@ static void the_newest_that_is_not_later(void **state)
     assert_int_equal(load(100), -1);
     for (int64_t step = 1; step <= 83; step++) {
         save(step);
-        assert_true(count() <= LEFT_OVER_DUE + LEFT_OVER_OTHERS);
+        assert_true(count() <= RESIDUAL_FILES_DUE + RESIDUAL_FILES_OTHERS);
     }
-    assert_int_equal(count(), LEFT_OVER_DUE + LEFT_OVER_OTHERS);
+    assert_int_equal(count(), RESIDUAL_FILES_DUE + RESIDUAL_FILES_OTHERS);
     assert_int_equal(load(100), 83);
     assert_int_equal(load(82), 82);
     assert_int_equal(load(83), 82); /* that future is over */
@@ -98,7 +98,7 @@ static void other_workers_have_their_own(void **state)
     assert_int_equal(load(0), -1);
     files.worker = 33;
     assert_int_equal(load(10), 8);
-    files.worker = LEFT_OVER_TOLD;
+    files.worker = RESIDUAL_FILES_TOLD;
     assert_int_equal(load(10), -1);
     save(9);
     assert_int_equal(load(10), 9);
@@ -161,7 +161,7 @@ static void a_folder_that_is_not_there(void **state)
     char blocked[96];
     snprintf(blocked, sizeof blocked, "%s/a/b/left-over-worker3-3/c", folder);
     files.folder = blocked;
-    assert_false(left_over_save(&files, 4, (float[COUNT]){0}, &error));
+    assert_false(residual_files_save(&files, 4, (float[COUNT]){0}, &error));
     files.folder = folder;
 }
 

@@ -1,0 +1,270 @@
+/* What a worker makes of batches that are late, missing, or make no sense: the chief is a server of the test's own. */
+#include "tests/worker/remote/fetching.h"
+
+/* --- A server of the test's own --- */
+
+struct manner {
+    int64_t off; /* added to a batch's number */
+    int label, images;
+    uint32_t total;
+    int cut_after; /* batches; then the connection ends; -1: never */
+    bool objects, answers_pong;
+};
+
+static const struct manner well = {.label = 1, .images = BATCH, .total = IMAGES, .cut_after = -1};
+
+static struct {
+    struct fake_member member;
+    struct manner ill; /* how it answers a question for batches from this one on, once; -1: none */
+    atomic_llong ill_at;
+    atomic_bool silent;
+} fake;
+
+/* The next question for batches from `number` on is answered like that. What was asked before is answered well. */
+static void misbehave(int64_t number, struct manner ill)
+{
+    fake.ill = ill;
+    atomic_store(&fake.ill_at, number);
+}
+
+static bool answer(struct fake_member *member, struct channel *channel)
+{
+    const struct message_get_batches asked = channel->message.get_batches;
+    const uint64_t request = channel->frame.request;
+    const struct message_pong pong = {1};
+    long long at = asked.first;
+    const struct manner does = atomic_compare_exchange_strong(&fake.ill_at, &at, -1) ? fake.ill : well;
+    struct error error;
+    (void)member;
+    tell("asks %u from %lld\n", asked.count, (long long)asked.first);
+    if (does.objects) {
+        return fake_member_object(channel, ERROR_INTERNAL);
+    }
+    if (atomic_load(&fake.silent) || does.answers_pong) {
+        return !does.answers_pong || fake_member_say(channel, MESSAGE_pong, &pong);
+    }
+    struct message_batch batch = {.pixels = PIXELS, .total = does.total, .description = "d", .number = -1};
+    if (asked.count == 0) {
+        return fake_member_say(channel, MESSAGE_batch, &batch);
+    }
+    for (uint32_t i = 0; i < asked.count; i++) {
+        uint8_t bytes[64 * (2 + PIXELS)] = {0};
+        batch.number = asked.first + i + does.off;
+        batch.examples = (uint32_t)does.images;
+        for (int k = 0; k < does.images; k++) {
+            put_le16(bytes + 2 * k, (uint16_t)does.label);
+            memset(bytes + 2 * does.images + k * PIXELS, (int)batch.number, PIXELS);
+        }
+        struct iovec bulk = {bytes, batch_bytes((size_t)does.images, PIXELS)};
+        const struct outgoing frame = {.type = MESSAGE_batch,
+                                       .request = request,
+                                       .message = &batch,
+                                       .bulk = &bulk,
+                                       .bulk_parts = 1,
+                                       .more = i + 1 < asked.count};
+        if ((int)i == does.cut_after || !channel_send_frame(channel, &frame, fake_member_soon(), &error)) {
+            connection_flush(channel->connection, fake_member_soon(), &error);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void begin_faked(void)
+{
+    memset(&fake, 0, sizeof fake);
+    fake_member_listen(&fake.member, MEMBER_WORKER, 0);
+    atomic_store(&fake.ill_at, -1);
+    begin("2", socket_port(fake.member.listener));
+    create_fetcher();
+    told();
+}
+
+static void start_fake(void)
+{
+    fake_member_start(&fake.member, &bench.chief_identity.hello, answer);
+}
+
+static void end_faked(void)
+{
+    fake_member_stop(&fake.member); /* first: nobody waits for an answer any more */
+    batch_fetcher_destroy(bench.fetcher);
+    bench.fetcher = NULL;
+    end();
+}
+
+static void ask(void)
+{
+    struct batch_fetcher_facts facts;
+    struct error error;
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
+}
+
+static void take_of_fake(int64_t number)
+{
+    struct batch batch;
+    struct error error;
+    assert_int_equal(batch_fetcher_take(bench.fetcher, number, &batch, &error), EXCHANGE_OK);
+    assert_int_equal(batch.count, BATCH);
+    assert_int_equal(batch.examples->labels[3], 1);
+    assert_int_equal(batch.examples->images[BATCH * PIXELS - 1], number);
+}
+
+/* Six ahead at most, three at a time; a number that does not follow begins anew. */
+static void how_far_ahead(void **state)
+{
+    (void)state;
+    begin_faked();
+    start_fake();
+    ask();
+    usleep(30000);
+    assert_string_equal(told(), "asks 0 from 0\n"); /* nothing is wanted yet */
+    take_of_fake(4);
+    assert_true(await_told("asks 3 from 7\n"));
+    usleep(30000);
+    assert_string_equal(told(), "asks 3 from 4\nasks 3 from 7\n");
+    take_of_fake(5);
+    take_of_fake(6);
+    usleep(30000);
+    assert_string_equal(told(), "");
+    take_of_fake(7);
+    assert_true(await_told("asks 3 from 10\n"));
+    assert_string_equal(told(), "asks 3 from 10\n");
+    take_of_fake(7); /* once more: it is still there */
+    assert_string_equal(told(), "");
+    take_of_fake(50);
+    assert_true(await_told("asks 3 from 53\n"));
+    take_of_fake(49);
+    assert_true(await_told("asks 3 from 49\n"));
+    take_of_fake(50);
+    end_faked();
+}
+
+/* Whatever goes wrong on a connection, another one brings the batch that is wanted. */
+static void nonsense(void **state)
+{
+    (void)state;
+    begin_faked();
+    start_fake();
+    misbehave(0, (struct manner){.answers_pong = true});
+    ask(); /* and again */
+    misbehave(0, (struct manner){.objects = true});
+    take_of_fake(0);
+    const int wrongs = 6;
+    for (int i = 0; i < wrongs; i++) {
+        const int before = atomic_load(&fake.member.connections);
+        struct manner ill = well;
+        ill.off = i == 0;
+        ill.label = i == 1 ? CLASSES : 1;
+        ill.images = i == 2 ? BATCH + 1 : BATCH;
+        ill.total = i == 3 ? 0 : IMAGES;
+        ill.answers_pong = i == 4;
+        ill.cut_after = i == 5 ? 1 : -1;
+        misbehave(20 * (i + 1), ill);
+        take_of_fake(20 * (i + 1));
+        AWAIT(atomic_load(&fake.member.connections) == before + 1);
+    }
+    assert_int_equal(atomic_load(&bench.traffic.retries), wrongs + 2);
+    end_faked();
+}
+
+/* Batches that are longer than their images are wide find room on both sides. */
+static void long_batches(void **state)
+{
+    struct batch_fetcher_facts facts;
+    struct batch batch;
+    struct error error;
+    (void)state;
+    batch_size = "30";
+    begin_served("2");
+    create_fetcher();
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 0, &batch, &error), EXCHANGE_OK);
+    assert_int_equal(batch.count, IMAGES);
+    end();
+    batch_size = "64";
+    begin_faked();
+    start_fake();
+    ask();
+    struct manner large = well;
+    large.images = 64;
+    misbehave(0, large);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 0, &batch, &error), EXCHANGE_OK);
+    assert_int_equal(batch.count, 64);
+    assert_int_equal(batch.examples->labels[63], 1);
+    end_faked();
+    batch_size = "4";
+}
+
+/* A refusal is for good; who gives up stops waiting, and a wait is named. */
+static void no_batches(void **state)
+{
+    struct batch_fetcher_facts facts;
+    struct batch batch;
+    struct error error;
+    (void)state;
+    begin_faked();
+    atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
+    start_fake();
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_FAILED);
+    atomic_store(&bench.given_up, true);
+    assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_FAILED);
+    end_faked();
+    begin_faked();
+    start_fake();
+    ask();
+    atomic_store(&fake.silent, true);
+    atomic_store(&bench.given_up, true);
+    assert_int_equal(batch_fetcher_take(bench.fetcher, 3, &batch, &error), EXCHANGE_STOPPED);
+    end_faked();
+    begin_faked();
+    start_fake();
+    ask();
+    take_of_fake(0);
+    atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
+    atomic_store(&fake.member.cut, true);
+    enum exchange_result how = EXCHANGE_OK;
+    for (int64_t number = 1; number < 20 && how == EXCHANGE_OK; number++) {
+        how = batch_fetcher_take(bench.fetcher, number, &batch, &error);
+    }
+    assert_int_equal(how, EXCHANGE_FAILED);
+    assert_non_null(strstr(error.text, "as the test wants"));
+    end_faked();
+}
+
+static void *jump(void *context)
+{
+    (void)context;
+    for (int i = 0; i < 10000 && !was_told("asks 3 from 0\n"); i++) {
+        usleep(1000);
+    }
+    atomic_store(&jumped_s, 12);
+    return NULL;
+}
+
+/* Who waits for long says so, once in ten seconds. */
+static void long_waits_are_told(void **state)
+{
+    static char words[] = " to send batch 0, 1";
+    pthread_t thread;
+    (void)state;
+    begin_faked();
+    start_fake();
+    ask();
+    fake.silent = true;
+    assert_int_equal(pthread_create(&thread, NULL, jump, NULL), 0);
+    take_none(words);
+    pthread_join(thread, NULL);
+    assert_int_equal(times(heard_so_far(), "waiting for worker 0 (127.0.0.1:"), 1);
+    end_faked();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(how_far_ahead),       cmocka_unit_test(nonsense),
+        cmocka_unit_test(long_batches),        cmocka_unit_test(no_batches),
+        cmocka_unit_test(long_waits_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
