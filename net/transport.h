@@ -46,7 +46,7 @@ struct transport_table {
     size_t (*pending)(const struct connection *connection, const uint8_t **bytes);
     /* The user's bytes that are not in a record yet; NULL: there are never any. */
     size_t (*gathered)(const struct connection *connection);
-    /* Puts a close_reason into the out buffer if there is room (in_order), and frees. */
+    /* Puts TLS's close_notify into the out buffer if there is room (in_order), and frees. */
     void (*close)(struct connection *connection, bool in_order);
 };
 
