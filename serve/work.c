@@ -1,7 +1,6 @@
 /* A worker computes all that it took at once. What one client sends wrong is that client's error alone. */
 #include "serve/work.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <zlib.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/threads.h"
 #include "serve/pack.h"
 #include "serve/request_log.h"
@@ -196,12 +196,7 @@ static struct call *wait_for_calls(struct work *work, int *count)
         if (left_s <= 0) {
             break;
         }
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        const double nanoseconds = (double)until.tv_nsec + left_s * 1e9;
-        until.tv_sec += (time_t)(nanoseconds / 1e9);
-        until.tv_nsec = (long)fmod(nanoseconds, 1e9);
-        pthread_cond_timedwait(&work->changed, &work->mutex, &until);
+        condition_wait_for(&work->changed, &work->mutex, left_s);
     }
     struct call *calls = work->first ? take_together(work, count) : NULL;
     pthread_mutex_unlock(&work->mutex);
@@ -496,7 +491,6 @@ bool work_start(struct work **started, const struct work_options *options, struc
 {
     struct work *work = calloc(1, sizeof *work);
     struct worker *workers = calloc((size_t)options->workers, sizeof *workers);
-    pthread_condattr_t attributes;
     if (!work || !workers) {
         free(work);
         free(workers);
@@ -505,10 +499,7 @@ bool work_start(struct work **started, const struct work_options *options, struc
     work->options = *options;
     work->workers = workers;
     pthread_mutex_init(&work->mutex, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&work->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_create(&work->changed);
     for (; work->started < options->workers; work->started++) {
         struct worker *worker = &workers[work->started];
         *worker = (struct worker){.work = work, .index = work->started};

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "net/bytes.h"
@@ -192,10 +192,7 @@ static bool await_room(struct batch_fetcher *feed, int64_t *next, uint32_t *coun
     pthread_mutex_lock(&feed->lock);
     int room = FEED_BATCHES - feed->fetched;
     if (!feed->ending && (feed->first < 0 || room < AT_A_TIME)) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += 1;
-        pthread_cond_timedwait(&feed->changed, &feed->lock, &until);
+        condition_wait_for(&feed->changed, &feed->lock, 1);
         room = FEED_BATCHES - feed->fetched;
     }
     *next = feed->first + feed->fetched;
@@ -284,12 +281,7 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
         turn_to(feed, number);
     }
     while (feed->fetched == 0 && feed->end == PUSH_PULL_DONE && end == PUSH_PULL_DONE) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)(SLICE_S * 1e9);
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
-        pthread_cond_timedwait(&feed->changed, &feed->lock, &until);
+        condition_wait_for(&feed->changed, &feed->lock, SLICE_S);
         pthread_mutex_unlock(&feed->lock);
         double now_s = clock_monotonic_s();
         if (now_s - told_s >= LINK_TOLD_EVERY_S) {
@@ -340,7 +332,6 @@ static bool create_parcels(struct batch_fetcher *feed, struct error *error)
 bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)
 {
     const struct config *config = options->config;
-    pthread_condattr_t attributes;
     struct batch_fetcher *feed = calloc(1, sizeof *feed);
     *out = feed;
     if (!feed) {
@@ -352,10 +343,7 @@ bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher
     feed->classes = config->model.layers[config->model.layer_count - 1];
     feed->capacity = config->train.batch_size;
     pthread_mutex_init(&feed->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&feed->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_create(&feed->changed);
     return create_parcels(feed, error) &&
            shard_link_create_to_chief(&feed->link, config, options->identity, options->traffic, error);
 }
