@@ -200,6 +200,26 @@ bool link_receive(struct link *link, struct error *error)
     return true;
 }
 
+bool link_receive_answer(struct link *link, enum message_type type, uint64_t request, enum message_type answer,
+                         uint16_t *code, struct error *error)
+{
+    if (code) {
+        *code = 0;
+    }
+    return link_receive(link, error) && channel_check_answer(&link->channel, type, request, answer, code, error);
+}
+
+bool link_call(struct link *link, struct outgoing *request, enum message_type answer, uint16_t *code,
+               struct error *error)
+{
+    request->request = ++link->channel.next_request;
+    if (code) {
+        *code = 0;
+    }
+    return channel_send_frame(&link->channel, request, clock_monotonic_s() + LINK_ANSWER_S, error) &&
+           link_receive_answer(link, request->type, request->request, answer, code, error);
+}
+
 static bool is_final(uint16_t reason)
 {
     return reason != 0 && reason != REFUSAL_BUSY && reason != REFUSAL_BEHIND && reason != REFUSAL_AHEAD;

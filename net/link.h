@@ -114,6 +114,17 @@ bool link_receive(struct link *link, struct error *error);
 /* Receives one frame, and answers it if it is a ping: *pinged. */
 bool link_receive_any(struct link *link, bool *pinged, struct error *error);
 
+/* link_receive, and channel_check_answer; *code (may be NULL) is 0 for failures of the link. */
+bool link_receive_answer(struct link *link, enum message_type type, uint64_t request, enum message_type answer,
+                         uint16_t *code, struct error *error);
+
+/*
+ * As channel_call, for a request with or without bulk, which gets its number here; and a ping that comes before the
+ * answer is answered on the way.
+ */
+bool link_call(struct link *link, struct outgoing *request, enum message_type answer, uint16_t *code,
+               struct error *error);
+
 /* The connection is no good any more: closes it and counts a retry. why: for the log; NULL: no line. */
 void link_lost(struct link *link, const char *why);
 /* The same because of silence; a deadline that passed during a call counts as that by itself. */

@@ -69,20 +69,14 @@ static bool ask(struct batch_fetcher *feed, int64_t first, uint32_t count, uint6
 /* The next frame of an answer. */
 static bool receive(struct batch_fetcher *feed, uint64_t request, struct error *error)
 {
-    struct channel *channel = &feed->link.channel;
-    if (!link_receive(&feed->link, error)) {
+    const struct message_batch *batch = &feed->link.channel.message.batch;
+    if (!link_receive_answer(&feed->link, MESSAGE_get_batches, request, MESSAGE_batch, NULL, error)) {
         return false;
     }
-    if (channel->frame.type == MESSAGE_error) {
-        return error_set(error, "%s: %s", feed->link.name, channel->message.error.message);
-    }
-    if (channel->frame.type != MESSAGE_batch || channel->frame.request != request) {
-        return error_set(error, "%s: answered get_batches with %s", feed->link.name, message_name(channel->frame.type));
-    }
-    if (channel->message.batch.pixels != feed->pixels || channel->message.batch.total == 0 ||
-        channel->message.batch.total > INT32_MAX || channel->message.batch.validation > INT32_MAX) {
+    if (batch->pixels != feed->pixels || batch->total == 0 || batch->total > INT32_MAX ||
+        batch->validation > INT32_MAX) {
         return error_set(error, "%s has %s of %u bytes, and here they take %zu", feed->link.name,
-                         feed->options.like ? "rows" : "images", channel->message.batch.pixels, feed->pixels);
+                         feed->options.like ? "rows" : "images", batch->pixels, feed->pixels);
     }
     return true;
 }
