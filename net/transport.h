@@ -90,6 +90,9 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
 ptrdiff_t transport_fail(struct connection *connection, enum connection_state state, struct error *error,
                          const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* Sends what the socket takes of these at once, for a peer that is not waited for any more. */
+void transport_send_now(const struct connection *connection, const void *bytes, size_t size);
+
 /* Sends the out buffer, waiting until the deadline or the idle timeout. */
 bool transport_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);
 
