@@ -85,8 +85,8 @@ static void call_give_back(void *owner)
         pthread_mutex_unlock(&work->mutex);
     }
     if (!is_kept) {
-        text_free(&call->text);
-        text_free(&call->tail);
+        text_buffer_free(&call->text);
+        text_buffer_free(&call->tail);
         free(call);
     }
 }
@@ -112,14 +112,14 @@ static struct call *call_create(struct work *work)
 static void refuse(struct work *work, struct http_request *request, const char *why)
 {
     char text[256];
-    struct text body = {0};
+    struct text_buffer body = {0};
     atomic_fetch_add(&work->counts.refused, 1);
     snprintf(text, sizeof text, "%s", why);
-    json_open(&body, NULL, '{');
-    json_string(&body, "error", text);
-    json_close(&body, '}');
+    json_write_open(&body, NULL, '{');
+    json_write_string(&body, "error", text);
+    json_write_close(&body, '}');
     size_t size;
-    char *bytes = text_take(&body, &size);
+    char *bytes = text_buffer_take(&body, &size);
     http_answer(request, &(struct http_answer){.status = 503,
                                                .type = bytes ? "application/json" : NULL,
                                                .headers = "Retry-After: 1\r\n",
@@ -408,8 +408,8 @@ static void answer(struct worker *worker, struct call *call)
     const char *type = call->protocol->write(call, &answers, &call->text, headers);
     if (call->text.failed || call->tail.failed) {
         http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");
-        text_free(&call->text);
-        text_free(&call->tail);
+        text_buffer_free(&call->text);
+        text_buffer_free(&call->tail);
         call_free(call);
         return;
     }
@@ -538,8 +538,8 @@ void work_free(struct work *work)
     }
     while (work->spare) {
         struct call *next = work->spare->next;
-        text_free(&work->spare->text);
-        text_free(&work->spare->tail);
+        text_buffer_free(&work->spare->text);
+        text_buffer_free(&work->spare->tail);
         free(work->spare);
         work->spare = next;
     }
