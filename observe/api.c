@@ -397,7 +397,7 @@ struct api_stream {
     struct api *api;
     const struct api_run *run;
     struct http_stream *stream;
-    int64_t told; /* the last event */
+    int64_t sent; /* the last event */
     int quiet;    /* ticks without anything sent */
 };
 
@@ -414,17 +414,17 @@ static void on_closed(void *owner, struct http_stream *stream)
     free(gone);
 }
 
-/* Those it has not been told yet. */
+/* Those it has not been sent yet. */
 static void tell_events(struct api_stream *stream)
 {
     struct board_event event;
     struct text_buffer text = {.bytes = NULL};
-    while (text.size < MOST_LAG / 4 && board_event_from(stream->run->board, stream->told + 1, &event)) {
+    while (text.size < MOST_LAG / 4 && board_event_from(stream->run->board, stream->sent + 1, &event)) {
         text_buffer_add(&text, "event: event\nid: %lld\ndata: ", (long long)event.id);
         text.follows = false;
         add_event(&text, &event);
         text_buffer_add(&text, "\n\n");
-        stream->told = event.id;
+        stream->sent = event.id;
     }
     if (text.size > 0 && !text.failed) {
         http_stream_send(stream->stream, text.bytes, text.size);
@@ -470,7 +470,7 @@ static void get_stream(void *context, struct http_request *request)
     }
     const char *last = http_request_header(request, "last-event-id");
     *stream = (struct api_stream){.api = api, .run = run};
-    stream->told = last ? strtoll(last, NULL, 10) : board_last_event(run->board);
+    stream->sent = last ? strtoll(last, NULL, 10) : board_last_event(run->board);
     stream->stream = http_stream_begin(request, "text/event-stream", on_closed, stream);
     if (!stream->stream) {
         free(stream);

@@ -250,11 +250,11 @@ static pid_t start(char *const *arguments)
 /* Until it ends; a signal that asks the parent to leave is passed on once. */
 static int wait_for(pid_t child)
 {
-    int status = 0, told = 0;
+    int status = 0, passed_on = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
         const int number = signals_pending();
-        if (number != 0 && told == 0) {
-            told = number;
+        if (number != 0 && passed_on == 0) {
+            passed_on = number;
             kill(child, number);
         }
         clock_pause(clock_monotonic_s() + 0.02);

@@ -52,7 +52,7 @@ struct handshake {
     const char *breach;        /* of the protocol, where it was not mbedTLS who found it; NULL: none */
     uint8_t alert;             /* what the peer is to be told of that; 0: nothing */
     bool astray;               /* bytes came behind the last message before a change of keys, under the old ones */
-    int told;                  /* the peer's alert, where mbedTLS did not see it; 0: none */
+    int peer_alert;            /* where mbedTLS did not see it; 0: none */
     enum record_cipher cipher; /* of the secrets */
     /* For the handshake [0] and what follows it [1], of what the client [0] and the server [1] send. */
     bool has_secret[2][2];
@@ -233,7 +233,7 @@ static int await_gate(struct handshake *handshake)
             break;
         case GATE_ALERT:
             if (size >= RECORD_HEADER + 2) {
-                handshake->told = bytes[RECORD_HEADER + 1];
+                handshake->peer_alert = bytes[RECORD_HEADER + 1];
                 return MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE;
             }
             break;
@@ -367,7 +367,7 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
     }
     switch (result) {
     case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
-        int alert = handshake->told ? handshake->told : handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1];
+        int alert = handshake->peer_alert ? handshake->peer_alert : handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1];
         const char *meaning = tls_describe_alert(alert);
         snprintf(text, sizeof text, "TLS alert %d", alert);
         return transport_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name,
@@ -400,7 +400,7 @@ static void look_for_strays(struct handshake *handshake)
 /* What the peer is told of a handshake that ends like this; 0: nothing, for it is the peer who ended it. */
 static uint8_t alert_for(const struct handshake *handshake, int result)
 {
-    if (handshake->failed || handshake->told) {
+    if (handshake->failed || handshake->peer_alert) {
         return 0;
     }
     if (handshake->astray) {

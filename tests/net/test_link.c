@@ -314,7 +314,7 @@ static void waits_are_told(void **state)
     snprintf(words, sizeof words, "waiting for ps 0 (127.0.0.1:%u) to decide, 5 s: ", port);
     assert_non_null(strstr(what_a_try_says(link, LINK_LATER), words));
     assert_string_equal(what_a_try_says(link, LINK_LATER), "");
-    link->told_s -= LINK_TOLD_EVERY_S;
+    link->logged_s -= LINK_LOGGED_EVERY_S;
     assert_non_null(strstr(what_a_try_says(link, LINK_LATER), " to decide, 5 s: "));
     listening_start(&owner, NULL, port);
     snprintf(words, sizeof words, "ps 0 (127.0.0.1:%u) is there, after 5 s\n", port);
@@ -416,7 +416,7 @@ static void times_for_a_try(void **state)
                                              .timeout_s = cases[i].asked_s};
         assert_true(link_create(&link, "127.0.0.1:1", &options, &error));
         assert_true(link.timeout_s == cases[i].has_s);
-        assert_true(link.options.longest_delay_s == 1 && link.options.told_after_s == 1);
+        assert_true(link.options.longest_delay_s == 1 && link.options.logged_after_s == 1);
         assert_string_equal(link.name, "ps 0 (127.0.0.1:1)");
         link_destroy(&link);
         assert_false(link_create(&link, "127.0.0.1", &options, &error)); /* no port */

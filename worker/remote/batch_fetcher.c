@@ -278,7 +278,7 @@ enum push_pull_end batch_fetcher_take(struct batch_fetcher *feed, int64_t number
         condition_wait_for(&feed->changed, &feed->lock, SLICE_S);
         pthread_mutex_unlock(&feed->lock);
         double now_s = clock_monotonic_s();
-        if (now_s - told_s >= LINK_TOLD_EVERY_S) {
+        if (now_s - told_s >= LINK_LOGGED_EVERY_S) {
             told_s = now_s;
             log_info("waiting for %s to send batch %lld, %.0f s", feed->link.name, (long long)number, now_s - begun_s);
         }
