@@ -165,6 +165,27 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
     return connection_read(channel->connection, bytes, size, allow(deadline_s, channel->frame.bulk_bytes), error);
 }
 
+bool channel_check_answer(const struct channel *channel, enum message_type type, uint64_t request,
+                          enum message_type answer, uint16_t *code, struct error *error)
+{
+    const struct frame *frame = &channel->frame;
+    const char *name = connection_name(channel->connection);
+    if (code) {
+        *code = 0;
+    }
+    if (frame->request != request) {
+        return error_set(error, "%s: answer to a request that was not made", name);
+    }
+    if (frame->type == MESSAGE_error) {
+        if (code) {
+            *code = channel->message.error.code;
+        }
+        return error_set(error, "%s: %s", name, channel->message.error.message);
+    }
+    return frame->type == answer ||
+           error_set(error, "%s: answered %s with %s", name, message_name((uint16_t)type), message_name(frame->type));
+}
+
 bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
                   double deadline_s, uint16_t *code, struct error *error)
 {
@@ -180,21 +201,7 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
             return false;
         }
     } while (channel->frame.request < request);
-    const char *name = connection_name(channel->connection);
-    if (channel->frame.request > request) {
-        return error_set(error, "%s: answer to a request that was not made", name);
-    }
-    if (channel->frame.type == MESSAGE_error) {
-        if (code) {
-            *code = channel->message.error.code;
-        }
-        return error_set(error, "%s: %s", name, channel->message.error.message);
-    }
-    if (channel->frame.type != answer) {
-        return error_set(error, "%s: answered %s with %s", name, message_name((uint16_t)type),
-                         message_name(channel->frame.type));
-    }
-    return true;
+    return channel_check_answer(channel, type, request, answer, code, error);
 }
 
 bool channel_send_error(struct channel *channel, uint64_t request, enum error_code code, double deadline_s,

@@ -83,6 +83,13 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
 bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
                   double deadline_s, uint16_t *code, struct error *error);
 
+/*
+ * Is the frame that came last an answer, or the next part of one, to request number `request`, a `type`? It must have
+ * type `answer`; errors are as of channel_call.
+ */
+bool channel_check_answer(const struct channel *channel, enum message_type type, uint64_t request,
+                          enum message_type answer, uint16_t *code, struct error *error);
+
 /* Answers a request by an error message. */
 bool channel_send_error(struct channel *channel, uint64_t request, enum error_code code, double deadline_s,
                         struct error *error, const char *format, ...) __attribute__((format(printf, 6, 7)));

@@ -39,10 +39,15 @@ ptrdiff_t transport_fail(struct connection *connection, enum connection_state st
     return TRANSPORT_FAILED;
 }
 
+void transport_send_now(const struct connection *connection, const void *bytes, size_t size)
+{
+    ssize_t ignored = send(connection->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
+}
+
 static ptrdiff_t refuse_mixture(struct connection *connection, struct error *error)
 {
-    ssize_t ignored = send(connection->fd, plain_alert, sizeof plain_alert, MSG_NOSIGNAL | MSG_DONTWAIT);
-    (void)ignored;
+    transport_send_now(connection, plain_alert, sizeof plain_alert);
     return transport_fail(
         connection, CONNECTION_BROKEN, error,
         connection->transport->begins_as_tls
@@ -380,9 +385,8 @@ void connection_close(struct connection *connection)
     }
     connection->transport->close(connection, connection->state == CONNECTION_OPEN);
     if (connection->state == CONNECTION_OPEN && connection->out_end > connection->out_start) {
-        ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
-                               connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
-        (void)ignored;
+        transport_send_now(connection, connection->out + connection->out_start,
+                           connection->out_end - connection->out_start);
     }
     close(connection->fd);
     free(connection->in);

@@ -1,7 +1,7 @@
 /*
  * Where connections wait until they say something: they cost a socket, and neither a thread nor a buffer. What they say
- * first tells members, who show a pass (net/credentials.h), from strangers. Sessions that have nothing to do rest here,
- * too, until their peers go on.
+ * first tells members, who show a pass (net/pass.h), from strangers. Sessions that have nothing to do rest here, too,
+ * until their peers go on.
  *
  * One thread, the listener's, uses it; any may call door_rest.
  */

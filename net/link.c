@@ -20,7 +20,7 @@
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double SLICE_S = 0.1; /* the longest wait of link_await_try */
 static const double HELD_S = 0.05; /* between two looks at held_until_s */
-static const double TOLD_AFTER_S = 1.0;
+static const double LOGGED_AFTER_S = 1.0;
 static const double SETTLED_S = 1.0; /* a connection that lasted so long, or as long as the delay before it, was good */
 
 static double or_default(double value, double otherwise)
@@ -39,7 +39,7 @@ bool link_create(struct link *link, const char *host, const struct link_options 
                           .idle_timeout_s = idle_timeout_s,
                           .missed_s = clock_monotonic_s()};
     link->options.longest_delay_s = or_default(options->longest_delay_s, LONGEST_DELAY_S);
-    link->options.told_after_s = or_default(options->told_after_s, TOLD_AFTER_S);
+    link->options.logged_after_s = or_default(options->logged_after_s, LOGGED_AFTER_S);
     if (!address_parse(host, &link->address, error)) {
         return false;
     }
@@ -120,12 +120,13 @@ static void go_on_returning(struct link *link)
     }
 }
 
-static void tell_missing(struct link *link, const char *why)
+static void log_missing(struct link *link, const char *why)
 {
     const struct link_options *options = &link->options;
     double now_s = clock_monotonic_s();
-    if (!link->quiet && now_s - link->missed_s >= options->told_after_s && now_s - link->told_s >= LINK_TOLD_EVERY_S) {
-        link->told_s = now_s;
+    if (!link->quiet && now_s - link->missed_s >= options->logged_after_s &&
+        now_s - link->logged_s >= LINK_LOGGED_EVERY_S) {
+        link->logged_s = now_s;
         log_info("waiting for %s%s, %.0f s: %s", link->name, options->purpose ? options->purpose : "",
                  now_s - link->missed_s, why);
     }
@@ -200,6 +201,26 @@ bool link_receive(struct link *link, struct error *error)
     return true;
 }
 
+bool link_receive_answer(struct link *link, enum message_type type, uint64_t request, enum message_type answer,
+                         uint16_t *code, struct error *error)
+{
+    if (code) {
+        *code = 0;
+    }
+    return link_receive(link, error) && channel_check_answer(&link->channel, type, request, answer, code, error);
+}
+
+bool link_call(struct link *link, struct outgoing *request, enum message_type answer, uint16_t *code,
+               struct error *error)
+{
+    request->request = ++link->channel.next_request;
+    if (code) {
+        *code = 0;
+    }
+    return channel_send_frame(&link->channel, request, clock_monotonic_s() + LINK_ANSWER_S, error) &&
+           link_receive_answer(link, request->type, request->request, answer, code, error);
+}
+
 static bool is_final(uint16_t reason)
 {
     return reason != 0 && reason != REFUSAL_BUSY && reason != REFUSAL_BEHIND && reason != REFUSAL_AHEAD;
@@ -271,16 +292,16 @@ enum link_try link_try(struct link *link, struct error *error)
         return LINK_REFUSED;
     }
     if (result == LINK_OPEN) {
-        if (link->told_s > 0 && !link->quiet) {
+        if (link->logged_s > 0 && !link->quiet) {
             log_info("%s is there, after %.0f s", link->name, clock_monotonic_s() - link->missed_s);
         }
         link->opened_s = clock_monotonic_s();
-        link->told_s = 0;
+        link->logged_s = 0;
     } else if (result == LINK_LATER) {
         if (clock_monotonic_s() >= begun_s + link->timeout_s) {
             suspect_others(link);
         }
-        tell_missing(link, error->text);
+        log_missing(link, error->text);
         go_on_returning(link);
     }
     return result;

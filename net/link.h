@@ -19,9 +19,9 @@
 #include "net/wake.h"
 
 enum {
-    LINK_ANSWER_S = 30,     /* for the answer to a request that needs no waiting, and for a frame that has begun; the
-                               idle timeout ends a silence sooner */
-    LINK_TOLD_EVERY_S = 10, /* between two log lines about the same wait */
+    LINK_ANSWER_S = 30,       /* for the answer to a request that needs no waiting, and for a frame that has begun; the
+                                 idle timeout ends a silence sooner */
+    LINK_LOGGED_EVERY_S = 10, /* between two log lines about the same wait */
 };
 
 /* What the links of one process share. Any thread adds and reads; all zeros to begin with. */
@@ -53,7 +53,7 @@ struct link_options {
        tried again at once, and if the peer is not there, within return_within_s, drawn at random; with return_after_s
        between the two from the beginning. 0: only delays that double. */
     double return_after_s, return_within_s;
-    double told_after_s;   /* shorter waits are not logged; 0: 1 s */
+    double logged_after_s; /* shorter waits are not logged; 0: 1 s */
     bool quiet;            /* nothing is logged: somebody else does it */
     bool retries_refusals; /* a refusal is not for good: try again */
 };
@@ -77,7 +77,7 @@ struct link {
     double opened_s;   /* when the connection was opened */
     double next_try_s; /* not before */
     double missed_s;   /* since when it is wanted; meaningless while it is open */
-    double told_s;     /* when the log was told of this wait; 0: not yet */
+    double logged_s;   /* when this wait was logged; 0: not yet */
 };
 
 /* host: "a:2222". Fails only where that is no address. Nothing is tried yet. */
@@ -113,6 +113,17 @@ enum link_try link_open(struct link *link, bool (*given_up)(void *context), void
 bool link_receive(struct link *link, struct error *error);
 /* Receives one frame, and answers it if it is a ping: *pinged. */
 bool link_receive_any(struct link *link, bool *pinged, struct error *error);
+
+/* link_receive, and channel_check_answer; *code (may be NULL) is 0 for failures of the link. */
+bool link_receive_answer(struct link *link, enum message_type type, uint64_t request, enum message_type answer,
+                         uint16_t *code, struct error *error);
+
+/*
+ * As channel_call, for a request with or without bulk, which gets its number here; and a ping that comes before the
+ * answer is answered on the way.
+ */
+bool link_call(struct link *link, struct outgoing *request, enum message_type answer, uint16_t *code,
+               struct error *error);
 
 /* The connection is no good any more: closes it and counts a retry. why: for the log; NULL: no line. */
 void link_lost(struct link *link, const char *why);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "net/complaints.h"
 #include "net/door.h"
@@ -143,15 +144,6 @@ static void complain(struct listener *listener, double now_s, bool last)
 
 static void *attend(void *context);
 
-static void create_condition(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 static void free_attendant(struct attendant *attendant)
 {
     pthread_cond_destroy(&attendant->call);
@@ -173,7 +165,7 @@ static bool start_thread(struct listener *listener)
         return false;
     }
     attendant->listener = listener;
-    create_condition(&attendant->call);
+    condition_create(&attendant->call);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, listener->options.stack_size + SANITIZER_STACK);
     const bool started = pthread_create(&attendant->thread, &attributes, attend, attendant) == 0;
@@ -430,11 +422,9 @@ static struct listener_session *await_session(struct attendant *attendant)
 {
     struct listener *listener = attendant->listener;
     struct listener_session *session;
-    struct timespec until;
-    int result = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)IDLE_S;
-    while (!(session = take_first(&listener->ready)) && result == 0 && !listener->over) {
+    const double until_s = clock_monotonic_s() + IDLE_S;
+    bool in_time = true;
+    while (!(session = take_first(&listener->ready)) && in_time && !listener->over) {
         attendant->called = false;
         attendant->before = NULL;
         attendant->next = listener->waiting;
@@ -442,8 +432,8 @@ static struct listener_session *await_session(struct attendant *attendant)
             attendant->next->before = attendant;
         }
         listener->waiting = attendant;
-        while (!attendant->called && result == 0) {
-            result = pthread_cond_timedwait(&attendant->call, listener->options.lock, &until);
+        while (!attendant->called && in_time) {
+            in_time = condition_wait_for(&attendant->call, listener->options.lock, until_s - clock_monotonic_s());
         }
         if (!attendant->called) {
             stop_waiting(attendant);
@@ -953,8 +943,8 @@ bool listener_create(struct listener **out, const struct listener_options *optio
     listener->expected = options->expected < LISTENER_SHAKING ? options->expected : LISTENER_SHAKING;
     listener->places = options->members + listener->expected + 2 * LISTENER_SPARE;
     admission_start(&listener->admission, clock_monotonic_s());
-    create_condition(&listener->left);
-    create_condition(&listener->no_more);
+    condition_create(&listener->left);
+    condition_create(&listener->no_more);
     if (!take_memory(listener, error) || !socket_listen(&listener->fd, options->host, options->port, error)) {
         listener_destroy(listener);
         return false;
@@ -999,15 +989,10 @@ static void await_all(struct listener *listener, double until_s)
 {
     double now_s;
     while (listener->here > 0 && (now_s = clock_monotonic_s()) < until_s) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)(fmin(TIDY_S, until_s - now_s) * 1e9);
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
         if (listener->ready.count > 0) {
             call_thread(listener, true);
         }
-        pthread_cond_timedwait(&listener->left, listener->options.lock, &until);
+        condition_wait_for(&listener->left, listener->options.lock, fmin(TIDY_S, until_s - now_s));
     }
 }
 

@@ -9,8 +9,8 @@
  * others waiting: where none of them is free for LISTENER_SLOW_S, one more is started. There are never more than
  * places.
  *
- * Who has said nothing yet waits at the door, without a thread. Who shows a pass there (net/credentials.h), as members
- * do, is served at once. All others are strangers, and share little: few handshakes at a time, a small part of one
+ * Who has said nothing yet waits at the door, without a thread. Who shows a pass there (net/pass.h), as members do,
+ * is served at once. All others are strangers, and share little: few handshakes at a time, a small part of one
  * processor (net/admission.h), and of that an address half at most. Members never wait for strangers, nor lose a place
  * to one. Wherever many wait, the oldest goes, so that a crowd that says nothing keeps nobody out for long. How many
  * connections one peer may have once it is admitted is for the owner's `admit` to bound, by listener_count. The log has

@@ -46,7 +46,7 @@ struct transport_table {
     size_t (*pending)(const struct connection *connection, const uint8_t **bytes);
     /* The user's bytes that are not in a record yet; NULL: there are never any. */
     size_t (*gathered)(const struct connection *connection);
-    /* Puts a close_reason into the out buffer if there is room (in_order), and frees. */
+    /* Puts TLS's close_notify into the out buffer if there is room (in_order), and frees. */
     void (*close)(struct connection *connection, bool in_order);
 };
 
@@ -89,6 +89,9 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
 /* Sets state and error; returns TRANSPORT_FAILED. */
 ptrdiff_t transport_fail(struct connection *connection, enum connection_state state, struct error *error,
                          const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Sends what the socket takes of these at once, for a peer that is not waited for any more. */
+void transport_send_now(const struct connection *connection, const void *bytes, size_t size);
 
 /* Sends the out buffer, waiting until the deadline or the idle timeout. */
 bool transport_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);

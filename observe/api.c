@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/text/json_writer.h"
 #include "base/version.h"
 #include "observe/files.h"
 #include "observe/member.h"
 #include "observe/metrics.h"
-#include "observe/text.h"
 
 enum {
     MOST_STREAMS = 64,
@@ -27,71 +27,72 @@ static const char no_store[] = "Cache-Control: no-store\r\nContent-Security-Poli
 
 /* --- The status --- */
 
-static void add_run(struct text *text, const struct api_run *run, const struct board_numbers *numbers)
+static void add_run(struct text_buffer *text, const struct api_run *run, const struct board_numbers *numbers)
 {
     const struct board *board = run->board;
     char waiting[BOARD_TEXT + 32];
-    json_open(text, "run", '{');
-    json_string(text, "name", board->name);
-    json_string(text, "train_dir", board->train_dir);
-    json_string(text, "role", board->role);
-    json_integer(text, "task", board->task);
-    json_string(text, "state", board_state_name(numbers->state));
+    json_write_open(text, "run", '{');
+    json_write_string(text, "name", board->name);
+    json_write_string(text, "train_dir", board->train_dir);
+    json_write_string(text, "role", board->role);
+    json_write_integer(text, "task", board->task);
+    json_write_string(text, "state", board_state_name(numbers->state));
     snprintf(waiting, sizeof waiting, "%s, %.0f s", numbers->waiting_for, clock_wall_s() - numbers->waiting_since_s);
-    json_string(text, "waiting_for", numbers->waiting_for[0] != '\0' ? waiting : NULL);
-    json_number(text, "config_version", numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version);
-    json_string(text, "config_digest", numbers->digest);
-    json_string(text, "engine", numbers->engine);
-    json_open(text, "layers", '[');
+    json_write_string(text, "waiting_for", numbers->waiting_for[0] != '\0' ? waiting : NULL);
+    json_write_number(text, "config_version",
+                      numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version);
+    json_write_string(text, "config_digest", numbers->digest);
+    json_write_string(text, "engine", numbers->engine);
+    json_write_open(text, "layers", '[');
     for (int i = 0; i < numbers->layer_count; i++) {
-        json_integer(text, NULL, numbers->layers[i]);
+        json_write_integer(text, NULL, numbers->layers[i]);
     }
-    json_close(text, ']');
-    json_string(text, "metric", numbers->metric);
-    json_string(text, "metric_goal", numbers->metric_rises ? "max" : "min");
-    json_integer(text, "generation", numbers->generation);
-    json_open(text, "extras", '[');
+    json_write_close(text, ']');
+    json_write_string(text, "metric", numbers->metric);
+    json_write_string(text, "metric_goal", numbers->metric_rises ? "max" : "min");
+    json_write_integer(text, "generation", numbers->generation);
+    json_write_open(text, "extras", '[');
     if (run->extras.weights) {
-        json_string(text, NULL, "weights");
+        json_write_string(text, NULL, "weights");
     }
     if (run->extras.mistakes) {
-        json_string(text, NULL, "mistakes");
+        json_write_string(text, NULL, "mistakes");
     }
     if (run->extras.columns) {
-        json_string(text, NULL, "columns");
+        json_write_string(text, NULL, "columns");
     }
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }
 
-static void add_progress(struct text *text, const struct board *board, const struct board_numbers *numbers)
+static void add_progress(struct text_buffer *text, const struct board *board, const struct board_numbers *numbers)
 {
     const bool ends = numbers->last_step >= 0;
     const double left = (double)(numbers->last_step - numbers->global_step);
-    json_open(text, "progress", '{');
-    json_integer(text, "global_step", numbers->global_step);
-    json_number(text, "last_step", ends ? (double)numbers->last_step : (double)NAN);
-    json_number(text, "epoch", numbers->epoch);
-    json_integer(text, "examples", numbers->examples);
-    json_number(text, "eta_s", !ends ? (double)NAN : left <= 0 ? 0 : left / board->steps_per_s);
-    json_number(text, "steps_per_s", board->steps_per_s);
-    json_number(text, "examples_per_s", board->examples_per_s);
-    json_number(text, "learning_rate", numbers->learning_rate);
-    json_number(text, "loss", board->loss);
-    json_open(text, "metrics", '{');
+    json_write_open(text, "progress", '{');
+    json_write_integer(text, "global_step", numbers->global_step);
+    json_write_number(text, "last_step", ends ? (double)numbers->last_step : (double)NAN);
+    json_write_number(text, "epoch", numbers->epoch);
+    json_write_integer(text, "examples", numbers->examples);
+    json_write_number(text, "eta_s", !ends ? (double)NAN : left <= 0 ? 0 : left / board->steps_per_s);
+    json_write_number(text, "steps_per_s", board->steps_per_s);
+    json_write_number(text, "examples_per_s", board->examples_per_s);
+    json_write_number(text, "learning_rate", numbers->learning_rate);
+    json_write_number(text, "loss", board->loss);
+    json_write_open(text, "metrics", '{');
     for (int i = 0; i < numbers->metric_count; i++) {
-        json_number(text, numbers->metrics[i].name, numbers->metrics[i].value);
+        json_write_number(text, numbers->metrics[i].name, numbers->metrics[i].value);
     }
-    json_close(text, '}');
+    json_write_close(text, '}');
     if (numbers->best_step >= 0) {
-        json_open(text, "best", '{');
-        json_integer(text, "step", numbers->best_step);
-        json_number(text, "value", numbers->best_value);
-        json_close(text, '}');
+        json_write_open(text, "best", '{');
+        json_write_integer(text, "step", numbers->best_step);
+        json_write_number(text, "value", numbers->best_value);
+        json_write_close(text, '}');
     } else {
-        json_null(text, "best");
+        json_write_null(text, "best");
     }
-    json_close(text, '}');
+    json_write_close(text, '}');
 }
 
 static double known(int64_t value)
@@ -100,55 +101,55 @@ static double known(int64_t value)
 }
 
 /* Returns how many are missing. */
-static int add_members(struct text *text, const struct board *board)
+static int add_members(struct text_buffer *text, const struct board *board)
 {
     int missing = 0;
-    json_open(text, "members", '[');
+    json_write_open(text, "members", '[');
     for (int i = 0; i < board->member_count; i++) {
         member_write(text, &board->members[i]);
         missing += board->members[i].is_missing;
     }
-    json_close(text, ']');
+    json_write_close(text, ']');
     return missing;
 }
 
-static void add_checkpoints(struct text *text, const struct board_numbers *numbers)
+static void add_checkpoints(struct text_buffer *text, const struct board_numbers *numbers)
 {
-    json_open(text, "checkpoints", '{');
-    json_number(text, "last_step", known(numbers->saved_step));
-    json_time(text, "last_time", numbers->saved_time_s);
-    json_string(text, "last_path", numbers->saved_path);
-    json_number(text, "duration_s", numbers->saved > 0 ? numbers->saved_took_s : (double)NAN);
-    json_integer(text, "written", (int64_t)numbers->saved);
-    json_integer(text, "failed", (int64_t)numbers->saves_failed);
-    json_close(text, '}');
+    json_write_open(text, "checkpoints", '{');
+    json_write_number(text, "last_step", known(numbers->saved_step));
+    json_write_time(text, "last_time", numbers->saved_time_s);
+    json_write_string(text, "last_path", numbers->saved_path);
+    json_write_number(text, "duration_s", numbers->saved > 0 ? numbers->saved_took_s : (double)NAN);
+    json_write_integer(text, "written", (int64_t)numbers->saved);
+    json_write_integer(text, "failed", (int64_t)numbers->saves_failed);
+    json_write_close(text, '}');
 }
 
-static void add_rollout(struct text *text, const struct board_rollout *rollout)
+static void add_rollout(struct text_buffer *text, const struct board_rollout *rollout)
 {
     if (!rollout->is_under_way) {
-        json_null(text, "rollout");
+        json_write_null(text, "rollout");
         return;
     }
-    json_open(text, "rollout", '{');
-    json_integer(text, "version", rollout->version);
-    json_string(text, "phase", rollout->phase);
-    json_time(text, "since", rollout->since_s);
-    json_string(text, "text", rollout->text);
-    json_open(text, "diff", '[');
+    json_write_open(text, "rollout", '{');
+    json_write_integer(text, "version", rollout->version);
+    json_write_string(text, "phase", rollout->phase);
+    json_write_time(text, "since", rollout->since_s);
+    json_write_string(text, "text", rollout->text);
+    json_write_open(text, "diff", '[');
     for (int i = 0; i < rollout->diff_count; i++) {
-        json_string(text, NULL, rollout->diff[i]);
+        json_write_string(text, NULL, rollout->diff[i]);
     }
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }
 
 /* Members whose config is known, and not the one that most have. */
-static void add_drift(struct text *text, const struct board *board)
+static void add_drift(struct text_buffer *text, const struct board *board)
 {
     const struct board_member *usual = NULL;
     int most = 0;
-    json_open(text, "drift", '[');
+    json_write_open(text, "drift", '[');
     for (int i = 0; i < board->member_count; i++) {
         const struct board_member *member = &board->members[i];
         int same = 0;
@@ -170,39 +171,39 @@ static void add_drift(struct text *text, const struct board *board)
             char line[BOARD_TEXT];
             snprintf(line, sizeof line, "%s %d: config digest %.12s differs from %.12s, which most have", member->role,
                      member->task, member->digest, usual->digest);
-            json_string(text, NULL, line);
+            json_write_string(text, NULL, line);
         }
     }
-    json_close(text, ']');
+    json_write_close(text, ']');
 }
 
-static void write_status(struct text *text, const struct api_run *run)
+static void write_status(struct text_buffer *text, const struct api_run *run)
 {
     struct board *board = run->board;
     struct board_numbers numbers;
     board_copy(board, &numbers);
-    json_open(text, NULL, '{');
-    json_string(text, "version", version_trainer());
-    json_string(text, "build", version_libc());
-    json_time(text, "time", clock_wall_s());
-    json_time(text, "started", board->started_s);
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "version", version_trainer());
+    json_write_string(text, "build", version_libc());
+    json_write_time(text, "time", clock_wall_s());
+    json_write_time(text, "started", board->started_s);
     add_run(text, run, &numbers);
     add_progress(text, board, &numbers);
     const int missing = add_members(text, board);
-    json_integer(text, "missing", missing);
+    json_write_integer(text, "missing", missing);
     add_checkpoints(text, &numbers);
     add_rollout(text, &board->rollout);
     add_drift(text, board);
-    json_integer(text, "event_id", board_last_event(board));
-    json_close(text, '}');
+    json_write_integer(text, "event_id", board_last_event(board));
+    json_write_close(text, '}');
 }
 
 /* --- Requests --- */
 
-static void answer_text(struct http_request *request, struct text *text, const char *type)
+static void answer_text(struct http_request *request, struct text_buffer *text, const char *type)
 {
     size_t size;
-    char *bytes = text_take(text, &size);
+    char *bytes = text_buffer_take(text, &size);
     if (!bytes) {
         http_answer_error(request, 503, "out of memory: try again later");
         return;
@@ -234,7 +235,7 @@ static const struct api_run *run_of(const struct api *api, struct http_request *
 static void get_status(void *context, struct http_request *request)
 {
     const struct api_run *run = run_of(context, request);
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     if (run) {
         write_status(&text, run);
         answer_text(request, &text, json_type);
@@ -244,19 +245,19 @@ static void get_status(void *context, struct http_request *request)
 static void get_runs(void *context, struct http_request *request)
 {
     const struct api *api = context;
-    struct text text = {.bytes = NULL};
-    json_open(&text, NULL, '{');
-    json_open(&text, "runs", '[');
+    struct text_buffer text = {.bytes = NULL};
+    json_write_open(&text, NULL, '{');
+    json_write_open(&text, "runs", '[');
     for (int i = 0; i < api->run_count; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", i);
-        json_open(&text, NULL, '{');
-        json_string(&text, "id", id);
-        json_string(&text, "name", api->runs[i].board->name);
-        json_close(&text, '}');
+        json_write_open(&text, NULL, '{');
+        json_write_string(&text, "id", id);
+        json_write_string(&text, "name", api->runs[i].board->name);
+        json_write_close(&text, '}');
     }
-    json_close(&text, ']');
-    json_close(&text, '}');
+    json_write_close(&text, ']');
+    json_write_close(&text, '}');
     answer_text(request, &text, json_type);
 }
 
@@ -288,39 +289,39 @@ static int first_after(const struct history_ring *ring, double since_s)
     return low;
 }
 
-static void add_ring(struct text *text, const char *name, const struct history *history,
+static void add_ring(struct text_buffer *text, const char *name, const struct history *history,
                      const struct history_ring *ring, double since_s, const char *wanted)
 {
     const int first = first_after(ring, since_s);
-    json_open(text, name, '{');
-    json_open(text, "time", '[');
+    json_write_open(text, name, '{');
+    json_write_open(text, "time", '[');
     for (int i = first; i < ring->count; i++) {
-        json_time(text, NULL, history_at(ring, i)->time_s);
+        json_write_time(text, NULL, history_at(ring, i)->time_s);
     }
-    json_close(text, ']');
-    json_open(text, "global_step", '[');
+    json_write_close(text, ']');
+    json_write_open(text, "global_step", '[');
     for (int i = first; i < ring->count; i++) {
-        json_integer(text, NULL, history_at(ring, i)->step);
+        json_write_integer(text, NULL, history_at(ring, i)->step);
     }
-    json_close(text, ']');
-    json_open(text, "values", '{');
+    json_write_close(text, ']');
+    json_write_open(text, "values", '{');
     for (int s = 0; s < history->series; s++) {
         if (is_wanted(wanted, history->names[s])) {
-            json_open(text, history->names[s], '[');
+            json_write_open(text, history->names[s], '[');
             for (int i = first; i < ring->count; i++) {
-                json_number(text, NULL, (double)history_at(ring, i)->values[s]);
+                json_write_number(text, NULL, (double)history_at(ring, i)->values[s]);
             }
-            json_close(text, ']');
+            json_write_close(text, ']');
         }
     }
-    json_close(text, '}');
-    json_close(text, '}');
+    json_write_close(text, '}');
+    json_write_close(text, '}');
 }
 
 static void get_history(void *context, struct http_request *request)
 {
     const struct api_run *run = run_of(context, request);
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     char since[32] = "", wanted[512] = "", *end = since;
     if (!run) {
         return;
@@ -334,39 +335,39 @@ static void get_history(void *context, struct http_request *request)
     }
     since_s = since[0] == '\0' ? -1 : since_s + 0.0005; /* times are told to the millisecond, perhaps rounded down */
     const struct history *history = &run->board->history;
-    json_open(&text, NULL, '{');
-    json_string(&text, "name", run->board->name);
-    json_time(&text, "time", clock_wall_s());
-    json_integer(&text, "step_s", 1);
-    json_open(&text, "series", '[');
+    json_write_open(&text, NULL, '{');
+    json_write_string(&text, "name", run->board->name);
+    json_write_time(&text, "time", clock_wall_s());
+    json_write_integer(&text, "step_s", 1);
+    json_write_open(&text, "series", '[');
     for (int i = 0; i < history->series; i++) {
-        json_string(&text, NULL, history->names[i]);
+        json_write_string(&text, NULL, history->names[i]);
     }
-    json_close(&text, ']');
+    json_write_close(&text, ']');
     add_ring(&text, "recent", history, &history->recent, since_s, wanted);
     add_ring(&text, "whole", history, &history->whole, since_s, wanted);
-    json_close(&text, '}');
+    json_write_close(&text, '}');
     answer_text(request, &text, json_type);
 }
 
 /* --- Events --- */
 
-static void add_event(struct text *text, const struct board_event *event)
+static void add_event(struct text_buffer *text, const struct board_event *event)
 {
-    json_open(text, NULL, '{');
-    json_integer(text, "id", event->id);
-    json_time(text, "time", event->time_s);
-    json_string(text, "kind", event->kind);
-    json_string(text, "member", event->member[0] != '\0' ? event->member : NULL);
-    json_number(text, "step", known(event->step));
-    json_string(text, "text", event->text);
-    json_close(text, '}');
+    json_write_open(text, NULL, '{');
+    json_write_integer(text, "id", event->id);
+    json_write_time(text, "time", event->time_s);
+    json_write_string(text, "kind", event->kind);
+    json_write_string(text, "member", event->member[0] != '\0' ? event->member : NULL);
+    json_write_number(text, "step", known(event->step));
+    json_write_string(text, "text", event->text);
+    json_write_close(text, '}');
 }
 
 static void get_events(void *context, struct http_request *request)
 {
     const struct api_run *run = run_of(context, request);
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     struct board_event event;
     char since[32] = "", *end = since;
     if (!run) {
@@ -378,14 +379,14 @@ static void get_events(void *context, struct http_request *request)
         http_answer_error(request, 400, "since=%s is no number of an event", since);
         return;
     }
-    json_open(&text, NULL, '{');
-    json_open(&text, "events", '[');
+    json_write_open(&text, NULL, '{');
+    json_write_open(&text, "events", '[');
     while (id < INT64_MAX && board_event_from(run->board, id + 1, &event)) {
         add_event(&text, &event);
         id = event.id;
     }
-    json_close(&text, ']');
-    json_close(&text, '}');
+    json_write_close(&text, ']');
+    json_write_close(&text, '}');
     answer_text(request, &text, json_type);
 }
 
@@ -396,7 +397,7 @@ struct api_stream {
     struct api *api;
     const struct api_run *run;
     struct http_stream *stream;
-    int64_t told; /* the last event */
+    int64_t sent; /* the last event */
     int quiet;    /* ticks without anything sent */
 };
 
@@ -413,25 +414,25 @@ static void on_closed(void *owner, struct http_stream *stream)
     free(gone);
 }
 
-/* Those it has not been told yet. */
+/* Those it has not been sent yet. */
 static void tell_events(struct api_stream *stream)
 {
     struct board_event event;
-    struct text text = {.bytes = NULL};
-    while (text.size < MOST_LAG / 4 && board_event_from(stream->run->board, stream->told + 1, &event)) {
-        text_add(&text, "event: event\nid: %lld\ndata: ", (long long)event.id);
+    struct text_buffer text = {.bytes = NULL};
+    while (text.size < MOST_LAG / 4 && board_event_from(stream->run->board, stream->sent + 1, &event)) {
+        text_buffer_add(&text, "event: event\nid: %lld\ndata: ", (long long)event.id);
         text.follows = false;
         add_event(&text, &event);
-        text_add(&text, "\n\n");
-        stream->told = event.id;
+        text_buffer_add(&text, "\n\n");
+        stream->sent = event.id;
     }
     if (text.size > 0 && !text.failed) {
         http_stream_send(stream->stream, text.bytes, text.size);
     }
-    text_free(&text);
+    text_buffer_free(&text);
 }
 
-static void tell_status(struct api_stream *stream, const struct text *status)
+static void tell_status(struct api_stream *stream, const struct text_buffer *status)
 {
     if (http_stream_unsent(stream->stream) > MOST_LAG || status->failed) {
         return;
@@ -444,11 +445,11 @@ static void tell_status(struct api_stream *stream, const struct text *status)
     }
 }
 
-static void write_status_event(struct text *text, const struct api_run *run)
+static void write_status_event(struct text_buffer *text, const struct api_run *run)
 {
-    text_add(text, "event: status\ndata: ");
+    text_buffer_add(text, "event: status\ndata: ");
     write_status(text, run);
-    text_add(text, "\n\n");
+    text_buffer_add(text, "\n\n");
 }
 
 static void get_stream(void *context, struct http_request *request)
@@ -469,7 +470,7 @@ static void get_stream(void *context, struct http_request *request)
     }
     const char *last = http_request_header(request, "last-event-id");
     *stream = (struct api_stream){.api = api, .run = run};
-    stream->told = last ? strtoll(last, NULL, 10) : board_last_event(run->board);
+    stream->sent = last ? strtoll(last, NULL, 10) : board_last_event(run->board);
     stream->stream = http_stream_begin(request, "text/event-stream", on_closed, stream);
     if (!stream->stream) {
         free(stream);
@@ -477,18 +478,18 @@ static void get_stream(void *context, struct http_request *request)
     }
     stream->next = api->streams;
     api->streams = stream;
-    struct text text = {.bytes = NULL};
-    text_add(&text, "retry: 2000\n\n");
+    struct text_buffer text = {.bytes = NULL};
+    text_buffer_add(&text, "retry: 2000\n\n");
     write_status_event(&text, run);
     tell_status(stream, &text);
-    text_free(&text);
+    text_buffer_free(&text);
 }
 
 void api_tick(struct api *api)
 {
     const bool ends = atomic_load(&api->ends);
     for (int i = 0; i < api->run_count; i++) {
-        struct text text = {.bytes = NULL};
+        struct text_buffer text = {.bytes = NULL};
         for (struct api_stream *stream = api->streams; stream; stream = stream->next) {
             if (stream->run == &api->runs[i]) {
                 if (text.size == 0) {
@@ -497,7 +498,7 @@ void api_tick(struct api *api)
                 tell_status(stream, &text);
             }
         }
-        text_free(&text);
+        text_buffer_free(&text);
     }
     while (ends && api->streams) {
         http_stream_end(api->streams->stream); /* on_closed takes it off the list */
@@ -509,7 +510,7 @@ void api_tick(struct api *api)
 static void answer_extra(struct http_request *request, bool (*make)(void *context, char **json, size_t *size),
                          void *context)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     if (!make || !make(context, &text.bytes, &text.size)) {
         http_answer_error(request, 404, "this run has none of these, or not yet");
         return;
@@ -545,10 +546,10 @@ static void get_columns(void *context, struct http_request *request)
 
 static void answer_plain(struct http_request *request, int status, const char *line)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     size_t size;
-    text_add(&text, "%s\n", line);
-    char *bytes = text_take(&text, &size);
+    text_buffer_add(&text, "%s\n", line);
+    char *bytes = text_buffer_take(&text, &size);
     http_answer(request, &(struct http_answer){.status = status,
                                                .type = "text/plain; charset=utf-8",
                                                .headers = no_store,
@@ -600,7 +601,7 @@ static void get_metrics(void *context, struct http_request *request)
 {
     const struct api *api = context;
     const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     metrics_write(&text, api->runs[0].board, api->server, open);
     answer_text(request, &text,
                 open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"

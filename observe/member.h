@@ -2,9 +2,9 @@
 #ifndef OBSERVE_MEMBER_H
 #define OBSERVE_MEMBER_H
 
+#include "base/text/json_writer.h"
 #include "observe/board.h"
-#include "observe/text.h"
 
-void member_write(struct text *text, const struct board_member *member);
+void member_write(struct text_buffer *text, const struct board_member *member);
 
 #endif

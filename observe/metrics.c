@@ -12,7 +12,7 @@
 #include "base/version.h"
 
 struct writer {
-    struct text *text;
+    struct text_buffer *text;
     bool open;
 };
 
@@ -25,21 +25,21 @@ static void declare(const struct writer *to, enum kind kind, const char *name, c
 {
     static const char *const types[] = {"gauge", "counter", "histogram", "info"};
     const char *suffix = to->open || kind == GAUGE || kind == HISTOGRAM ? "" : kind == COUNTER ? "_total" : "_info";
-    text_add(to->text, "# TYPE %s%s %s\n", name, suffix, kind == INFO && !to->open ? "gauge" : types[kind]);
+    text_buffer_add(to->text, "# TYPE %s%s %s\n", name, suffix, kind == INFO && !to->open ? "gauge" : types[kind]);
     if (to->open && unit[0] != '\0') {
-        text_add(to->text, "# UNIT %s %s\n", name, unit);
+        text_buffer_add(to->text, "# UNIT %s %s\n", name, unit);
     }
-    text_add(to->text, "# HELP %s%s %s\n", name, suffix, help);
+    text_buffer_add(to->text, "# HELP %s%s %s\n", name, suffix, help);
 }
 
 static void add_value(const struct writer *to, double value)
 {
     if (isnan(value)) {
-        text_add(to->text, " NaN\n");
+        text_buffer_add(to->text, " NaN\n");
     } else if (isinf(value)) {
-        text_add(to->text, value > 0 ? " +Inf\n" : " -Inf\n");
+        text_buffer_add(to->text, value > 0 ? " +Inf\n" : " -Inf\n");
     } else {
-        text_add(to->text, " %.15g\n", value);
+        text_buffer_add(to->text, " %.15g\n", value);
     }
 }
 
@@ -47,7 +47,7 @@ static void one(const struct writer *to, enum kind kind, const char *name, const
                 const char *help)
 {
     declare(to, kind, name, unit, help);
-    text_add(to->text, "%s%s", name, kind == COUNTER ? "_total" : "");
+    text_buffer_add(to->text, "%s%s", name, kind == COUNTER ? "_total" : "");
     add_value(to, value);
 }
 
@@ -62,15 +62,15 @@ static void known(const struct writer *to, const char *name, const char *unit, d
 /* A label's value: quotes, backslashes and ends of lines are escaped in both formats. */
 static void add_label(const struct writer *to, const char *name, const char *value, char before)
 {
-    text_add(to->text, "%c%s=\"", before, name);
+    text_buffer_add(to->text, "%c%s=\"", before, name);
     for (; *value != '\0'; value++) {
         if (*value == '"' || *value == '\\') {
-            text_add(to->text, "\\%c", *value);
+            text_buffer_add(to->text, "\\%c", *value);
         } else {
-            text_add(to->text, "%c", *value == '\n' ? ' ' : *value);
+            text_buffer_add(to->text, "%c", *value == '\n' ? ' ' : *value);
         }
     }
-    text_add(to->text, "\"");
+    text_buffer_add(to->text, "\"");
 }
 
 /* --- What there is --- */
@@ -80,11 +80,11 @@ static void add_build(const struct writer *to, const struct board *board)
     char task[16];
     snprintf(task, sizeof task, "%d", board->task);
     declare(to, INFO, "trainer_build", "", "Version and role of this process.");
-    text_add(to->text, "trainer_build_info");
+    text_buffer_add(to->text, "trainer_build_info");
     add_label(to, "version", version_trainer(), '{');
     add_label(to, "role", board->role, ',');
     add_label(to, "task", task, ',');
-    text_add(to->text, "} 1\n");
+    text_buffer_add(to->text, "} 1\n");
 }
 
 static void add_progress(const struct writer *to, const struct board *board, const struct board_numbers *numbers)
@@ -114,14 +114,14 @@ static void add_step_times(const struct writer *to, const struct board_numbers *
     for (int i = 0; i < BOARD_STEP_BUCKETS; i++) {
         below += numbers->step_times[i];
         if (i < BOARD_STEP_BUCKETS - 1) {
-            text_add(to->text, "trainer_step_seconds_bucket{le=\"%g%s\"} %llu\n", board_step_bounds[i],
-                     to->open && board_step_bounds[i] >= 1 ? ".0" : "", (unsigned long long)below);
+            text_buffer_add(to->text, "trainer_step_seconds_bucket{le=\"%g%s\"} %llu\n", board_step_bounds[i],
+                            to->open && board_step_bounds[i] >= 1 ? ".0" : "", (unsigned long long)below);
         } else {
-            text_add(to->text, "trainer_step_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)below);
+            text_buffer_add(to->text, "trainer_step_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)below);
         }
     }
-    text_add(to->text, "trainer_step_seconds_sum %.9g\n", numbers->step_s);
-    text_add(to->text, "trainer_step_seconds_count %llu\n", (unsigned long long)below);
+    text_buffer_add(to->text, "trainer_step_seconds_sum %.9g\n", numbers->step_s);
+    text_buffer_add(to->text, "trainer_step_seconds_count %llu\n", (unsigned long long)below);
 }
 
 static void add_validations(const struct writer *to, const struct board_numbers *numbers)
@@ -130,9 +130,9 @@ static void add_validations(const struct writer *to, const struct board_numbers 
     if (numbers->metric_count > 0) {
         declare(to, GAUGE, "trainer_metric", "", "Results of the last validation, by metric.");
         for (int i = 0; i < numbers->metric_count; i++) {
-            text_add(to->text, "trainer_metric");
+            text_buffer_add(to->text, "trainer_metric");
             add_label(to, "name", numbers->metrics[i].name, '{');
-            text_add(to->text, "}");
+            text_buffer_add(to->text, "}");
             add_value(to, numbers->metrics[i].value);
         }
     }
@@ -148,16 +148,16 @@ static void add_state(const struct writer *to, const struct board *board, const 
     const double waits_s = waits ? board->before.time_s - numbers->waiting_since_s : 0;
     declare(to, GAUGE, "trainer_state", "", "1 for the current state of this process, 0 for the others.");
     for (int state = BOARD_STARTING; state <= BOARD_FAILED; state++) {
-        text_add(to->text, "trainer_state{state=\"%s\"} %d\n", board_state_name((enum board_state)state),
-                 (int)numbers->state == state);
+        text_buffer_add(to->text, "trainer_state{state=\"%s\"} %d\n", board_state_name((enum board_state)state),
+                        (int)numbers->state == state);
     }
     one(to, GAUGE, "trainer_waiting_seconds", "seconds", waits_s > 0 ? waits_s : 0,
         "How long this process has been waiting for others; 0: it is not waiting.");
     if (waits) {
         declare(to, GAUGE, "trainer_waiting", "", "1 while this process is waiting; the label says for whom.");
-        text_add(to->text, "trainer_waiting");
+        text_buffer_add(to->text, "trainer_waiting");
         add_label(to, "for", numbers->waiting_for, '{');
-        text_add(to->text, "} 1\n");
+        text_buffer_add(to->text, "} 1\n");
     }
     one(to, COUNTER, "trainer_waited_seconds", "seconds", numbers->waited_s + (waits_s > 0 ? waits_s : 0),
         "Time spent waiting for others.");
@@ -170,9 +170,9 @@ static void add_network(const struct writer *to, const struct board_numbers *num
     one(to, COUNTER, "trainer_retries", "", (double)numbers->retries, "Requests that had to be retried.");
     one(to, COUNTER, "trainer_pushes_applied", "", (double)numbers->pushed, "Gradients that this ps has applied.");
     declare(to, COUNTER, "trainer_pushes_dropped", "", "Gradients that were not used: too late, or not finite.");
-    text_add(to->text, "trainer_pushes_dropped_total{cause=\"stale\"}");
+    text_buffer_add(to->text, "trainer_pushes_dropped_total{cause=\"stale\"}");
     add_value(to, (double)numbers->stale);
-    text_add(to->text, "trainer_pushes_dropped_total{cause=\"not_finite\"}");
+    text_buffer_add(to->text, "trainer_pushes_dropped_total{cause=\"not_finite\"}");
     add_value(to, (double)numbers->not_finite);
     if (numbers->buffer_size > 0) {
         one(to, GAUGE, "trainer_buffer_size", "", numbers->buffer_size, "Differences per step.");
@@ -222,10 +222,10 @@ static void add_of_member(const struct writer *to, const char *name, const struc
 {
     char task[16];
     snprintf(task, sizeof task, "%d", member->task);
-    text_add(to->text, "%s", name);
+    text_buffer_add(to->text, "%s", name);
     add_label(to, "role", member->role, '{');
     add_label(to, "task", task, ',');
-    text_add(to->text, "}");
+    text_buffer_add(to->text, "}");
     add_value(to, value);
 }
 
@@ -237,10 +237,10 @@ static void add_members(const struct writer *to, const struct board *board)
         const struct board_member *member = &board->members[i];
         missing += member->is_missing;
         if (is_first_of_kind(board, i)) {
-            text_add(to->text, "trainer_members");
+            text_buffer_add(to->text, "trainer_members");
             add_label(to, "role", member->role, '{');
             add_label(to, "state", member->state, ',');
-            text_add(to->text, "}");
+            text_buffer_add(to->text, "}");
             add_value(to, count_members(board, member->role, member->state));
         }
     }
@@ -344,9 +344,9 @@ static void add_rollout(const struct writer *to, const struct board_rollout *rol
     if (rollout->is_under_way) {
         one(to, GAUGE, "trainer_rollout_version", "", (double)rollout->version, "Version that is being rolled out.");
         declare(to, GAUGE, "trainer_rollout_phase", "", "1 for the current phase of the rollout.");
-        text_add(to->text, "trainer_rollout_phase");
+        text_buffer_add(to->text, "trainer_rollout_phase");
         add_label(to, "phase", rollout->phase, '{');
-        text_add(to->text, "} 1\n");
+        text_buffer_add(to->text, "} 1\n");
     }
 }
 
@@ -385,7 +385,7 @@ static void add_server(const struct writer *to, const struct http_server *server
     one(to, GAUGE, "trainer_http_streams", "", counts.streams, "Open event streams (live pages).");
 }
 
-void metrics_write(struct text *text, struct board *board, const struct http_server *server, bool open)
+void metrics_write(struct text_buffer *text, struct board *board, const struct http_server *server, bool open)
 {
     const struct writer to = {text, open};
     struct board_numbers numbers;
@@ -406,6 +406,6 @@ void metrics_write(struct text *text, struct board *board, const struct http_ser
         add_server(&to, server);
     }
     if (open) {
-        text_add(text, "# EOF\n");
+        text_buffer_add(text, "# EOF\n");
     }
 }

@@ -6,11 +6,11 @@
 
 #include <stdbool.h>
 
+#include "base/text/json_writer.h"
 #include "observe/board.h"
 #include "observe/http/server.h"
-#include "observe/text.h"
 
 /* open: OpenMetrics. server NULL: none. The board's looking thread. */
-void metrics_write(struct text *text, struct board *board, const struct http_server *server, bool open);
+void metrics_write(struct text_buffer *text, struct board *board, const struct http_server *server, bool open);
 
 #endif

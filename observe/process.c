@@ -81,9 +81,9 @@ static void measure_memory(uint64_t *resident_bytes, uint64_t *virtual_bytes)
 
 static double used_gpu_s(int *gpus)
 {
-    double (*const told)(int *) = atomic_load(&gpu_seconds);
+    double (*const ask)(int *) = atomic_load(&gpu_seconds);
     *gpus = 0;
-    return told ? told(gpus) : 0;
+    return ask ? ask(gpus) : 0;
 }
 
 void process_watch_gpus(double (*seconds_of)(int *gpus))

@@ -15,6 +15,7 @@
 
 #include "base/cli/command.h"
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "base/process/notify.h"
 #include "base/process/restart.h"
@@ -123,14 +124,10 @@ static bool create_lists(struct server *server, struct error *error)
 
 static void create_locks(struct server *server)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&server->lock, NULL);
     pthread_mutex_init(&server->restoring, NULL);
-    pthread_cond_init(&server->changed, &attributes);
-    pthread_cond_init(&server->stepped, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_create(&server->changed);
+    condition_create(&server->stepped);
 }
 
 static void destroy(struct server *server)

@@ -30,21 +30,21 @@ bool access_open(struct access_log *log, const char *path, struct error *error)
 
 void access_add(struct access_log *log, const struct http_logged *logged)
 {
-    struct text *lines = &log->lines;
+    struct text_buffer *lines = &log->lines;
     if (!log->path) {
         return;
     }
     lines->follows = false;
-    json_open(lines, NULL, '{');
-    json_time(lines, "time", clock_wall_s());
-    json_string(lines, "client", logged->client);
-    json_string(lines, "method", logged->method);
-    json_string(lines, "path", logged->path);
-    json_integer(lines, "status", logged->status);
-    json_integer(lines, "bytes", (int64_t)logged->bytes);
-    json_number(lines, "ms", logged->seconds * 1e3);
-    json_close(lines, '}');
-    text_add(lines, "\n");
+    json_write_open(lines, NULL, '{');
+    json_write_time(lines, "time", clock_wall_s());
+    json_write_string(lines, "client", logged->client);
+    json_write_string(lines, "method", logged->method);
+    json_write_string(lines, "path", logged->path);
+    json_write_integer(lines, "status", logged->status);
+    json_write_integer(lines, "bytes", (int64_t)logged->bytes);
+    json_write_number(lines, "ms", logged->seconds * 1e3);
+    json_write_close(lines, '}');
+    text_buffer_add(lines, "\n");
     if (lines->size >= MOST_KEPT) {
         access_flush(log);
     }
@@ -73,7 +73,7 @@ void access_flush(struct access_log *log)
         return;
     }
     reopen(log);
-    char *lines = text_take(&log->lines, &size);
+    char *lines = text_buffer_take(&log->lines, &size);
     const ssize_t written = lines ? write(log->fd, lines, size) : -1;
     if (written != (ssize_t)size && !log->has_failed) {
         file_error(&error, log->path, "cannot be written", lines && written < 0 ? errno : ENOSPC);
@@ -89,6 +89,6 @@ void access_close(struct access_log *log)
     if (log->path && log->fd >= 0) {
         close(log->fd);
     }
-    text_free(&log->lines);
+    text_buffer_free(&log->lines);
     log->path = NULL;
 }

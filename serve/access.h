@@ -9,13 +9,13 @@
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "base/text/json_writer.h"
 #include "observe/http/server.h"
-#include "observe/text.h"
 
 struct access_log {
     const char *path; /* borrowed; NULL: there is none */
     int fd;
-    struct text lines;
+    struct text_buffer lines;
     bool has_failed; /* which was said, once */
 };
 

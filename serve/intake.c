@@ -47,7 +47,7 @@ void intake_end(struct intake *intake)
     examples_free(&intake->examples);
     free(intake->values);
     free(intake->row);
-    text_free(&intake->raw);
+    text_buffer_free(&intake->raw);
     *intake = (struct intake){0};
 }
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 #include "serve/model.h"
 #include "worker/data/table/csv.h"
 #include "worker/data/table/encode.h"
@@ -27,9 +27,9 @@ struct intake {
     bool wide;     /* some pixels are no whole levels of grey... */
     int last_wide; /* ...the last time in this picture */
     int wide_room;
-    void *row;       /* scratch for whoever reads rows: [inputs] floats, or a field for each column */
-    bool keeps;      /* rows of tables are kept as they come, too: */
-    struct text raw; /* by request_log_row */
+    void *row;              /* scratch for whoever reads rows: [inputs] floats, or a field for each column */
+    bool keeps;             /* rows of tables are kept as they come, too: */
+    struct text_buffer raw; /* by request_log_row */
     /* Of the request that is read just now: */
     bool may_lend;             /* its body stays until it is answered, so that pictures may be computed from there */
     struct examples lent;      /* bytes that are, instead of being added; count 0: none */

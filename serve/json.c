@@ -79,10 +79,10 @@ bool json_text(struct json_value value, char *room, size_t size)
     return true;
 }
 
-void json_outcome(struct text *text, const struct outcome *outcome, int index)
+void json_outcome(struct text_buffer *text, const struct outcome *outcome, int index)
 {
     const bool is_share = outcome->kind == OUTCOME_CLASS || outcome->kind == OUTCOME_FLAGS;
-    json_number(text, NULL, is_share ? (double)(float)outcome->values[index] : outcome->values[index]);
+    json_write_number(text, NULL, is_share ? (double)(float)outcome->values[index] : outcome->values[index]);
 }
 
 bool json_count(struct json_value value, int64_t *count)

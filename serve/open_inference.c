@@ -496,11 +496,11 @@ struct tensor_writer {
     const struct answers *answers;
     const struct trained *trained;
     struct outcome outcome;
-    struct text *binary; /* behind the JSON */
+    struct text_buffer *binary; /* behind the JSON */
 };
 
-static void put_value(struct tensor_writer *writer, struct text *body, const struct tensor_out *output, int index,
-                      bool binary)
+static void put_value(struct tensor_writer *writer, struct text_buffer *body, const struct tensor_out *output,
+                      int index, bool binary)
 {
     const struct outcome *outcome = &writer->outcome;
     if (output->type == BYTES) {
@@ -508,43 +508,44 @@ static void put_value(struct tensor_writer *writer, struct text *body, const str
         const char *label = outcome_name(writer->trained, outcome->best, name);
         const uint32_t size = (uint32_t)strlen(label);
         if (binary) {
-            text_add_bytes(writer->binary, &size, sizeof size);
-            text_add_bytes(writer->binary, label, size);
+            text_buffer_add_bytes(writer->binary, &size, sizeof size);
+            text_buffer_add_bytes(writer->binary, label, size);
         } else {
-            json_string(body, NULL, label);
+            json_write_string(body, NULL, label);
         }
     } else if (output->type == INT64) {
         const int64_t value = outcome->kind == OUTCOME_CLASS ? outcome->best : outcome_flag(outcome, index);
         if (binary) {
-            text_add_bytes(writer->binary, &value, sizeof value);
+            text_buffer_add_bytes(writer->binary, &value, sizeof value);
         } else {
-            json_integer(body, NULL, value);
+            json_write_integer(body, NULL, value);
         }
     } else if (!binary) {
         json_outcome(body, outcome, index);
     } else if (output->type == FP32) {
         const float value = (float)outcome->values[index];
-        text_add_bytes(writer->binary, &value, sizeof value);
+        text_buffer_add_bytes(writer->binary, &value, sizeof value);
     } else {
-        text_add_bytes(writer->binary, &outcome->values[index], sizeof outcome->values[index]);
+        text_buffer_add_bytes(writer->binary, &outcome->values[index], sizeof outcome->values[index]);
     }
 }
 
-static void put_output(struct tensor_writer *writer, struct text *body, const struct tensor_out *output, bool binary)
+static void put_output(struct tensor_writer *writer, struct text_buffer *body, const struct tensor_out *output,
+                       bool binary)
 {
     const struct answers *answers = writer->answers;
     const size_t before = writer->binary->size;
-    json_open(body, NULL, '{');
-    json_string(body, "name", output->name);
-    json_string(body, "datatype", type_names[output->type]);
-    json_open(body, "shape", '[');
-    json_integer(body, NULL, answers->count);
+    json_write_open(body, NULL, '{');
+    json_write_string(body, "name", output->name);
+    json_write_string(body, "datatype", type_names[output->type]);
+    json_write_open(body, "shape", '[');
+    json_write_integer(body, NULL, answers->count);
     if (output->width > 0) {
-        json_integer(body, NULL, output->width);
+        json_write_integer(body, NULL, output->width);
     }
-    json_close(body, ']');
+    json_write_close(body, ']');
     if (!binary) {
-        json_open(body, "data", '[');
+        json_write_open(body, "data", '[');
     }
     for (int row = 0; row < answers->count; row++) {
         outcome_find(writer->trained, answers->outputs, answers->wanted, row, &writer->outcome);
@@ -553,16 +554,17 @@ static void put_output(struct tensor_writer *writer, struct text *body, const st
         }
     }
     if (!binary) {
-        json_close(body, ']');
+        json_write_close(body, ']');
     } else {
-        json_open(body, "parameters", '{');
-        json_integer(body, "binary_data_size", (int64_t)(writer->binary->size - before));
-        json_close(body, '}');
+        json_write_open(body, "parameters", '{');
+        json_write_integer(body, "binary_data_size", (int64_t)(writer->binary->size - before));
+        json_write_close(body, '}');
     }
-    json_close(body, '}');
+    json_write_close(body, '}');
 }
 
-static const char *write_answer(struct call *call, const struct answers *answers, struct text *body, char headers[512])
+static const char *write_answer(struct call *call, const struct answers *answers, struct text_buffer *body,
+                                char headers[512])
 {
     const struct inference_form *form = call->format;
     struct tensor_out outputs[MOST_OUTPUTS];
@@ -574,21 +576,21 @@ static const char *write_answer(struct call *call, const struct answers *answers
         return NULL;
     }
     snprintf(number, sizeof number, "%lld", (long long)answers->version->number);
-    json_open(body, NULL, '{');
-    json_string(body, "model_name", call->served->name);
-    json_string(body, "model_version", number);
+    json_write_open(body, NULL, '{');
+    json_write_string(body, "model_name", call->served->name);
+    json_write_string(body, "model_version", number);
     if (form->id[0] != '\0') {
-        json_string(body, "id", form->id);
+        json_write_string(body, "id", form->id);
     }
-    json_open(body, "outputs", '[');
+    json_write_open(body, "outputs", '[');
     for (int i = 0; i < count; i++) {
         if (!form->chooses || form->chosen[i]) {
             put_output(&writer, body, &outputs[i],
                        form->chooses ? form->binary[i] || form->all_binary : form->all_binary);
         }
     }
-    json_close(body, ']');
-    json_close(body, '}');
+    json_write_close(body, ']');
+    json_write_close(body, '}');
     outcome_free(&writer.outcome);
     if (call->tail.size == 0 && !call->tail.failed) {
         return "application/json";
@@ -601,54 +603,54 @@ const struct protocol protocol_open_inference = {.read = read_call, .write = wri
 
 /* --- metadata --- */
 
-static void put_tensor(struct text *text, const char *name, enum type type, int width)
+static void put_tensor(struct text_buffer *text, const char *name, enum type type, int width)
 {
-    json_open(text, NULL, '{');
-    json_string(text, "name", name);
-    json_string(text, "datatype", type_names[type]);
-    json_open(text, "shape", '[');
-    json_integer(text, NULL, -1);
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "name", name);
+    json_write_string(text, "datatype", type_names[type]);
+    json_write_open(text, "shape", '[');
+    json_write_integer(text, NULL, -1);
     if (width > 0) {
-        json_integer(text, NULL, width);
+        json_write_integer(text, NULL, width);
     }
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }
 
-void open_inference_describe(struct text *text, const struct served *served, const struct version *version)
+void open_inference_describe(struct text_buffer *text, const struct served *served, const struct version *version)
 {
     struct tensor_out outputs[MOST_OUTPUTS];
     const int count = list_outputs(version, outputs);
     char number[24];
     snprintf(number, sizeof number, "%lld", (long long)version->number);
-    json_open(text, NULL, '{');
-    json_string(text, "name", served->name);
-    json_open(text, "versions", '[');
-    json_string(text, NULL, number);
-    json_close(text, ']');
-    json_string(text, "platform", "trainer");
-    json_open(text, "inputs", '[');
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "name", served->name);
+    json_write_open(text, "versions", '[');
+    json_write_string(text, NULL, number);
+    json_write_close(text, ']');
+    json_write_string(text, "platform", "trainer");
+    json_write_open(text, "inputs", '[');
     if (version_is_of_pictures(version)) {
         put_tensor(text, "images", UINT8, version_inputs(version));
     }
     for (int i = 0; !version_is_of_pictures(version) && i < intake_columns(version); i++) {
         put_tensor(text, intake_column_name(version, i), intake_column_is_text(version, i) ? BYTES : FP64, 0);
     }
-    json_close(text, ']');
-    json_open(text, "outputs", '[');
+    json_write_close(text, ']');
+    json_write_open(text, "outputs", '[');
     for (int i = 0; i < count; i++) {
         put_tensor(text, outputs[i].name, outputs[i].type, outputs[i].width);
     }
-    json_close(text, ']');
+    json_write_close(text, ']');
     if (outcome_kind(&version->trained) != OUTCOME_ERROR) {
         char name[OUTCOME_NAME];
-        json_open(text, "parameters", '{');
-        json_open(text, "labels", '[');
+        json_write_open(text, "parameters", '{');
+        json_write_open(text, "labels", '[');
         for (int i = 0; i < outcome_count(&version->trained); i++) {
-            json_string(text, NULL, outcome_name(&version->trained, i, name));
+            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
         }
-        json_close(text, ']');
-        json_close(text, '}');
+        json_write_close(text, ']');
+        json_write_close(text, '}');
     }
-    json_close(text, '}');
+    json_write_close(text, '}');
 }

@@ -38,7 +38,7 @@ void packer_end(struct packer *packer)
 }
 
 /* False: it does not become smaller, or there is no memory. */
-static bool squeeze(struct packer *packer, int window, struct text *text)
+static bool squeeze(struct packer *packer, int window, struct text_buffer *text)
 {
     uint8_t *packed = malloc(text->size);
     if (!packed || !prepare(packer, window)) {
@@ -54,13 +54,13 @@ static bool squeeze(struct packer *packer, int window, struct text *text)
         return false;
     }
     const size_t room = text->size, size = room - packer->stream.avail_out;
-    text_free(text);
-    *text = (struct text){.bytes = (char *)packed, .size = size, .room = room};
+    text_buffer_free(text);
+    *text = (struct text_buffer){.bytes = (char *)packed, .size = size, .room = room};
     return true;
 }
 
-void pack_answer(struct packer *packer, const struct http_request *request, bool busy, struct text *text, char *headers,
-                 size_t size)
+void pack_answer(struct packer *packer, const struct http_request *request, bool busy, struct text_buffer *text,
+                 char *headers, size_t size)
 {
     if (text->failed || text->size < PACK_LEAST || text->size > MOST) {
         return;

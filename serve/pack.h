@@ -7,8 +7,8 @@
 
 #include <zlib.h>
 
+#include "base/text/json_writer.h"
 #include "observe/http/server.h"
-#include "observe/text.h"
 
 enum { PACK_LEAST = 2048 /* bytes: below, a packet or two carry it */ };
 
@@ -23,8 +23,8 @@ struct packer {
  * bytes and holds some lines already. Otherwise, and where there is no memory for it, the text stays as it is. busy:
  * others wait, and nothing is packed.
  */
-void pack_answer(struct packer *packer, const struct http_request *request, bool busy, struct text *text, char *headers,
-                 size_t size);
+void pack_answer(struct packer *packer, const struct http_request *request, bool busy, struct text_buffer *text,
+                 char *headers, size_t size);
 void packer_end(struct packer *packer);
 
 #endif

@@ -23,7 +23,7 @@ struct table_answer {
 /* Who watches them. */
 struct onlooker {
     struct call *call;
-    struct text raw; /* of a batch, for the log of requests */
+    struct text_buffer raw; /* of a batch, for the log of requests */
 };
 
 static void take_row(void *context, const struct encoder *encoder, const struct row *row)
@@ -38,7 +38,7 @@ static void see_rows(void *context, const struct examples *examples, const float
     struct call *call = onlooker->call;
     drift_add(&call->version->drift, examples, outputs);
     if (call->is_kept) {
-        const struct text *raw = &onlooker->raw;
+        const struct text_buffer *raw = &onlooker->raw;
         const struct answers answers = {
             .version = call->version, .outputs = outputs, .wanted = examples->target_values, .count = examples->count};
         request_log_add_rows(call->served->log, raw->bytes, raw->failed ? 0 : raw->size, &answers);
@@ -59,7 +59,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
     bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size, &watch,
                                    out, error);
     fclose(out);
-    text_free(&onlooker.raw);
+    text_buffer_free(&onlooker.raw);
     call->format = done ? malloc(sizeof form) : NULL;
     if (!call->format) {
         free(form.csv);
@@ -158,31 +158,32 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
     return read_picture(call, intake, error);
 }
 
-static const char *write_rows(struct call *call, struct text *body)
+static const char *write_rows(struct call *call, struct text_buffer *body)
 {
     struct table_answer *form = call->format;
-    text_add_bytes(body, form->csv, form->size);
+    text_buffer_add_bytes(body, form->csv, form->size);
     free(form->csv);
     form->csv = NULL;
     return "text/csv; charset=utf-8";
 }
 
 /* A picture; those of an array stand in "predictions". */
-static void put_picture(struct text *body, const struct trained *trained, const struct outcome *outcome)
+static void put_picture(struct text_buffer *body, const struct trained *trained, const struct outcome *outcome)
 {
     char buffer[OUTCOME_NAME];
-    json_integer(body, "class", outcome->best);
+    json_write_integer(body, "class", outcome->best);
     if (outcome->best < trained->classes.count) {
-        json_string(body, "label", outcome_name(trained, outcome->best, buffer));
+        json_write_string(body, "label", outcome_name(trained, outcome->best, buffer));
     }
-    json_open(body, "probabilities", '[');
+    json_write_open(body, "probabilities", '[');
     for (int i = 0; i < outcome->count; i++) {
         json_outcome(body, outcome, i);
     }
-    json_close(body, ']');
+    json_write_close(body, ']');
 }
 
-static const char *write_answer(struct call *call, const struct answers *answers, struct text *body, char headers[512])
+static const char *write_answer(struct call *call, const struct answers *answers, struct text_buffer *body,
+                                char headers[512])
 {
     const struct trained *trained = &answers->version->trained;
     struct outcome outcome;
@@ -194,26 +195,26 @@ static const char *write_answer(struct call *call, const struct answers *answers
         body->failed = true;
         return NULL;
     }
-    json_open(body, NULL, '{');
-    json_string(body, "model", call->served->name);
-    json_integer(body, "version", answers->version->number);
+    json_write_open(body, NULL, '{');
+    json_write_string(body, "model", call->served->name);
+    json_write_integer(body, "version", answers->version->number);
     if (call->is_array) {
-        json_open(body, "predictions", '[');
+        json_write_open(body, "predictions", '[');
     }
     for (int i = 0; i < answers->count; i++) {
         outcome_find(trained, answers->outputs, answers->wanted, i, &outcome);
         if (call->is_array) {
-            json_open(body, NULL, '{');
+            json_write_open(body, NULL, '{');
         }
         put_picture(body, trained, &outcome);
         if (call->is_array) {
-            json_close(body, '}');
+            json_write_close(body, '}');
         }
     }
     if (call->is_array) {
-        json_close(body, ']');
+        json_write_close(body, ']');
     }
-    json_close(body, '}');
+    json_write_close(body, '}');
     outcome_free(&outcome);
     return "application/json";
 }

@@ -15,8 +15,8 @@ extern const struct protocol protocol_tensorflow_classify;
 extern const struct protocol protocol_plain;
 
 /* What is to be known before a request: inputs, outputs, their types and shapes. */
-void open_inference_describe(struct text *text, const struct served *served, const struct version *version);
-void tensorflow_describe(struct text *text, const struct served *served, const struct version *version);
+void open_inference_describe(struct text_buffer *text, const struct served *served, const struct version *version);
+void tensorflow_describe(struct text_buffer *text, const struct served *served, const struct version *version);
 
 /* --- What they share (json.c) --- */
 
@@ -37,7 +37,7 @@ bool json_field(struct json_body *body, struct json_value value, struct csv_fiel
 bool json_text(struct json_value value, char *room, size_t size);
 
 /* Value `index` of an outcome; a probability as the float32 that binary answers have. */
-void json_outcome(struct text *text, const struct outcome *outcome, int index);
+void json_outcome(struct text_buffer *text, const struct outcome *outcome, int index);
 
 /* An integer of 0 to 2^30. */
 bool json_count(struct json_value value, int64_t *count);

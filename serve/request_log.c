@@ -395,7 +395,7 @@ static void add_item(struct request_log *log, struct item *item, const void *byt
     }
 }
 
-void request_log_row(struct text *rows, const struct encoder *encoder, const struct row *row)
+void request_log_row(struct text_buffer *rows, const struct encoder *encoder, const struct row *row)
 {
     const struct schema *schema = encoder->schema;
     for (int i = 0; i < schema->count; i++) {
@@ -407,8 +407,8 @@ void request_log_row(struct text *rows, const struct encoder *encoder, const str
         const char *text =
             row->fields ? row->fields[encoder->sources[i]].text : row_text(row, encoder->sources[i], buffer, &size);
         const uint32_t prefix = (uint32_t)size;
-        text_add_bytes(rows, &prefix, sizeof prefix);
-        text_add_bytes(rows, text, size);
+        text_buffer_add_bytes(rows, &prefix, sizeof prefix);
+        text_buffer_add_bytes(rows, text, size);
     }
 }
 

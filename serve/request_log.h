@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 #include "worker/data/table/encode.h"
 
 struct answers;
@@ -36,7 +36,7 @@ void request_log_close(struct request_log *log); /* writes what is left; nobody 
 bool request_log_wants(struct request_log *log); /* draws whether the next request is one of those that are kept */
 
 /* Appends a row's fields to `rows`, in the order of the model's columns. */
-void request_log_row(struct text *rows, const struct encoder *encoder, const struct row *row);
+void request_log_row(struct text_buffer *rows, const struct encoder *encoder, const struct row *row);
 
 /* Rows by request_log_row, and what the model says of them. Out of memory or behind with writing, they are lost. */
 void request_log_add_rows(struct request_log *log, const void *rows, size_t size, const struct answers *answers);

@@ -13,13 +13,14 @@
 
 /* --- answers --- */
 
-static void answer_text(struct service *service, struct http_request *request, struct text *text, const char *type)
+static void answer_text(struct service *service, struct http_request *request, struct text_buffer *text,
+                        const char *type)
 {
     size_t size;
     char headers[128] = "";
     pack_answer(&service->packer, request, work_waiting(service->work) > service->options.workers, text, headers,
                 sizeof headers);
-    char *bytes = text_take(text, &size);
+    char *bytes = text_buffer_take(text, &size);
     if (!bytes) {
         http_answer_error(request, 500, "out of memory for the answer");
         return;
@@ -88,9 +89,10 @@ static bool find_target(struct service *service, struct http_request *request, c
 }
 
 static void describe(struct service *service, struct http_request *request, struct target *target,
-                     void (*write)(struct text *text, const struct served *served, const struct version *version))
+                     void (*write)(struct text_buffer *text, const struct served *served,
+                                   const struct version *version))
 {
-    struct text text = {0};
+    struct text_buffer text = {0};
     if (!target->version) {
         http_answer_error(request, 503, "%s is not loaded yet", target->served->name);
         return;
@@ -135,15 +137,15 @@ static void handle_open_inference(void *context, struct http_request *request)
 
 static void handle_server(void *context, struct http_request *request)
 {
-    struct text text = {0};
-    json_open(&text, NULL, '{');
-    json_string(&text, "name", "trainer");
-    json_string(&text, "version", version_trainer());
-    json_open(&text, "extensions", '[');
-    json_string(&text, NULL, "binary_tensor_data");
-    json_string(&text, NULL, "model_repository");
-    json_close(&text, ']');
-    json_close(&text, '}');
+    struct text_buffer text = {0};
+    json_write_open(&text, NULL, '{');
+    json_write_string(&text, "name", "trainer");
+    json_write_string(&text, "version", version_trainer());
+    json_write_open(&text, "extensions", '[');
+    json_write_string(&text, NULL, "binary_tensor_data");
+    json_write_string(&text, NULL, "model_repository");
+    json_write_close(&text, ']');
+    json_write_close(&text, '}');
     answer_text(context, request, &text, "application/json");
 }
 
@@ -151,45 +153,45 @@ static void handle_server(void *context, struct http_request *request)
 static void handle_index(void *context, struct http_request *request)
 {
     struct service *service = context;
-    struct text text = {0};
-    json_open(&text, NULL, '[');
+    struct text_buffer text = {0};
+    json_write_open(&text, NULL, '[');
     for (int i = 0; i < service->count; i++) {
         struct version *version = served_hold(&service->models[i]);
         char number[24] = "";
         if (version) {
             snprintf(number, sizeof number, "%lld", (long long)version->number);
         }
-        json_open(&text, NULL, '{');
-        json_string(&text, "name", service->models[i].name);
-        json_string(&text, "version", number);
-        json_string(&text, "state", version ? "READY" : "UNAVAILABLE");
-        json_string(&text, "reason", "");
-        json_close(&text, '}');
+        json_write_open(&text, NULL, '{');
+        json_write_string(&text, "name", service->models[i].name);
+        json_write_string(&text, "version", number);
+        json_write_string(&text, "state", version ? "READY" : "UNAVAILABLE");
+        json_write_string(&text, "reason", "");
+        json_write_close(&text, '}');
         version_let_go(version);
     }
-    json_close(&text, ']');
+    json_write_close(&text, ']');
     answer_text(context, request, &text, "application/json");
 }
 
 /* --- TensorFlow Serving --- */
 
-static void tensorflow_status(struct text *text, const struct served *served, const struct version *version)
+static void tensorflow_status(struct text_buffer *text, const struct served *served, const struct version *version)
 {
     char number[24];
     (void)served;
     snprintf(number, sizeof number, "%lld", (long long)version->number);
-    json_open(text, NULL, '{');
-    json_open(text, "model_version_status", '[');
-    json_open(text, NULL, '{');
-    json_string(text, "version", number);
-    json_string(text, "state", "AVAILABLE");
-    json_open(text, "status", '{');
-    json_string(text, "error_code", "OK");
-    json_string(text, "error_message", "");
-    json_close(text, '}');
-    json_close(text, '}');
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_open(text, NULL, '{');
+    json_write_open(text, "model_version_status", '[');
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "version", number);
+    json_write_string(text, "state", "AVAILABLE");
+    json_write_open(text, "status", '{');
+    json_write_string(text, "error_code", "OK");
+    json_write_string(text, "error_message", "");
+    json_write_close(text, '}');
+    json_write_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }
 
 static void handle_tensorflow(void *context, struct http_request *request)
@@ -269,13 +271,13 @@ static void handle_ready(void *context, struct http_request *request)
 
 /* --- metrics --- */
 
-static void put_family(struct text *text, bool open, const char *name, const char *type, const char *help)
+static void put_family(struct text_buffer *text, bool open, const char *name, const char *type, const char *help)
 {
     const char *total = !open && strcmp(type, "counter") == 0 ? "_total" : "";
-    text_add(text, "# TYPE %s%s %s\n# HELP %s%s %s\n", name, total, type, name, total, help);
+    text_buffer_add(text, "# TYPE %s%s %s\n# HELP %s%s %s\n", name, total, type, name, total, help);
 }
 
-static void put_histograms(struct text *text, bool open, const struct work_counts *counts)
+static void put_histograms(struct text_buffer *text, bool open, const struct work_counts *counts)
 {
     uint64_t sum = 0;
     put_family(text, open, "trainer_serve_latency_seconds", "histogram",
@@ -283,26 +285,26 @@ static void put_histograms(struct text *text, bool open, const struct work_count
     for (int i = 0; i < WORK_LATENCY_BUCKETS; i++) {
         sum += atomic_load(&counts->latency[i]);
         if (i < WORK_LATENCY_BUCKETS - 1) {
-            text_add(text, "trainer_serve_latency_seconds_bucket{le=\"%g\"} %llu\n", work_latency_bounds[i],
-                     (unsigned long long)sum);
+            text_buffer_add(text, "trainer_serve_latency_seconds_bucket{le=\"%g\"} %llu\n", work_latency_bounds[i],
+                            (unsigned long long)sum);
         }
     }
-    text_add(text, "trainer_serve_latency_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
-    text_add(text, "trainer_serve_latency_seconds_sum %g\ntrainer_serve_latency_seconds_count %llu\n",
-             (double)atomic_load(&counts->latency_us) / 1e6, (unsigned long long)sum);
+    text_buffer_add(text, "trainer_serve_latency_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
+    text_buffer_add(text, "trainer_serve_latency_seconds_sum %g\ntrainer_serve_latency_seconds_count %llu\n",
+                    (double)atomic_load(&counts->latency_us) / 1e6, (unsigned long long)sum);
     sum = 0;
     put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows computed together.");
     for (int i = 0; i < WORK_BATCH_BUCKETS - 1; i++) {
         sum += atomic_load(&counts->batch[i]);
-        text_add(text, "trainer_serve_batch_rows_bucket{le=\"%d\"} %llu\n", 1 << i, (unsigned long long)sum);
+        text_buffer_add(text, "trainer_serve_batch_rows_bucket{le=\"%d\"} %llu\n", 1 << i, (unsigned long long)sum);
     }
     sum += atomic_load(&counts->batch[WORK_BATCH_BUCKETS - 1]);
-    text_add(text, "trainer_serve_batch_rows_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
-    text_add(text, "trainer_serve_batch_rows_sum %llu\ntrainer_serve_batch_rows_count %llu\n",
-             (unsigned long long)atomic_load(&counts->rows), (unsigned long long)sum);
+    text_buffer_add(text, "trainer_serve_batch_rows_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
+    text_buffer_add(text, "trainer_serve_batch_rows_sum %llu\ntrainer_serve_batch_rows_count %llu\n",
+                    (unsigned long long)atomic_load(&counts->rows), (unsigned long long)sum);
 }
 
-static void put_models(struct text *text, bool open, struct service *service)
+static void put_models(struct text_buffer *text, bool open, struct service *service)
 {
     static const struct {
         const char *name, *type, *help;
@@ -319,13 +321,13 @@ static void put_models(struct text *text, bool open, struct service *service)
             const long long values[] = {served->current ? (long long)served->current->number : -1,
                                         (long long)served->swaps, (long long)served->failures};
             pthread_mutex_unlock(&served->mutex);
-            text_add(text, "%s%s{model=\"%s\"} %lld\n", families[f].name, f > 0 ? "_total" : "", served->name,
-                     values[f]);
+            text_buffer_add(text, "%s%s{model=\"%s\"} %lld\n", families[f].name, f > 0 ? "_total" : "", served->name,
+                            values[f]);
         }
     }
 }
 
-static void put_request_log(struct text *text, bool open, struct service *service)
+static void put_request_log(struct text_buffer *text, bool open, struct service *service)
 {
     static const char *const names[] = {"trainer_serve_logged_rows", "trainer_serve_lost_rows"};
     static const char *const helps[] = {"Rows written to the request log.",
@@ -334,39 +336,40 @@ static void put_request_log(struct text *text, bool open, struct service *servic
         put_family(text, open, names[f], "counter", helps[f]);
         for (int i = 0; i < service->count; i++) {
             const struct request_log_counts counts = request_log_counts(service->models[i].log);
-            text_add(text, "%s_total{model=\"%s\"} %llu\n", names[f], service->models[i].name,
-                     (unsigned long long)(f == 0 ? counts.kept : counts.lost));
+            text_buffer_add(text, "%s_total{model=\"%s\"} %llu\n", names[f], service->models[i].name,
+                            (unsigned long long)(f == 0 ? counts.kept : counts.lost));
         }
     }
 }
 
-static void put_label(struct text *text, const char *value)
+static void put_label(struct text_buffer *text, const char *value)
 {
     for (; *value != '\0'; value++) {
         const char escaped[] = {'\\', *value == '\n' ? 'n' : *value};
         const bool needs = *value == '"' || *value == '\\' || *value == '\n';
-        text_add_bytes(text, needs ? escaped : value, needs ? 2 : 1);
+        text_buffer_add_bytes(text, needs ? escaped : value, needs ? 2 : 1);
     }
 }
 
 enum drift_metric { DRIFT_PSI, DRIFT_UNKNOWN, DRIFT_OUTSIDE };
 
-static void put_drift_column(struct text *text, enum drift_metric metric, const char *family, const char *model,
+static void put_drift_column(struct text_buffer *text, enum drift_metric metric, const char *family, const char *model,
                              const struct drift_state *state)
 {
     if (metric == DRIFT_PSI && !isfinite(state->index)) {
         return;
     }
-    text_add(text, "%s%s{model=\"%s\",column=\"", family, metric == DRIFT_PSI ? "" : "_total", model);
+    text_buffer_add(text, "%s%s{model=\"%s\",column=\"", family, metric == DRIFT_PSI ? "" : "_total", model);
     put_label(text, state->name);
     if (metric == DRIFT_PSI) {
-        text_add(text, "\"} %.6g\n", state->index);
+        text_buffer_add(text, "\"} %.6g\n", state->index);
     } else {
-        text_add(text, "\"} %llu\n", (unsigned long long)(metric == DRIFT_UNKNOWN ? state->unknown : state->outside));
+        text_buffer_add(text, "\"} %llu\n",
+                        (unsigned long long)(metric == DRIFT_UNKNOWN ? state->unknown : state->outside));
     }
 }
 
-static void put_drift(struct text *text, bool open, struct service *service)
+static void put_drift(struct text_buffer *text, bool open, struct service *service)
 {
     static const struct {
         const char *name, *type, *help;
@@ -389,16 +392,16 @@ static void put_drift(struct text *text, bool open, struct service *service)
     }
 }
 
-static void put_predictions(struct text *text, bool open, struct service *service)
+static void put_predictions(struct text_buffer *text, bool open, struct service *service)
 {
     put_family(text, open, "trainer_serve_predictions", "counter", "Rows by predicted class.");
     for (int i = 0; i < service->count; i++) {
         struct version *version = served_hold(&service->models[i]);
         for (int c = 0; version && c < version->drift.classes; c++) {
             char name[OUTCOME_NAME];
-            text_add(text, "trainer_serve_predictions_total{model=\"%s\",class=\"", service->models[i].name);
+            text_buffer_add(text, "trainer_serve_predictions_total{model=\"%s\",class=\"", service->models[i].name);
             put_label(text, outcome_name(&version->trained, c, name));
-            text_add(text, "\"} %llu\n", (unsigned long long)drift_class(&version->drift, c).count);
+            text_buffer_add(text, "\"} %llu\n", (unsigned long long)drift_class(&version->drift, c).count);
         }
         version_let_go(version);
     }
@@ -409,25 +412,25 @@ static void handle_metrics(void *context, struct http_request *request)
     struct service *service = context;
     const struct work_counts *counts = work_counts(service->work);
     const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
-    struct text text = {0};
+    struct text_buffer text = {0};
     put_family(&text, open, "trainer_serve_requests", "counter",
                "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue full, or no "
                "model yet).");
-    text_add(&text, "trainer_serve_requests_total{outcome=\"answered\"} %llu\n",
-             (unsigned long long)atomic_load(&counts->answered));
-    text_add(&text, "trainer_serve_requests_total{outcome=\"faulty\"} %llu\n",
-             (unsigned long long)atomic_load(&counts->faulty));
-    text_add(&text, "trainer_serve_requests_total{outcome=\"refused\"} %llu\n",
-             (unsigned long long)atomic_load(&counts->refused));
+    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"answered\"} %llu\n",
+                    (unsigned long long)atomic_load(&counts->answered));
+    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"faulty\"} %llu\n",
+                    (unsigned long long)atomic_load(&counts->faulty));
+    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"refused\"} %llu\n",
+                    (unsigned long long)atomic_load(&counts->refused));
     put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests waiting for a worker.");
-    text_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
+    text_buffer_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
     put_histograms(&text, open, counts);
     put_models(&text, open, service);
     put_drift(&text, open, service);
     put_predictions(&text, open, service);
     put_request_log(&text, open, service);
     if (open) {
-        text_add(&text, "# EOF\n");
+        text_buffer_add(&text, "# EOF\n");
     }
     answer_text(context, request, &text,
                 open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -436,47 +439,47 @@ static void handle_metrics(void *context, struct http_request *request)
 
 /* --- drift --- */
 
-static void describe_drift(struct text *text, const struct served *served, struct version *version)
+static void describe_drift(struct text_buffer *text, const struct served *served, struct version *version)
 {
     struct drift_watch *drift = &version->drift;
     const int count = drift->count;
-    json_open(text, NULL, '{');
-    json_string(text, "model", served->name);
-    json_integer(text, "version", version->number);
-    json_integer(text, "rows", count > 0 ? (int64_t)drift_rows(drift) : 0);
-    json_bool(text, "has_reference", drift->has_reference);
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "model", served->name);
+    json_write_integer(text, "version", version->number);
+    json_write_integer(text, "rows", count > 0 ? (int64_t)drift_rows(drift) : 0);
+    json_write_bool(text, "has_reference", drift->has_reference);
     if (count > 0) {
-        json_number(text, "prediction_psi", drift_state(drift, count - 1).index);
+        json_write_number(text, "prediction_psi", drift_state(drift, count - 1).index);
     }
-    json_open(text, "predictions", '[');
+    json_write_open(text, "predictions", '[');
     for (int i = 0; i < drift->classes; i++) {
         char name[OUTCOME_NAME];
         const struct drift_class class = drift_class(drift, i);
-        json_open(text, NULL, '{');
-        json_string(text, "class", outcome_name(&version->trained, i, name));
-        json_integer(text, "count", (int64_t) class.count);
-        json_number(text, "expected_share", class.expected);
-        json_close(text, '}');
+        json_write_open(text, NULL, '{');
+        json_write_string(text, "class", outcome_name(&version->trained, i, name));
+        json_write_integer(text, "count", (int64_t) class.count);
+        json_write_number(text, "expected_share", class.expected);
+        json_write_close(text, '}');
     }
-    json_close(text, ']');
-    json_open(text, "columns", '[');
+    json_write_close(text, ']');
+    json_write_open(text, "columns", '[');
     for (int i = 0; i + 1 < count; i++) {
         const struct drift_state state = drift_state(drift, i);
-        json_open(text, NULL, '{');
-        json_string(text, "name", state.name);
-        json_number(text, "psi", state.index);
-        json_integer(text, "unknown", (int64_t)state.unknown);
-        json_integer(text, "out_of_range", (int64_t)state.outside);
-        json_close(text, '}');
+        json_write_open(text, NULL, '{');
+        json_write_string(text, "name", state.name);
+        json_write_number(text, "psi", state.index);
+        json_write_integer(text, "unknown", (int64_t)state.unknown);
+        json_write_integer(text, "out_of_range", (int64_t)state.outside);
+        json_write_close(text, '}');
     }
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }
 
 static void handle_drift(void *context, struct http_request *request)
 {
     struct target target;
-    struct text text = {0};
+    struct text_buffer text = {0};
     if (!find_target(context, request, http_request_path(request) + strlen("/drift/"), &target)) {
         return;
     }

@@ -75,7 +75,7 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
 
 /* --- answers --- */
 
-static void put_row(struct text *body, const struct answers *answers, int row, struct outcome *outcome)
+static void put_row(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome)
 {
     const struct trained *trained = &answers->version->trained;
     outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
@@ -83,14 +83,14 @@ static void put_row(struct text *body, const struct answers *answers, int row, s
         json_outcome(body, outcome, 0);
         return;
     }
-    json_open(body, NULL, '[');
+    json_write_open(body, NULL, '[');
     for (int i = 0; i < outcome->count; i++) {
         json_outcome(body, outcome, i);
     }
-    json_close(body, ']');
+    json_write_close(body, ']');
 }
 
-static const char *write_predictions(struct call *call, const struct answers *answers, struct text *body,
+static const char *write_predictions(struct call *call, const struct answers *answers, struct text_buffer *body,
                                      char headers[512])
 {
     const struct tensorflow_form *form = call->format;
@@ -100,19 +100,20 @@ static const char *write_predictions(struct call *call, const struct answers *an
         body->failed = true;
         return NULL;
     }
-    json_open(body, NULL, '{');
-    json_open(body, form->by_columns ? "outputs" : "predictions", '[');
+    json_write_open(body, NULL, '{');
+    json_write_open(body, form->by_columns ? "outputs" : "predictions", '[');
     for (int row = 0; row < answers->count; row++) {
         put_row(body, answers, row, &outcome);
     }
-    json_close(body, ']');
-    json_close(body, '}');
+    json_write_close(body, ']');
+    json_write_close(body, '}');
     outcome_free(&outcome);
     return "application/json";
 }
 
 /* [["cat", 0.8], ["dog", 0.2]] for each row. */
-static const char *write_classes(struct call *call, const struct answers *answers, struct text *body, char headers[512])
+static const char *write_classes(struct call *call, const struct answers *answers, struct text_buffer *body,
+                                 char headers[512])
 {
     const struct trained *trained = &answers->version->trained;
     struct outcome outcome;
@@ -122,22 +123,22 @@ static const char *write_classes(struct call *call, const struct answers *answer
         body->failed = true;
         return NULL;
     }
-    json_open(body, NULL, '{');
-    json_open(body, "results", '['); /* as TensorFlow Serving names it, whatever its document says */
+    json_write_open(body, NULL, '{');
+    json_write_open(body, "results", '['); /* as TensorFlow Serving names it, whatever its document says */
     for (int row = 0; row < answers->count; row++) {
         outcome_find(trained, answers->outputs, answers->wanted, row, &outcome);
-        json_open(body, NULL, '[');
+        json_write_open(body, NULL, '[');
         for (int i = 0; i < outcome.count; i++) {
             char name[OUTCOME_NAME];
-            json_open(body, NULL, '[');
-            json_string(body, NULL, outcome_name(trained, i, name));
+            json_write_open(body, NULL, '[');
+            json_write_string(body, NULL, outcome_name(trained, i, name));
             json_outcome(body, &outcome, i);
-            json_close(body, ']');
+            json_write_close(body, ']');
         }
-        json_close(body, ']');
+        json_write_close(body, ']');
     }
-    json_close(body, ']');
-    json_close(body, '}');
+    json_write_close(body, ']');
+    json_write_close(body, '}');
     outcome_free(&outcome);
     return "application/json";
 }
@@ -147,49 +148,49 @@ const struct protocol protocol_tensorflow_classify = {.read = read_call, .write 
 
 /* --- metadata --- */
 
-static void put_shape(struct text *text, int size)
+static void put_shape(struct text_buffer *text, int size)
 {
-    json_open(text, "tensor_shape", '{');
-    json_open(text, "dim", '[');
+    json_write_open(text, "tensor_shape", '{');
+    json_write_open(text, "dim", '[');
     for (int i = 0; i < (size > 0 ? 2 : 1); i++) {
         char number[16];
         snprintf(number, sizeof number, "%d", i == 0 ? -1 : size);
-        json_open(text, NULL, '{');
-        json_string(text, "size", number);
-        json_string(text, "name", "");
-        json_close(text, '}');
+        json_write_open(text, NULL, '{');
+        json_write_string(text, "size", number);
+        json_write_string(text, "name", "");
+        json_write_close(text, '}');
     }
-    json_close(text, ']');
-    json_bool(text, "unknown_rank", false);
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_bool(text, "unknown_rank", false);
+    json_write_close(text, '}');
 }
 
-static void put_tensor(struct text *text, const char *name, const char *type, int size)
+static void put_tensor(struct text_buffer *text, const char *name, const char *type, int size)
 {
-    json_name(text, name);
-    json_open(text, NULL, '{');
-    json_string(text, "dtype", type);
+    json_write_name(text, name);
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "dtype", type);
     put_shape(text, size);
-    json_string(text, "name", name);
-    json_close(text, '}');
+    json_write_string(text, "name", name);
+    json_write_close(text, '}');
 }
 
-void tensorflow_describe(struct text *text, const struct served *served, const struct version *version)
+void tensorflow_describe(struct text_buffer *text, const struct served *served, const struct version *version)
 {
     char number[24];
     snprintf(number, sizeof number, "%lld", (long long)version->number);
-    json_open(text, NULL, '{');
-    json_open(text, "model_spec", '{');
-    json_string(text, "name", served->name);
-    json_string(text, "signature_name", "");
-    json_string(text, "version", number);
-    json_close(text, '}');
-    json_open(text, "metadata", '{');
-    json_open(text, "signature_def", '{');
-    json_open(text, "signature_def", '{');
-    json_open(text, "serving_default", '{');
-    json_string(text, "method_name", "tensorflow/serving/predict");
-    json_open(text, "inputs", '{');
+    json_write_open(text, NULL, '{');
+    json_write_open(text, "model_spec", '{');
+    json_write_string(text, "name", served->name);
+    json_write_string(text, "signature_name", "");
+    json_write_string(text, "version", number);
+    json_write_close(text, '}');
+    json_write_open(text, "metadata", '{');
+    json_write_open(text, "signature_def", '{');
+    json_write_open(text, "signature_def", '{');
+    json_write_open(text, "serving_default", '{');
+    json_write_string(text, "method_name", "tensorflow/serving/predict");
+    json_write_open(text, "inputs", '{');
     if (version_is_of_pictures(version)) {
         put_tensor(text, "images", "DT_FLOAT", version_inputs(version));
     }
@@ -197,10 +198,10 @@ void tensorflow_describe(struct text *text, const struct served *served, const s
         put_tensor(text, intake_column_name(version, i), intake_column_is_text(version, i) ? "DT_STRING" : "DT_DOUBLE",
                    0);
     }
-    json_close(text, '}');
-    json_open(text, "outputs", '{');
+    json_write_close(text, '}');
+    json_write_open(text, "outputs", '{');
     put_tensor(text, outcome_kind_name(&version->trained), "DT_FLOAT", outcome_count(&version->trained));
     for (int i = 0; i < 6; i++) {
-        json_close(text, '}');
+        json_write_close(text, '}');
     }
 }

@@ -1,7 +1,6 @@
 /* A worker computes all that it took at once. What one client sends wrong is that client's error alone. */
 #include "serve/work.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <zlib.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/threads.h"
 #include "serve/pack.h"
 #include "serve/request_log.h"
@@ -85,8 +85,8 @@ static void call_give_back(void *owner)
         pthread_mutex_unlock(&work->mutex);
     }
     if (!is_kept) {
-        text_free(&call->text);
-        text_free(&call->tail);
+        text_buffer_free(&call->text);
+        text_buffer_free(&call->tail);
         free(call);
     }
 }
@@ -112,14 +112,14 @@ static struct call *call_create(struct work *work)
 static void refuse(struct work *work, struct http_request *request, const char *why)
 {
     char text[256];
-    struct text body = {0};
+    struct text_buffer body = {0};
     atomic_fetch_add(&work->counts.refused, 1);
     snprintf(text, sizeof text, "%s", why);
-    json_open(&body, NULL, '{');
-    json_string(&body, "error", text);
-    json_close(&body, '}');
+    json_write_open(&body, NULL, '{');
+    json_write_string(&body, "error", text);
+    json_write_close(&body, '}');
     size_t size;
-    char *bytes = text_take(&body, &size);
+    char *bytes = text_buffer_take(&body, &size);
     http_answer(request, &(struct http_answer){.status = 503,
                                                .type = bytes ? "application/json" : NULL,
                                                .headers = "Retry-After: 1\r\n",
@@ -196,12 +196,7 @@ static struct call *wait_for_calls(struct work *work, int *count)
         if (left_s <= 0) {
             break;
         }
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        const double nanoseconds = (double)until.tv_nsec + left_s * 1e9;
-        until.tv_sec += (time_t)(nanoseconds / 1e9);
-        until.tv_nsec = (long)fmod(nanoseconds, 1e9);
-        pthread_cond_timedwait(&work->changed, &work->mutex, &until);
+        condition_wait_for(&work->changed, &work->mutex, left_s);
     }
     struct call *calls = work->first ? take_together(work, count) : NULL;
     pthread_mutex_unlock(&work->mutex);
@@ -413,8 +408,8 @@ static void answer(struct worker *worker, struct call *call)
     const char *type = call->protocol->write(call, &answers, &call->text, headers);
     if (call->text.failed || call->tail.failed) {
         http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");
-        text_free(&call->text);
-        text_free(&call->tail);
+        text_buffer_free(&call->text);
+        text_buffer_free(&call->tail);
         call_free(call);
         return;
     }
@@ -496,7 +491,6 @@ bool work_start(struct work **started, const struct work_options *options, struc
 {
     struct work *work = calloc(1, sizeof *work);
     struct worker *workers = calloc((size_t)options->workers, sizeof *workers);
-    pthread_condattr_t attributes;
     if (!work || !workers) {
         free(work);
         free(workers);
@@ -505,10 +499,7 @@ bool work_start(struct work **started, const struct work_options *options, struc
     work->options = *options;
     work->workers = workers;
     pthread_mutex_init(&work->mutex, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&work->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_create(&work->changed);
     for (; work->started < options->workers; work->started++) {
         struct worker *worker = &workers[work->started];
         *worker = (struct worker){.work = work, .index = work->started};
@@ -547,8 +538,8 @@ void work_free(struct work *work)
     }
     while (work->spare) {
         struct call *next = work->spare->next;
-        text_free(&work->spare->text);
-        text_free(&work->spare->tail);
+        text_buffer_free(&work->spare->text);
+        text_buffer_free(&work->spare->tail);
         free(work->spare);
         work->spare = next;
     }

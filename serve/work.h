@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/text/json_writer.h"
 #include "observe/http/server.h"
-#include "observe/text.h"
 #include "serve/intake.h"
 #include "serve/model.h"
 
@@ -26,17 +26,17 @@ struct call {
     double arrived_s;
     const uint8_t *body; /* unpacked; while it is read */
     size_t size;
-    int first, count;     /* its rows in the intake; of rows that it lends, among the outputs */
-    struct examples lent; /* pictures that are computed where they are, in its body; count 0: none */
-    const float *numbers; /* likewise, of rows in the intake that are wide; NULL: they are there, too */
-    bool is_kept;         /* in the log of requests */
-    size_t first_raw;     /* then, of a table: where they begin among the intake's rows as they came... */
-    size_t raw_size;      /* ...and how many bytes they take */
-    bool is_wide;         /* of pictures: some of them are numbers that are no levels of grey */
-    bool is_array;        /* plain posts: pictures of an array, not a single one */
-    void *format;         /* what read leaves for write; malloc'd, freed with the call */
-    struct text text;     /* the answer's body, until it is sent... */
-    struct text tail;     /* ...and what `write` put behind it, as it is */
+    int first, count;        /* its rows in the intake; of rows that it lends, among the outputs */
+    struct examples lent;    /* pictures that are computed where they are, in its body; count 0: none */
+    const float *numbers;    /* likewise, of rows in the intake that are wide; NULL: they are there, too */
+    bool is_kept;            /* in the log of requests */
+    size_t first_raw;        /* then, of a table: where they begin among the intake's rows as they came... */
+    size_t raw_size;         /* ...and how many bytes they take */
+    bool is_wide;            /* of pictures: some of them are numbers that are no levels of grey */
+    bool is_array;           /* plain posts: pictures of an array, not a single one */
+    void *format;            /* what read leaves for write; malloc'd, freed with the call */
+    struct text_buffer text; /* the answer's body, until it is sent... */
+    struct text_buffer tail; /* ...and what `write` put behind it, as it is */
 };
 
 /* How a client asks and is answered. Both run on worker threads. */
@@ -44,7 +44,7 @@ struct protocol {
     /* Adds the body's rows to the intake. False: the client's fault, and answered with 400. */
     bool (*read)(struct call *call, struct intake *intake, struct error *error);
     /* Writes the answer's body, and call->tail; returns its content type. headers: more lines, "" for none. */
-    const char *(*write)(struct call *call, const struct answers *answers, struct text *body, char headers[512]);
+    const char *(*write)(struct call *call, const struct answers *answers, struct text_buffer *body, char headers[512]);
     void (*forget)(struct call *call); /* what call->format points to; NULL: nothing */
 };
 

@@ -48,6 +48,7 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 
+build/san/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
 build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
 

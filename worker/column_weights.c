@@ -43,16 +43,16 @@ int column_weights(struct weighed_column *columns, const struct schema *schema, 
     return count;
 }
 
-void column_weights_write(struct text *text, const struct weighed_column *columns, int count)
+void column_weights_write(struct text_buffer *text, const struct weighed_column *columns, int count)
 {
-    json_open(text, NULL, '{');
-    json_open(text, "columns", '[');
+    json_write_open(text, NULL, '{');
+    json_write_open(text, "columns", '[');
     for (int i = 0; i < count; i++) {
-        json_open(text, NULL, '{');
-        json_string(text, "name", columns[i].name);
-        json_number(text, "importance", columns[i].share);
-        json_close(text, '}');
+        json_write_open(text, NULL, '{');
+        json_write_string(text, "name", columns[i].name);
+        json_write_number(text, "importance", columns[i].share);
+        json_write_close(text, '}');
     }
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }

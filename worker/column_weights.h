@@ -2,7 +2,7 @@
 #ifndef WORKER_COLUMN_WEIGHTS_H
 #define WORKER_COLUMN_WEIGHTS_H
 
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 #include "worker/data/table/schema.h"
 
 enum { COLUMN_WEIGHTS_MOST = 512 };
@@ -19,6 +19,6 @@ double column_weights_square(const float *row, int units);
 int column_weights(struct weighed_column *columns, const struct schema *schema, const double *squares);
 
 /* As /api/columns tells them. */
-void column_weights_write(struct text *text, const struct weighed_column *columns, int count);
+void column_weights_write(struct text_buffer *text, const struct weighed_column *columns, int count);
 
 #endif

@@ -171,14 +171,6 @@ static bool find_new(struct follow *follow, struct error *error)
     return done;
 }
 
-static void pause_for(double seconds)
-{
-    const double until_s = clock_monotonic_s() + seconds;
-    while (clock_monotonic_s() < until_s && signals_pending() == 0) {
-        clock_pause(until_s);
-    }
-}
-
 /* Until there are files; false for a signal, too. */
 static bool wait_for_files(struct follow *follow, struct error *error)
 {
@@ -194,7 +186,7 @@ static bool wait_for_files(struct follow *follow, struct error *error)
             log_info("waiting for new files in %s", follow->config->data.data_dir);
             has_told = true;
         }
-        pause_for(LOOK_EVERY_S);
+        signals_pause(clock_monotonic_s() + LOOK_EVERY_S);
     }
     return false;
 }

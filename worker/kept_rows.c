@@ -10,7 +10,7 @@
 
 #include "base/text/json.h"
 #include "base/text/json_value.h"
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 
 enum {
     MOST_ROWS = 64,         /* as in the table of keys */
@@ -124,32 +124,32 @@ static double tolerance_of(const double *outputs, const double *rounded, int cou
 
 /* --- writing --- */
 
-static void put_row(struct text *text, const struct examples *rows, int row, int pixels, const double *outputs,
+static void put_row(struct text_buffer *text, const struct examples *rows, int row, int pixels, const double *outputs,
                     int output_count)
 {
-    json_open(text, NULL, '[');
-    json_open(text, NULL, '[');
+    json_write_open(text, NULL, '[');
+    json_write_open(text, NULL, '[');
     for (int i = 0; i < pixels; i++) {
-        json_integer(text, NULL, rows->images[(size_t)row * (size_t)pixels + (size_t)i]);
+        json_write_integer(text, NULL, rows->images[(size_t)row * (size_t)pixels + (size_t)i]);
     }
     for (int i = 0; i < rows->numbers; i++) {
-        json_number(text, NULL, (double)rows->values[(size_t)row * (size_t)rows->numbers + (size_t)i]);
+        json_write_number(text, NULL, (double)rows->values[(size_t)row * (size_t)rows->numbers + (size_t)i]);
     }
-    json_close(text, ']');
-    json_open(text, NULL, '[');
+    json_write_close(text, ']');
+    json_write_open(text, NULL, '[');
     for (int i = 0; i < rows->codes; i++) {
         const int32_t place = rows->places[(size_t)row * (size_t)rows->codes + (size_t)i];
         if (place >= 0) {
-            json_integer(text, NULL, place);
+            json_write_integer(text, NULL, place);
         }
     }
-    json_close(text, ']');
-    json_open(text, NULL, '[');
+    json_write_close(text, ']');
+    json_write_open(text, NULL, '[');
     for (int i = 0; i < output_count; i++) {
-        json_number(text, NULL, outputs[i]);
+        json_write_number(text, NULL, outputs[i]);
     }
-    json_close(text, ']');
-    json_close(text, ']');
+    json_write_close(text, ']');
+    json_write_close(text, ']');
 }
 
 static char *tell(const struct model *model, const float *parameters, const struct examples *rows)
@@ -157,7 +157,7 @@ static char *tell(const struct model *model, const float *parameters, const stru
     const size_t room = (size_t)rows->count * (size_t)widest(model);
     const int outputs = outputs_of(model), pixels = rows->images ? model->widths[0] : 0;
     double *memory = malloc(3 * room * sizeof *memory);
-    struct text text = {0};
+    struct text_buffer text = {0};
     if (!memory) {
         return NULL;
     }
@@ -165,19 +165,19 @@ static char *tell(const struct model *model, const float *parameters, const stru
     answer(model, parameters, rows, exact, scratch, false);
     answer(model, parameters, rows, rounded, scratch, true);
     const double tolerance = tolerance_of(exact, rounded, rows->count * outputs);
-    json_open(&text, NULL, '[');
-    json_number(&text, NULL, tolerance);
+    json_write_open(&text, NULL, '[');
+    json_write_number(&text, NULL, tolerance);
     for (int row = 0; row < rows->count; row++) {
         put_row(&text, rows, row, pixels, exact + (size_t)row * (size_t)outputs, outputs);
     }
-    json_close(&text, ']');
-    text_add_bytes(&text, "", 1);
+    json_write_close(&text, ']');
+    text_buffer_add_bytes(&text, "", 1);
     free(memory);
     if (!isfinite(tolerance)) {
-        text_free(&text);
+        text_buffer_free(&text);
     }
     size_t size;
-    return text_take(&text, &size);
+    return text_buffer_take(&text, &size);
 }
 
 char *kept_rows_tell(const struct config *config, const struct dataset *dataset, const struct examples *test,

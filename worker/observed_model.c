@@ -12,8 +12,8 @@
 #include <sodium.h>
 
 #include "base/clock.h"
+#include "base/text/json_writer.h"
 #include "observe/observe.h"
-#include "observe/text.h"
 #include "worker/column_weights.h"
 #include "worker/dashboard/first_layer.h"
 #include "worker/data/table/schema.h"
@@ -45,15 +45,15 @@ static struct {
 
 /* --- As JSON, on the server's thread --- */
 
-static bool take(struct text *text, char **json, size_t *size)
+static bool take(struct text_buffer *text, char **json, size_t *size)
 {
-    *json = text_take(text, size);
+    *json = text_buffer_take(text, size);
     return *json;
 }
 
 static bool weights_json(void *context, char **json, size_t *size)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     (void)context;
     pthread_mutex_lock(&self.mutex);
     if (self.weights && self.units > 0) {
@@ -63,37 +63,37 @@ static bool weights_json(void *context, char **json, size_t *size)
     return take(&text, json, size);
 }
 
-static void write_mistake(struct text *text, int i, char *base64, size_t room)
+static void write_mistake(struct text_buffer *text, int i, char *base64, size_t room)
 {
     const size_t bytes = (size_t)self.height * (size_t)self.width;
-    json_open(text, NULL, '{');
-    json_string(text, "label", self.mistakes[i].label);
-    json_string(text, "predicted", self.mistakes[i].predicted);
-    json_number(text, "confidence", self.mistakes[i].confidence);
-    json_string(
+    json_write_open(text, NULL, '{');
+    json_write_string(text, "label", self.mistakes[i].label);
+    json_write_string(text, "predicted", self.mistakes[i].predicted);
+    json_write_number(text, "confidence", self.mistakes[i].confidence);
+    json_write_string(
         text, "pixels",
         sodium_bin2base64(base64, room, self.pixels + (size_t)i * bytes, bytes, sodium_base64_VARIANT_ORIGINAL));
-    json_close(text, '}');
+    json_write_close(text, '}');
 }
 
 static bool mistakes_json(void *context, char **json, size_t *size)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     (void)context;
     pthread_mutex_lock(&self.mutex);
     const size_t room =
         sodium_base64_ENCODED_LEN((size_t)self.height * (size_t)self.width, sodium_base64_VARIANT_ORIGINAL);
     char *base64 = self.pixels ? malloc(room) : NULL;
     if (base64) {
-        json_open(&text, NULL, '{');
-        json_integer(&text, "height", self.height);
-        json_integer(&text, "width", self.width);
-        json_open(&text, "mistakes", '[');
+        json_write_open(&text, NULL, '{');
+        json_write_integer(&text, "height", self.height);
+        json_write_integer(&text, "width", self.width);
+        json_write_open(&text, "mistakes", '[');
         for (int i = 0; i < self.mistake_count; i++) {
             write_mistake(&text, i, base64, room);
         }
-        json_close(&text, ']');
-        json_close(&text, '}');
+        json_write_close(&text, ']');
+        json_write_close(&text, '}');
     }
     free(base64);
     pthread_mutex_unlock(&self.mutex);
@@ -102,7 +102,7 @@ static bool mistakes_json(void *context, char **json, size_t *size)
 
 static bool columns_json(void *context, char **json, size_t *size)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     (void)context;
     pthread_mutex_lock(&self.mutex);
     if (self.column_count > 0) {

@@ -247,22 +247,14 @@ static pid_t start(char *const *arguments)
     _exit(FAILED);
 }
 
-static void pause_for(double seconds)
-{
-    const double until_s = clock_monotonic_s() + seconds;
-    while (signals_pending() == 0 && clock_monotonic_s() < until_s) {
-        clock_pause(until_s);
-    }
-}
-
 /* Until it ends; a signal that asks the parent to leave is passed on once. */
 static int wait_for(pid_t child)
 {
-    int status = 0, told = 0;
+    int status = 0, passed_on = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
         const int number = signals_pending();
-        if (number != 0 && told == 0) {
-            told = number;
+        if (number != 0 && passed_on == 0) {
+            passed_on = number;
             kill(child, number);
         }
         clock_pause(clock_monotonic_s() + 0.02);
@@ -328,7 +320,7 @@ int supervise(char *const *arguments)
             delay_s *= 2;
         }
         tell(child, ended, delay_s);
-        pause_for(delay_s);
+        signals_pause(clock_monotonic_s() + delay_s);
         if (signals_pending() != 0) {
             return signals_exit_status(signals_pending());
         }

@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include <mbedtls/ssl.h>
 #include <sodium.h>
@@ -127,9 +126,8 @@ void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert)
 static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
 {
     tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
-    ssize_t ignored = send(connection->fd, connection->out + connection->out_start,
-                           connection->out_end - connection->out_start, MSG_NOSIGNAL | MSG_DONTWAIT);
-    (void)ignored;
+    transport_send_now(connection, connection->out + connection->out_start,
+                       connection->out_end - connection->out_start);
     return transport_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", connection->name, what);
 }
 

@@ -52,7 +52,7 @@ struct handshake {
     const char *breach;        /* of the protocol, where it was not mbedTLS who found it; NULL: none */
     uint8_t alert;             /* what the peer is to be told of that; 0: nothing */
     bool astray;               /* bytes came behind the last message before a change of keys, under the old ones */
-    int told;                  /* the peer's alert, where mbedTLS did not see it; 0: none */
+    int peer_alert;            /* where mbedTLS did not see it; 0: none */
     enum record_cipher cipher; /* of the secrets */
     /* For the handshake [0] and what follows it [1], of what the client [0] and the server [1] send. */
     bool has_secret[2][2];
@@ -132,14 +132,22 @@ static bool same_certificate(const mbedtls_x509_crt *a, const mbedtls_x509_crt *
     return a->raw.len == b->raw.len && memcmp(a->raw.p, b->raw.p, a->raw.len) == 0;
 }
 
+bool tls_is_pinned(const mbedtls_x509_crt *pinned, const mbedtls_x509_crt *certificate)
+{
+    for (const mbedtls_x509_crt *next = pinned; next; next = next->next) {
+        if (same_certificate(next, certificate)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* With a fleet key: exactly one of the trusted certificates, alone; being one of them, whatever its dates say. */
 static void verify_pinned(struct handshake *handshake, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
-    for (const mbedtls_x509_crt *next = &handshake->credentials->trusted; next; next = next->next) {
-        if (depth == 0 && same_certificate(next, certificate)) {
-            *flags = 0;
-            return;
-        }
+    if (depth == 0 && tls_is_pinned(&handshake->credentials->trusted, certificate)) {
+        *flags = 0;
+        return;
     }
     *flags |= MBEDTLS_X509_BADCERT_NOT_TRUSTED;
     snprintf(handshake->objection, sizeof handshake->objection, "its fleet key differs from this side's");
@@ -225,7 +233,7 @@ static int await_gate(struct handshake *handshake)
             break;
         case GATE_ALERT:
             if (size >= RECORD_HEADER + 2) {
-                handshake->told = bytes[RECORD_HEADER + 1];
+                handshake->peer_alert = bytes[RECORD_HEADER + 1];
                 return MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE;
             }
             break;
@@ -298,7 +306,7 @@ static int random_with_pass(void *context, unsigned char *bytes, size_t size)
     return 0;
 }
 
-static int configure(mbedtls_ssl_config *config, struct credentials *credentials, int endpoint)
+int tls_config_common(mbedtls_ssl_config *config, int endpoint)
 {
     static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
     static const int without_aes[] = {MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
@@ -310,8 +318,17 @@ static int configure(mbedtls_ssl_config *config, struct credentials *credentials
     mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : without_aes);
-    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not */
     mbedtls_ssl_conf_rng(config, tls_random, NULL);
+    return 0;
+}
+
+static int configure(mbedtls_ssl_config *config, struct credentials *credentials, int endpoint)
+{
+    int result = tls_config_common(config, endpoint);
+    if (result != 0) {
+        return result;
+    }
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not */
     mbedtls_ssl_conf_ca_chain(config, &credentials->trusted, NULL);
     mbedtls_ssl_conf_cert_req_ca_list(config, MBEDTLS_SSL_CERT_REQ_CA_LIST_DISABLED);
     return mbedtls_ssl_conf_own_cert(config, &credentials->own, &credentials->key);
@@ -350,7 +367,7 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
     }
     switch (result) {
     case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
-        int alert = handshake->told ? handshake->told : handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1];
+        int alert = handshake->peer_alert ? handshake->peer_alert : handshake->ssl.MBEDTLS_PRIVATE(in_msg)[1];
         const char *meaning = tls_describe_alert(alert);
         snprintf(text, sizeof text, "TLS alert %d", alert);
         return transport_fail(connection, CONNECTION_BROKEN, error, "%s refused us: %s", name,
@@ -383,7 +400,7 @@ static void look_for_strays(struct handshake *handshake)
 /* What the peer is told of a handshake that ends like this; 0: nothing, for it is the peer who ended it. */
 static uint8_t alert_for(const struct handshake *handshake, int result)
 {
-    if (handshake->failed || handshake->told) {
+    if (handshake->failed || handshake->peer_alert) {
         return 0;
     }
     if (handshake->astray) {

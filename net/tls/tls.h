@@ -33,6 +33,15 @@ bool tls_start(struct error *error);
 /* mbedTLS's interface to the kernel's random numbers. */
 int tls_random(void *context, unsigned char *bytes, size_t size);
 
+/*
+ * What every config of ours has, whoever may connect: TLS 1.3 and nothing else, its ciphers by what this processor is
+ * good at, random numbers. Not whom it trusts. One of mbedTLS's error numbers; 0: none.
+ */
+int tls_config_common(mbedtls_ssl_config *config, int endpoint);
+
+/* Is the certificate one of these, byte for byte? */
+bool tls_is_pinned(const mbedtls_x509_crt *pinned, const mbedtls_x509_crt *certificate);
+
 /* Prepares credentials->client and ->server from the rest. */
 bool tls_configure(struct credentials *credentials, struct error *error);
 

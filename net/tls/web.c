@@ -15,7 +15,6 @@
 
 #include "base/file.h"
 #include "net/credentials.h"
-#include "net/tls/aead.h"
 #include "net/tls/tls.h"
 
 enum { MOST_AT_ONCE = 256 * 1024 };
@@ -80,16 +79,10 @@ static bool read_key(struct web_keys *keys, const char *path, struct error *erro
 
 static bool configure(struct web_keys *keys, int side, struct error *error)
 {
-    static const int with_aes[] = {MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, 0};
-    mbedtls_ssl_config *config = &keys->config;
-    int result = mbedtls_ssl_config_defaults(config, side, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT);
-    mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
-    mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
-    mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : with_aes + 1);
-    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_NONE);
-    mbedtls_ssl_conf_rng(config, tls_random, NULL);
+    int result = tls_config_common(&keys->config, side);
+    mbedtls_ssl_conf_authmode(&keys->config, MBEDTLS_SSL_VERIFY_NONE);
     if (result == 0 && side == MBEDTLS_SSL_IS_SERVER) {
-        result = mbedtls_ssl_conf_own_cert(config, &keys->own, &keys->key);
+        result = mbedtls_ssl_conf_own_cert(&keys->config, &keys->own, &keys->key);
     }
     return result == 0 || describe(result, "TLS", "can't be set up", error);
 }
@@ -124,19 +117,12 @@ bool web_keys_load(struct web_keys **out, const char *certificate, const char *k
     return true;
 }
 
-static bool same_certificate(const mbedtls_x509_crt *a, const mbedtls_x509_crt *b)
-{
-    return a->raw.len == b->raw.len && memcmp(a->raw.p, b->raw.p, a->raw.len) == 0;
-}
-
 /* A fleet's own certificate names no machine: being the very one that is trusted is enough. */
 static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     const struct web_keys *keys = context;
-    for (const mbedtls_x509_crt *each = &keys->own; each && depth == 0; each = each->next) {
-        if (same_certificate(each, certificate)) {
-            *flags = 0;
-        }
+    if (depth == 0 && tls_is_pinned(&keys->own, certificate)) {
+        *flags = 0;
     }
     return 0;
 }

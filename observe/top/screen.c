@@ -86,27 +86,27 @@ int screen_put(struct screen *screen, int row, int column, int end, enum style s
 
 /* --- To the terminal --- */
 
-static void add_character(struct text *text, uint32_t c)
+static void add_character(struct text_buffer *text, uint32_t c)
 {
     if (c < 0x80) {
-        text_add(text, "%c", (int)c);
+        text_buffer_add(text, "%c", (int)c);
     } else if (c < 0x800) {
-        text_add(text, "%c%c", (int)(0xc0 | c >> 6), (int)(0x80 | (c & 0x3f)));
+        text_buffer_add(text, "%c%c", (int)(0xc0 | c >> 6), (int)(0x80 | (c & 0x3f)));
     } else if (c < 0x10000) {
-        text_add(text, "%c%c%c", (int)(0xe0 | c >> 12), (int)(0x80 | (c >> 6 & 0x3f)), (int)(0x80 | (c & 0x3f)));
+        text_buffer_add(text, "%c%c%c", (int)(0xe0 | c >> 12), (int)(0x80 | (c >> 6 & 0x3f)), (int)(0x80 | (c & 0x3f)));
     } else {
-        text_add(text, "%c%c%c%c", (int)(0xf0 | c >> 18), (int)(0x80 | (c >> 12 & 0x3f)), (int)(0x80 | (c >> 6 & 0x3f)),
-                 (int)(0x80 | (c & 0x3f)));
+        text_buffer_add(text, "%c%c%c%c", (int)(0xf0 | c >> 18), (int)(0x80 | (c >> 12 & 0x3f)),
+                        (int)(0x80 | (c >> 6 & 0x3f)), (int)(0x80 | (c & 0x3f)));
     }
 }
 
-static void add_style(struct text *text, const struct screen *screen, enum style style)
+static void add_style(struct text_buffer *text, const struct screen *screen, enum style style)
 {
     static const char *const codes[] = {[PLAIN] = "",    [FAINT] = ";2",  [BOLD] = ";1",    [REVERSE] = ";7",
                                         [RED] = ";1;31", [GREEN] = ";32", [YELLOW] = ";33", [CYAN] = ";36"};
     const bool is_color = style >= RED;
     const char *code = !is_color || screen->has_colors ? codes[style] : style == RED ? codes[BOLD] : "";
-    text_add(text, "\x1b[0%sm", code);
+    text_buffer_add(text, "\x1b[0%sm", code);
 }
 
 static bool same(const struct cell *a, const struct cell *b)
@@ -114,7 +114,7 @@ static bool same(const struct cell *a, const struct cell *b)
     return a->character == b->character && a->style == b->style;
 }
 
-static void send_cell(struct text *text, const struct screen *screen, const struct cell *cell, enum style *style)
+static void send_cell(struct text_buffer *text, const struct screen *screen, const struct cell *cell, enum style *style)
 {
     if (cell->character == 0) {
         return; /* drawn with its left half */
@@ -126,11 +126,11 @@ static void send_cell(struct text *text, const struct screen *screen, const stru
     add_character(text, cell->character);
 }
 
-void screen_send(struct screen *screen, struct text *text)
+void screen_send(struct screen *screen, struct text_buffer *text)
 {
     enum style style = PLAIN;
     if (screen->is_fresh) {
-        text_add(text, "\x1b[0m\x1b[2J");
+        text_buffer_add(text, "\x1b[0m\x1b[2J");
         for (int i = 0; i < screen->width * screen->height; i++) {
             screen->shown[i] = (struct cell){.character = ' ', .style = PLAIN};
         }
@@ -144,7 +144,7 @@ void screen_send(struct screen *screen, struct text *text)
                 continue;
             }
             if (at < 0 || column - at > CHEAP_GAP) {
-                text_add(text, "\x1b[%d;%dH", row + 1, column + 1);
+                text_buffer_add(text, "\x1b[%d;%dH", row + 1, column + 1);
                 at = column;
             }
             for (; at <= column; at++) { /* also what is the same, where that is shorter than to go there */
@@ -154,7 +154,7 @@ void screen_send(struct screen *screen, struct text *text)
         }
     }
     if (style != PLAIN) {
-        text_add(text, "\x1b[0m");
+        text_buffer_add(text, "\x1b[0m");
     }
 }
 
@@ -167,7 +167,7 @@ static int length_of_row(const struct screen *screen, int row)
     return length;
 }
 
-void screen_print(const struct screen *screen, struct text *text)
+void screen_print(const struct screen *screen, struct text_buffer *text)
 {
     int rows = screen->height;
     while (rows > 0 && length_of_row(screen, rows - 1) == 0) {
@@ -186,6 +186,6 @@ void screen_print(const struct screen *screen, struct text *text)
                 add_character(text, cell->character);
             }
         }
-        text_add(text, style != PLAIN && screen->has_colors ? "\x1b[0m\n" : "\n");
+        text_buffer_add(text, style != PLAIN && screen->has_colors ? "\x1b[0m\n" : "\n");
     }
 }

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 
 enum { SCREEN_MOST_SIDE = 1000 };
 
@@ -41,9 +41,9 @@ int screen_put(struct screen *screen, int row, int column, int end, enum style s
 void screen_put_character(struct screen *screen, int row, int column, enum style style, uint32_t character);
 
 /* What the terminal must be sent to show what was drawn. */
-void screen_send(struct screen *screen, struct text *text);
+void screen_send(struct screen *screen, struct text_buffer *text);
 
 /* Lines for a pipe or a scroll of paper, without trailing spaces and empty lines; with colors where they are on. */
-void screen_print(const struct screen *screen, struct text *text);
+void screen_print(const struct screen *screen, struct text_buffer *text);
 
 #endif

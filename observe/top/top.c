@@ -79,11 +79,11 @@ static void draw(struct top *top)
 
 static bool show(struct top *top)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     size_t size;
     draw(top);
     screen_send(&top->screen, &text);
-    char *bytes = text_take(&text, &size);
+    char *bytes = text_buffer_take(&text, &size);
     const bool done = size == 0 || terminal_write(bytes, size);
     free(bytes);
     return done;
@@ -143,7 +143,7 @@ static bool show_live(struct top *top, struct error *error)
 
 static bool show_once(struct top *top, struct error *error)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     int width, height;
     size_t size;
     terminal_size(&width, &height);
@@ -155,7 +155,7 @@ static bool show_once(struct top *top, struct error *error)
     }
     draw(top);
     screen_print(&top->screen, &text);
-    char *bytes = text_take(&text, &size);
+    char *bytes = text_buffer_take(&text, &size);
     const bool done = bytes && fwrite(bytes, 1, size, stdout) == size && fflush(stdout) == 0;
     free(bytes);
     return done || error_set(error, "can't write to standard output");

@@ -204,7 +204,7 @@ static bool start_channel(struct coordinator_channel *channel, struct follower *
                                          .wake = &follower->wake,
                                          .purpose = ", which decides on the steps",
                                          .timeout_s = CONNECT_S,
-                                         .told_after_s = TOLD_AFTER_S,
+                                         .logged_after_s = TOLD_AFTER_S,
                                          .quiet = quiet,
                                          .retries_refusals = true};
     if (!link_create(&channel->link, host, &options, error)) {

@@ -150,8 +150,6 @@ void server_unlock(struct server *server);
  */
 void server_wait(struct server *server);
 
-struct timespec server_next_tick(void);
-
 /*
  * Where the config gives hidden layers alone: waits until worker 0 has said how wide its data make the others, and
  * fills them in. Nobody else is served meanwhile. False also if the process is asked to leave.

@@ -1,7 +1,6 @@
 /* The server's lock and what is carried out as it is given back, and how threads wait. */
-#include <time.h>
-
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "ps/server/internal.h"
 
@@ -52,16 +51,6 @@ void server_unlock(struct server *server)
     }
 }
 
-struct timespec server_next_tick(void)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += SERVER_TICK_MS * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
-    return until;
-}
-
 void server_wait(struct server *server)
 {
     if (job_has_actions(&server->job)) {
@@ -70,9 +59,8 @@ void server_wait(struct server *server)
         return;
     }
     /* Nobody is told that somebody waits: two who wait would wake one another for ever. */
-    const struct timespec until = server_next_tick();
     server->waiting++;
-    pthread_cond_timedwait(&server->changed, &server->lock, &until);
+    condition_wait_for(&server->changed, &server->lock, SERVER_TICK_MS / 1000.0);
     server->waiting--;
 }
 

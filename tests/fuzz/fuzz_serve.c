@@ -53,7 +53,7 @@ static void check_answer(const struct call *call, const char *type, const char *
 static void answer_call(struct call *call, struct intake *intake)
 {
     char headers[512] = "";
-    struct text body = {0};
+    struct text_buffer body = {0};
     struct error error;
     const size_t count = (size_t)intake->examples.count;
     float *outputs = calloc(2 * count + 1, sizeof *outputs);
@@ -61,9 +61,9 @@ static void answer_call(struct call *call, struct intake *intake)
     assert(adding_forward(NULL, false, &intake->examples, 0, (int)count, outputs, &error));
     size_t size;
     const char *type = call->protocol->write(call, &answers, &body, headers);
-    char *bytes = text_take(&body, &size);
+    char *bytes = text_buffer_take(&body, &size);
     assert(type && bytes && !call->tail.failed);
-    text_free(&call->tail);
+    text_buffer_free(&call->tail);
     check_answer(call, type, headers, bytes, size);
     free(bytes);
     free(outputs);

@@ -314,7 +314,7 @@ static void waits_are_told(void **state)
     snprintf(words, sizeof words, "waiting for ps 0 (127.0.0.1:%u) to decide, 5 s: ", port);
     assert_non_null(strstr(what_a_try_says(link, LINK_LATER), words));
     assert_string_equal(what_a_try_says(link, LINK_LATER), "");
-    link->told_s -= LINK_TOLD_EVERY_S;
+    link->logged_s -= LINK_LOGGED_EVERY_S;
     assert_non_null(strstr(what_a_try_says(link, LINK_LATER), " to decide, 5 s: "));
     listening_start(&owner, NULL, port);
     snprintf(words, sizeof words, "ps 0 (127.0.0.1:%u) is there, after 5 s\n", port);
@@ -416,7 +416,7 @@ static void times_for_a_try(void **state)
                                              .timeout_s = cases[i].asked_s};
         assert_true(link_create(&link, "127.0.0.1:1", &options, &error));
         assert_true(link.timeout_s == cases[i].has_s);
-        assert_true(link.options.longest_delay_s == 1 && link.options.told_after_s == 1);
+        assert_true(link.options.longest_delay_s == 1 && link.options.logged_after_s == 1);
         assert_string_equal(link.name, "ps 0 (127.0.0.1:1)");
         link_destroy(&link);
         assert_false(link_create(&link, "127.0.0.1", &options, &error)); /* no port */
@@ -457,6 +457,65 @@ static void what_comes_unasked(void **state)
     assert_non_null(strstr(error.text, "leaves: good night"));
     channel_close(&peer);
     link_destroy(&bench.link);
+}
+
+/* Pings aside, the next frame is the answer, or its next part; whatever else it is ends the call. */
+static void requests_and_answers(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct connection *ours, *theirs;
+    struct channel peer;
+    struct error error;
+    char text[] = "in bulk", heard[sizeof text];
+    const struct iovec bulk = {text, sizeof text};
+    const struct message_describe describe = {.digest = ""};
+    const struct message_description description = {.digest = ""};
+    struct outgoing request = {.type = MESSAGE_describe, .message = &describe, .bulk = &bulk, .bulk_parts = 1};
+    uint16_t code = 99;
+    int ends[2];
+    create_link(&bench, free_port(), (struct link_options){.timeout_s = 5});
+    struct link *link = &bench.link;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_true(connection_serve(&ours, ends[0], "ours", NULL, NULL, INFINITY, &error));
+    assert_true(connection_serve(&theirs, ends[1], "theirs", NULL, NULL, INFINITY, &error));
+    channel_open(&link->channel, ours);
+    channel_open(&peer, theirs);
+    link->channel.version = peer.version = PROTOCOL_VERSION_MAX;
+    assert_true(channel_send(&peer, MESSAGE_ping, 7, &(struct message_ping){9}, INFINITY, &error));
+    assert_true(channel_send(&peer, MESSAGE_description, 1, &description, INFINITY, &error));
+    assert_true(link_call(link, &request, MESSAGE_description, &code, &error));
+    assert_int_equal(request.request, 1);
+    assert_int_equal(code, 0);
+    assert_true(channel_receive(&peer, INFINITY, &error));
+    assert_int_equal(peer.frame.type, MESSAGE_describe);
+    assert_int_equal(peer.frame.request, 1);
+    assert_true(channel_read_bulk(&peer, heard, sizeof heard, INFINITY, &error));
+    assert_string_equal(heard, text);
+    assert_true(channel_receive(&peer, INFINITY, &error));
+    assert_int_equal(peer.frame.type, MESSAGE_pong);
+    assert_true(channel_send_error(&peer, 2, ERROR_TOO_LATE, INFINITY, &error, "too late"));
+    assert_false(link_call(link, &request, MESSAGE_description, &code, &error));
+    assert_int_equal(request.request, 2);
+    assert_int_equal(code, ERROR_TOO_LATE);
+    assert_string_equal(error.text, "ours: too late");
+    const uint64_t others[] = {2, 4};
+    for (int i = 0; i < 2;
+         i++) { /* of an earlier request, and of one that was not made: errors of theirs count no more */
+        code = 99;
+        assert_true(channel_send_error(&peer, others[i], ERROR_TOO_LATE, INFINITY, &error, "too late"));
+        assert_false(link_receive_answer(link, MESSAGE_describe, 3, MESSAGE_description, &code, &error));
+        assert_int_equal(code, 0);
+        assert_string_equal(error.text, "ours: answer to a request that was not made");
+    }
+    assert_true(channel_send(&peer, MESSAGE_done, 3, &(struct message_done){.global_step = 5}, INFINITY, &error));
+    assert_false(link_receive_answer(link, MESSAGE_describe, 3, MESSAGE_description, NULL, &error));
+    assert_string_equal(error.text, "ours: answered describe with done");
+    channel_close(&peer);
+    code = 99;
+    assert_false(link_receive_answer(link, MESSAGE_describe, 3, MESSAGE_description, &code, &error));
+    assert_int_equal(code, 0);
+    link_destroy(link);
 }
 
 static bool on_the_third(void *context)
@@ -558,6 +617,7 @@ int main(void)
         cmocka_unit_test(bytes_count_once),
         cmocka_unit_test(times_for_a_try),
         cmocka_unit_test(what_comes_unasked),
+        cmocka_unit_test(requests_and_answers),
         cmocka_unit_test(open_means_open),
         cmocka_unit_test(held_and_woken),
         cmocka_unit_test(somebody_answers_in_time_or_it_is_hopeless),

@@ -56,12 +56,12 @@ static int end(void **state)
 /* The text is freed with the next call. */
 static const char *written(bool open)
 {
-    static struct text text;
-    text_free(&text);
-    text = (struct text){.bytes = NULL};
+    static struct text_buffer text;
+    text_buffer_free(&text);
+    text = (struct text_buffer){.bytes = NULL};
     metrics_write(&text, &board, NULL, open);
     assert_false(text.failed);
-    text_add(&text, "%c", '\0');
+    text_buffer_add(&text, "%c", '\0');
     return text.bytes;
 }
 

@@ -105,14 +105,16 @@ static bool fake_read(struct call *call, struct intake *intake, struct error *er
     return true;
 }
 
-static const char *fake_write(struct call *call, const struct answers *answers, struct text *body, char headers[512])
+static const char *fake_write(struct call *call, const struct answers *answers, struct text_buffer *body,
+                              char headers[512])
 {
     (void)headers;
     for (int i = 0; i < answers->count; i++) {
-        text_add(call->size == (size_t)4 * LENT && i > 0 ? &call->tail : body, "%g ", (double)answers->outputs[2 * i]);
+        text_buffer_add(call->size == (size_t)4 * LENT && i > 0 ? &call->tail : body, "%g ",
+                        (double)answers->outputs[2 * i]);
     }
     for (int i = 0; call->size == TALKATIVE && call->served->name[0] == 'l' && i < 400; i++) {
-        text_add(body, "%g and ", (double)answers->outputs[0]);
+        text_buffer_add(body, "%g and ", (double)answers->outputs[0]);
     }
     return "text/plain";
 }

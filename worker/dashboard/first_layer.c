@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/column_weights.h"
@@ -66,26 +66,26 @@ bool first_layer_has_columns(const char *folder)
     return is_known(folder, true);
 }
 
-void first_layer_write(struct text *text, const float *weights, int units, int height, int width)
+void first_layer_write(struct text_buffer *text, const float *weights, int units, int height, int width)
 {
     const int inputs = height * width;
-    json_open(text, NULL, '{');
-    json_integer(text, "height", height);
-    json_integer(text, "width", width);
-    json_open(text, "units", '[');
+    json_write_open(text, NULL, '{');
+    json_write_integer(text, "height", height);
+    json_write_integer(text, "width", width);
+    json_write_open(text, "units", '[');
     for (int unit = 0; unit < units && unit < MOST_UNITS; unit++) {
-        json_open(text, NULL, '{');
-        json_open(text, "values", '[');
+        json_write_open(text, NULL, '{');
+        json_write_open(text, "values", '[');
         for (int i = 0; i < inputs; i++) {
             const double weight = (double)weights[(size_t)i * (size_t)units + (size_t)unit];
-            text_add(text, "%s%.3g", i > 0 ? "," : "", isfinite(weight) ? weight : 0.0);
+            text_buffer_add(text, "%s%.3g", i > 0 ? "," : "", isfinite(weight) ? weight : 0.0);
         }
         text->follows = true;
-        json_close(text, ']');
-        json_close(text, '}');
+        json_write_close(text, ']');
+        json_write_close(text, '}');
     }
-    json_close(text, ']');
-    json_close(text, '}');
+    json_write_close(text, ']');
+    json_write_close(text, '}');
 }
 
 bool first_layer_json(void *context, char **json, size_t *size)
@@ -99,7 +99,7 @@ bool first_layer_json(void *context, char **json, size_t *size)
     const int inputs = (int)tensor->shape[0], units = (int)tensor->shape[1];
     const size_t count = (size_t)inputs * (size_t)units;
     float *weights = malloc(count * sizeof *weights);
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     const bool done = weights && checkpoint_read_tensor(file, tensor, 0, count, weights, &error);
     if (done) {
         const int side = side_of(file, tensor);
@@ -107,7 +107,7 @@ bool first_layer_json(void *context, char **json, size_t *size)
     }
     free(weights);
     checkpoint_close(file);
-    *json = text_take(&text, size);
+    *json = text_buffer_take(&text, size);
     return *json;
 }
 
@@ -140,7 +140,7 @@ bool first_layer_columns(void *context, char **json, size_t *size)
 {
     struct checkpoint_file *file = open_newest(context, true);
     struct schema schema = {.count = 0};
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     struct error error;
     if (!file) {
         return false;
@@ -155,6 +155,6 @@ bool first_layer_columns(void *context, char **json, size_t *size)
     free(squares);
     schema_free(&schema);
     checkpoint_close(file);
-    *json = text_take(&text, size);
+    *json = text_buffer_take(&text, size);
     return *json;
 }

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 
 /* Does the newest checkpoint hold a model of square pictures? */
 bool first_layer_is_known(const char *folder);
@@ -14,7 +14,7 @@ bool first_layer_is_known(const char *folder);
 bool first_layer_has_columns(const char *folder);
 
 /* weights: [height x width, units]; the first units of them as JSON, each a picture. */
-void first_layer_write(struct text *text, const float *weights, int units, int height, int width);
+void first_layer_write(struct text_buffer *text, const float *weights, int units, int height, int width);
 
 /* As struct api_extras wants it (observe/api.h); context: the folder's path. */
 bool first_layer_json(void *context, char **json, size_t *size);

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "net/bytes.h"
@@ -69,21 +69,14 @@ static bool ask(struct batch_fetcher *fetcher, int64_t first, uint32_t count, ui
 /* The next frame of an answer. */
 static bool receive(struct batch_fetcher *fetcher, uint64_t request, struct error *error)
 {
-    struct channel *channel = &fetcher->link.channel;
-    if (!link_receive(&fetcher->link, error)) {
+    const struct message_batch *batch = &fetcher->link.channel.message.batch;
+    if (!link_receive_answer(&fetcher->link, MESSAGE_get_batches, request, MESSAGE_batch, NULL, error)) {
         return false;
     }
-    if (channel->frame.type == MESSAGE_error) {
-        return error_set(error, "%s: %s", fetcher->link.name, channel->message.error.message);
-    }
-    if (channel->frame.type != MESSAGE_batch || channel->frame.request != request) {
-        return error_set(error, "%s: answered get_batches with %s", fetcher->link.name,
-                         message_name(channel->frame.type));
-    }
-    if (channel->message.batch.pixels != fetcher->pixels || channel->message.batch.total == 0 ||
-        channel->message.batch.total > INT32_MAX || channel->message.batch.validation > INT32_MAX) {
+    if (batch->pixels != fetcher->pixels || batch->total == 0 || batch->total > INT32_MAX ||
+        batch->validation > INT32_MAX) {
         return error_set(error, "%s has %s of %u bytes, and here they take %zu", fetcher->link.name,
-                         fetcher->options.like ? "rows" : "images", channel->message.batch.pixels, fetcher->pixels);
+                         fetcher->options.like ? "rows" : "images", batch->pixels, fetcher->pixels);
     }
     return true;
 }
@@ -195,10 +188,7 @@ static bool await_room(struct batch_fetcher *fetcher, int64_t *next, uint32_t *c
     pthread_mutex_lock(&fetcher->lock);
     int room = FETCHED_BATCHES - fetcher->fetched;
     if (!fetcher->ending && (fetcher->first < 0 || room < AT_A_TIME)) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += 1;
-        pthread_cond_timedwait(&fetcher->changed, &fetcher->lock, &until);
+        condition_wait_for(&fetcher->changed, &fetcher->lock, 1);
         room = FETCHED_BATCHES - fetcher->fetched;
     }
     *next = fetcher->first + fetcher->fetched;
@@ -287,15 +277,10 @@ enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t n
         turn_to(fetcher, number);
     }
     while (fetcher->fetched == 0 && fetcher->end == EXCHANGE_OK && end == EXCHANGE_OK) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)(SLICE_S * 1e9);
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
-        pthread_cond_timedwait(&fetcher->changed, &fetcher->lock, &until);
+        condition_wait_for(&fetcher->changed, &fetcher->lock, SLICE_S);
         pthread_mutex_unlock(&fetcher->lock);
         double now_s = clock_monotonic_s();
-        if (now_s - told_s >= LINK_TOLD_EVERY_S) {
+        if (now_s - told_s >= LINK_LOGGED_EVERY_S) {
             told_s = now_s;
             log_info("waiting for %s to send batch %lld, %.0f s", fetcher->link.name, (long long)number,
                      now_s - begun_s);
@@ -344,7 +329,6 @@ static bool create_parcels(struct batch_fetcher *fetcher, struct error *error)
 bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)
 {
     const struct config *config = options->config;
-    pthread_condattr_t attributes;
     struct batch_fetcher *fetcher = calloc(1, sizeof *fetcher);
     *out = fetcher;
     if (!fetcher) {
@@ -356,10 +340,7 @@ bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher
     fetcher->classes = config->model.layers[config->model.layer_count - 1];
     fetcher->capacity = config->train.batch_size;
     pthread_mutex_init(&fetcher->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&fetcher->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_create(&fetcher->changed);
     return create_parcels(fetcher, error) &&
            shard_link_create_to_chief(&fetcher->link, config, options->identity, options->traffic, error);
 }

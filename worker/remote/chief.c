@@ -3,9 +3,9 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "ps/store/outer.h"
@@ -17,13 +17,9 @@ enum { END_S = 10 /* a ps whose link is cut as the job ends has so long to be to
 
 static void create_locks(struct chief *chief)
 {
-    pthread_condattr_t attributes;
     pthread_mutex_init(&chief->mutex, NULL);
     pthread_mutex_init(&chief->wake_mutex, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&chief->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_create(&chief->wake);
 }
 
 /* What workers were told is none of the model's: it lies beside the checkpoints (ps/store/told.h). */

@@ -21,33 +21,18 @@ struct shape {
     char *schema; /* as JSON; NULL: pictures */
 };
 
-static bool receive(struct link *link, enum message_type type, struct error *error)
-{
-    if (!link_receive(link, error)) {
-        return false;
-    }
-    if (link->channel.frame.type == MESSAGE_error) {
-        return error_set(error, "%s: %s", link->name, link->channel.message.error.message);
-    }
-    return link->channel.frame.type == type ||
-           error_set(error, "%s: answered with %s", link->name, message_name(link->channel.frame.type));
-}
-
 static bool ask_once(struct link *link, struct shape *shape, struct error *error)
 {
     struct channel *channel = &link->channel;
     char nothing[] = "";
     const struct message_layers layers = {.units = nothing};
     const struct message_describe describe = {.digest = nothing};
-    double until_s = clock_monotonic_s() + LINK_ANSWER_S;
-    if (!channel_send(channel, MESSAGE_layers, ++channel->next_request, &layers, until_s, error) ||
-        !receive(link, MESSAGE_layers, error)) {
+    if (!link_call(link, &(struct outgoing){.type = MESSAGE_layers, .message = &layers}, MESSAGE_layers, NULL, error)) {
         return false;
     }
     snprintf(shape->units, sizeof shape->units, "%s", channel->message.layers.units);
-    until_s = clock_monotonic_s() + LINK_ANSWER_S;
-    if (!channel_send(channel, MESSAGE_describe, ++channel->next_request, &describe, until_s, error) ||
-        !receive(link, MESSAGE_description, error)) {
+    if (!link_call(link, &(struct outgoing){.type = MESSAGE_describe, .message = &describe}, MESSAGE_description, NULL,
+                   error)) {
         return false;
     }
     const size_t size = channel->bulk_left;

@@ -175,10 +175,7 @@ static float last_loss(void *context)
 static void let_chief_pass(const struct config *config)
 {
     const double most_s = fmin(MOST_START_S, START_S * (double)config->cluster.worker_hosts.count);
-    const double until_s = clock_monotonic_s() + most_s * (double)randombytes_uniform(1000) / 1000.0;
-    while (clock_monotonic_s() < until_s && signals_pending() == 0) {
-        clock_pause(until_s);
-    }
+    signals_pause(clock_monotonic_s() + most_s * (double)randombytes_uniform(1000) / 1000.0);
 }
 
 /* Only during a rollout of the whole job, or soon after it: in any other, members of both versions are let in. */

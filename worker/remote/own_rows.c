@@ -30,7 +30,7 @@ static bool is_done(enum exchange_result end, struct error *error)
 static bool pause_asking(double *told_s, const char *what, struct error *error)
 {
     const double now_s = clock_monotonic_s();
-    if (now_s - *told_s >= LINK_TOLD_EVERY_S) {
+    if (now_s - *told_s >= LINK_LOGGED_EVERY_S) {
         *told_s = now_s;
         log_info("waiting for %s", what);
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
 
@@ -20,8 +21,7 @@ void server_wait_step(struct server *server)
         server_lock(server);
         return;
     }
-    struct timespec until = server_next_tick();
-    pthread_cond_timedwait(&server->stepped, &server->lock, &until);
+    condition_wait_for(&server->stepped, &server->lock, SERVER_TICK_MS / 1000.0);
 }
 
 /* That, for a request. */

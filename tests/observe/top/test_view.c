@@ -78,11 +78,11 @@ static const char status[] =
 
 static const char *drawn(struct world *world, char text[65536])
 {
-    struct text lines = {.bytes = NULL};
+    struct text_buffer lines = {.bytes = NULL};
     size_t size;
     view_draw(&world->screen, &world->view, &world->run);
     screen_print(&world->screen, &lines);
-    char *bytes = text_take(&lines, &size);
+    char *bytes = text_buffer_take(&lines, &size);
     snprintf(text, 65536, "%.*s", (int)size, bytes ? bytes : "");
     free(bytes);
     return text;
@@ -228,10 +228,10 @@ static void test_any_size_and_any_key(void **state)
 
 static size_t sent(struct screen *screen)
 {
-    struct text text = {.bytes = NULL};
+    struct text_buffer text = {.bytes = NULL};
     size_t size;
     screen_send(screen, &text);
-    free(text_take(&text, &size));
+    free(text_buffer_take(&text, &size));
     return size;
 }
 

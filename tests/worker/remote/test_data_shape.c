@@ -17,6 +17,8 @@ static struct {
     const char *schema; /* NULL: pictures */
     int objections;     /* before it says anything */
     int odd;            /* answers of another type, before that */
+    int strays;         /* answers to requests that were not made, before that... */
+    int stray;          /* ...of this type of question */
     int cuts;           /* connections that end in the middle of the schema */
     int asked;
 } said;
@@ -36,6 +38,10 @@ static bool answer(struct fake_member *member, struct channel *channel)
     if (said.odd > 0) {
         said.odd--;
         return fake_member_say(channel, MESSAGE_pong, &(struct message_pong){1});
+    }
+    if (said.strays > 0 && channel->frame.type == said.stray) {
+        said.strays--;
+        channel->frame.request++;
     }
     if (about_layers) {
         return fake_member_say(channel, MESSAGE_layers, &(struct message_layers){said.units});
@@ -128,12 +134,14 @@ static void it_is_asked_again(void **state)
 {
     struct config config;
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         memset(&said, 0, sizeof said);
         said.units = "784,32,10";
         said.objections = i == 0 ? 2 : 0;
         said.odd = i == 1 ? 2 : 0;
         said.cuts = i == 2 ? 2 : 0;
+        said.strays = i >= 3 ? 2 : 0;
+        said.stray = i == 3 ? MESSAGE_layers : MESSAGE_describe;
         const char *why = learn(&config, "hidden", "32");
         if (why) {
             fail_msg("%s", why);

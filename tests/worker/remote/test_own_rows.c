@@ -21,7 +21,7 @@
 #include "worker/data/table/table.h"
 #include "worker/remote/exchange/preprocessing.h"
 
-enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2 };
+enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3 };
 
 static double ahead_s, per_pause_s;
 static int pauses, speaks_after, leaves_after, joins_after; /* after so many pauses; 0: never */
@@ -132,6 +132,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     if (how == NO_ANSWER) {
         return false;
     }
+    channel->frame.request += how == OTHER_REQUEST;
     return how == OTHER_ANSWER                       ? fake_member_say(channel, MESSAGE_pong, &pong)
            : channel->frame.type == MESSAGE_describe ? answer_describe(channel)
                                                      : answer_figures(channel);
@@ -323,10 +324,13 @@ static enum exchange_result ask(int what, struct schema *schema, char **text, st
                        : preprocessing_ask_figures(&bench.exchange, 2, text, error);
 }
 
-/* A connection that breaks, and an answer to another question, are asked over again; an objection is for good. */
+/*
+ * A connection that breaks, an answer to another question, and one that says so, are asked over again; an objection is
+ * for good.
+ */
 static void failures(void **state)
 {
-    const int ways[] = {NO_ANSWER, OTHER_ANSWER};
+    const int ways[] = {NO_ANSWER, OTHER_ANSWER, OTHER_REQUEST};
     const char *const wanted[] = {NULL, "what the chief said", NULL, "figures of two"};
     struct schema schema;
     struct error error;
@@ -337,7 +341,7 @@ static void failures(void **state)
     ps.figures[2] = strdup("figures of two");
     for (int what = 0; what < 4; what++) {
         ps.known = what == 1 ? "what the chief said" : NULL;
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 3; i++) {
             const int before = connections();
             ps.fails = ways[i];
             assert_int_equal(ask(what, &schema, &text, &error), EXCHANGE_OK);
@@ -351,9 +355,9 @@ static void failures(void **state)
         assert_non_null(strstr(error.text, "as the test wants"));
         assert_null(text);
     }
-    assert_int_equal(atomic_load(&bench.traffic.retries), 8);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 12);
     assert_string_equal(ps.figures[1], "figures"); /* its own number */
-    assert_int_equal(ps.told[1], 2);
+    assert_int_equal(ps.told[1], 4);               /* once by a request whose answer was no good */
     schema_free(&schema);
     end();
 }

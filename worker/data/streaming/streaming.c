@@ -8,9 +8,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
@@ -218,11 +218,7 @@ static struct lane *find_lane(struct streaming *streaming, uint32_t task, struct
     } else if (!lane->streaming) {
         *lane = (struct lane){.streaming = streaming, .task = task, .wanted = -1, .ordered = -1, .epoch = -1};
         pthread_mutex_init(&lane->lock, NULL);
-        pthread_condattr_t attributes;
-        pthread_condattr_init(&attributes);
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        pthread_cond_init(&lane->changed, &attributes);
-        pthread_condattr_destroy(&attributes);
+        condition_create(&lane->changed);
         if (lane_begin(lane, error)) {
             lane->next = streaming->lanes;
             streaming->lanes = lane;
@@ -244,15 +240,12 @@ static bool await_window(struct lane *lane, int64_t number, struct error *error)
     const struct window *window = &lane->windows[number % WINDOWS];
     double begun_s = clock_monotonic_s(), told_s = begun_s;
     while (!lane->failed) {
-        struct timespec until;
         lane->wanted = number;
         if (window->number == number) {
             return true;
         }
         pthread_cond_broadcast(&lane->changed);
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += TOLD_EVERY_S;
-        pthread_cond_timedwait(&lane->changed, &lane->lock, &until);
+        condition_wait_for(&lane->changed, &lane->lock, TOLD_EVERY_S);
         double now_s = clock_monotonic_s();
         if (now_s - told_s >= TOLD_EVERY_S) {
             told_s = now_s;

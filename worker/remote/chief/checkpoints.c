@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "worker/kept_rows.h"
@@ -417,13 +418,8 @@ void chief_wake(struct chief *chief)
 /* Until this worker comes to the first step that is ordered, but no longer than a look. */
 static void rest(struct chief *chief)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(LOOK_S * 1e9);
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
     pthread_mutex_lock(&chief->wake_mutex);
-    while (!chief->woken && pthread_cond_timedwait(&chief->wake, &chief->wake_mutex, &until) == 0) {
+    while (!chief->woken && condition_wait_for(&chief->wake, &chief->wake_mutex, LOOK_S)) {
     }
     chief->woken = false;
     pthread_mutex_unlock(&chief->wake_mutex);

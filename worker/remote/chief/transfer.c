@@ -109,24 +109,12 @@ enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *g
 static bool write_range(struct shard_part *part, enum store_vector vector, struct range range, float *values,
                         uint16_t *code, struct error *error)
 {
-    struct channel *channel = &part->link.channel;
     uint8_t bytes[RANGE_BYTES];
     range_put(bytes, 0, range);
     struct message_write write = {.vector = (uint8_t)vector, .dtype = DTYPE_FLOAT32, .ranges = {bytes, 1}};
     struct iovec bulk = {values, range.count * sizeof *values};
-    uint64_t request = ++channel->next_request;
-    *code = 0;
-    const struct outgoing frame = {
-        .type = MESSAGE_write, .request = request, .message = &write, .bulk = &bulk, .bulk_parts = 1};
-    if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
-        return false;
-    }
-    if (channel->frame.type == MESSAGE_error) {
-        *code = channel->message.error.code;
-        return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-    }
-    return channel->frame.type == MESSAGE_done ||
-           error_set(error, "%s: answered write with %s", part->link.name, message_name(channel->frame.type));
+    struct outgoing frame = {.type = MESSAGE_write, .message = &write, .bulk = &bulk, .bulk_parts = 1};
+    return link_call(&part->link, &frame, MESSAGE_done, code, error);
 }
 
 /* A ps of an earlier program knows nothing of what workers were told, and tells them the parameters. */
@@ -338,19 +326,13 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
                            uint16_t *code, struct error *error)
 {
     struct channel *channel = &part->link.channel;
-    *code = 0;
     do {
-        if (!link_receive(&part->link, error)) {
+        if (!link_receive_answer(&part->link, MESSAGE_read, request, MESSAGE_values, code, error)) {
             return false;
         }
-        if (channel->frame.type == MESSAGE_error) {
-            *code = channel->message.error.code;
-            return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-        }
         const struct message_values *values = &channel->message.values;
-        if (channel->frame.type != MESSAGE_values || channel->frame.request != request ||
-            values->dtype != DTYPE_FLOAT32) {
-            return error_set(error, "%s: answered read with %s", part->link.name, message_name(channel->frame.type));
+        if (values->dtype != DTYPE_FLOAT32) {
+            return error_set(error, "%s: answered read with other values than floats", part->link.name);
         }
         for (uint32_t i = 0; i < values->ranges.count; i++) {
             struct range range = range_get(&values->ranges, i);

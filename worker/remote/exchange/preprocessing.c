@@ -68,24 +68,12 @@ static enum exchange_result say_difference(const char *text, const struct datase
 static bool call(struct shard_part *part, enum message_type type, const void *message, char *text,
                  enum message_type wanted, enum exchange_result *end, struct error *error)
 {
-    struct channel *channel = &part->link.channel;
     struct iovec bulk = {text, text ? strlen(text) : 0};
-    const struct outgoing frame = {.type = type,
-                                   .request = ++channel->next_request,
-                                   .message = message,
-                                   .bulk = &bulk,
-                                   .bulk_parts = text ? 1 : 0};
-    if (!channel_send_frame(channel, &frame, soon(), error) || !link_receive(&part->link, error)) {
-        return false;
-    }
-    *end = EXCHANGE_OK;
-    if (channel->frame.type == MESSAGE_error) {
-        error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-        *end = EXCHANGE_FAILED;
-        return true;
-    }
-    return channel->frame.type == wanted || error_set(error, "%s: answered %s with %s", part->link.name,
-                                                      message_name(type), message_name(channel->frame.type));
+    struct outgoing frame = {.type = type, .message = message, .bulk = &bulk, .bulk_parts = text ? 1 : 0};
+    uint16_t code;
+    const bool done = link_call(&part->link, &frame, wanted, &code, error);
+    *end = code != 0 ? EXCHANGE_FAILED : EXCHANGE_OK;
+    return done || code != 0;
 }
 
 void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST])

@@ -19,7 +19,7 @@ static const double MODEL_AGAIN_S = 10; /* until one of very many asks again for
 static void tell(struct push_pull *exchange, const struct shard_part *part, const char *message)
 {
     double now_s = clock_monotonic_s();
-    if (!part->link.quiet && message[0] != '\0' && now_s - exchange->told_s >= LINK_TOLD_EVERY_S) {
+    if (!part->link.quiet && message[0] != '\0' && now_s - exchange->told_s >= LINK_LOGGED_EVERY_S) {
         exchange->told_s = now_s;
         log_info("%s: %s", part->link.name, message);
     }
@@ -120,22 +120,11 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
                            struct error *error)
 {
     struct channel *channel = &part->link.channel;
-    *code = 0;
     do {
-        if (!link_receive(&part->link, error)) {
+        if (!link_receive_answer(&part->link, MESSAGE_pull, request, MESSAGE_values, code, error)) {
             return false;
         }
         const struct message_values *values = &channel->message.values;
-        if (channel->frame.request != request) {
-            return error_set(error, "%s: answer to a request that was not made", part->link.name);
-        }
-        if (channel->frame.type == MESSAGE_error) {
-            *code = channel->message.error.code;
-            return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-        }
-        if (channel->frame.type != MESSAGE_values) {
-            return error_set(error, "%s: answered pull with %s", part->link.name, message_name(channel->frame.type));
-        }
         if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)values->dtype, &values->ranges, error)) {
             return false;
         }
@@ -263,14 +252,12 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
             return false;
         }
     } while (channel->frame.request < request);
-    if (channel->frame.type == MESSAGE_error) {
-        *code = channel->message.error.code;
-        return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
+    if (!channel_check_answer(channel, MESSAGE_pull, request, MESSAGE_values, code, error)) {
+        return false;
     }
     const struct message_values values = channel->message.values;
-    if (channel->frame.type != MESSAGE_values || channel->bulk_left != sizeof unused) {
-        return error_set(error, "%s: answered with %s, or another range", part->link.name,
-                         message_name(channel->frame.type));
+    if (channel->bulk_left != sizeof unused) {
+        return error_set(error, "%s: answered pull with another range", part->link.name);
     }
     if (!channel_read_bulk(channel, &unused, sizeof unused, clock_monotonic_s() + LINK_ANSWER_S, error)) {
         return false;

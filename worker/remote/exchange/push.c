@@ -114,7 +114,7 @@ static bool wait_for_any(struct push_pull *exchange)
 static void tell_awaited(struct push_pull *exchange)
 {
     double now_s = clock_monotonic_s();
-    if (now_s - exchange->pushed_s < LINK_TOLD_EVERY_S || now_s - exchange->told_s < LINK_TOLD_EVERY_S) {
+    if (now_s - exchange->pushed_s < LINK_LOGGED_EVERY_S || now_s - exchange->told_s < LINK_LOGGED_EVERY_S) {
         return;
     }
     exchange->told_s = now_s;
@@ -218,15 +218,8 @@ static bool receive_answer(struct push_pull *exchange, struct shard_part *part, 
             part->moved_s = clock_monotonic_s();
             return true;
         }
-        if (channel->frame.request != part->request) {
-            return error_set(error, "%s: answer to a request that was not made", part->link.name);
-        }
-        if (channel->frame.type == MESSAGE_error) {
-            *code = channel->message.error.code;
-            return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-        }
-        if (channel->frame.type != MESSAGE_pushed) {
-            return error_set(error, "%s: answered push with %s", part->link.name, message_name(channel->frame.type));
+        if (!channel_check_answer(channel, MESSAGE_push, part->request, MESSAGE_pushed, code, error)) {
+            return false;
         }
         struct message_pushed pushed = channel->message.pushed;
         if (!push_pull_land(exchange, part, STORE_PARAMETERS, (enum dtype)pushed.dtype, &pushed.ranges, error)) {

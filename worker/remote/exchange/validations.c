@@ -10,25 +10,6 @@
 
 enum { ASK_MS = 500 /* a signal is looked for so often */ };
 
-/* The next frame of an answer, of `type`; false: the connection broke, or (*code) the ps refuses. */
-static bool receive(struct shard_part *part, enum message_type type, uint64_t request, uint16_t *code,
-                    struct error *error)
-{
-    struct channel *channel = &part->link.channel;
-    if (!link_receive(&part->link, error)) {
-        return false;
-    }
-    if (channel->frame.request != request) {
-        return error_set(error, "%s: answer to a request that was not made", part->link.name);
-    }
-    if (channel->frame.type == MESSAGE_error) {
-        *code = channel->message.error.code;
-        return error_set(error, "%s: %s", part->link.name, channel->message.error.message);
-    }
-    return channel->frame.type == type ||
-           error_set(error, "%s: answered a validation with %s", part->link.name, message_name(channel->frame.type));
-}
-
 /* A request and its answer. False: the connection broke, or (*code) the ps refuses. */
 typedef bool (*requester)(struct shard_part *part, void *context, uint16_t *code, struct error *error);
 
@@ -64,14 +45,11 @@ struct tell_request {
 static bool tell(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
     const struct tell_request *told = context;
-    struct channel *channel = &part->link.channel;
-    const struct outgoing frame = {.type = MESSAGE_validated,
-                                   .request = ++channel->next_request,
-                                   .message = &told->message,
-                                   .bulk = &told->bulk,
-                                   .bulk_parts = told->bulk.iov_len > 0 ? 1 : 0};
-    return channel_send_frame(channel, &frame, clock_monotonic_s() + LINK_ANSWER_S, error) &&
-           receive(part, MESSAGE_done, frame.request, code, error);
+    struct outgoing frame = {.type = MESSAGE_validated,
+                             .message = &told->message,
+                             .bulk = &told->bulk,
+                             .bulk_parts = told->bulk.iov_len > 0 ? 1 : 0};
+    return link_call(&part->link, &frame, MESSAGE_done, code, error);
 }
 
 enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
@@ -105,7 +83,7 @@ static bool ask(struct shard_part *part, void *context, uint16_t *code, struct e
     }
     taker->begin(taker->context);
     for (;;) {
-        if (!receive(part, MESSAGE_validation, request, code, error)) {
+        if (!link_receive_answer(&part->link, MESSAGE_validate, request, MESSAGE_validation, code, error)) {
             return false;
         }
         const struct message_validation one = channel->message.validation;

@@ -93,53 +93,49 @@ bool rollout_client_manifest(struct rollout_client *client, uint8_t **bytes, siz
     return true;
 }
 
-/* False if there is no answer, and the connection is closed then. */
-static bool call_with_bulk(struct rollout_client *client, enum message_type type, const void *message,
-                           const uint8_t *bytes, size_t size, struct error *error)
+/*
+ * *refused: ps 0 says why it does not do it. Without an answer that makes sense the connection is closed: whether it
+ * has done it is not known then.
+ */
+static bool call_with_bulk(struct rollout_client *client, const struct outgoing *request, const uint8_t *bytes,
+                           size_t size, enum message_type answer, bool *refused, struct error *error)
 {
-    struct channel *channel = &client->link.channel;
-    const double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
-    struct iovec bulk = {(void *)(uintptr_t)bytes, size};
-    const uint64_t request = ++channel->next_request;
-    const struct outgoing frame = {
-        .type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1};
-    const bool done =
-        channel_send_frame(channel, &frame, deadline_s, error) && channel_receive(channel, deadline_s, error);
-    if (!done) {
-        link_close(&client->link);
+    struct link *link = &client->link;
+    const struct iovec bulk = {(void *)(uintptr_t)bytes, size};
+    struct outgoing frame = *request;
+    uint16_t code;
+    frame.bulk = &bulk;
+    frame.bulk_parts = 1;
+    const bool done = link_call(link, &frame, answer, &code, error);
+    *refused = code != 0;
+    if (*refused) {
+        error_set(error, "ps 0 refuses it: %s", link->channel.message.error.message);
+    } else if (!done) {
+        link_close(link);
     }
     return done;
-}
-
-/* Is it what was asked for? The answer lies in the channel. */
-static bool is_done(const struct rollout_client *client, const char *what, struct error *error)
-{
-    const struct channel *channel = &client->link.channel;
-    if (channel->frame.type == MESSAGE_error) {
-        return error_set(error, "ps 0 refuses it: %s", channel->message.error.message);
-    }
-    return channel->frame.type == MESSAGE_done ||
-           error_set(error, "ps 0 answered %s with %s", what, message_name(channel->frame.type));
 }
 
 enum proposal rollout_client_propose(struct rollout_client *client, const uint8_t *bytes, size_t size, double healthy_s,
                                      struct error *error)
 {
     const struct message_propose proposal = {.healthy_s = healthy_s};
-    if (!call_with_bulk(client, MESSAGE_propose, &proposal, bytes, size, error)) {
-        return PROPOSAL_UNANSWERED;
-    }
-    return is_done(client, "propose", error) ? PROPOSAL_TAKEN : PROPOSAL_REFUSED;
+    const struct outgoing request = {.type = MESSAGE_propose, .message = &proposal};
+    bool refused;
+    return call_with_bulk(client, &request, bytes, size, MESSAGE_done, &refused, error) ? PROPOSAL_TAKEN
+           : refused                                                                    ? PROPOSAL_REFUSED
+                                                                                        : PROPOSAL_UNANSWERED;
 }
 
 /* Of a request that is answered by how much is there. */
-static bool take_position(const struct rollout_client *client, const char *what, uint64_t *there, struct error *error)
+static bool call_for_position(struct rollout_client *client, const struct outgoing *request, const uint8_t *bytes,
+                              size_t size, uint64_t *there, struct error *error)
 {
-    const struct channel *channel = &client->link.channel;
-    if (channel->frame.type != MESSAGE_program) {
-        return is_done(client, what, error) && error_set(error, "ps 0 answered %s with done", what);
+    bool refused;
+    if (!call_with_bulk(client, request, bytes, size, MESSAGE_program, &refused, error)) {
+        return false;
     }
-    *there = channel->message.program.offset;
+    *there = client->link.channel.message.program.offset;
     return true;
 }
 
@@ -147,28 +143,29 @@ bool rollout_client_offer(struct rollout_client *client, const char *digest, con
                           uint64_t *there, struct error *error)
 {
     const struct message_offer_program offer = {.digest = (char *)(uintptr_t)digest};
+    const struct outgoing request = {.type = MESSAGE_offer_program, .message = &offer};
     if (client->link.channel.version < PROTOCOL_PROGRAMS) {
         return error_set(error,
                          "ps 0 speaks protocol version %u, and to roll out programs it takes version %d: copy the new "
                          "program to its machine, and restart it",
                          client->link.channel.version, PROTOCOL_PROGRAMS);
     }
-    return call_with_bulk(client, MESSAGE_offer_program, &offer, manifest, size, error) &&
-           take_position(client, "offer_program", there, error);
+    return call_for_position(client, &request, manifest, size, there, error);
 }
 
 bool rollout_client_put(struct rollout_client *client, const char *digest, uint64_t offset, const uint8_t *bytes,
                         size_t size, uint64_t *there, struct error *error)
 {
     const struct message_put_program piece = {.digest = (char *)(uintptr_t)digest, .offset = offset};
-    return call_with_bulk(client, MESSAGE_put_program, &piece, bytes, size, error) &&
-           take_position(client, "put_program", there, error);
+    const struct outgoing request = {.type = MESSAGE_put_program, .message = &piece};
+    return call_for_position(client, &request, bytes, size, there, error);
 }
 
 bool rollout_client_abort(struct rollout_client *client, const char *who, const uint8_t *bytes, size_t size,
                           struct error *error)
 {
     const struct message_abort_rollout wish = {.who = who};
-    return call_with_bulk(client, MESSAGE_abort_rollout, &wish, bytes, size, error) &&
-           is_done(client, "abort_rollout", error);
+    const struct outgoing request = {.type = MESSAGE_abort_rollout, .message = &wish};
+    bool refused;
+    return call_with_bulk(client, &request, bytes, size, MESSAGE_done, &refused, error);
 }

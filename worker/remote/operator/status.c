@@ -31,15 +31,15 @@ static void show_json(const struct board_member *entries, int count)
 {
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddNumberToObject(fields, "missing", missing(entries, count));
-    struct text members = {.bytes = NULL};
+    struct text_buffer members = {.bytes = NULL};
     size_t size;
-    json_open(&members, NULL, '[');
+    json_write_open(&members, NULL, '[');
     for (int i = 0; i < count; i++) {
         member_write(&members, &entries[i]);
     }
-    json_close(&members, ']');
-    text_add(&members, "%c", 0);
-    char *json = text_take(&members, &size);
+    json_write_close(&members, ']');
+    text_buffer_add(&members, "%c", 0);
+    char *json = text_buffer_take(&members, &size);
     if (json) {
         cJSON_AddRawToObject(fields, "members", json);
     }

@@ -102,7 +102,7 @@ static void wait_for_end(struct remote_worker *worker)
         if (is_wait_over(worker, now_s - begin_s)) {
             return;
         }
-        if (now_s - told_s >= LINK_TOLD_EVERY_S) {
+        if (now_s - told_s >= LINK_LOGGED_EVERY_S) {
             told_s = now_s;
             log_info("waiting for worker 0 (%s) to end the job, %.0f s", worker->config.cluster.worker_hosts.items[0],
                      now_s - begin_s);

@@ -17,6 +17,7 @@
 #include "tests/worker/remote/story.h"
 
 enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4, PAST = -5, TORN = -6 };
+enum { OTHER_REQUEST = -7 };
 enum { WAIT_MS = 60000 }; /* never over before all have answered */
 
 static struct hello_identity self;
@@ -138,6 +139,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     tell_request(member->member.index, channel);
     server->fails[type] = 0;
     channel->generation = server->generation;
+    channel->frame.request += how == OTHER_REQUEST;
     if (type == MESSAGE_write && how == 0 && !take_write(server, channel)) {
         return false;
     }
@@ -291,8 +293,8 @@ static enum exchange_result ask(enum message_type type, struct error *error)
 }
 
 /*
- * Connections that break and requests that make no sense are tried again on another connection, those of a restore at
- * once; refusals never.
+ * Connections that break, requests and answers that make no sense are tried again on another connection, those of a
+ * restore at once; refusals never.
  */
 static void failures(void **state)
 {
@@ -303,9 +305,13 @@ static void failures(void **state)
         int how;
         enum exchange_result wanted;
         bool breaks;
-    } cases[] = {{NO_ANSWER, EXCHANGE_REJOIN, true},         {OTHER_ANSWER, EXCHANGE_REJOIN, true},
-                 {ERROR_BAD_REQUEST, EXCHANGE_REJOIN, true}, {ERROR_NOT_ALLOWED, EXCHANGE_FAILED, false},
-                 {ERROR_NOT_READY, EXCHANGE_REJOIN, false},  {ERROR_OLD_GENERATION, EXCHANGE_REJOIN, false}};
+    } cases[] = {{NO_ANSWER, EXCHANGE_REJOIN, true},
+                 {OTHER_ANSWER, EXCHANGE_REJOIN, true},
+                 {OTHER_REQUEST, EXCHANGE_REJOIN, true},
+                 {ERROR_BAD_REQUEST, EXCHANGE_REJOIN, true},
+                 {ERROR_NOT_ALLOWED, EXCHANGE_FAILED, false},
+                 {ERROR_NOT_READY, EXCHANGE_REJOIN, false},
+                 {ERROR_OLD_GENERATION, EXCHANGE_REJOIN, false}};
     struct error error;
     (void)state;
     begin("6,20,3", "sgd");
@@ -324,8 +330,8 @@ static void failures(void **state)
         }
     }
     assert_int_equal(connections(0), 1);
-    assert_int_equal(connections(1), 1 + 3 * 7);
-    assert_int_equal(atomic_load(&bench.traffic.retries), 3 * 7);
+    assert_int_equal(connections(1), 1 + 4 * 7);
+    assert_int_equal(atomic_load(&bench.traffic.retries), 4 * 7);
     end();
 }
 

@@ -73,7 +73,8 @@ static struct {
     size_t manifest_size;
     uint8_t then; /* enum outcome, some reports after a proposal: 0: it stays under way */
     int reports;  /* until then */
-    bool refuses, cuts, forgets, other;
+    bool refuses, cuts, forgets;
+    bool other, misnumbers;            /* answers by another message, to a request that was not made */
     bool is_torn;                      /* reports end in the middle of their manifest */
     bool mute;                         /* reports are not answered */
     bool leaves;                       /* once it has been asked after a proposal: nobody listens any more */
@@ -166,7 +167,8 @@ static inline bool answer(struct fake_member *member, struct channel *channel)
         ps.news.state = ROLLOUT_WATCHING;
         ps.news.message = "under way";
     }
-    return !ps.cuts && fake_member_say(channel, ps.other ? MESSAGE_ping : MESSAGE_done, &done);
+    channel->frame.request += ps.misnumbers;
+    return !ps.cuts && fake_member_say(channel, ps.other ? MESSAGE_pong : MESSAGE_done, &done);
 }
 
 static inline void write_file(const char *path, const char *text)

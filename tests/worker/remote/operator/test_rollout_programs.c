@@ -299,11 +299,11 @@ static struct {
     uint8_t bytes[SIZE];
     uint64_t there;
     int offers, puts;
-    bool forgets;          /* at the second piece it is as if started again */
-    bool stands_still;     /* says that nothing came */
-    bool exaggerates;      /* says that more came than there is */
-    enum message_type odd; /* answers by this; 0: as it should */
-    bool refuses;
+    bool forgets;             /* at the second piece it is as if started again */
+    bool stands_still;        /* says that nothing came */
+    bool exaggerates;         /* says that more came than there is */
+    enum message_type odd;    /* answers by this; 0: as it should */
+    bool refuses, misnumbers; /* misnumbers: answers a request that was not made */
     char digest[PROGRAM_DIGEST_HEX + 1];
     uint8_t manifest[16];
     size_t manifest_size;
@@ -350,6 +350,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     }
     const struct message_program program = {.offset = ps.there + (ps.exaggerates && ps.puts > 0 ? SIZE : 0)};
     const struct message_done done = {-1};
+    channel->frame.request += ps.misnumbers;
     return ps.odd ? fake_member_say(channel, ps.odd, &done) : fake_member_say(channel, MESSAGE_program, &program);
 }
 
@@ -424,7 +425,11 @@ static void a_ps_that_does_not_take_it(void **state)
     assert_int_equal(ps.puts, 0);
     memset(&ps, 0, sizeof ps);
     ps.odd = MESSAGE_done;
-    assert_non_null(strstr(bring(0), "ps 0 answered offer_program with done"));
+    assert_non_null(strstr(bring(0), "answered offer_program with done"));
+    assert_int_equal(ps.puts, 0);
+    memset(&ps, 0, sizeof ps);
+    ps.misnumbers = true;
+    assert_non_null(strstr(bring(0), "answer to a request that was not made"));
     assert_int_equal(ps.puts, 0);
 }
 

@@ -1,5 +1,5 @@
 /* Text that grows by doubling, and JSON written into it value by value. */
-#include "observe/text.h"
+#include "base/text/json_writer.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 enum { FIRST_ROOM = 1024 };
 
-static bool make_room(struct text *text, size_t more)
+static bool make_room(struct text_buffer *text, size_t more)
 {
     if (text->failed) {
         return false;
@@ -32,7 +32,7 @@ static bool make_room(struct text *text, size_t more)
     return true;
 }
 
-void text_add_bytes(struct text *text, const void *bytes, size_t size)
+void text_buffer_add_bytes(struct text_buffer *text, const void *bytes, size_t size)
 {
     if (make_room(text, size)) {
         memcpy(text->bytes + text->size, bytes, size);
@@ -40,7 +40,7 @@ void text_add_bytes(struct text *text, const void *bytes, size_t size)
     }
 }
 
-void text_add(struct text *text, const char *format, ...)
+void text_buffer_add(struct text_buffer *text, const char *format, ...)
 {
     char some[512];
     va_list arguments;
@@ -48,7 +48,7 @@ void text_add(struct text *text, const char *format, ...)
     const int size = vsnprintf(some, sizeof some, format, arguments);
     va_end(arguments);
     if (size < (int)sizeof some) {
-        text_add_bytes(text, some, (size_t)size);
+        text_buffer_add_bytes(text, some, (size_t)size);
     } else if (make_room(text, (size_t)size + 1)) {
         va_start(arguments, format);
         vsnprintf(text->bytes + text->size, (size_t)size + 1, format, arguments);
@@ -57,7 +57,7 @@ void text_add(struct text *text, const char *format, ...)
     }
 }
 
-char *text_take(struct text *text, size_t *size)
+char *text_buffer_take(struct text_buffer *text, size_t *size)
 {
     char *bytes = text->bytes;
     *size = text->size;
@@ -66,118 +66,118 @@ char *text_take(struct text *text, size_t *size)
         bytes = NULL;
         *size = 0;
     }
-    *text = (struct text){.bytes = NULL};
+    *text = (struct text_buffer){.bytes = NULL};
     return bytes;
 }
 
-void text_free(struct text *text)
+void text_buffer_free(struct text_buffer *text)
 {
     size_t size;
-    free(text_take(text, &size));
+    free(text_buffer_take(text, &size));
 }
 
 /* --- JSON --- */
 
-static void begin_value(struct text *text, const char *name)
+static void begin_value(struct text_buffer *text, const char *name)
 {
     if (text->follows) {
-        text_add_bytes(text, ",", 1);
+        text_buffer_add_bytes(text, ",", 1);
     }
     text->follows = true;
     if (name) {
-        text_add_bytes(text, "\"", 1);
-        text_add_bytes(text, name, strlen(name));
-        text_add_bytes(text, "\":", 2);
+        text_buffer_add_bytes(text, "\"", 1);
+        text_buffer_add_bytes(text, name, strlen(name));
+        text_buffer_add_bytes(text, "\":", 2);
     }
 }
 
-void json_open(struct text *text, const char *name, char bracket)
+void json_write_open(struct text_buffer *text, const char *name, char bracket)
 {
     begin_value(text, name);
-    text_add_bytes(text, &bracket, 1);
+    text_buffer_add_bytes(text, &bracket, 1);
     text->follows = false;
 }
 
-void json_close(struct text *text, char bracket)
+void json_write_close(struct text_buffer *text, char bracket)
 {
-    text_add_bytes(text, &bracket, 1);
+    text_buffer_add_bytes(text, &bracket, 1);
     text->follows = true;
 }
 
 /* In quotes, with escapes. */
-static void add_string(struct text *text, const char *value)
+static void add_string(struct text_buffer *text, const char *value)
 {
     const uint8_t *at = (const uint8_t *)value, *end = at + strlen(value);
-    text_add_bytes(text, "\"", 1);
+    text_buffer_add_bytes(text, "\"", 1);
     while (at < end) {
         const size_t length = utf8_length(at, end);
         if (length == 0) {
-            text_add_bytes(text, "?", 1);
+            text_buffer_add_bytes(text, "?", 1);
         } else if (*at < ' ' || *at == 0x7f) {
-            text_add(text, "\\u%04x", *at);
+            text_buffer_add(text, "\\u%04x", *at);
         } else if (*at == '"' || *at == '\\') {
-            text_add_bytes(text, "\\", 1);
-            text_add_bytes(text, at, 1);
+            text_buffer_add_bytes(text, "\\", 1);
+            text_buffer_add_bytes(text, at, 1);
         } else {
-            text_add_bytes(text, at, length);
+            text_buffer_add_bytes(text, at, length);
         }
         at += length == 0 ? 1 : length;
     }
-    text_add_bytes(text, "\"", 1);
+    text_buffer_add_bytes(text, "\"", 1);
 }
 
-void json_name(struct text *text, const char *name)
+void json_write_name(struct text_buffer *text, const char *name)
 {
     begin_value(text, NULL);
     add_string(text, name);
-    text_add_bytes(text, ":", 1);
+    text_buffer_add_bytes(text, ":", 1);
     text->follows = false;
 }
 
-void json_string(struct text *text, const char *name, const char *value)
+void json_write_string(struct text_buffer *text, const char *name, const char *value)
 {
     if (!value) {
-        json_null(text, name);
+        json_write_null(text, name);
         return;
     }
     begin_value(text, name);
     add_string(text, value);
 }
 
-void json_integer(struct text *text, const char *name, int64_t value)
+void json_write_integer(struct text_buffer *text, const char *name, int64_t value)
 {
     begin_value(text, name);
-    text_add(text, "%lld", (long long)value);
+    text_buffer_add(text, "%lld", (long long)value);
 }
 
-void json_number(struct text *text, const char *name, double value)
+void json_write_number(struct text_buffer *text, const char *name, double value)
 {
     if (!isfinite(value)) {
-        json_null(text, name);
+        json_write_null(text, name);
         return;
     }
     begin_value(text, name);
-    text_add(text, "%.9g", value);
+    text_buffer_add(text, "%.9g", value);
 }
 
-void json_time(struct text *text, const char *name, double value)
+void json_write_time(struct text_buffer *text, const char *name, double value)
 {
     if (!isfinite(value) || value == 0) {
-        json_null(text, name);
+        json_write_null(text, name);
         return;
     }
     begin_value(text, name);
-    text_add(text, "%.3f", value);
+    text_buffer_add(text, "%.3f", value);
 }
 
-void json_bool(struct text *text, const char *name, bool value)
+void json_write_bool(struct text_buffer *text, const char *name, bool value)
 {
     begin_value(text, name);
-    text_add(text, value ? "true" : "false");
+    text_buffer_add(text, value ? "true" : "false");
 }
 
-void json_null(struct text *text, const char *name)
+void json_write_null(struct text_buffer *text, const char *name)
 {
     begin_value(text, name);
-    text_add_bytes(text, "null", 4);
+    text_buffer_add_bytes(text, "null", 4);
 }

@@ -1,0 +1,43 @@
+/*
+ * Text that grows, and JSON in it. Numbers by the thousand are written into one stretch of memory, where a tree of
+ * values would take fifty times that.
+ *
+ * Running out of memory is noted, and shows in text_buffer_take; until then writing goes on and does nothing.
+ */
+#ifndef BASE_TEXT_JSON_WRITER_H
+#define BASE_TEXT_JSON_WRITER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct text_buffer {
+    char *bytes;
+    size_t size, room;
+    bool failed;
+    bool follows; /* a comma is due before the next JSON value */
+};
+
+void text_buffer_add(struct text_buffer *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_buffer_add_bytes(struct text_buffer *text, const void *bytes, size_t size);
+
+/* Hands over the bytes, which the caller frees: NULL if memory ran out. The text is empty again. */
+char *text_buffer_take(struct text_buffer *text, size_t *size);
+void text_buffer_free(struct text_buffer *text);
+
+/*
+ * JSON: name NULL inside an array, and for the whole. Names are ours and need no escapes; texts may hold anything, of
+ * which what is not UTF-8 becomes '?'.
+ */
+void json_write_open(struct text_buffer *text, const char *name, char bracket); /* '{' or '[' */
+void json_write_close(struct text_buffer *text, char bracket);                  /* '}' or ']' */
+void json_write_name(struct text_buffer *text,
+                     const char *name); /* one that is not ours: of the value that follows without one */
+void json_write_string(struct text_buffer *text, const char *name, const char *value); /* NULL: null */
+void json_write_integer(struct text_buffer *text, const char *name, int64_t value);
+void json_write_number(struct text_buffer *text, const char *name, double value); /* 9 digits; not finite: null */
+void json_write_time(struct text_buffer *text, const char *name, double value);   /* to the millisecond; 0: null */
+void json_write_bool(struct text_buffer *text, const char *name, bool value);
+void json_write_null(struct text_buffer *text, const char *name);
+
+#endif

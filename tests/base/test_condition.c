@@ -1,0 +1,134 @@
+/* Waiting for a condition, at most for so long. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/condition.h"
+
+/* A clock that stands, and who is asked to wait until when. */
+static struct {
+    bool stands;
+    struct timespec now, until;
+    int result;
+} stage;
+
+int __real_clock_gettime(clockid_t id, struct timespec *now);
+int __wrap_clock_gettime(clockid_t id, struct timespec *now);
+int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *now)
+{
+    if (!stage.stands) {
+        return __real_clock_gettime(id, now);
+    }
+    assert_int_equal(id, CLOCK_MONOTONIC);
+    *now = stage.now;
+    return 0;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    if (!stage.stands) {
+        return __real_pthread_cond_timedwait(condition, mutex, until);
+    }
+    stage.until = *until;
+    return stage.result;
+}
+
+static pthread_cond_t condition;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static bool told;
+
+static void asked_until(double most_s, time_t seconds, long nanoseconds)
+{
+    condition_wait_for(&condition, &mutex, most_s);
+    assert_int_equal(stage.until.tv_sec, seconds);
+    assert_int_equal(stage.until.tv_nsec, nanoseconds);
+}
+
+static void test_deadline(void **state)
+{
+    (void)state;
+    stage.stands = true;
+    stage.now = (struct timespec){.tv_sec = 5, .tv_nsec = 750000000};
+    asked_until(0, 5, 750000000);
+    asked_until(0.125, 5, 875000000);
+    asked_until(0.25, 6, 0);
+    asked_until(0.5, 6, 250000000);
+    asked_until(3, 8, 750000000);
+    asked_until(86400.375, 86406, 125000000);
+    asked_until(-1.5, 5, 750000000);
+}
+
+static void test_result(void **state)
+{
+    (void)state;
+    stage.stands = true;
+    stage.result = 0;
+    assert_true(condition_wait_for(&condition, &mutex, 1));
+    stage.result = ETIMEDOUT;
+    assert_false(condition_wait_for(&condition, &mutex, 1));
+}
+
+/* By the system's own condition: its clock is the one that the deadline is of. */
+static void test_waits(void **state)
+{
+    (void)state;
+    stage.stands = false;
+    const double begun_s = clock_monotonic_s();
+    condition_create(&condition);
+    pthread_mutex_lock(&mutex);
+    while (condition_wait_for(&condition, &mutex, begun_s + 0.05 - clock_monotonic_s())) {
+    }
+    pthread_mutex_unlock(&mutex);
+    pthread_cond_destroy(&condition);
+    assert_true(clock_monotonic_s() >= begun_s + 0.05);
+}
+
+static void *tell(void *context)
+{
+    (void)context;
+    pthread_mutex_lock(&mutex);
+    told = true;
+    pthread_cond_signal(&condition);
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+static void test_told(void **state)
+{
+    (void)state;
+    pthread_t teller;
+    bool in_time = true;
+    stage.stands = false;
+    condition_create(&condition);
+    pthread_mutex_lock(&mutex);
+    assert_int_equal(pthread_create(&teller, NULL, tell, NULL), 0);
+    while (!told && in_time) {
+        in_time = condition_wait_for(&condition, &mutex, 60);
+    }
+    pthread_mutex_unlock(&mutex);
+    pthread_join(teller, NULL);
+    pthread_cond_destroy(&condition);
+    assert_true(told && in_time);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_result),
+        cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
