@@ -21,8 +21,8 @@ static bool slowest(const struct job *job, int identity, int64_t *clock)
 }
 
 /*
- * A worker that begins, or is back, is neither behind nor ahead of the slowest one. What comes late of one that has
- * left, on another connection than its farewell, is of nobody that others could wait for.
+ * A worker that begins, or is back, is neither behind nor ahead of the slowest one. One that has left takes no part,
+ * though a push of it may still come in, on another connection than its leave: nobody can wait for it.
  */
 static void take_part(struct job *job, int index)
 {

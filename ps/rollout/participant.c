@@ -979,7 +979,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 /*
  * The target was refused here, so that there is nothing to undo but the model, unless this process is in it already. A
  * canary that misreads the configs has said so when the next order comes, and needs none to go back. Where the fleet
- * switches without this member, its reason may be gone one day: then the manifest is staged anew.
+ * switches without this member, its reason may be gone one day: then the manifest is staged again.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {

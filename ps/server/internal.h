@@ -1,7 +1,8 @@
 /*
  * Inside the server: what its connections share, and what each has of its own. ps/server.c starts, accepts and ends;
- * sessions.c decides who is let in; requests/ answers them; lock.c has the lock they all take; rollout.c is a ps's part
- * in rollouts, and follower.c in synchronous steps that another ps decides.
+ * learn.c waits, before there is a model, for the widths of its layers; sessions.c decides who is let in; requests/
+ * answers them; lock.c has the lock they all take; rollout.c is a ps's part in rollouts, and follower.c in synchronous
+ * steps that another ps decides.
  *
  * Whatever the server shares is guarded by `lock`, but for what is set up once; the lock is never held during input,
  * output or arithmetic. server_unlock carries out what the job decided meanwhile.

@@ -5,7 +5,7 @@
 #include "ps/server/requests/requests.h"
 
 /*
- * Who is waited for takes a look at all workers: where there are very many, it is not found out anew for each of them
+ * Who is waited for takes a look at all workers: where there are very many, it is not found out again for each of them
  * that asks. Locked.
  */
 static const char *describe(struct server *server, double now_s)
