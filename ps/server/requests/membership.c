@@ -36,8 +36,7 @@ bool serve_heartbeat(struct session *session, struct error *error)
         .message = message,
     };
     snprintf(message, sizeof message, "%s", describe(server, now_s));
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return serve_send(session, MESSAGE_lease, session->channel->frame.request, &lease, error);
 }
 
@@ -48,8 +47,7 @@ bool serve_end_job(struct session *session, struct error *error)
     server_lock(server);
     job_end(&server->job, session->worker, &session->channel->message.end_job, clock_monotonic_s(), &verdict);
     int64_t global_step = server->job.global_step;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return serve_send_verdict(session, session->channel->frame.request, &verdict, global_step, error);
 }
 

@@ -192,7 +192,6 @@ static bool decide_push(struct session *session, const struct message_push *push
     if (verdict->code == 0 && verdict->outcome == PUSH_APPLIED) {
         note_push(server, push, *staleness);
     }
-    serve_tell_generation(session);
     return true;
 }
 
@@ -207,7 +206,7 @@ static bool answer_push(struct session *session, const struct message_push *push
         bool waits = serve_hold(session, serve_is_at_step, server->job.global_step, serve_hold_deadline(server));
         server_unlock(server);
         if (!waits) {
-            return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+            return serve_give_up(session, "", error);
         }
     }
     stage_weigh(stage, push->examples);
@@ -219,11 +218,9 @@ static bool answer_push(struct session *session, const struct message_push *push
     bool at_once = may_answer(session, 0);
     bool alive = serve_hold(session, may_answer, 0, serve_hold_deadline(server));
     bool in_time = may_answer(session, 0);
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited for slower workers",
-                         connection_name(session->channel->connection));
+        return serve_give_up(session, " for slower workers", error);
     }
     if (!in_time) {
         return serve_send_error(
@@ -268,9 +265,8 @@ bool serve_push(struct session *session, struct error *error)
     } else if (done) {
         server_lock(server);
         bool decided = decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
-        server_unlock(server);
-        done = !decided ? error_set(error, "%s was given up while it waited for a checkpoint",
-                                    connection_name(session->channel->connection))
+        serve_unlock(session);
+        done = !decided ? serve_give_up(session, " for a checkpoint", error)
                : verdict.code != 0
                    ? serve_send_error(session, request, verdict.code, verdict.message, error)
                    : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);

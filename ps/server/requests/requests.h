@@ -32,8 +32,8 @@ bool serve_send_error(struct session *session, uint64_t request, uint16_t code, 
 /* That, if the verdict is an error; else done. */
 bool serve_send_verdict(struct session *session, uint64_t request, const struct verdict *verdict, int64_t global_step,
                         struct error *error);
-/* Puts the present generation into what this connection sends. Locked. */
-void serve_tell_generation(struct session *session);
+/* Gives the lock back; what this connection sends carries the generation that was the present one until then. */
+void serve_unlock(struct session *session);
 
 /* --- Waiting on behalf of a request: hold.c --- */
 
@@ -51,6 +51,8 @@ bool serve_is_ready(struct session *session, int64_t unused);
 bool serve_is_at_step(struct session *session, int64_t step);
 double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */
 double serve_wait_deadline(uint32_t wait_ms);            /* of one that waits as long as the peer wants */
+/* False, with the reason that serve_hold or serve_wait said so; for_what: " for a checkpoint", say, or "". */
+bool serve_give_up(const struct session *session, const char *for_what, struct error *error);
 /*
  * Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *keepalive_sent_s: the
  * last one.

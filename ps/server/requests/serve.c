@@ -14,9 +14,10 @@ double serve_deadline(void)
     return clock_monotonic_s() + SERVER_FRAME_S;
 }
 
-void serve_tell_generation(struct session *session)
+void serve_unlock(struct session *session)
 {
     session->channel->generation = session->server->job.generation;
+    server_unlock(session->server);
 }
 
 bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,

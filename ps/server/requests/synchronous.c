@@ -100,7 +100,6 @@ static enum wait_end await_step(struct session *session, const struct job_push *
         }
     }
     job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
-    serve_tell_generation(session);
     return end;
 }
 
@@ -151,12 +150,12 @@ static bool settle_push(struct session *session, const struct message_push *push
     }
     if (end == WAIT_TOO_LONG) {
         job_awaited(&server->job, clock_monotonic_s(), message);
+    } else if (end == WAIT_GIVEN_UP) {
+        snprintf(message, sizeof message, " for step %lld", (long long)event->token);
     }
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (end == WAIT_GIVEN_UP) {
-        return error_set(error, "%s was given up while it waited for step %lld",
-                         connection_name(session->channel->connection), (long long)event->token);
+        return serve_give_up(session, message, error);
     }
     if (end == WAIT_TOO_LONG) {
         return serve_send_error(session, request, ERROR_TOO_LATE, message, error);
@@ -240,13 +239,8 @@ bool serve_staged(struct session *session, struct error *error)
         server_lead(server);
     }
     int64_t global_step = server->job.global_step;
-    serve_tell_generation(session);
-    server_unlock(server);
-    if (verdict.code != 0) {
-        return serve_send_error(session, request, verdict.code, verdict.message, error);
-    }
-    struct message_done done = {.global_step = global_step};
-    return serve_send(session, MESSAGE_done, request, &done, error);
+    serve_unlock(session);
+    return serve_send_verdict(session, request, &verdict, global_step, error);
 }
 
 /* The set of a step that is decided, as ranges; false: it is not decided, or forgotten. */
@@ -302,10 +296,9 @@ bool serve_get_aggregate(struct session *session, struct error *error)
         looked_s = now_s;
     }
     bool same = generation == server->job.generation;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+        return serve_give_up(session, "", error);
     }
     if (!same) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
