@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "net/link.h"
 #include "ps/server/internal.h"
+#include "ps/server/worker_set.h"
 
 enum { DECISION_WAIT_MS = 1000 };
 
@@ -24,7 +25,7 @@ struct coordinator_channel {
     struct link link;
     bool (*talk)(struct coordinator_channel *channel, struct error *error);
     uint64_t told_changes;
-    uint8_t finite[CONFIG_WORKER_RANGES * RANGE_BYTES], not_finite[CONFIG_WORKER_RANGES * RANGE_BYTES];
+    uint8_t finite[WORKER_SET_BYTES], not_finite[WORKER_SET_BYTES];
     pthread_t thread;
     bool runs;
 };
@@ -47,16 +48,6 @@ static bool must_end(struct follower *follower)
 
 /* --- Telling what is staged --- */
 
-static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
-{
-    struct range last = ranges->count > 0 ? range_get(ranges, ranges->count - 1) : (struct range){0};
-    if (ranges->count > 0 && last.first + last.count == (uint64_t)worker) {
-        range_put(bytes, ranges->count - 1, (struct range){last.first, last.count + 1});
-    } else {
-        range_put(bytes, ranges->count++, (struct range){(uint64_t)worker, 1});
-    }
-}
-
 /* Waits for something to tell, at most a while; false: there is nothing. */
 static bool compose(struct coordinator_channel *coordinator, struct message_staged *staged)
 {
@@ -77,9 +68,9 @@ static bool compose(struct coordinator_channel *coordinator, struct message_stag
     for (int i = 0; news && i < job->worker_count; i++) {
         enum aggregation_part part = aggregation_get(&job->gathered, 0, i);
         if (part == PART_HERE) {
-            put_worker(finite, &staged->finite, i);
+            worker_set_put(&staged->finite, finite, i);
         } else if (part == PART_NOT_FINITE) {
-            put_worker(not_finite, &staged->not_finite, i);
+            worker_set_put(&staged->not_finite, not_finite, i);
         }
     }
     server_unlock(server);
@@ -113,17 +104,10 @@ static bool report(struct coordinator_channel *coordinator, struct error *error)
 static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
 {
     const struct message_aggregate *aggregate = &channel->message.aggregate;
-    bool *taken = calloc((size_t)server->job.worker_count, sizeof *taken);
-    bool done = taken || error_set(error, "out of memory");
-    for (uint32_t i = 0; done && i < aggregate->workers.count; i++) {
-        struct range range = range_get(&aggregate->workers, i);
-        done = (range.first < (uint64_t)server->job.worker_count &&
-                range.count <= (uint64_t)server->job.worker_count - range.first) ||
-               error_set(error, "the coordinator names workers that do not exist");
-        for (uint32_t k = 0; done && k < range.count; k++) {
-            taken[range.first + k] = true;
-        }
-    }
+    bool *taken = malloc((size_t)server->job.worker_count * sizeof *taken);
+    bool done = (taken || error_set(error, "out of memory")) &&
+                (worker_set_read(&aggregate->workers, taken, server->job.worker_count) ||
+                 error_set(error, "the coordinator names workers that do not exist"));
     if (done) {
         server_lock(server);
         done = job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken) ||

@@ -2,7 +2,7 @@
  * Inside the server: what its connections share, and what each has of its own. ps/server.c starts, accepts and ends;
  * learn.c waits, before there is a model, for the widths of its layers; sessions.c decides who is let in; requests/
  * answers them; lock.c has the lock they all take; rollout.c is a ps's part in rollouts, and follower.c in synchronous
- * steps that another ps decides.
+ * steps that another ps decides; worker_set.h has the sets of workers that the two tell one another.
  *
  * Whatever the server shares is guarded by `lock`, but for what is set up once; the lock is never held during input,
  * output or arithmetic. server_unlock carries out what the job decided meanwhile.

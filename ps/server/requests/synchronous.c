@@ -5,11 +5,11 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
+#include "ps/server/worker_set.h"
 
 /* --- Steps --- */
 
@@ -207,21 +207,6 @@ bool serve_synchronous_push(struct session *session, struct error *error)
 
 /* --- For followers --- */
 
-static bool read_workers(const struct ranges *ranges, bool *set, int workers)
-{
-    memset(set, 0, (size_t)workers * sizeof *set);
-    for (uint32_t i = 0; i < ranges->count; i++) {
-        struct range range = range_get(ranges, i);
-        if (range.first >= (uint64_t)workers || range.count > (uint64_t)workers - range.first) {
-            return false;
-        }
-        for (uint32_t k = 0; k < range.count; k++) {
-            set[range.first + k] = true;
-        }
-    }
-    return true;
-}
-
 bool serve_staged(struct session *session, struct error *error)
 {
     struct server *server = session->server;
@@ -230,8 +215,8 @@ bool serve_staged(struct session *session, struct error *error)
     struct verdict verdict = {0};
     server_lock(server);
     int workers = server->job.worker_count;
-    if (!read_workers(&staged->finite, server->finite, workers) ||
-        !read_workers(&staged->not_finite, server->not_finite, workers)) {
+    if (!worker_set_read(&staged->finite, server->finite, workers) ||
+        !worker_set_read(&staged->not_finite, server->not_finite, workers)) {
         verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that do not exist"};
     } else {
         job_report(&server->job, session->ps, session->channel->frame.generation, staged->step, server->finite,
@@ -243,11 +228,11 @@ bool serve_staged(struct session *session, struct error *error)
     return serve_send_verdict(session, request, &verdict, global_step, error);
 }
 
-/* The set of a step that is decided, as ranges; false: it is not decided, or forgotten. */
-static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, uint32_t *count)
+/* The set of a step that is decided; false: it is not decided, or forgotten. */
+static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, struct ranges *set)
 {
     const struct job *job = &server->job;
-    *count = 0;
+    *set = (struct ranges){bytes, 0};
     if (generation != job->generation) {
         return false;
     }
@@ -258,15 +243,8 @@ static bool find_set(const struct server *server, uint32_t generation, int64_t s
         taken = job->last_set;
     }
     for (int i = 0; taken && i < job->worker_count; i++) {
-        if (!taken[i]) {
-            continue;
-        }
-        struct ranges so_far = {bytes, *count};
-        struct range last = *count > 0 ? range_get(&so_far, *count - 1) : (struct range){0};
-        if (*count > 0 && last.first + last.count == (uint64_t)i) {
-            range_put(bytes, *count - 1, (struct range){last.first, last.count + 1});
-        } else {
-            range_put(bytes, (*count)++, (struct range){(uint64_t)i, 1});
+        if (taken[i]) {
+            worker_set_put(set, bytes, i);
         }
     }
     return taken;
@@ -278,15 +256,14 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     const struct message_get_aggregate wanted = session->channel->message.get_aggregate;
     const uint64_t request = session->channel->frame.request;
     const uint32_t generation = session->channel->frame.generation;
-    uint8_t bytes[CONFIG_WORKER_RANGES * RANGE_BYTES];
+    uint8_t bytes[WORKER_SET_BYTES];
     struct message_aggregate aggregate = {.step = wanted.step};
-    uint32_t count = 0;
     double looked_s = clock_monotonic_s();
     const double deadline_s = looked_s + wanted.wait_ms / 1000.0;
     bool alive = true;
     server_lock(server);
-    while (alive && !find_set(server, generation, wanted.step, bytes, &count) && generation == server->job.generation &&
-           clock_monotonic_s() < deadline_s) {
+    while (alive && !find_set(server, generation, wanted.step, bytes, &aggregate.workers) &&
+           generation == server->job.generation && clock_monotonic_s() < deadline_s) {
         wait_step(session);
         double now_s = clock_monotonic_s();
         if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
@@ -303,9 +280,8 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     if (!same) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
     }
-    if (count == 0) {
+    if (aggregate.workers.count == 0) {
         return serve_send_error(session, request, ERROR_TOO_LATE, "that step is not decided yet", error);
     }
-    aggregate.workers = (struct ranges){bytes, count};
     return serve_send(session, MESSAGE_aggregate, request, &aggregate, error);
 }
