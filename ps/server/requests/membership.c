@@ -85,9 +85,10 @@ bool serve_ping(struct session *session, struct error *error)
     return serve_send(session, MESSAGE_pong, session->channel->frame.request, &pong, error);
 }
 
-bool serve_pong(struct session *session)
+bool serve_pong(struct session *session, struct error *error)
 {
     struct server *server = session->server;
+    (void)error;
     if (session->worker >= 0) {
         server_lock(server);
         job_pong(&server->job, session->worker, session->incarnation, session->channel->message.pong.nonce);

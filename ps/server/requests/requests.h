@@ -127,7 +127,7 @@ bool serve_release(struct session *session, struct error *error);
 bool serve_heartbeat(struct session *session, struct error *error);
 bool serve_get_place(struct session *session, struct error *error);
 bool serve_ping(struct session *session, struct error *error);
-bool serve_pong(struct session *session);
+bool serve_pong(struct session *session, struct error *error);
 bool serve_leave(struct session *session, struct error *error);
 bool serve_end_job(struct session *session, struct error *error);
 bool serve_get_status(struct session *session, struct error *error);
