@@ -39,12 +39,12 @@ struct session {
     struct server *server;
     struct channel *channel; /* the base's; used by the thread that serves it alone */
     bool ping_wanted;
-    bool may_rest;       /* it is served by a thread that goes when it rests */
-    bool has_frame;      /* a request that has been received and not answered yet */
-    bool seldom;         /* asks so seldom that no thread stays with it for the next request */
-    int worker;          /* -1: no worker, or nobody yet */
-    int ps;              /* another ps; -1: none */
-    struct member guest; /* a member that came without a digest, to report; of no role: none */
+    bool may_rest;     /* it is served by a thread that goes when it rests */
+    bool has_frame;    /* a request that has been received and not answered yet */
+    bool seldom;       /* asks so seldom that no thread stays with it for the next request */
+    struct member who; /* MEMBER_NONE: nobody yet */
+    bool is_guest;     /* a member that came without a digest, to report */
+    int worker;        /* who.index of a worker that is no guest; else -1 */
     uint64_t incarnation;
     char program[65];               /* the peer's, with its build */
     struct session *next_of_worker; /* another of the same worker, whatever its incarnation */
@@ -60,10 +60,10 @@ struct session {
     } held;
 };
 
-/* A worker that comes to ask for a number, and for nothing else. */
-static inline bool session_has_no_number(const struct session *session)
+/* A worker that comes, as a guest, to ask for a number and for nothing else. */
+static inline bool member_has_no_number(struct member who)
 {
-    return session->guest.role == MEMBER_WORKER && session->guest.index == MEMBER_ANY_INDEX;
+    return who.role == MEMBER_WORKER && who.index == MEMBER_ANY_INDEX;
 }
 
 struct server {

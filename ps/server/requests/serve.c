@@ -143,7 +143,7 @@ static const struct request *request_of(uint16_t type)
 static bool is_among(const struct session *session, enum askers askers)
 {
     const struct server *server = session->server;
-    if (session_has_no_number(session)) {
+    if (member_has_no_number(session->who)) {
         return askers == ASKERS_WITHOUT_NUMBER && server->index == 0;
     }
     switch (askers) {
@@ -154,9 +154,10 @@ static bool is_among(const struct session *session, enum askers askers)
     case ASKERS_CHIEF:
         return session->worker == 0;
     case ASKERS_FOLLOWERS:
-        return session->ps >= 0 && server->job.synchronous && server->job.coordinator == server->index;
+        return session->who.role == MEMBER_PS && !session->is_guest && server->job.synchronous &&
+               server->job.coordinator == server->index;
     case ASKERS_OPERATORS:
-        return session->worker < 0 && session->ps < 0 && session->guest.role == MEMBER_NONE;
+        return session->who.role == MEMBER_OPERATOR && !session->is_guest;
     case ASKERS_WITHOUT_NUMBER:
         break;
     }
@@ -170,10 +171,10 @@ static bool answer(struct session *session, struct error *error)
     const struct request *request = request_of(frame->type);
     if (!is_among(session, request->askers)) {
         snprintf(message, sizeof message, "%s is not for %s", message_name(frame->type),
-                 session->guest.role != MEMBER_NONE ? "members that connected without a config"
-                 : session->ps >= 0                 ? "another ps"
-                 : session->worker < 0              ? "operators"
-                                                    : "any worker but worker 0, the chief");
+                 session->is_guest                      ? "members that connected without a config"
+                 : session->who.role == MEMBER_PS       ? "another ps"
+                 : session->who.role == MEMBER_OPERATOR ? "operators"
+                                                        : "any worker but worker 0, the chief");
         return serve_send_error(session, frame->request, ERROR_NOT_ALLOWED, message, error);
     }
     PROFILE_PEER(message_name(frame->type), session->worker >= 0 ? PROFILE_WORKER + session->worker : PROFILE_NOBODY,

@@ -219,7 +219,7 @@ bool serve_staged(struct session *session, struct error *error)
         !worker_set_read(&staged->not_finite, server->not_finite, workers)) {
         verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that do not exist"};
     } else {
-        job_report(&server->job, session->ps, session->channel->frame.generation, staged->step, server->finite,
+        job_report(&server->job, session->who.index, session->channel->frame.generation, staged->step, server->finite,
                    server->not_finite, clock_monotonic_s(), &verdict);
         server_lead(server);
     }

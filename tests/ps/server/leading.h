@@ -338,7 +338,7 @@ static inline size_t bulk_of(struct serving_session *one, const uint8_t **bytes)
 static inline struct serving_session *operator_comes(void)
 {
     struct serving_session *one = come(OPERATOR, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
-    one->session.guest = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    one->session.is_guest = false;
     return one;
 }
 

@@ -391,8 +391,8 @@ static inline void serving_connect(struct serving_session *one)
     one->client.version = one->session.base.channel.version = PROTOCOL_VERSION_MAX; /* as after a handshake */
     one->session.channel = &one->session.base.channel;
     one->session.server = &serving.server;
-    one->session.worker = one->session.ps = -1;
-    one->session.guest = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    one->session.who = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    one->session.worker = -1;
 }
 
 /* As a session's thread admits whom its hello names (ps/server/sessions.c); returns the refusal, 0: welcome. */
@@ -416,9 +416,9 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         server_wait(server);
     }
     if (refusal == 0) {
+        session->who = *who;
+        session->is_guest = guest;
         session->worker = !guest && who->role == MEMBER_WORKER ? who->index : -1;
-        session->ps = !guest && who->role == MEMBER_PS ? who->index : -1;
-        session->guest = guest ? *who : session->guest;
         session->incarnation = incarnation;
         session->base.number = ++number;
         session->channel->generation = server->job.generation;
