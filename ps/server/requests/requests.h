@@ -89,11 +89,11 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
                         struct error *error);
 
 /*
- * All frames of a push. first: the message of its first frame, without its ranges. receive: into the stage; else they
- * are dropped. *bad: what is wrong with it, "" if nothing.
+ * All frames of a push, into the stage; NULL: they are dropped. first: the message of its first frame, without its
+ * ranges. Where a push is malformed, its sender has been told so.
  */
 bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
-                        uint64_t request, bool receive, struct error *bad, struct error *error);
+                        uint64_t request, struct error *error);
 
 /* Receives the next request, of any kind, and answers it. */
 bool serve_request(struct session *session, struct error *error);

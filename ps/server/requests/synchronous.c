@@ -177,7 +177,6 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     };
     struct stage *stage = shard_stage(server->shard, session->worker);
     struct verdict verdict;
-    struct error bad;
     bool receive;
     if (!serve_take_stage(session, true, error)) {
         return false;
@@ -190,10 +189,8 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     }
     job_stage(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
     server_unlock(server);
-    bool done = serve_receive_push(session, stage, &push, request, receive, &bad, error);
-    if (done && bad.text[0] != '\0') {
-        done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
-    } else if (done) {
+    bool done = serve_receive_push(session, receive ? stage : NULL, &push, request, error);
+    if (done) {
         /* A loss that is not finite says so of a gradient that was not even worth sending. */
         if (receive) {
             stage_weigh(stage, push.examples);
