@@ -4,11 +4,7 @@
  *
  * Orders are idempotent and may come any number of times and after restarts on either side; a member that was away
  * does at once what the others did one after the other. One thread at a time.
- *
- * It also looks for drift: has somebody edited config.json by hand? A version that was rolled out counts for more
- * than the file until that has a higher fleet.version, so the edit has no effect, and somebody should know. It is not
- * undone. CONFIG.d/base holds the digest of the file as it was when its version, or the first one after it, came into
- * force.
+ * It also looks for drift (ps/rollout/config_drift.h).
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H
@@ -16,12 +12,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
 #include "base/process/program.h"
+#include "ps/rollout/config_drift.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -51,15 +47,6 @@ struct participant_host {
     bool stays; /* local keys are no reason for a restart; they wait for the next one */
 };
 
-enum { DRIFT_HEX = 64, DRIFT_TEXT = 256 };
-
-struct drift {
-    const struct config *config; /* as the process was started; borrowed */
-    char base[DRIFT_HEX + 1];
-    struct stat seen;
-    char text[DRIFT_TEXT]; /* what to tell people; "": no drift */
-};
-
 /* The program that the target runs in, while it is not on this machine yet. */
 struct program_fetch {
     bool is_due;
@@ -76,7 +63,7 @@ struct rollout_participant {
     struct member who;
     bool prepared; /* and not settled yet */
     bool leaving;  /* the host was told to leave: there is nothing more to do */
-    struct drift drift;
+    struct config_drift drift;
     struct versions versions;
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
     uint64_t version;                   /* in force */

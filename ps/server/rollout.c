@@ -602,7 +602,7 @@ void rollout_coordinator_show(const struct rollout_coordinator *coordinator, str
 
 void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
-    char drift[DRIFT_TEXT];
+    char drift[CONFIG_DRIFT_TEXT];
     const size_t used = strlen(message);
     agent_drift(coordinator->agent, drift);
     if (drift[0] != '\0') {

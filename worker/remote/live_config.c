@@ -304,7 +304,7 @@ void live_config_show(struct live_config *live, struct board_rollout *shown)
 
 void live_config_drift(struct live_config *live, char message[256])
 {
-    char drift[DRIFT_TEXT];
+    char drift[CONFIG_DRIFT_TEXT];
     const size_t used = strlen(message);
     if (live) {
         agent_drift(live->agent, drift);

@@ -77,10 +77,10 @@ void agent_show(struct agent *ours, struct board_rollout *shown)
     snprintf(shown->text, sizeof shown->text, "as the agent says");
 }
 
-void agent_drift(struct agent *ours, char text[DRIFT_TEXT])
+void agent_drift(struct agent *ours, char text[CONFIG_DRIFT_TEXT])
 {
     (void)ours;
-    snprintf(text, DRIFT_TEXT, "%s", agent.drift ? agent.drift : "");
+    snprintf(text, CONFIG_DRIFT_TEXT, "%s", agent.drift ? agent.drift : "");
 }
 
 bool agent_knows(struct agent *ours, const char *digest)

@@ -108,10 +108,10 @@ void agent_show(struct agent *agent, struct board_rollout *shown)
     tell("shows\n");
 }
 
-void agent_drift(struct agent *agent, char text[DRIFT_TEXT])
+void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT])
 {
     (void)agent;
-    snprintf(text, DRIFT_TEXT, "%s", world.drift);
+    snprintf(text, CONFIG_DRIFT_TEXT, "%s", world.drift);
 }
 
 bool agent_knows(struct agent *agent, const char *digest)
