@@ -442,8 +442,8 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     if (done && participant->version == from->version) { /* which was settled, though this process may not have heard */
         end_own_probation(participant);
     }
-    if (done && order->order == ORDER_STAGE && is_behind && participant->host.prepare) {
-        done = participant->host.prepare(participant->host.context, error);
+    if (done && order->order == ORDER_STAGE && is_behind && participant->host.save) {
+        done = participant->host.save(participant->host.context, error);
         participant->prepared = done;
     }
     return done;

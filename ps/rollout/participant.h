@@ -29,16 +29,16 @@ struct participant_host {
     void *context;
     /* Has this machine the memory and disk for it? NULL: yes. `then` is what this process would run with. */
     bool (*check)(void *context, const struct config *then, struct error *error);
-    /* Before anything changes: saves what may have to be restored. NULL: nothing. */
-    bool (*prepare)(void *context, struct error *error);
-    /* Worker 0: a trial of it, and one more checkpoint. NULL for others. */
-    bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
+    /* Worker 0: saves a checkpoint: before anything changes, since it may have to be restored, and once more before it
+       restarts. NULL for others. */
     bool (*save)(void *context, struct error *error);
+    /* Worker 0: a trial of it. NULL for others. */
+    bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
     /* Takes `config`, which lives until the next, from this global step on (0: at once); asked until it is done. */
     enum participant_switch (*switch_to)(void *context, const struct config *config, int64_t step);
-    /* Worker 0: restores what was prepared. NULL for others. */
+    /* Worker 0: restores what was saved before anything changed. NULL for others. */
     bool (*restore)(void *context, struct error *error);
-    /* The rollout is over, or never began: what was prepared is no longer needed. NULL: nothing to do. */
+    /* The rollout is over, or never began: what was saved first is no longer needed. NULL: nothing to do. */
     void (*settle)(void *context);
     /* Does it take part in training? NULL: it does. */
     bool (*ready)(void *context);
@@ -61,7 +61,7 @@ struct rollout_participant {
     const struct config *config; /* as the process was started; borrowed */
     struct participant_host host;
     struct member who;
-    bool prepared; /* and not settled yet */
+    bool prepared; /* what may have to be restored is saved, and the rollout not settled yet */
     bool leaving;  /* the host was told to leave: there is nothing more to do */
     struct config_drift drift;
     struct versions versions;
