@@ -54,7 +54,7 @@ static bool tick(struct server *server, struct rate *rate)
         server_lock(server);
         more = job_tick(&server->job, now_s);
         server_lead(server);
-        over = job_over(&server->job, now_s);
+        over = job_may_exit(&server->job, now_s);
         measure(server, rate, now_s);
         server_unlock(server);
     } while (more);

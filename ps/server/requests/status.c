@@ -241,7 +241,7 @@ static void show(void *context, struct board *board)
         }
     }
     board->member_count = count;
-    const bool awaits = job_awaited(&server->job, now_s, waits);
+    const bool awaits = job_describe_wait(&server->job, now_s, waits);
     if (!awaits && job_ready(&server->job, now_s, waits)) {
         waits[0] = '\0';
     }

@@ -149,7 +149,7 @@ static bool settle_push(struct session *session, const struct message_push *push
         end = await_step(session, event, &verdict);
     }
     if (end == WAIT_TOO_LONG) {
-        job_awaited(&server->job, clock_monotonic_s(), message);
+        job_describe_wait(&server->job, clock_monotonic_s(), message);
     } else if (end == WAIT_GIVEN_UP) {
         snprintf(message, sizeof message, " for step %lld", (long long)event->token);
     }
