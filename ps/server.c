@@ -21,6 +21,7 @@
 #include "base/process/signals.h"
 #include "base/text/address.h"
 #include "observe/observe.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
 #include "ps/store/outer.h"
 
@@ -97,7 +98,7 @@ static void accept_all(struct server *server)
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
             over = tick(server, &rate);
-            rollout_coordinator_tick(server->coordinator);
+            coordinator_tick(server->coordinator);
         }
     }
 }
@@ -306,7 +307,7 @@ int server_run(const struct config *config)
         return COMMAND_MISUSED;
     }
     signals_catch();
-    if (start(server, config, &error) && rollout_coordinator_create(&server->coordinator, server, &error) &&
+    if (start(server, config, &error) && coordinator_create(&server->coordinator, server, &error) &&
         follower_create(&follower, server, &error)) {
         announce(server);
         server_show(server);
@@ -320,7 +321,7 @@ int server_run(const struct config *config)
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
     }
-    rollout_coordinator_destroy(server->coordinator);
+    coordinator_destroy(server->coordinator);
     destroy(server);
     free(server);
     return status;

@@ -104,7 +104,7 @@ struct server {
     uint32_t last_staleness;
     float steps_per_s;
 
-    struct rollout_coordinator *coordinator; /* rollouts */
+    struct rollout_coordinator *coordinator; /* of rollouts: ps/server/coordinator.h */
     struct fleet_watch *watch;               /* of the other ps, for who watches; NULL: none */
 
     uint8_t *description; /* [description_size]: how the chief's data are preprocessed; NULL: it has said nothing */
@@ -198,27 +198,9 @@ bool serve(struct session *session);
 /* One that rested, on the listener's thread: what takes no waiting. */
 enum listener_glance serve_at_a_glance(struct session *session);
 
-/* A follower's threads that talk to the coordinator. */
+/* A follower's threads that talk to the ps that decides on synchronous steps. */
 struct follower;
 bool follower_create(struct follower **follower, struct server *server, struct error *error);
 void follower_destroy(struct follower *follower); /* NULL is fine */
-
-/* Rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). */
-struct rollout_coordinator;
-bool rollout_coordinator_create(struct rollout_coordinator **coordinator, struct server *server, struct error *error);
-void rollout_coordinator_destroy(struct rollout_coordinator *coordinator); /* NULL is fine */
-/* Time passes; what must be on the disk is written. Some times a second, by the main thread, unlocked. */
-void rollout_coordinator_tick(struct rollout_coordinator *coordinator);
-bool rollout_coordinator_knows(struct rollout_coordinator *coordinator,
-                               const char *digest); /* of the other version, while one comes or goes */
-/* Is there such a member, by this ps's own lists of hosts or by those of the last rollout? */
-bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, struct member who);
-void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message,
-                               size_t size); /* adds what was edited by hand here */
-/* The version in force here, and its digest. */
-struct board_rollout;
-void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown); /* locked */
-void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
-                                 char digest[CONFIG_DIGEST_HEX + 1]);
 
 #endif

@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/restart.h"
-#include "observe/board.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -307,7 +306,7 @@ static void measure(struct rollout_coordinator *coordinator, double now_s)
     }
 }
 
-void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
+void coordinator_tick(struct rollout_coordinator *coordinator)
 {
     struct server *server = coordinator->server;
     struct error error;
@@ -509,7 +508,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
 
 /* --- Life --- */
 
-bool rollout_coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
+bool coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
 {
     const int workers = server->config->cluster.worker_hosts.count, room = server->job.worker_count;
     struct rollout_coordinator *coordinator = calloc(1, sizeof *coordinator);
@@ -543,7 +542,7 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
     return (!coordinator->leads || resume(coordinator, error)) && agent_create(&coordinator->agent, &options, error);
 }
 
-void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
+void coordinator_destroy(struct rollout_coordinator *coordinator)
 {
     if (coordinator) {
         agent_destroy(coordinator->agent);
@@ -556,7 +555,7 @@ void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
     }
 }
 
-bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
+bool coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
 {
     server_lock(coordinator->server);
     bool known = coordinator->manifest && coordinator->rollout.kind != ROLLOUT_JOB &&
@@ -565,18 +564,17 @@ bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const ch
     return known || agent_knows(coordinator->agent, digest);
 }
 
-bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, struct member who)
+bool coordinator_has(const struct rollout_coordinator *coordinator, struct member who)
 {
     return change_has_member(coordinator->server->config, who) || agent_has_member(coordinator->agent, who);
 }
 
-void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
-                                 char digest[CONFIG_DIGEST_HEX + 1])
+void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
     agent_version(coordinator->agent, version, digest);
 }
 
-void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
+void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
 {
     const struct rollout *rollout = &coordinator->rollout;
     char message[1024];
@@ -600,7 +598,7 @@ void rollout_coordinator_show(const struct rollout_coordinator *coordinator, str
     snprintf(shown->text, sizeof shown->text, "%.180s", message);
 }
 
-void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
+void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
     char drift[CONFIG_DRIFT_TEXT];
     const size_t used = strlen(message);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "base/threads.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
 
 static struct session *session_of(struct listener_session *base)
@@ -113,7 +114,7 @@ static void begin(struct listener_session *base, void *context)
 
 static bool knows(struct listener_session *base, const char *digest)
 {
-    return rollout_coordinator_knows(session_of(base)->server->coordinator, digest);
+    return coordinator_knows(session_of(base)->server->coordinator, digest);
 }
 
 /* The job's word on who may come in; asked again while an older process is being probed. */
@@ -123,7 +124,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     struct server *server = session->server;
     uint16_t refusal = 0;
     const bool guest = is_guest(peer);
-    if (guest && !member_has_no_number(peer->member) && !rollout_coordinator_has(server->coordinator, peer->member)) {
+    if (guest && !member_has_no_number(peer->member) && !coordinator_has(server->coordinator, peer->member)) {
         char name[MEMBER_TEXT];
         member_format(&peer->member, ' ', name);
         error_set(message, "there is no %s: do all members have the same ps_hosts and worker_hosts?", name);

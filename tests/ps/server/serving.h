@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "net/transport.h"
 #include "net/wake.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/requests/requests.h"
 #include "ps/shard/internal.h"
 
@@ -186,21 +187,20 @@ void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out
 
 #ifndef SERVING_ROLLOUTS
 
-void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
+void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
     (void)coordinator;
     (void)message;
     (void)size;
 }
 
-void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
+void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
 {
     (void)coordinator;
     (void)shown;
 }
 
-void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
-                                 char digest[CONFIG_DIGEST_HEX + 1])
+void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
     (void)coordinator;
     *version = 1;
