@@ -58,18 +58,13 @@ static bool is_in_version(const struct config *config)
     return config_origin_of(config, key)->source == SOURCE_VERSION;
 }
 
-static bool name_base(const struct config *config, char path[VERSIONS_PATH])
-{
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/base", config->path) < VERSIONS_PATH;
-}
-
 static bool read_base(struct config_drift *drift)
 {
     char path[VERSIONS_PATH];
     uint8_t *text;
     size_t size;
     struct error ignored;
-    if (!name_base(drift->config, path) || !file_exists(path) ||
+    if (!versions_path(drift->config->path, "base", path, &ignored) || !file_exists(path) ||
         !file_read(path, CONFIG_DRIFT_HEX, &text, &size, &ignored)) {
         return false;
     }
@@ -82,8 +77,8 @@ void config_drift_keep(const struct config_drift *drift)
 {
     char path[VERSIONS_PATH], folder[VERSIONS_PATH];
     struct error ignored;
-    if (drift->base[0] != '\0' && name_base(drift->config, path) &&
-        (size_t)snprintf(folder, sizeof folder, "%s.d", drift->config->path) < sizeof folder && file_exists(folder)) {
+    if (drift->base[0] != '\0' && versions_path(drift->config->path, "base", path, &ignored) &&
+        versions_path(drift->config->path, NULL, folder, &ignored) && file_exists(folder)) {
         (void)file_keep(path, drift->base, CONFIG_DRIFT_HEX,
                         &ignored); /* a full disk is for others to complain about */
     }

@@ -169,7 +169,9 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     if (!config_path) {
         return true;
     }
-    snprintf(coordinator->versions.folder, sizeof coordinator->versions.folder, "%.4000s.d", config_path);
+    if (!versions_path(config_path, NULL, coordinator->versions.folder, error)) {
+        return false;
+    }
     coordinator->has_versions = true;
     if (!programs_name(&coordinator->programs, config_path, error) ||
         !record_read(&coordinator->versions, &there, &record, error)) {
