@@ -22,6 +22,7 @@
 #include "base/process/signals.h"
 #include "base/text/address.h"
 #include "observe/observe.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
 #include "ps/store/outer.h"
 
@@ -55,7 +56,7 @@ static bool tick(struct server *server, struct rate *rate)
         server_lock(server);
         more = job_tick(&server->job, now_s);
         server_lead(server);
-        over = job_over(&server->job, now_s);
+        over = job_may_exit(&server->job, now_s);
         measure(server, rate, now_s);
         server_unlock(server);
     } while (more);
@@ -98,7 +99,7 @@ static void accept_all(struct server *server)
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
             over = tick(server, &rate);
-            rollout_coordinator_tick(server->coordinator);
+            coordinator_tick(server->coordinator);
         }
     }
 }
@@ -303,7 +304,7 @@ int server_run(const struct config *config)
         return COMMAND_MISUSED;
     }
     signals_catch();
-    if (start(server, config, &error) && rollout_coordinator_create(&server->coordinator, server, &error) &&
+    if (start(server, config, &error) && coordinator_create(&server->coordinator, server, &error) &&
         follower_create(&follower, server, &error)) {
         announce(server);
         server_show(server);
@@ -317,7 +318,7 @@ int server_run(const struct config *config)
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
     }
-    rollout_coordinator_destroy(server->coordinator);
+    coordinator_destroy(server->coordinator);
     destroy(server);
     free(server);
     return status;

@@ -9,22 +9,20 @@
  * time.
  *
  * What workers can rely on:
- *  - get_model answers once training can begin (state 2 and an empty message), or after wait_ms with a message that
+ *  - get_model answers once training can begin (MODEL_READY and an empty message), or after wait_ms with a message that
  *    says what is missing; a chief that waits for nobody asks with wait_ms 0;
  *  - every frame that is sent carries the present generation; push and pull of another one get ERROR_OLD_GENERATION;
- *  - a pull that names ranges gets all of them, changed or not, in float32; one without gets what changed
- * since_version;
- *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once. The answer of a push
- * that
- *    is held back for slower workers comes within a lease (SERVER_HOLD_S at most), if need be as ERROR_TOO_LATE: then
- *    send it again;
+ *  - a pull that names ranges gets all of them, changed or not, in float32; one without gets what changed since its
+ *    since_version;
+ *  - a push whose answer was lost may be sent again, whole, on any connection: it counts once. Where the answer is held
+ *    back for slower workers, it comes within a lease (SERVER_HOLD_S at most), if need be as ERROR_TOO_LATE: then the
+ *    push is to be sent again;
  *  - writes are answered (by done) where the frame is flagged FRAME_LAST, so that many may be on their way;
  *  - a snapshot is answered by done with its global step; one at a time, for worker 0 alone;
  *  - a ping may come at any time between frames, with request 0, and wants a pong within JOB_PROBE_MS; while an answer
- *    is held back, for whatever reason, one comes four times in identity_idle_timeout_s: where none comes for that long
- * the
- *    connection is dead;
- *  - after end_job, heartbeats get job_state 3 (or 4), pushes the outcome 5, pulls ERROR_JOB_OVER; the ps goes
+ *    is held back, for whatever reason, one comes four times in identity_idle_timeout_s: where none comes for that
+ *    long, the connection is dead;
+ *  - after end_job, heartbeats get JOB_DONE or JOB_FAILED, pushes PUSH_NOT_WANTED, pulls ERROR_JOB_OVER; the ps goes
  *    when all have left or hung up, at the latest JOB_END_MS later. It says leave, with request 0, before it closes.
  */
 #ifndef PS_SERVER_H

@@ -124,7 +124,8 @@ requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request
 	http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)
 
-build/san/tests/ps/test_fleet_watch build/san/tests/ps/test_shard: link_with += $(locks_link)
+build/san/tests/ps/test_fleet_watch build/san/tests/ps/test_shard build/san/tests/ps/shard/test_orders \
+build/san/tests/ps/shard/test_aggregate: link_with += $(locks_link)
 
 # A member of a rollout by a clock that its test turns.
 build/san/tests/ps/rollout/test_agent: \

@@ -9,9 +9,10 @@
 #include "base/checked.h"
 #include "base/file.h"
 
-static bool name_folder(char folder[VERSIONS_PATH], const char *config_path, struct error *error)
+bool versions_path(const char *config_path, const char *name, char path[VERSIONS_PATH], struct error *error)
 {
-    return (size_t)snprintf(folder, VERSIONS_PATH, "%s.d", config_path) < VERSIONS_PATH ||
+    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d%s%s", config_path, name ? "/" : "", name ? name : "") <
+               VERSIONS_PATH ||
            error_set(error, "%s: the path is too long", config_path);
 }
 
@@ -34,7 +35,7 @@ static bool name_file(const struct versions *versions, uint64_t number, char pat
 
 bool versions_open(struct versions *versions, const char *config_path, struct error *error)
 {
-    return name_folder(versions->folder, config_path, error) && file_make_folder(versions->folder, error);
+    return versions_path(config_path, NULL, versions->folder, error) && file_make_folder(versions->folder, error);
 }
 
 bool versions_read(const struct versions *versions, uint64_t number, char **text, size_t *size, struct error *error)
@@ -128,11 +129,11 @@ bool versions_switch(const struct versions *versions, uint64_t number, struct er
 
 bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error)
 {
-    char folder[VERSIONS_PATH], path[VERSIONS_PATH], line[CHECKED_LINE];
+    char path[VERSIONS_PATH], line[CHECKED_LINE];
     struct error damage = {""};
     *there = false;
     *number = 0;
-    if (!name_folder(folder, config_path, error) || !file_join(path, sizeof path, folder, "current", error)) {
+    if (!versions_path(config_path, "current", path, error)) {
         return false;
     }
     if (!file_exists(path)) {

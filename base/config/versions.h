@@ -26,6 +26,9 @@ struct versions {
     char folder[VERSIONS_PATH]; /* CONFIG.d */
 };
 
+/* The path of a file in CONFIG.d, which need not be there; name NULL: of the folder. False if it is too long. */
+bool versions_path(const char *config_path, const char *name, char path[VERSIONS_PATH], struct error *error);
+
 /* Makes the folder if it is missing. */
 bool versions_open(struct versions *versions, const char *config_path, struct error *error);
 

@@ -20,8 +20,9 @@ enum { MAX_FILE = 1 << 20 /* bytes of config.json */ };
 
 static bool name_version(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
 {
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/%08" PRIu64 ".program", config_path, version) < VERSIONS_PATH ||
-           error_set(error, "%s: the path is too long", config_path);
+    char name[48];
+    snprintf(name, sizeof name, "%08" PRIu64 ".program", version);
+    return versions_path(config_path, name, path, error);
 }
 
 bool program_of_version(const char *config_path, uint64_t version, char digest[PROGRAM_DIGEST_HEX + 1],

@@ -19,12 +19,12 @@
 
 enum { MAX_RECORD = 96, COPIES = 2 };
 
-static bool name_file(const char *config_path, int copy, char path[VERSIONS_PATH])
+static bool name_file(const char *config_path, int copy, char path[VERSIONS_PATH], struct error *error)
 {
-    char id[RESTART_ID];
+    char id[RESTART_ID], name[RESTART_ID + 16];
     restart_identity(id);
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/probation-%s%s", config_path, id, copy > 0 ? ".copy" : "") <
-           VERSIONS_PATH;
+    snprintf(name, sizeof name, "probation-%s%s", id, copy > 0 ? ".copy" : "");
+    return versions_path(config_path, name, path, error);
 }
 
 static bool store(const char *config_path, const struct probation *probation, struct error *error)
@@ -34,8 +34,7 @@ static bool store(const char *config_path, const struct probation *probation, st
              probation->starts, probation->failed);
     bool done = true;
     for (int i = 0; i < COPIES && done; i++) {
-        done = name_file(config_path, i, path) ? checked_line_write(path, text, error)
-                                               : error_set(error, "%s: the path is too long", config_path);
+        done = name_file(config_path, i, path, error) && checked_line_write(path, text, error);
     }
     return done;
 }
@@ -73,8 +72,8 @@ static bool read_copy(const char *path, struct probation *probation, struct erro
 bool probation_read(const char *config_path, struct probation *probation)
 {
     char path[VERSIONS_PATH];
-    struct error damage = {""};
-    for (int i = 0; config_path && i < COPIES && name_file(config_path, i, path); i++) {
+    struct error damage = {""}, ignored;
+    for (int i = 0; config_path && i < COPIES && name_file(config_path, i, path, &ignored); i++) {
         if (file_exists(path) && read_copy(path, probation, &damage)) {
             return true;
         }
@@ -165,7 +164,8 @@ void probation_check(const char *config_path)
 void probation_end(const char *config_path)
 {
     char path[VERSIONS_PATH];
-    for (int i = 0; config_path && i < COPIES && name_file(config_path, i, path); i++) {
+    struct error ignored;
+    for (int i = 0; config_path && i < COPIES && name_file(config_path, i, path, &ignored); i++) {
         if (file_exists(path)) {
             unlink(path);
         }

@@ -1,6 +1,7 @@
 /*
  * The supervisor's decisions about checkpoints, as a state machine without clock or disk: when to save, and which old
- * checkpoints to delete. The local session and the chief of a cluster both use it.
+ * checkpoints to delete. A process that trains alone and the chief of a cluster ask it when to save, and the folder
+ * (ps/checkpoint/folder.h) what stays.
  */
 #ifndef PS_CHECKPOINT_SUPERVISOR_H
 #define PS_CHECKPOINT_SUPERVISOR_H

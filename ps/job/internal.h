@@ -1,6 +1,8 @@
 /*
- * Inside the job: what its parts share. job.c keeps the whole together (actions, what is waited for, time), and
- * membership.c, pushes.c and generation.c decide about workers, gradients and the chief's requests.
+ * Inside the job: what its parts share. job.c keeps the whole together (actions, what is waited for, time).
+ * membership.c decides who is there, and places.c gives numbers to those who come without one; pushes.c decides about
+ * asynchronous pushes, synchronous.c about steps in common, and rounds.c who is asked for one; generation.c answers the
+ * chief.
  */
 #ifndef PS_JOB_INTERNAL_H
 #define PS_JOB_INTERNAL_H

@@ -277,7 +277,7 @@ void job_describe(struct job *job, double now_s, char message[256])
     } else if (job->state == JOB_TRAINING && job->config.train.buffer_size > 0) {
         describe_buffer(job, message);
     } else if (job->state == JOB_TRAINING) {
-        job_awaited(job, now_s, message);
+        job_describe_wait(job, now_s, message);
     }
 }
 
@@ -336,14 +336,14 @@ bool job_tick(struct job *job, double now_s)
     if (now_s - job->told_s >= JOB_WAITED_FOR_MS / 1000.0) {
         job->told_s = now_s;
         if (!job_ready(job, now_s, message) ||
-            (job_awaited(job, now_s, message) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
+            (job_describe_wait(job, now_s, message) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
             job_say(job, LOG_INFO, "%s", message);
         }
     }
     return false;
 }
 
-bool job_over(const struct job *job, double now_s)
+bool job_may_exit(const struct job *job, double now_s)
 {
     int connected = 0;
     for (int i = 0; job_is_over(job) && i < job->worker_count; i++) {

@@ -288,9 +288,11 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
 bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken);
 bool job_is_follower(const struct job *job);
 
-/* Who keeps a synchronous step waiting: "waiting for worker 2 (d:2222) to push step 41, 12 s"; false: nobody, or not
- * for long. */
-bool job_awaited(struct job *job, double now_s, char message[256]);
+/*
+ * Who keeps a synchronous step waiting: "waiting for worker 2 (d:2222) to push step 41, 12 s". False: nobody, or not
+ * for long, and the message is empty.
+ */
+bool job_describe_wait(struct job *job, double now_s, char message[256]);
 
 /* A pull: code 0 if parameters are there and training may run. */
 void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
@@ -343,8 +345,8 @@ void job_leave(struct job *job, int worker, uint64_t incarnation, const char *me
 /* Time passes: leases run out, probes end. To be called some times a second, and as often as it returns true. */
 bool job_tick(struct job *job, double now_s);
 
-/* The job is over and everybody was told, or had JOB_END_MS to hear it. */
-bool job_over(const struct job *job, double now_s);
+/* May the ps go? The job is over, and everybody was told, or had JOB_END_MS to hear it. */
+bool job_may_exit(const struct job *job, double now_s);
 
 /* For status. */
 enum member_state job_worker_state(const struct job *job, int worker);

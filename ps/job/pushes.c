@@ -21,8 +21,8 @@ static bool slowest(const struct job *job, int identity, int64_t *clock)
 }
 
 /*
- * A worker that begins, or is back, is neither behind nor ahead of the slowest one. What comes late of one that has
- * left, on another connection than its farewell, is of nobody that others could wait for.
+ * A worker that begins, or is back, is neither behind nor ahead of the slowest one. One that has left takes no part,
+ * though a push of it may still come in, on another connection than its leave: nobody can wait for it.
  */
 static void take_part(struct job *job, int index)
 {
@@ -43,8 +43,7 @@ bool job_may_answer(const struct job *job, int index)
     int64_t clock = 0;
     int64_t bound = job->config.cluster.max_staleness;
     /* After the last step nobody catches up any more. */
-    bool ended = job->last_step > 0 && job->global_step >= job->last_step;
-    if (bound == 0 || job->coordinator != job->identity.index || ended || job->state != JOB_TRAINING ||
+    if (bound == 0 || job->coordinator != job->identity.index || job_is_past_end(job) || job->state != JOB_TRAINING ||
         !job->workers[index].counts || !slowest(job, index, &clock)) {
         return true;
     }
@@ -128,7 +127,7 @@ static bool fill_buffer(struct job *job, int64_t staleness)
 static enum push_outcome decide_new_push(struct job *job, int index, const struct job_push *push)
 {
     struct job_worker *worker = &job->workers[index];
-    if (job_is_over(job) || (job->last_step > 0 && job->global_step >= job->last_step)) {
+    if (job_is_past_end(job)) {
         return PUSH_NOT_WANTED;
     }
     worker->sequence = push->sequence;

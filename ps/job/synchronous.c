@@ -409,7 +409,7 @@ static int ps_of_shard(const struct job *job, int shard)
     return ps;
 }
 
-bool job_awaited(struct job *job, double now_s, char message[256])
+bool job_describe_wait(struct job *job, double now_s, char message[256])
 {
     int worker, shard, possible, whole;
     double seconds = now_s - job->gathering_s;

@@ -47,7 +47,7 @@ struct agent {
     char digest[CONFIG_DIGEST_HEX + 1];
     char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
     int ps, workers;                       /* that may be, by the longer lists of that rollout; 0: there was none */
-    char drift[DRIFT_TEXT];
+    char drift[CONFIG_DRIFT_TEXT];
     enum rollout_state state; /* as ps 0 said last */
     uint64_t target;          /* that the lines below tell of; 0: none */
     char diff[MOST_LINES][BOARD_TEXT];
@@ -382,7 +382,7 @@ void agent_show(struct agent *agent, struct board_rollout *shown)
     pthread_mutex_unlock(&agent->lock);
 }
 
-void agent_drift(struct agent *agent, char text[DRIFT_TEXT])
+void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT])
 {
     pthread_mutex_lock(&agent->lock);
     memcpy(text, agent->drift, sizeof agent->drift);

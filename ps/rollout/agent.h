@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "net/message.h"
 #include "observe/board.h"
+#include "ps/rollout/config_drift.h"
 #include "ps/rollout/participant.h"
 #include "ps/identity.h"
 
@@ -55,8 +56,8 @@ bool agent_has_member(struct agent *agent, struct member who);
 /* The rollout under way, as far as this member was told of it: version, phase and what it changes. Any thread. */
 void agent_show(struct agent *agent, struct board_rollout *shown);
 
-/* What is known of drift (ps/rollout/drift.h); "": nothing. Any thread. */
-void agent_drift(struct agent *agent, char text[DRIFT_TEXT]);
+/* What is known of drift (ps/rollout/config_drift.h); "": nothing. Any thread. */
+void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT]);
 
 /* Is it the digest of that, or of the other version of the last rollout, whose members may work with this one's? Any
  * thread. */

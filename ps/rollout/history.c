@@ -39,12 +39,6 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     return done;
 }
 
-static bool name_last(const struct config *config, char path[VERSIONS_PATH], struct error *error)
-{
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/manifest", config->path) < VERSIONS_PATH ||
-           error_set(error, "%s: the path is too long", config->path);
-}
-
 /* The last one is kept by its version, too; only very early programs did not. */
 static bool check_last(const struct config *config, const char *path, const uint8_t *bytes, size_t size,
                        struct error *error)
@@ -74,7 +68,8 @@ bool lineage_load(const struct config *config, uint64_t version, uint8_t **bytes
 {
     char path[VERSIONS_PATH];
     *bytes = NULL;
-    if (!(version == 0 ? name_last(config, path, error) : lineage_path(config, version, path, error))) {
+    if (!(version == 0 ? versions_path(config->path, "manifest", path, error)
+                       : lineage_path(config, version, path, error))) {
         return false;
     }
     if (!file_exists(path)) {
@@ -131,9 +126,9 @@ bool lineage_read(const struct config *config, struct lineage *lineage)
 
 bool lineage_path(const struct config *config, uint64_t version, char path[VERSIONS_PATH], struct error *error)
 {
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/%08" PRIu64 ".manifest", config->path, version) <
-               VERSIONS_PATH ||
-           error_set(error, "%s: the path is too long", config->path);
+    char name[48];
+    snprintf(name, sizeof name, "%08" PRIu64 ".manifest", version);
+    return versions_path(config->path, name, path, error);
 }
 
 bool lineage_is_fresh(const struct config *config)

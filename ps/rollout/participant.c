@@ -1,10 +1,10 @@
 /*
- * A member's side of a rollout. Three parts:
+ * A member's side of a rollout. Two parts:
  *
- * Drift: whether config.json was edited by hand. Staging: everything that may speak against a version is found out
- * before anybody changes over, since a refusal costs nothing then: the signature, what flags and the file here make
- * of the config, disk, memory, names of hosts. Acting: orders are those of a poll, so the same one comes many times;
- * each is carried out once, or goes on, and what is done is kept on disk first.
+ * Staging: everything that may speak against a version is found out before anybody changes over, since a refusal costs
+ * nothing then: the signature, what flags and the file here make of the config, disk, memory, names of hosts. Acting:
+ * orders are those of a poll, so the same one comes many times; each is carried out once, or goes on, and what is done
+ * is kept on disk first.
  */
 #include "ps/rollout/participant.h"
 
@@ -13,12 +13,8 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include <cJSON.h>
-#include <sodium.h>
-
 #include "base/checked.h"
 #include "base/clock.h"
-#include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/restart.h"
@@ -28,7 +24,6 @@
 #include "ps/rollout/history.h"
 
 enum {
-    MAX_FILE = 1 << 20,   /* bytes of config.json */
     SPARE_DISK = 1 << 20, /* bytes for versions and logs */
     TRIES = 100           /* orders that pass before what was refused is tried again: its reason may be gone */
 };
@@ -84,114 +79,6 @@ bool participant_key_path(const struct config *config, char *path, size_t size, 
            error_set(error, "%s: the path is too long", config->path);
 }
 
-/* --- Drift --- */
-
-static cJSON *read_json(const char *path)
-{
-    uint8_t *bytes;
-    size_t size;
-    struct error ignored;
-    if (!path || !file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
-        return NULL;
-    }
-    cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);
-    free(bytes);
-    return root;
-}
-
-/* White space does not count. A file that is no JSON has a digest of its own, "". */
-static void digest_file(const char *path, char digest[DRIFT_HEX + 1])
-{
-    uint8_t hash[DRIFT_HEX / 2];
-    cJSON *root = read_json(path);
-    char *text = root ? cJSON_PrintUnformatted(root) : NULL;
-    digest[0] = '\0';
-    if (text) {
-        crypto_generichash(hash, sizeof hash, (const uint8_t *)text, strlen(text), NULL, 0);
-        sodium_bin2hex(digest, DRIFT_HEX + 1, hash, sizeof hash);
-    }
-    cJSON_free(text);
-    cJSON_Delete(root);
-}
-
-/* fleet.version of the file as it is now; 0 if it says nothing or can't be read. */
-static int64_t drift_file_version(const struct config *config)
-{
-    cJSON *root = read_json(config->path);
-    const cJSON *version = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "fleet"), "version");
-    int64_t number = cJSON_IsNumber(version) ? (int64_t)version->valuedouble : 0;
-    cJSON_Delete(root);
-    return number;
-}
-
-/* Does a version that was rolled out count here, and not the file? */
-static bool is_in_version(const struct config *config)
-{
-    const struct config_key *key = config_key_by_path("fleet", "version");
-    return config_origin_of(config, key)->source == SOURCE_VERSION;
-}
-
-static bool name_base(const struct config *config, char path[VERSIONS_PATH])
-{
-    return (size_t)snprintf(path, VERSIONS_PATH, "%s.d/base", config->path) < VERSIONS_PATH;
-}
-
-static bool read_base(struct drift *drift)
-{
-    char path[VERSIONS_PATH];
-    uint8_t *text;
-    size_t size;
-    struct error ignored;
-    if (!name_base(drift->config, path) || !file_exists(path) || !file_read(path, DRIFT_HEX, &text, &size, &ignored)) {
-        return false;
-    }
-    snprintf(drift->base, sizeof drift->base, "%s", (const char *)text);
-    free(text);
-    return size == DRIFT_HEX;
-}
-
-/* Where there is a folder of versions: the next process must know it, too. */
-static void drift_keep(const struct drift *drift)
-{
-    char path[VERSIONS_PATH], folder[VERSIONS_PATH];
-    struct error ignored;
-    if (drift->base[0] != '\0' && name_base(drift->config, path) &&
-        (size_t)snprintf(folder, sizeof folder, "%s.d", drift->config->path) < sizeof folder && file_exists(folder)) {
-        (void)file_keep(path, drift->base, DRIFT_HEX, &ignored); /* a full disk is for others to complain about */
-    }
-}
-
-/* Looks at the file again if it was touched; cheap. */
-static void drift_look(struct drift *drift)
-{
-    struct stat now;
-    char digest[DRIFT_HEX + 1];
-    const char *path = drift->config->path;
-    if (!path || stat(path, &now) != 0 ||
-        (now.st_mtim.tv_sec == drift->seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == drift->seen.st_mtim.tv_nsec &&
-         now.st_size == drift->seen.st_size && now.st_ino == drift->seen.st_ino)) {
-        return;
-    }
-    drift->seen = now;
-    digest_file(path, digest);
-    bool differs = strcmp(digest, drift->base) != 0;
-    snprintf(drift->text, sizeof drift->text, "%s%.128s%s", differs ? "drift: " : "", differs ? path : "",
-             differs ? " was edited by hand and is not in force: roll it out or undo the edit" : "");
-}
-
-static void drift_begin(struct drift *drift, const struct config *config)
-{
-    *drift = (struct drift){.config = config};
-    if (!config->path) {
-        return;
-    }
-    if (!is_in_version(config) || !read_base(drift)) {
-        digest_file(config->path, drift->base);
-        drift_keep(drift);
-    }
-    drift_look(drift);
-}
-
 /* --- Staging --- */
 
 /* The operator's key, and a place for versions; or why this member can't take part. */
@@ -209,7 +96,7 @@ static bool find_means(struct rollout_participant *participant, struct error *er
         return false;
     }
     file_remove_leftovers(participant->versions.folder);
-    drift_keep(&participant->drift);
+    config_drift_keep(&participant->drift);
     return true;
 }
 
@@ -302,7 +189,7 @@ static bool check_file(struct rollout_participant *participant, const struct man
     struct config_texts texts = {
         .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
     char digest[CONFIG_DIGEST_HEX + 1];
-    int64_t file_version = drift_file_version(participant->config);
+    int64_t file_version = config_drift_file_version(participant->config);
     const bool is_it = file_version == (int64_t)target->version;
     if (is_it) { /* nothing of the version's counts then */
         texts = (struct config_texts){.job = NULL};
@@ -555,8 +442,8 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     if (done && participant->version == from->version) { /* which was settled, though this process may not have heard */
         end_own_probation(participant);
     }
-    if (done && order->order == ORDER_STAGE && is_behind && participant->host.prepare) {
-        done = participant->host.prepare(participant->host.context, error);
+    if (done && order->order == ORDER_STAGE && is_behind && participant->host.save) {
+        done = participant->host.save(participant->host.context, error);
         participant->prepared = done;
     }
     return done;
@@ -703,7 +590,7 @@ bool participant_create(struct rollout_participant *participant, const struct co
     *participant = (struct rollout_participant){
         .config = config, .host = *host, .who = who, .version = (uint64_t)config->fleet.version};
     recall(participant);
-    drift_begin(&participant->drift, config);
+    config_drift_begin(&participant->drift, config);
     return config_digest(config, participant->digest, error);
 }
 
@@ -979,7 +866,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 /*
  * The target was refused here, so that there is nothing to undo but the model, unless this process is in it already. A
  * canary that misreads the configs has said so when the next order comes, and needs none to go back. Where the fleet
- * switches without this member, its reason may be gone one day: then the manifest is staged anew.
+ * switches without this member, its reason may be gone one day: then the manifest is staged again.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {
@@ -1002,7 +889,7 @@ static void act_without(struct rollout_participant *participant, const struct pa
 
 void participant_act(struct rollout_participant *participant, const struct participant_order *order)
 {
-    drift_look(&participant->drift);
+    config_drift_look(&participant->drift);
     if (participant->leaving) {
         return;
     }

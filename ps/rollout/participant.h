@@ -4,11 +4,7 @@
  *
  * Orders are idempotent and may come any number of times and after restarts on either side; a member that was away
  * does at once what the others did one after the other. One thread at a time.
- *
- * It also looks for drift: has somebody edited config.json by hand? A version that was rolled out counts for more
- * than the file until that has a higher fleet.version, so the edit has no effect, and somebody should know. It is not
- * undone. CONFIG.d/base holds the digest of the file as it was when its version, or the first one after it, came into
- * force.
+ * It also looks for drift (ps/rollout/config_drift.h).
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H
@@ -16,12 +12,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
 #include "base/process/program.h"
+#include "ps/rollout/config_drift.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -33,31 +29,22 @@ struct participant_host {
     void *context;
     /* Has this machine the memory and disk for it? NULL: yes. `then` is what this process would run with. */
     bool (*check)(void *context, const struct config *then, struct error *error);
-    /* Before anything changes: saves what may have to be restored. NULL: nothing. */
-    bool (*prepare)(void *context, struct error *error);
-    /* Worker 0: a trial of it, and one more checkpoint. NULL for others. */
-    bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
+    /* Worker 0: saves a checkpoint: before anything changes, since it may have to be restored, and once more before it
+       restarts. NULL for others. */
     bool (*save)(void *context, struct error *error);
+    /* Worker 0: a trial of it. NULL for others. */
+    bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
     /* Takes `config`, which lives until the next, from this global step on (0: at once); asked until it is done. */
     enum participant_switch (*switch_to)(void *context, const struct config *config, int64_t step);
-    /* Worker 0: restores what was prepared. NULL for others. */
+    /* Worker 0: restores what was saved before anything changed. NULL for others. */
     bool (*restore)(void *context, struct error *error);
-    /* The rollout is over, or never began: what was prepared is no longer needed. NULL: nothing to do. */
+    /* The rollout is over, or never began: what was saved first is no longer needed. NULL: nothing to do. */
     void (*settle)(void *context);
     /* Does it take part in training? NULL: it does. */
     bool (*ready)(void *context);
     /* The process is to shut down in order, and then to restart unless it is for good. Returns at once. */
     void (*leave)(void *context, bool for_good);
     bool stays; /* local keys are no reason for a restart; they wait for the next one */
-};
-
-enum { DRIFT_HEX = 64, DRIFT_TEXT = 256 };
-
-struct drift {
-    const struct config *config; /* as the process was started; borrowed */
-    char base[DRIFT_HEX + 1];
-    struct stat seen;
-    char text[DRIFT_TEXT]; /* what to tell people; "": no drift */
 };
 
 /* The program that the target runs in, while it is not on this machine yet. */
@@ -74,9 +61,9 @@ struct rollout_participant {
     const struct config *config; /* as the process was started; borrowed */
     struct participant_host host;
     struct member who;
-    bool prepared; /* and not settled yet */
+    bool prepared; /* what may have to be restored is saved, and the rollout not settled yet */
     bool leaving;  /* the host was told to leave: there is nothing more to do */
-    struct drift drift;
+    struct config_drift drift;
     struct versions versions;
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
     uint64_t version;                   /* in force */

@@ -1,9 +1,12 @@
 /*
- * The coordinator of rollouts, shared by rollout.c, which leads, and requests/rollout.c, which answers.
+ * The coordinator of rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). rollout.c
+ * makes it and leads; requests/rollout.c and requests/programs.c answer. Not to be taken for the ps that decides on
+ * synchronous steps, which job.coordinator names.
  */
 #ifndef PS_SERVER_COORDINATOR_H
 #define PS_SERVER_COORDINATOR_H
 
+#include "observe/board.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -49,6 +52,28 @@ struct rollout_coordinator {
     struct manifest_program offered; /* by an operator, who is to bring it; no digest: none */
     double budget, budget_s;         /* bytes that may be handed on, as of then */
 };
+
+/* --- To the server --- */
+
+/* *coordinator: NULL before; to be destroyed even if this fails. */
+bool coordinator_create(struct rollout_coordinator **coordinator, struct server *server, struct error *error);
+void coordinator_destroy(struct rollout_coordinator *coordinator); /* NULL is fine */
+/* Time passes; what must be on the disk is written. Some times a second, by the main thread, unlocked. */
+void coordinator_tick(struct rollout_coordinator *coordinator);
+
+/* Is it the digest of a version whose members are let in: of the other one, while one comes or goes? Unlocked. */
+bool coordinator_knows(struct rollout_coordinator *coordinator, const char *digest);
+/* Is there such a member, by this ps's own lists of hosts or by those of the last rollout? */
+bool coordinator_has(const struct rollout_coordinator *coordinator, struct member who);
+
+/* The version in force here, and its digest. */
+void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
+                         char digest[CONFIG_DIGEST_HEX + 1]);
+/* Adds to the message what was edited by hand here. */
+void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size);
+void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown); /* locked */
+
+/* --- Between rollout.c and requests/ --- */
 
 /* Appends to this machine's audit log. Any thread, unlocked. */
 void coordinator_audit(const struct rollout_coordinator *coordinator, const char *who, const char *what,

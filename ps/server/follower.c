@@ -13,18 +13,19 @@
 #include "base/log.h"
 #include "net/link.h"
 #include "ps/server/internal.h"
+#include "ps/server/worker_set.h"
 
 enum { DECISION_WAIT_MS = 1000 };
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double TOLD_AFTER_S = 2.0; /* that the coordinator is missing */
 
-struct coordinator_channel {
+struct follower_exchange {
     struct follower *follower;
     struct link link;
-    bool (*talk)(struct coordinator_channel *channel, struct error *error);
+    bool (*talk)(struct follower_exchange *exchange, struct error *error);
     uint64_t told_changes;
-    uint8_t finite[CONFIG_WORKER_RANGES * RANGE_BYTES], not_finite[CONFIG_WORKER_RANGES * RANGE_BYTES];
+    uint8_t finite[WORKER_SET_BYTES], not_finite[WORKER_SET_BYTES];
     pthread_t thread;
     bool runs;
 };
@@ -34,7 +35,7 @@ struct follower {
     struct traffic traffic;
     struct wake wake;
     bool end; /* guarded by the server's lock */
-    struct coordinator_channel report, listen;
+    struct follower_exchange report, listen;
 };
 
 static bool must_end(struct follower *follower)
@@ -47,39 +48,29 @@ static bool must_end(struct follower *follower)
 
 /* --- Telling what is staged --- */
 
-static void put_worker(uint8_t *bytes, struct ranges *ranges, int worker)
-{
-    struct range last = ranges->count > 0 ? range_get(ranges, ranges->count - 1) : (struct range){0};
-    if (ranges->count > 0 && last.first + last.count == (uint64_t)worker) {
-        range_put(bytes, ranges->count - 1, (struct range){last.first, last.count + 1});
-    } else {
-        range_put(bytes, ranges->count++, (struct range){(uint64_t)worker, 1});
-    }
-}
-
 /* Waits for something to tell, at most a while; false: there is nothing. */
-static bool compose(struct coordinator_channel *coordinator, struct message_staged *staged)
+static bool compose(struct follower_exchange *exchange, struct message_staged *staged)
 {
-    uint8_t *finite = coordinator->finite, *not_finite = coordinator->not_finite;
-    struct server *server = coordinator->follower->server;
+    uint8_t *finite = exchange->finite, *not_finite = exchange->not_finite;
+    struct server *server = exchange->follower->server;
     struct job *job = &server->job;
     server_lock(server);
-    bool news = job->changes != coordinator->told_changes && job->state == JOB_TRAINING;
-    if (!news && !coordinator->follower->end && !server->leaving) {
+    bool news = job->changes != exchange->told_changes && job->state == JOB_TRAINING;
+    if (!news && !exchange->follower->end && !server->leaving) {
         server_wait_step(server);
-        news = job->changes != coordinator->told_changes && job->state == JOB_TRAINING;
+        news = job->changes != exchange->told_changes && job->state == JOB_TRAINING;
     }
-    coordinator->told_changes = news ? job->changes : coordinator->told_changes;
-    coordinator->link.channel.generation = job->generation;
+    exchange->told_changes = news ? job->changes : exchange->told_changes;
+    exchange->link.channel.generation = job->generation;
     *staged = (struct message_staged){.step = job->global_step};
     staged->finite.bytes = finite;
     staged->not_finite.bytes = not_finite;
     for (int i = 0; news && i < job->worker_count; i++) {
         enum aggregation_part part = aggregation_get(&job->gathered, 0, i);
         if (part == PART_HERE) {
-            put_worker(finite, &staged->finite, i);
+            worker_set_put(&staged->finite, finite, i);
         } else if (part == PART_NOT_FINITE) {
-            put_worker(not_finite, &staged->not_finite, i);
+            worker_set_put(&staged->not_finite, not_finite, i);
         }
     }
     server_unlock(server);
@@ -87,24 +78,24 @@ static bool compose(struct coordinator_channel *coordinator, struct message_stag
 }
 
 /* Asked now and then while there is nothing to tell, so that a dead connection is not found when it is needed. */
-static bool is_alive(struct coordinator_channel *coordinator, struct error *error)
+static bool is_alive(struct follower_exchange *exchange, struct error *error)
 {
-    const double timeout_s = identity_idle_timeout_s(&coordinator->follower->server->identity);
+    const double timeout_s = identity_idle_timeout_s(&exchange->follower->server->identity);
     struct message_ping ping = {0};
     double now_s = clock_monotonic_s();
-    return now_s - connection_heard_s(coordinator->link.channel.connection) < timeout_s / 4 ||
-           channel_call(&coordinator->link.channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
+    return now_s - connection_heard_s(exchange->link.channel.connection) < timeout_s / 4 ||
+           channel_call(&exchange->link.channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
 }
 
-static bool report(struct coordinator_channel *coordinator, struct error *error)
+static bool report(struct follower_exchange *exchange, struct error *error)
 {
     struct message_staged staged;
     uint16_t code;
-    if (!compose(coordinator, &staged)) {
-        return is_alive(coordinator, error);
+    if (!compose(exchange, &staged)) {
+        return is_alive(exchange, error);
     }
-    return channel_call(&coordinator->link.channel, MESSAGE_staged, &staged, MESSAGE_done,
-                        clock_monotonic_s() + ANSWER_S, &code, error) ||
+    return channel_call(&exchange->link.channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
+                        &code, error) ||
            code == ERROR_OLD_GENERATION;
 }
 
@@ -113,17 +104,10 @@ static bool report(struct coordinator_channel *coordinator, struct error *error)
 static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
 {
     const struct message_aggregate *aggregate = &channel->message.aggregate;
-    bool *taken = calloc((size_t)server->job.worker_count, sizeof *taken);
-    bool done = taken || error_set(error, "out of memory");
-    for (uint32_t i = 0; done && i < aggregate->workers.count; i++) {
-        struct range range = range_get(&aggregate->workers, i);
-        done = (range.first < (uint64_t)server->job.worker_count &&
-                range.count <= (uint64_t)server->job.worker_count - range.first) ||
-               error_set(error, "the coordinator names workers that do not exist");
-        for (uint32_t k = 0; done && k < range.count; k++) {
-            taken[range.first + k] = true;
-        }
-    }
+    bool *taken = malloc((size_t)server->job.worker_count * sizeof *taken);
+    bool done = (taken || error_set(error, "out of memory")) &&
+                (worker_set_read(&aggregate->workers, taken, server->job.worker_count) ||
+                 error_set(error, "the coordinator names workers that do not exist"));
     if (done) {
         server_lock(server);
         done = job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken) ||
@@ -137,11 +121,11 @@ static bool take_decision(struct server *server, const struct channel *channel, 
 }
 
 /* Asks about the step that is being gathered here. */
-static bool listen_for_decision(struct coordinator_channel *coordinator, struct error *error)
+static bool listen_for_decision(struct follower_exchange *exchange, struct error *error)
 {
-    struct server *server = coordinator->follower->server;
+    struct server *server = exchange->follower->server;
     struct job *job = &server->job;
-    struct channel *channel = &coordinator->link.channel;
+    struct channel *channel = &exchange->link.channel;
     uint16_t code;
     server_lock(server);
     if (job->state != JOB_TRAINING || job->gathered.decided) {
@@ -171,10 +155,10 @@ static bool listen_for_decision(struct coordinator_channel *coordinator, struct 
 /* Whatever breaks, and whatever the coordinator refuses, it is tried again: this ps can do nothing without it. */
 static void *converse(void *context)
 {
-    struct coordinator_channel *channel = context;
-    struct link *link = &channel->link;
+    struct follower_exchange *exchange = context;
+    struct link *link = &exchange->link;
     uint64_t opened = 0;
-    while (!must_end(channel->follower)) {
+    while (!must_end(exchange->follower)) {
         struct error error;
         if (link_try(link, &error) != LINK_OPEN) {
             link_await_try(link);
@@ -182,9 +166,9 @@ static void *converse(void *context)
         }
         if (link->opened != opened) { /* it may be another process, which knows nothing */
             opened = link->opened;
-            channel->told_changes = 0;
+            exchange->told_changes = 0;
         }
-        if (!channel->talk(channel, &error)) {
+        if (!exchange->talk(exchange, &error)) {
             link_lost(link, NULL);
         }
     }
@@ -192,8 +176,8 @@ static void *converse(void *context)
     return NULL;
 }
 
-static bool start_channel(struct coordinator_channel *channel, struct follower *follower, bool quiet,
-                          bool (*talk)(struct coordinator_channel *channel, struct error *error), struct error *error)
+static bool start_exchange(struct follower_exchange *exchange, struct follower *follower, bool quiet,
+                           bool (*talk)(struct follower_exchange *exchange, struct error *error), struct error *error)
 {
     const struct server *server = follower->server;
     const int coordinator = server->job.coordinator;
@@ -207,13 +191,13 @@ static bool start_channel(struct coordinator_channel *channel, struct follower *
                                          .logged_after_s = TOLD_AFTER_S,
                                          .quiet = quiet,
                                          .retries_refusals = true};
-    if (!link_create(&channel->link, host, &options, error)) {
+    if (!link_create(&exchange->link, host, &options, error)) {
         return error_wrap(error, "cluster.ps_hosts: %s", host);
     }
-    channel->follower = follower;
-    channel->talk = talk;
-    channel->runs = pthread_create(&channel->thread, NULL, converse, channel) == 0;
-    return channel->runs || error_set(error, "no thread to talk to %s", channel->link.name);
+    exchange->follower = follower;
+    exchange->talk = talk;
+    exchange->runs = pthread_create(&exchange->thread, NULL, converse, exchange) == 0;
+    return exchange->runs || error_set(error, "no thread to talk to %s", exchange->link.name);
 }
 
 bool follower_create(struct follower **out, struct server *server, struct error *error)
@@ -230,8 +214,8 @@ bool follower_create(struct follower **out, struct server *server, struct error 
     follower->wake.fd = -1;
     server->following = true;
     /* The log hears of trouble from one of the two. */
-    if (!wake_create(&follower->wake, error) || !start_channel(&follower->report, follower, false, report, error) ||
-        !start_channel(&follower->listen, follower, true, listen_for_decision, error)) {
+    if (!wake_create(&follower->wake, error) || !start_exchange(&follower->report, follower, false, report, error) ||
+        !start_exchange(&follower->listen, follower, true, listen_for_decision, error)) {
         follower_destroy(follower);
         return false;
     }

@@ -1,7 +1,8 @@
 /*
  * Inside the server: what its connections share, and what each has of its own. ps/server.c starts, accepts and ends;
- * sessions.c decides who is let in; requests/ answers them; lock.c has the lock they all take; rollout.c is a ps's part
- * in rollouts, and follower.c in synchronous steps that another ps decides.
+ * learn.c waits, before there is a model, for the widths of its layers; sessions.c decides who is let in; requests/
+ * answers them; lock.c has the lock they all take; rollout.c is a ps's part in rollouts, and follower.c in synchronous
+ * steps that another ps decides; worker_set.h has the sets of workers that the two tell one another.
  *
  * Whatever the server shares is guarded by `lock`, but for what is set up once; the lock is never held during input,
  * output or arithmetic. server_unlock carries out what the job decided meanwhile.
@@ -38,12 +39,12 @@ struct session {
     struct server *server;
     struct channel *channel; /* the base's; used by the thread that serves it alone */
     bool ping_wanted;
-    bool may_rest;       /* it is served by a thread that goes when it rests */
-    bool has_frame;      /* a request that has been received and not answered yet */
-    bool seldom;         /* asks so seldom that no thread stays with it for the next request */
-    int worker;          /* -1: no worker, or nobody yet */
-    int ps;              /* another ps; -1: none */
-    struct member guest; /* a member that came without a digest, to report; of no role: none */
+    bool may_rest;     /* it is served by a thread that goes when it rests */
+    bool has_frame;    /* a request that has been received and not answered yet */
+    bool seldom;       /* asks so seldom that no thread stays with it for the next request */
+    struct member who; /* MEMBER_NONE: nobody yet */
+    bool is_guest;     /* a member that came without a digest, to report */
+    int worker;        /* who.index of a worker that is no guest; else -1 */
     uint64_t incarnation;
     char program[65];               /* the peer's, with its build */
     struct session *next_of_worker; /* another of the same worker, whatever its incarnation */
@@ -59,10 +60,10 @@ struct session {
     } held;
 };
 
-/* A worker that comes to ask for a number, and for nothing else. */
-static inline bool session_has_no_number(const struct session *session)
+/* A worker that comes, as a guest, to ask for a number and for nothing else. */
+static inline bool member_has_no_number(struct member who)
 {
-    return session->guest.role == MEMBER_WORKER && session->guest.index == MEMBER_ANY_INDEX;
+    return who.role == MEMBER_WORKER && who.index == MEMBER_ANY_INDEX;
 }
 
 struct server {
@@ -103,7 +104,7 @@ struct server {
     uint32_t last_staleness;
     float steps_per_s;
 
-    struct rollout_coordinator *coordinator; /* rollouts */
+    struct rollout_coordinator *coordinator; /* of rollouts: ps/server/coordinator.h */
     struct fleet_watch *watch;               /* of the other ps, for who watches; NULL: none */
 
     uint8_t *description; /* [description_size]: how the chief's data are preprocessed; NULL: it has said nothing */
@@ -195,27 +196,9 @@ bool serve(struct session *session);
 /* One that rested, on the listener's thread: what takes no waiting. */
 enum listener_glance serve_at_a_glance(struct session *session);
 
-/* A follower's threads that talk to the coordinator. */
+/* A follower's threads that talk to the ps that decides on synchronous steps. */
 struct follower;
 bool follower_create(struct follower **follower, struct server *server, struct error *error);
 void follower_destroy(struct follower *follower); /* NULL is fine */
-
-/* Rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). */
-struct rollout_coordinator;
-bool rollout_coordinator_create(struct rollout_coordinator **coordinator, struct server *server, struct error *error);
-void rollout_coordinator_destroy(struct rollout_coordinator *coordinator); /* NULL is fine */
-/* Time passes; what must be on the disk is written. Some times a second, by the main thread, unlocked. */
-void rollout_coordinator_tick(struct rollout_coordinator *coordinator);
-bool rollout_coordinator_knows(struct rollout_coordinator *coordinator,
-                               const char *digest); /* of the other version, while one comes or goes */
-/* Is there such a member, by this ps's own lists of hosts or by those of the last rollout? */
-bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, struct member who);
-void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message,
-                               size_t size); /* adds what was edited by hand here */
-/* The version in force here, and its digest. */
-struct board_rollout;
-void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown); /* locked */
-void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
-                                 char digest[CONFIG_DIGEST_HEX + 1]);
 
 #endif

@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/restart.h"
-#include "observe/board.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -170,7 +169,9 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     if (!config_path) {
         return true;
     }
-    snprintf(coordinator->versions.folder, sizeof coordinator->versions.folder, "%.4000s.d", config_path);
+    if (!versions_path(config_path, NULL, coordinator->versions.folder, error)) {
+        return false;
+    }
     coordinator->has_versions = true;
     if (!programs_name(&coordinator->programs, config_path, error) ||
         !record_read(&coordinator->versions, &there, &record, error)) {
@@ -307,7 +308,7 @@ static void measure(struct rollout_coordinator *coordinator, double now_s)
     }
 }
 
-void rollout_coordinator_tick(struct rollout_coordinator *coordinator)
+void coordinator_tick(struct rollout_coordinator *coordinator)
 {
     struct server *server = coordinator->server;
     struct error error;
@@ -509,7 +510,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
 
 /* --- Life --- */
 
-bool rollout_coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
+bool coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
 {
     const int workers = server->config->cluster.worker_hosts.count, room = server->job.worker_count;
     struct rollout_coordinator *coordinator = calloc(1, sizeof *coordinator);
@@ -543,7 +544,7 @@ bool rollout_coordinator_create(struct rollout_coordinator **out, struct server 
     return (!coordinator->leads || resume(coordinator, error)) && agent_create(&coordinator->agent, &options, error);
 }
 
-void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
+void coordinator_destroy(struct rollout_coordinator *coordinator)
 {
     if (coordinator) {
         agent_destroy(coordinator->agent);
@@ -556,7 +557,7 @@ void rollout_coordinator_destroy(struct rollout_coordinator *coordinator)
     }
 }
 
-bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
+bool coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
 {
     server_lock(coordinator->server);
     bool known = coordinator->manifest && coordinator->rollout.kind != ROLLOUT_JOB &&
@@ -565,18 +566,17 @@ bool rollout_coordinator_knows(struct rollout_coordinator *coordinator, const ch
     return known || agent_knows(coordinator->agent, digest);
 }
 
-bool rollout_coordinator_has(const struct rollout_coordinator *coordinator, struct member who)
+bool coordinator_has(const struct rollout_coordinator *coordinator, struct member who)
 {
     return change_has_member(coordinator->server->config, who) || agent_has_member(coordinator->agent, who);
 }
 
-void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
-                                 char digest[CONFIG_DIGEST_HEX + 1])
+void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
     agent_version(coordinator->agent, version, digest);
 }
 
-void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
+void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
 {
     const struct rollout *rollout = &coordinator->rollout;
     char message[1024];
@@ -600,9 +600,9 @@ void rollout_coordinator_show(const struct rollout_coordinator *coordinator, str
     snprintf(shown->text, sizeof shown->text, "%.180s", message);
 }
 
-void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
+void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
-    char drift[DRIFT_TEXT];
+    char drift[CONFIG_DRIFT_TEXT];
     const size_t used = strlen(message);
     agent_drift(coordinator->agent, drift);
     if (drift[0] != '\0') {

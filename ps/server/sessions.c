@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "base/threads.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
 
 static struct session *session_of(struct listener_session *base)
@@ -22,17 +23,6 @@ static bool is_guest(const struct peer *peer)
     return peer->digest[0] == '\0' && peer->member.role != MEMBER_OPERATOR;
 }
 
-/* They come to ask for one, and go. */
-static bool has_no_number(const struct peer *peer)
-{
-    return peer->member.role == MEMBER_WORKER && peer->member.index == MEMBER_ANY_INDEX;
-}
-
-static bool is_operator(const struct peer *peer)
-{
-    return peer->member.role != MEMBER_WORKER && peer->member.role != MEMBER_PS;
-}
-
 /* --- How many connections --- */
 
 /* For listener_count: is it the same peer's? All operators count as one. */
@@ -40,16 +30,8 @@ static bool is_of(const struct listener_session *base, const void *context)
 {
     const struct session *session = (const struct session *)(const void *)base;
     const struct peer *peer = context;
-    const struct member *guest = &session->guest;
-    if (is_guest(peer) || guest->role != MEMBER_NONE) {
-        return is_guest(peer) && guest->role == peer->member.role && guest->index == peer->member.index;
-    }
-    switch (peer->member.role) {
-    case MEMBER_PS:
-        return session->ps == peer->member.index;
-    default:
-        return session->worker < 0 && session->ps < 0;
-    }
+    return session->is_guest == is_guest(peer) && session->who.role == peer->member.role &&
+           session->who.index == peer->member.index;
 }
 
 /* Workers may be many: each has a list. NULL: this one has none, as it is none of ours, or has no number. */
@@ -63,8 +45,7 @@ static struct session **list_of(const struct server *server, struct member membe
 
 static struct session **list_of_session(const struct session *session)
 {
-    const bool guest = session->guest.role != MEMBER_NONE;
-    return list_of(session->server, guest ? session->guest : (struct member){MEMBER_WORKER, session->worker}, guest);
+    return list_of(session->server, session->who, session->is_guest);
 }
 
 /* As listener_count. */
@@ -84,7 +65,7 @@ static int count_in(struct session *const *list, const struct peer *peer, struct
 static bool is_a_guest(const struct listener_session *base, const void *context)
 {
     (void)context;
-    return ((const struct session *)(const void *)base)->guest.role != MEMBER_NONE;
+    return ((const struct session *)(const void *)base)->is_guest;
 }
 
 static int members(const struct server *server)
@@ -100,10 +81,10 @@ static bool make_room(struct server *server, const struct peer *peer)
 {
     struct listener_session *silent;
     struct session **list = list_of(server, peer->member, is_guest(peer));
-    const int count = list                  ? count_in(list, peer, &silent)
-                      : has_no_number(peer) ? 0
-                                            : listener_count(server->listener, is_of, peer, &silent);
-    if (is_operator(peer)) {
+    const int count = list                                 ? count_in(list, peer, &silent)
+                      : member_has_no_number(peer->member) ? 0
+                                                           : listener_count(server->listener, is_of, peer, &silent);
+    if (peer->member.role == MEMBER_OPERATOR) {
         return count < SERVER_OPERATORS;
     }
     const int most = is_guest(peer)                       ? SERVER_CONNECTIONS_OF_GUEST
@@ -127,12 +108,13 @@ static void begin(struct listener_session *base, void *context)
     struct session *session = session_of(base);
     session->server = context;
     session->channel = &base->channel;
-    session->worker = session->ps = -1;
+    session->who = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    session->worker = -1;
 }
 
 static bool knows(struct listener_session *base, const char *digest)
 {
-    return rollout_coordinator_knows(session_of(base)->server->coordinator, digest);
+    return coordinator_knows(session_of(base)->server->coordinator, digest);
 }
 
 /* The job's word on who may come in; asked again while an older process is being probed. */
@@ -142,7 +124,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     struct server *server = session->server;
     uint16_t refusal = 0;
     const bool guest = is_guest(peer);
-    if (guest && !has_no_number(peer) && !rollout_coordinator_has(server->coordinator, peer->member)) {
+    if (guest && !member_has_no_number(peer->member) && !coordinator_has(server->coordinator, peer->member)) {
         char name[MEMBER_TEXT];
         member_format(&peer->member, ' ', name);
         error_set(message, "there is no %s: do all members have the same ps_hosts and worker_hosts?", name);
@@ -165,9 +147,9 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         error_set(message, "%d operators' connections are open here already", SERVER_OPERATORS);
     }
     if (refusal == 0) {
+        session->who = peer->member;
+        session->is_guest = guest;
         session->worker = !guest && peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
-        session->ps = !guest && peer->member.role == MEMBER_PS ? peer->member.index : -1;
-        session->guest = guest ? peer->member : (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
         session->incarnation = peer->incarnation;
         memcpy(session->program, peer->program, sizeof session->program);
         session->channel->generation = server->job.generation;
@@ -211,7 +193,7 @@ static void leave(struct listener_session *base)
         }
         *at = session->next_of_worker;
     }
-    session->server->guests -= session->guest.role != MEMBER_NONE;
+    session->server->guests -= session->is_guest;
     if (session->worker >= 0) {
         server_release_held(session);
         job_disconnected(&session->server->job, session->worker, session->incarnation, clock_monotonic_s());

@@ -1,7 +1,8 @@
 /*
  * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and
- * asynchronous pushes, buffer.c what gathers several of them for a step, aggregate.c the synchronous steps; layout.c
- * says what lies where, restore.c writes it, snapshot.c keeps it, and schedule.c has what of the config is in force.
+ * asynchronous pushes, buffer.c what gathers several of them for a step, aggregate.c the synchronous steps, and told.c
+ * what workers are told of these where it travels packed; layout.c says what lies where, restore.c writes it,
+ * snapshot.c keeps it, and schedule.c has what of the config is in force.
  */
 #ifndef PS_SHARD_INTERNAL_H
 #define PS_SHARD_INTERNAL_H

@@ -72,7 +72,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
     return taken ? SWITCH_DONE : SWITCH_PENDING;
 }
 
-static bool prepare(void *context, struct error *error)
+static bool save(void *context, struct error *error)
 {
     return chief_checkpoint(((struct live_config *)context)->chief, error);
 }
@@ -229,9 +229,8 @@ bool live_config_create(struct live_config **out, const struct config *config, c
                                           .who = {MEMBER_WORKER, config->cluster.task_index},
                                           .host = {.context = live,
                                                    .check = check,
-                                                   .prepare = chief ? prepare : NULL,
+                                                   .save = chief ? save : NULL,
                                                    .try_out = chief ? try_out : NULL,
-                                                   .save = chief ? prepare : NULL,
                                                    .ready = is_ready,
                                                    .leave = leave,
                                                    .switch_to = switch_to,
@@ -311,7 +310,7 @@ void live_config_show(struct live_config *live, struct board_rollout *shown)
 
 void live_config_drift(struct live_config *live, char message[256])
 {
-    char drift[DRIFT_TEXT];
+    char drift[CONFIG_DRIFT_TEXT];
     const size_t used = strlen(message);
     if (live) {
         agent_drift(live->agent, drift);

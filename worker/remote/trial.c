@@ -40,11 +40,7 @@ struct trial {
 
 static bool make_folders(struct trial *trial, struct error *error)
 {
-    char versions[VERSIONS_PATH];
-    if ((size_t)snprintf(versions, sizeof versions, "%s.d", trial->then->path) >= sizeof versions) {
-        return error_set(error, "%s: the path is too long", trial->then->path);
-    }
-    return file_join(trial->folder, sizeof trial->folder, versions, "trial", error) &&
+    return versions_path(trial->then->path, "trial", trial->folder, error) &&
            file_join(trial->run, sizeof trial->run, trial->folder, "run", error) &&
            file_join(trial->config, sizeof trial->config, trial->folder, "config.json", error) &&
            file_join(trial->log, sizeof trial->log, trial->folder, "log", error) &&

@@ -65,8 +65,7 @@ bool serve_describe(struct session *session, struct error *error)
     if (bulk.iov_base) {
         memcpy(bulk.iov_base, server->description, server->description_size);
     }
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (differs && !bulk.iov_base) { /* an empty one would be taken for what the chief said: it is asked for again */
         return error_set(error, "out of memory for a description");
     }

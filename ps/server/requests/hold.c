@@ -14,6 +14,12 @@ double serve_wait_deadline(uint32_t wait_ms)
     return clock_monotonic_s() + wait_ms / 1000.0;
 }
 
+bool serve_give_up(const struct session *session, const char *for_what, struct error *error)
+{
+    return error_set(error, "%s was given up while it waited%s", connection_name(session->channel->connection),
+                     for_what);
+}
+
 bool send_keepalive(struct session *session, double *keepalive_sent_s)
 {
     struct server *server = session->server;

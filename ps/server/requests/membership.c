@@ -5,7 +5,7 @@
 #include "ps/server/requests/requests.h"
 
 /*
- * Who is waited for takes a look at all workers: where there are very many, it is not found out anew for each of them
+ * Who is waited for takes a look at all workers: where there are very many, it is not found out again for each of them
  * that asks. Locked.
  */
 static const char *describe(struct server *server, double now_s)
@@ -36,8 +36,7 @@ bool serve_heartbeat(struct session *session, struct error *error)
         .message = message,
     };
     snprintf(message, sizeof message, "%s", describe(server, now_s));
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return serve_send(session, MESSAGE_lease, session->channel->frame.request, &lease, error);
 }
 
@@ -48,8 +47,7 @@ bool serve_end_job(struct session *session, struct error *error)
     server_lock(server);
     job_end(&server->job, session->worker, &session->channel->message.end_job, clock_monotonic_s(), &verdict);
     int64_t global_step = server->job.global_step;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return serve_send_verdict(session, session->channel->frame.request, &verdict, global_step, error);
 }
 
@@ -87,9 +85,10 @@ bool serve_ping(struct session *session, struct error *error)
     return serve_send(session, MESSAGE_pong, session->channel->frame.request, &pong, error);
 }
 
-bool serve_pong(struct session *session)
+bool serve_pong(struct session *session, struct error *error)
 {
     struct server *server = session->server;
+    (void)error;
     if (session->worker >= 0) {
         server_lock(server);
         job_pong(&server->job, session->worker, session->incarnation, session->channel->message.pong.nonce);

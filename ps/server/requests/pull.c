@@ -177,7 +177,7 @@ static bool finish_pull(struct session *session, const struct message_pull *pull
                         bool alive, const struct verdict *verdict, struct error *error)
 {
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+        return serve_give_up(session, "", error);
     }
     return verdict->code != 0 ? serve_send_error(session, request, verdict->code, verdict->message, error)
                               : send_pulled(session, pull, request, generation, error);
@@ -205,8 +205,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
         alive = serve_wait(session, is_asked_or_past, held->pull.after_step, held->deadline_s);
     }
     server_release_held(session);
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return finish_pull(session, &held->pull, held->request, held->generation, alive, &go_on, error);
 }
 
@@ -235,8 +234,7 @@ bool serve_pull(struct session *session, struct error *error)
         alive =
             serve_hold(session, pull.ranges.count > 0 ? is_asked_or_past : is_past_step, pull.after_step, deadline_s);
     }
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return finish_pull(session, &pull, request, generation, alive, &verdict, error);
 }
 
@@ -247,8 +245,7 @@ bool serve_read(struct session *session, struct error *error)
     server_lock(server);
     bool there = job_initialised(&server->job);
     bool same = session->channel->frame.generation == server->job.generation;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!there) {
         return serve_send_error(session, request, ERROR_NOT_READY, "there is no model yet", error);
     }

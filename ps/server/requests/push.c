@@ -10,152 +10,174 @@
 #include "ps/store/largest.h"
 #include "ps/server/requests/requests.h"
 
-static bool may_answer(struct session *session, int64_t unused)
-{
-    (void)unused;
-    return job_may_answer(&session->server->job, session->worker);
-}
+/* --- Receiving --- */
 
-/* The next bytes of the bulk; *bad: there are not so many. */
-static bool read_packed(struct session *session, void *bytes, size_t size, double deadline_s, struct error *bad,
-                        struct error *error)
+enum received {
+    RECEIVED,
+    MALFORMED, /* *error: what its sender did wrong */
+    BROKEN,    /* *error: why the connection ends */
+};
+
+/* The next bytes of the bulk. */
+static enum received read_packed(struct session *session, void *bytes, size_t size, double deadline_s,
+                                 struct error *error)
 {
     if (size > session->channel->bulk_left) {
-        error_set(bad, "push: its bulk ends within packed floats");
-        return true;
+        error_set(error, "push: its bulk ends within packed floats");
+        return MALFORMED;
     }
-    return channel_read_bulk(session->channel, bytes, size, deadline_s, error);
+    return channel_read_bulk(session->channel, bytes, size, deadline_s, error) ? RECEIVED : BROKEN;
 }
 
-static bool receive_int8(struct session *session, struct stage *stage, struct range range, double deadline_s,
-                         struct error *bad, struct error *error)
+static enum received receive_int8(struct session *session, struct stage *stage, struct range range, double deadline_s,
+                                  struct error *error)
 {
     uint8_t bytes[PACKED_FLOATS + PACKED_FLOATS / INT8_BLOCK * sizeof(float)];
     float *values;
-    if (!stage_claim(stage, range, &values, bad)) {
-        return true;
+    if (!stage_claim(stage, range, &values, error)) {
+        return MALFORMED;
     }
-    if (!read_packed(session, bytes, int8_size(range.count), deadline_s, bad, error)) {
-        return false;
+    const enum received how = read_packed(session, bytes, int8_size(range.count), deadline_s, error);
+    if (how != RECEIVED) {
+        return how;
     }
-    if (bad->text[0] == '\0' && !int8_widen(values, bytes, range.count)) {
-        error_set(bad, "push: a scale is negative or infinite");
-    } else if (bad->text[0] == '\0') {
-        stage_check(stage, values, range.count);
+    if (!int8_widen(values, bytes, range.count)) {
+        error_set(error, "push: a scale is negative or infinite");
+        return MALFORMED;
     }
-    return true;
+    stage_check(stage, values, range.count);
+    return RECEIVED;
 }
 
 /* The places of the chosen ones, and how many there are. */
-static bool receive_places(struct session *session, struct range range, uint16_t *places, size_t *count,
-                           double deadline_s, struct error *bad, struct error *error)
+static enum received receive_places(struct session *session, struct range range, uint16_t *places, size_t *count,
+                                    double deadline_s, struct error *error)
 {
-    uint8_t bytes[PACKED_FLOATS * LARGEST_GAP] = {0};
-    if (!read_packed(session, bytes, LARGEST_HEAD, deadline_s, bad, error)) {
-        return false;
+    uint8_t bytes[PACKED_FLOATS * LARGEST_GAP];
+    enum received how = read_packed(session, bytes, LARGEST_HEAD, deadline_s, error);
+    if (how != RECEIVED) {
+        return how;
     }
     const struct largest_head head = largest_read_head(bytes);
     *count = head.count;
-    if (bad->text[0] == '\0' && (head.count > range.count || head.gap_bytes > sizeof bytes)) {
-        error_set(bad, "push: %u of %u floats in %u bytes is impossible", head.count, range.count, head.gap_bytes);
+    if (head.count > range.count || head.gap_bytes > sizeof bytes) {
+        error_set(error, "push: %u of %u floats in %u bytes is impossible", head.count, range.count, head.gap_bytes);
+        return MALFORMED;
     }
-    if (bad->text[0] == '\0' && !read_packed(session, bytes, head.gap_bytes, deadline_s, bad, error)) {
-        return false;
+    how = read_packed(session, bytes, head.gap_bytes, deadline_s, error);
+    if (how == RECEIVED && !largest_read_places(places, head, bytes, range.count)) {
+        error_set(error, "push: not all positions of %u floats are within their range of %u", head.count, range.count);
+        return MALFORMED;
     }
-    if (bad->text[0] == '\0' && !largest_read_places(places, head, bytes, range.count)) {
-        error_set(bad, "push: not all positions of %u floats are within their range of %u", head.count, range.count);
-    }
-    return true;
+    return how;
 }
 
-static bool receive_largest(struct session *session, struct stage *stage, struct range range, enum dtype dtype,
-                            double deadline_s, struct error *bad, struct error *error)
+static enum received receive_largest(struct session *session, struct stage *stage, struct range range, enum dtype dtype,
+                                     double deadline_s, struct error *error)
 {
     uint8_t bytes[PACKED_FLOATS * sizeof(float)];
     uint16_t places[PACKED_FLOATS];
     float values[PACKED_FLOATS];
     size_t count;
-    if (!receive_places(session, range, places, &count, deadline_s, bad, error) ||
-        (bad->text[0] == '\0' &&
-         !read_packed(session, bytes, largest_values_size(dtype, count), deadline_s, bad, error))) {
-        return false;
+    enum received how = receive_places(session, range, places, &count, deadline_s, error);
+    if (how == RECEIVED) {
+        how = read_packed(session, bytes, largest_values_size(dtype, count), deadline_s, error);
     }
-    if (bad->text[0] == '\0' && !largest_read_values(values, bytes, count, dtype)) {
-        error_set(bad, "push: a scale is negative or infinite");
+    if (how != RECEIVED) {
+        return how;
     }
-    if (bad->text[0] == '\0' && stage_scatter(stage, range, places, values, count, bad)) {
-        stage_check(stage, values, count);
+    if (!largest_read_values(values, bytes, count, dtype)) {
+        error_set(error, "push: a scale is negative or infinite");
+        return MALFORMED;
     }
-    return true;
+    if (!stage_scatter(stage, range, places, values, count, error)) {
+        return MALFORMED;
+    }
+    stage_check(stage, values, count);
+    return RECEIVED;
 }
 
-/* A range that is packed. */
-static bool receive_packed(struct session *session, struct stage *stage, struct range range, double deadline_s,
-                           struct error *bad, struct error *error)
+static enum received receive_floats(struct session *session, struct stage *stage, struct range range, enum dtype dtype,
+                                    double deadline_s, struct error *error)
 {
-    const enum dtype dtype = (enum dtype)session->channel->message.push.dtype;
-    return dtype == DTYPE_INT8 ? receive_int8(session, stage, range, deadline_s, bad, error)
-                               : receive_largest(session, stage, range, dtype, deadline_s, bad, error);
+    float *values;
+    if (!stage_claim(stage, range, &values, error)) {
+        return MALFORMED;
+    }
+    if (!serve_read_floats(session, dtype, values, range.count, deadline_s, error)) {
+        return BROKEN;
+    }
+    stage_check(stage, values, range.count);
+    return RECEIVED;
 }
 
-/* One frame's part of the gradient, into the stage. *bad: what is wrong with it, "" if nothing. */
-static bool receive_gradient(struct session *session, struct stage *stage, struct error *bad, struct error *error)
+/* One frame's part of the gradient, into the stage. */
+static enum received receive_gradient(struct session *session, struct stage *stage, struct error *error)
 {
     const struct message_push *push = &session->channel->message.push;
-    double deadline_s = serve_deadline();
+    const enum dtype dtype = (enum dtype)push->dtype;
+    const double deadline_s = serve_deadline();
     for (uint32_t i = 0; i < push->ranges.count; i++) {
-        float *values;
-        struct range range = range_get(&push->ranges, i);
-        if (dtype_is_packed((enum dtype)push->dtype)) {
-            if (!receive_packed(session, stage, range, deadline_s, bad, error)) {
-                return false;
-            }
-            if (bad->text[0] != '\0') {
-                return true;
-            }
-            continue;
+        const struct range range = range_get(&push->ranges, i);
+        const enum received how =
+            !dtype_is_packed(dtype) ? receive_floats(session, stage, range, dtype, deadline_s, error)
+            : dtype == DTYPE_INT8   ? receive_int8(session, stage, range, deadline_s, error)
+                                    : receive_largest(session, stage, range, dtype, deadline_s, error);
+        if (how != RECEIVED) {
+            return how;
         }
-        if (!stage_claim(stage, range, &values, bad)) {
-            return true;
-        }
-        if (!serve_read_floats(session, (enum dtype)push->dtype, values, range.count, deadline_s, error)) {
-            return false;
-        }
-        stage_check(stage, values, range.count);
     }
     if (session->channel->bulk_left > 0) {
-        error_set(bad, "push: %u bytes more than its floats take", session->channel->bulk_left);
+        error_set(error, "push: %u bytes more than its floats take", session->channel->bulk_left);
+        return MALFORMED;
     }
-    return true;
+    return RECEIVED;
 }
 
-bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
-                        uint64_t request, bool receive, struct error *bad, struct error *error)
+/* stage: NULL to drop it. */
+static enum received receive_frames(struct session *session, struct stage *stage, const struct message_push *first,
+                                    uint64_t request, struct error *error)
 {
-    PROFILE("receive push");
     struct channel *channel = session->channel;
-    uint32_t generation = channel->frame.generation;
-    if (receive) {
-        stage_begin(stage);
-    }
-    bad->text[0] = '\0';
+    const uint32_t generation = channel->frame.generation;
     for (;;) {
-        if (receive && !receive_gradient(session, stage, bad, error)) {
-            return false;
-        }
-        if (bad->text[0] != '\0' || (channel->frame.flags & FRAME_LAST) != 0) {
-            return true;
+        const enum received how = stage ? receive_gradient(session, stage, error) : RECEIVED;
+        if (how != RECEIVED || (channel->frame.flags & FRAME_LAST) != 0) {
+            return how;
         }
         if (!serve_receive(session, error)) {
-            return false;
+            return BROKEN;
         }
         if (channel->frame.type != MESSAGE_push || channel->frame.request != request ||
             channel->frame.generation != generation || channel->message.push.sequence != first->sequence) {
-            error_set(bad, "push %llu is followed by something else before its last frame",
+            error_set(error, "push %llu is followed by something else before its last frame",
                       (unsigned long long)first->sequence);
-            return true;
+            return MALFORMED;
         }
     }
+}
+
+bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
+                        uint64_t request, struct error *error)
+{
+    PROFILE("receive push");
+    if (stage) {
+        stage_begin(stage);
+    }
+    const enum received how = receive_frames(session, stage, first, request, error);
+    if (how == MALFORMED) {
+        const struct error why = *error;
+        return serve_send_error(session, request, ERROR_BAD_REQUEST, why.text, error);
+    }
+    return how == RECEIVED;
+}
+
+/* --- Deciding, and answering --- */
+
+static bool may_answer(struct session *session, int64_t unused)
+{
+    (void)unused;
+    return job_may_answer(&session->server->job, session->worker);
 }
 
 /* What only waits for its step, with others, leaves none. */
@@ -192,7 +214,6 @@ static bool decide_push(struct session *session, const struct message_push *push
     if (verdict->code == 0 && verdict->outcome == PUSH_APPLIED) {
         note_push(server, push, *staleness);
     }
-    serve_tell_generation(session);
     return true;
 }
 
@@ -207,7 +228,7 @@ static bool answer_push(struct session *session, const struct message_push *push
         bool waits = serve_hold(session, serve_is_at_step, server->job.global_step, serve_hold_deadline(server));
         server_unlock(server);
         if (!waits) {
-            return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+            return serve_give_up(session, "", error);
         }
     }
     stage_weigh(stage, push->examples);
@@ -219,11 +240,9 @@ static bool answer_push(struct session *session, const struct message_push *push
     bool at_once = may_answer(session, 0);
     bool alive = serve_hold(session, may_answer, 0, serve_hold_deadline(server));
     bool in_time = may_answer(session, 0);
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited for slower workers",
-                         connection_name(session->channel->connection));
+        return serve_give_up(session, " for slower workers", error);
     }
     if (!in_time) {
         return serve_send_error(
@@ -257,20 +276,16 @@ bool serve_push(struct session *session, struct error *error)
     const uint32_t generation = session->channel->frame.generation;
     struct stage *stage = shard_stage(server->shard, session->worker);
     struct verdict verdict;
-    struct error bad;
     uint32_t staleness;
     if (!serve_take_stage(session, true, error)) {
         return false;
     }
-    bool done = serve_receive_push(session, stage, &push, request, true, &bad, error);
-    if (done && bad.text[0] != '\0') {
-        done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
-    } else if (done) {
+    bool done = serve_receive_push(session, stage, &push, request, error);
+    if (done) {
         server_lock(server);
         bool decided = decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
-        server_unlock(server);
-        done = !decided ? error_set(error, "%s was given up while it waited for a checkpoint",
-                                    connection_name(session->channel->connection))
+        serve_unlock(session);
+        done = !decided ? serve_give_up(session, " for a checkpoint", error)
                : verdict.code != 0
                    ? serve_send_error(session, request, verdict.code, verdict.message, error)
                    : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);

@@ -32,8 +32,8 @@ bool serve_send_error(struct session *session, uint64_t request, uint16_t code, 
 /* That, if the verdict is an error; else done. */
 bool serve_send_verdict(struct session *session, uint64_t request, const struct verdict *verdict, int64_t global_step,
                         struct error *error);
-/* Puts the present generation into what this connection sends. Locked. */
-void serve_tell_generation(struct session *session);
+/* Gives the lock back; what this connection sends carries the generation that was the present one until then. */
+void serve_unlock(struct session *session);
 
 /* --- Waiting on behalf of a request: hold.c --- */
 
@@ -51,6 +51,8 @@ bool serve_is_ready(struct session *session, int64_t unused);
 bool serve_is_at_step(struct session *session, int64_t step);
 double serve_hold_deadline(const struct server *server); /* of an answer that waits for others */
 double serve_wait_deadline(uint32_t wait_ms);            /* of one that waits as long as the peer wants */
+/* False, with the reason that serve_hold or serve_wait said so; for_what: " for a checkpoint", say, or "". */
+bool serve_give_up(const struct session *session, const char *for_what, struct error *error);
 /*
  * Locked, but for a while inside: sends a ping to a peer that is kept waiting, if one is due. *keepalive_sent_s: the
  * last one.
@@ -87,11 +89,11 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
                         struct error *error);
 
 /*
- * All frames of a push. first: the message of its first frame, without its ranges. receive: into the stage; else they
- * are dropped. *bad: what is wrong with it, "" if nothing.
+ * All frames of a push, into the stage; NULL: they are dropped. first: the message of its first frame, without its
+ * ranges. Where a push is malformed, its sender has been told so.
  */
 bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
-                        uint64_t request, bool receive, struct error *bad, struct error *error);
+                        uint64_t request, struct error *error);
 
 /* Receives the next request, of any kind, and answers it. */
 bool serve_request(struct session *session, struct error *error);
@@ -125,7 +127,7 @@ bool serve_release(struct session *session, struct error *error);
 bool serve_heartbeat(struct session *session, struct error *error);
 bool serve_get_place(struct session *session, struct error *error);
 bool serve_ping(struct session *session, struct error *error);
-bool serve_pong(struct session *session);
+bool serve_pong(struct session *session, struct error *error);
 bool serve_leave(struct session *session, struct error *error);
 bool serve_end_job(struct session *session, struct error *error);
 bool serve_get_status(struct session *session, struct error *error);

@@ -31,10 +31,9 @@ bool serve_get_model(struct session *session, struct error *error)
     model.state = job_initialised(&server->job)        ? MODEL_READY
                   : server->job.state == JOB_RESTORING ? MODEL_BEING_WRITTEN
                                                        : MODEL_ABSENT;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+        return serve_give_up(session, "", error);
     }
     if (model.state == MODEL_READY) {
         shard_now(server->shard, &model.version, &model.global_step);
@@ -66,8 +65,7 @@ bool serve_begin_restore(struct session *session, struct error *error)
     if (!goes_on && verdict.code == 0) {
         server->restored_by = session->incarnation;
     }
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!goes_on && verdict.code == 0) {
         shard_begin_write(server->shard, session->channel->frame.generation);
     }
@@ -79,8 +77,7 @@ static void ask_to_write(struct session *session, struct verdict *verdict)
 {
     server_lock(session->server);
     job_write(&session->server->job, session->worker, session->channel->frame.generation, verdict);
-    serve_tell_generation(session);
-    server_unlock(session->server);
+    serve_unlock(session);
 }
 
 /* One frame's values, straight into the shard. */
@@ -134,8 +131,7 @@ bool serve_end_restore(struct session *session, struct error *error)
     }
     const int64_t epoch_steps =
         verdict.code == 0 ? job_epoch_steps(&server->job, &server->job.config, end->epoch_batches) : 0;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!has_ended && verdict.code == 0 && !shard_end_write(server->shard, end->global_step, epoch_steps, &bad)) {
         verdict.code = ERROR_BAD_REQUEST;
         snprintf(verdict.message, sizeof verdict.message, "%.255s", bad.text);
@@ -194,20 +190,18 @@ bool serve_snapshot(struct session *session, struct error *error)
     bool alive = true;
     server_lock(server);
     admit_snapshot(session, &wanted, &verdict);
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (verdict.code == 0) {
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
     }
     if (state == SNAPSHOT_PENDING && wanted.wait_ms > 0) {
         server_lock(server);
         alive = serve_wait(session, serve_is_at_step, wanted.at_step, serve_wait_deadline(wanted.wait_ms));
-        serve_tell_generation(session);
-        server_unlock(server);
+        serve_unlock(session);
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
     }
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+        return serve_give_up(session, "", error);
     }
     if (verdict.code == 0 && state != SNAPSHOT_TAKEN) {
         describe_snapshot(state, &wanted, &verdict);

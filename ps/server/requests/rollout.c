@@ -390,14 +390,6 @@ static void free_texts(struct told_texts *texts)
     free(texts->manifest);
 }
 
-static struct member who_reports(const struct session *session)
-{
-    return session->guest.role != MEMBER_NONE ? session->guest
-           : session->worker >= 0             ? (struct member){MEMBER_WORKER, session->worker}
-           : session->ps >= 0                 ? (struct member){MEMBER_PS, session->ps}
-                                              : (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX};
-}
-
 bool serve_report(struct session *session, struct error *error)
 {
     struct server *server = session->server;
@@ -405,7 +397,7 @@ bool serve_report(struct session *session, struct error *error)
     struct channel *channel = session->channel;
     const struct message_report report = channel->message.report; /* its texts lie in the channel until it receives */
     const uint64_t request = channel->frame.request;
-    const struct member who = who_reports(session);
+    const struct member who = session->who;
     const bool is_operator = who.role == MEMBER_OPERATOR;
     struct message_rollout told;
     struct told_texts texts = {NULL};

@@ -1,6 +1,6 @@
 /*
- * Requests of one connection. What is legal is said in one place, the switch of `answer`; what it comes to is the job's
- * decision; bulk goes straight between the connection and the shard's memory.
+ * Requests of one connection. What is legal is said in one place, the table in `request_of`; what it comes to is the
+ * job's decision; bulk goes straight between the connection and the shard's memory.
  */
 #include <stdio.h>
 
@@ -14,9 +14,10 @@ double serve_deadline(void)
     return clock_monotonic_s() + SERVER_FRAME_S;
 }
 
-void serve_tell_generation(struct session *session)
+void serve_unlock(struct session *session)
 {
     session->channel->generation = session->server->job.generation;
+    server_unlock(session->server);
 }
 
 bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
@@ -66,152 +67,122 @@ bool serve_receive(struct session *session, struct error *error)
     return false;
 }
 
-/* --- Dispatch --- */
+/* --- Which requests there are --- */
 
-/* Who may ask for what. In which state of the job it may be done is for the job to say. */
-static bool may_ask(const struct session *session, uint16_t type)
+/* Who may ask for something. In which state of the job it may be done is for the job to say. */
+enum askers {
+    ASKERS_ALL, /* but those without a number */
+    ASKERS_WORKERS,
+    ASKERS_CHIEF,
+    ASKERS_FOLLOWERS, /* other ps, if this one decides on synchronous steps */
+    ASKERS_OPERATORS,
+    ASKERS_WITHOUT_NUMBER, /* workers that come to ps 0 for one, and may ask for nothing else */
+};
+
+struct request {
+    enum askers askers;
+    bool (*answer)(struct session *session, struct error *error);
+    bool is_quick; /* is, or may be (is_quick), answered without waiting, and by little */
+};
+
+static bool push(struct session *session, struct error *error)
 {
-    const bool is_guest = session->guest.role != MEMBER_NONE;
-    if (session_has_no_number(session)) {
-        return type == MESSAGE_get_place && session->server->index == 0;
+    return session->server->job.synchronous ? serve_synchronous_push(session, error) : serve_push(session, error);
+}
+
+static bool refuse(struct session *session, struct error *error)
+{
+    const struct frame *frame = &session->channel->frame;
+    char message[128];
+    snprintf(message, sizeof message, "%s is not a request to a ps", message_name(frame->type));
+    return serve_send_error(session, frame->request, ERROR_BAD_REQUEST, message, error);
+}
+
+static const struct request *request_of(uint16_t type)
+{
+    static const struct request requests[MESSAGE_TYPES] = {
+        [MESSAGE_ping] = {ASKERS_ALL, serve_ping, .is_quick = true},
+        [MESSAGE_pong] = {ASKERS_ALL, serve_pong, .is_quick = true},
+        [MESSAGE_leave] = {ASKERS_ALL, serve_leave},
+        [MESSAGE_get_status] = {ASKERS_ALL, serve_get_status},
+        [MESSAGE_report] = {ASKERS_ALL, serve_report},
+        [MESSAGE_get_program] = {ASKERS_ALL, serve_get_program},
+
+        [MESSAGE_heartbeat] = {ASKERS_WORKERS, serve_heartbeat, .is_quick = true},
+        [MESSAGE_get_model] = {ASKERS_WORKERS, serve_get_model},
+        [MESSAGE_pull] = {ASKERS_WORKERS, serve_pull, .is_quick = true},
+        [MESSAGE_push] = {ASKERS_WORKERS, push},
+        [MESSAGE_read] = {ASKERS_WORKERS, serve_read},
+        [MESSAGE_describe] = {ASKERS_WORKERS, serve_describe},
+        [MESSAGE_layers] = {ASKERS_WORKERS, serve_layers},
+        [MESSAGE_figures] = {ASKERS_WORKERS, serve_figures},
+        [MESSAGE_validated] = {ASKERS_WORKERS, serve_validated},
+
+        [MESSAGE_begin_restore] = {ASKERS_CHIEF, serve_begin_restore},
+        [MESSAGE_write] = {ASKERS_CHIEF, serve_write},
+        [MESSAGE_end_restore] = {ASKERS_CHIEF, serve_end_restore},
+        [MESSAGE_snapshot] = {ASKERS_CHIEF, serve_snapshot},
+        [MESSAGE_release] = {ASKERS_CHIEF, serve_release},
+        [MESSAGE_validate] = {ASKERS_CHIEF, serve_validate},
+        [MESSAGE_end_job] = {ASKERS_CHIEF, serve_end_job},
+
+        [MESSAGE_staged] = {ASKERS_FOLLOWERS, serve_staged},
+        [MESSAGE_get_aggregate] = {ASKERS_FOLLOWERS, serve_get_aggregate},
+
+        [MESSAGE_propose] = {ASKERS_OPERATORS, serve_propose},
+        [MESSAGE_abort_rollout] = {ASKERS_OPERATORS, serve_abort_rollout},
+        [MESSAGE_offer_program] = {ASKERS_OPERATORS, serve_offer_program},
+        [MESSAGE_put_program] = {ASKERS_OPERATORS, serve_put_program},
+
+        [MESSAGE_get_place] = {ASKERS_WITHOUT_NUMBER, serve_get_place},
+    };
+    static const struct request other = {ASKERS_WORKERS, refuse, .is_quick = false};
+    return type < MESSAGE_TYPES && requests[type].answer ? &requests[type] : &other;
+}
+
+static bool is_among(const struct session *session, enum askers askers)
+{
+    const struct server *server = session->server;
+    if (member_has_no_number(session->who)) {
+        return askers == ASKERS_WITHOUT_NUMBER && server->index == 0;
     }
-    switch (type) {
-    case MESSAGE_ping:
-    case MESSAGE_pong:
-    case MESSAGE_leave:
-    case MESSAGE_get_status:
-    case MESSAGE_report:
-    case MESSAGE_get_program:
+    switch (askers) {
+    case ASKERS_ALL:
         return true;
-    case MESSAGE_propose:
-    case MESSAGE_abort_rollout:
-    case MESSAGE_offer_program:
-    case MESSAGE_put_program:
-        return session->worker < 0 && session->ps < 0 && !is_guest;
-    case MESSAGE_begin_restore:
-    case MESSAGE_write:
-    case MESSAGE_end_restore:
-    case MESSAGE_snapshot:
-    case MESSAGE_release:
-    case MESSAGE_end_job:
-    case MESSAGE_validate:
-        return session->worker == 0;
-    case MESSAGE_staged:
-    case MESSAGE_get_aggregate:
-        return session->ps >= 0 && session->server->job.synchronous &&
-               session->server->job.coordinator == session->server->index;
-    case MESSAGE_get_place:
-        return false;
-    default:
+    case ASKERS_WORKERS:
         return session->worker >= 0;
+    case ASKERS_CHIEF:
+        return session->worker == 0;
+    case ASKERS_FOLLOWERS:
+        return session->who.role == MEMBER_PS && !session->is_guest && server->job.synchronous &&
+               server->job.coordinator == server->index;
+    case ASKERS_OPERATORS:
+        return session->who.role == MEMBER_OPERATOR && !session->is_guest;
+    case ASKERS_WITHOUT_NUMBER:
+        break;
     }
-}
-
-/* Of rollouts, of configs and programs. */
-static bool answer_of_rollout(struct session *session, struct error *error)
-{
-    switch (session->channel->frame.type) {
-    case MESSAGE_report:
-        return serve_report(session, error);
-    case MESSAGE_propose:
-        return serve_propose(session, error);
-    case MESSAGE_abort_rollout:
-        return serve_abort_rollout(session, error);
-    case MESSAGE_offer_program:
-        return serve_offer_program(session, error);
-    case MESSAGE_put_program:
-        return serve_put_program(session, error);
-    default:
-        return serve_get_program(session, error);
-    }
-}
-
-/* Of who is there. */
-static bool answer_of_membership(struct session *session, struct error *error)
-{
-    switch (session->channel->frame.type) {
-    case MESSAGE_heartbeat:
-        return serve_heartbeat(session, error);
-    case MESSAGE_leave:
-        return serve_leave(session, error);
-    case MESSAGE_get_place:
-        return serve_get_place(session, error);
-    case MESSAGE_ping:
-        return serve_ping(session, error);
-    default:
-        return serve_pong(session);
-    }
+    return false;
 }
 
 static bool answer(struct session *session, struct error *error)
 {
     char message[128];
     const struct frame *frame = &session->channel->frame;
-    if (!may_ask(session, frame->type)) {
+    const struct request *request = request_of(frame->type);
+    if (!is_among(session, request->askers)) {
         snprintf(message, sizeof message, "%s is not for %s", message_name(frame->type),
-                 session->guest.role != MEMBER_NONE ? "members that connected without a config"
-                 : session->ps >= 0                 ? "another ps"
-                 : session->worker < 0              ? "operators"
-                                                    : "any worker but worker 0, the chief");
+                 session->is_guest                      ? "members that connected without a config"
+                 : session->who.role == MEMBER_PS       ? "another ps"
+                 : session->who.role == MEMBER_OPERATOR ? "operators"
+                                                        : "any worker but worker 0, the chief");
         return serve_send_error(session, frame->request, ERROR_NOT_ALLOWED, message, error);
     }
     PROFILE_PEER(message_name(frame->type), session->worker >= 0 ? PROFILE_WORKER + session->worker : PROFILE_NOBODY,
                  frame->type == MESSAGE_push ? (int64_t)session->channel->message.push.sequence : 0);
-    switch (frame->type) {
-    case MESSAGE_push:
-        return session->server->job.synchronous ? serve_synchronous_push(session, error) : serve_push(session, error);
-    case MESSAGE_staged:
-        return serve_staged(session, error);
-    case MESSAGE_get_aggregate:
-        return serve_get_aggregate(session, error);
-    case MESSAGE_pull:
-        return serve_pull(session, error);
-    case MESSAGE_read:
-        return serve_read(session, error);
-    case MESSAGE_get_model:
-        return serve_get_model(session, error);
-    case MESSAGE_begin_restore:
-        return serve_begin_restore(session, error);
-    case MESSAGE_write:
-        return serve_write(session, error);
-    case MESSAGE_end_restore:
-        return serve_end_restore(session, error);
-    case MESSAGE_snapshot:
-        return serve_snapshot(session, error);
-    case MESSAGE_release:
-        return serve_release(session, error);
-    case MESSAGE_end_job:
-        return serve_end_job(session, error);
-    case MESSAGE_get_status:
-        return serve_get_status(session, error);
-    case MESSAGE_describe:
-        return serve_describe(session, error);
-    case MESSAGE_layers:
-        return serve_layers(session, error);
-    case MESSAGE_figures:
-        return serve_figures(session, error);
-    case MESSAGE_validated:
-        return serve_validated(session, error);
-    case MESSAGE_validate:
-        return serve_validate(session, error);
-    case MESSAGE_report:
-    case MESSAGE_propose:
-    case MESSAGE_abort_rollout:
-    case MESSAGE_offer_program:
-    case MESSAGE_put_program:
-    case MESSAGE_get_program:
-        return answer_of_rollout(session, error);
-    case MESSAGE_heartbeat:
-    case MESSAGE_leave:
-    case MESSAGE_get_place:
-    case MESSAGE_ping:
-    case MESSAGE_pong:
-        return answer_of_membership(session, error);
-    default:
-        snprintf(message, sizeof message, "%s is not a request to a ps", message_name(frame->type));
-        return serve_send_error(session, frame->request, ERROR_BAD_REQUEST, message, error);
-    }
+    return request->answer(session, error);
 }
+
+/* --- One after another --- */
 
 /* Between two requests: what the server wants of an idle connection. False if it is to end. *linger_s: see await. */
 static bool look_around(struct session *session, double *linger_s, struct error *error)
@@ -294,21 +265,12 @@ static bool is_small(const struct message_pull *pull)
     return pull->ranges.count == 1 && range_get(&pull->ranges, 0).count <= SMALL;
 }
 
-/* Is the request that has been received answered without waiting, and by little? */
+/* Is the request that has been received, of a quick kind, answered without waiting, and by little? */
 static bool is_quick(const struct session *session)
 {
     const struct message_pull *pull = &session->channel->message.pull;
-    switch (session->channel->frame.type) {
-    case MESSAGE_pull:
-        return session->may_rest && pull->after_step >= 0 && is_small(pull);
-    default:
-        return true;
-    }
-}
-
-static bool may_be_quick(uint16_t type)
-{
-    return type == MESSAGE_heartbeat || type == MESSAGE_ping || type == MESSAGE_pong || type == MESSAGE_pull;
+    return session->channel->frame.type != MESSAGE_pull ||
+           (session->may_rest && pull->after_step >= 0 && is_small(pull));
 }
 
 /* What came, if it is a request that is answered at once. *goes_on: it was, or nothing came; else a thread answers. */
@@ -320,7 +282,7 @@ static bool answer_at_once(struct session *session, bool *goes_on, struct error 
     if (!connection_wait(channel->connection, 0, &there, error)) {
         return false;
     }
-    *goes_on = !there || (channel_has_frame(channel, &type) && may_be_quick(type));
+    *goes_on = !there || (channel_has_frame(channel, &type) && request_of(type)->is_quick);
     if (!there || !*goes_on) {
         return true;
     }

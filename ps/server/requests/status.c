@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "observe/observe.h"
 #include "observe/process.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/requests/requests.h"
 #include "ps/status.h"
 
@@ -62,8 +63,8 @@ static void describe_self(struct server *server, const struct process_load *load
         .gpu_percent = load->gpu_percent,
     };
     job_describe(job, clock_monotonic_s(), message);
-    rollout_coordinator_drift(server->coordinator, message, 256);
-    rollout_coordinator_version(server->coordinator, &status->fleet_version, digest);
+    coordinator_drift(server->coordinator, message, 256);
+    coordinator_version(server->coordinator, &status->fleet_version, digest);
     listener_bytes(server->listener, &status->bytes_in, &status->bytes_out);
 }
 
@@ -241,11 +242,11 @@ static void show(void *context, struct board *board)
         }
     }
     board->member_count = count;
-    const bool awaits = job_awaited(&server->job, now_s, waits);
+    const bool awaits = job_describe_wait(&server->job, now_s, waits);
     if (!awaits && job_ready(&server->job, now_s, waits)) {
         waits[0] = '\0';
     }
-    rollout_coordinator_show(server->coordinator, &board->rollout);
+    coordinator_show(server->coordinator, &board->rollout);
     server_unlock(server);
     observe_waiting(waits);
 }

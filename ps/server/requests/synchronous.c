@@ -5,12 +5,12 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/condition.h"
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
+#include "ps/server/worker_set.h"
 
 /* --- Steps --- */
 
@@ -100,7 +100,6 @@ static enum wait_end await_step(struct session *session, const struct job_push *
         }
     }
     job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
-    serve_tell_generation(session);
     return end;
 }
 
@@ -150,13 +149,13 @@ static bool settle_push(struct session *session, const struct message_push *push
         end = await_step(session, event, &verdict);
     }
     if (end == WAIT_TOO_LONG) {
-        job_awaited(&server->job, clock_monotonic_s(), message);
+        job_describe_wait(&server->job, clock_monotonic_s(), message);
+    } else if (end == WAIT_GIVEN_UP) {
+        snprintf(message, sizeof message, " for step %lld", (long long)event->token);
     }
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (end == WAIT_GIVEN_UP) {
-        return error_set(error, "%s was given up while it waited for step %lld",
-                         connection_name(session->channel->connection), (long long)event->token);
+        return serve_give_up(session, message, error);
     }
     if (end == WAIT_TOO_LONG) {
         return serve_send_error(session, request, ERROR_TOO_LATE, message, error);
@@ -178,7 +177,6 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     };
     struct stage *stage = shard_stage(server->shard, session->worker);
     struct verdict verdict;
-    struct error bad;
     bool receive;
     if (!serve_take_stage(session, true, error)) {
         return false;
@@ -191,10 +189,8 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     }
     job_stage(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
     server_unlock(server);
-    bool done = serve_receive_push(session, stage, &push, request, receive, &bad, error);
-    if (done && bad.text[0] != '\0') {
-        done = serve_send_error(session, request, ERROR_BAD_REQUEST, bad.text, error);
-    } else if (done) {
+    bool done = serve_receive_push(session, receive ? stage : NULL, &push, request, error);
+    if (done) {
         /* A loss that is not finite says so of a gradient that was not even worth sending. */
         if (receive) {
             stage_weigh(stage, push.examples);
@@ -208,21 +204,6 @@ bool serve_synchronous_push(struct session *session, struct error *error)
 
 /* --- For followers --- */
 
-static bool read_workers(const struct ranges *ranges, bool *set, int workers)
-{
-    memset(set, 0, (size_t)workers * sizeof *set);
-    for (uint32_t i = 0; i < ranges->count; i++) {
-        struct range range = range_get(ranges, i);
-        if (range.first >= (uint64_t)workers || range.count > (uint64_t)workers - range.first) {
-            return false;
-        }
-        for (uint32_t k = 0; k < range.count; k++) {
-            set[range.first + k] = true;
-        }
-    }
-    return true;
-}
-
 bool serve_staged(struct session *session, struct error *error)
 {
     struct server *server = session->server;
@@ -231,29 +212,24 @@ bool serve_staged(struct session *session, struct error *error)
     struct verdict verdict = {0};
     server_lock(server);
     int workers = server->job.worker_count;
-    if (!read_workers(&staged->finite, server->finite, workers) ||
-        !read_workers(&staged->not_finite, server->not_finite, workers)) {
+    if (!worker_set_read(&staged->finite, server->finite, workers) ||
+        !worker_set_read(&staged->not_finite, server->not_finite, workers)) {
         verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that do not exist"};
     } else {
-        job_report(&server->job, session->ps, session->channel->frame.generation, staged->step, server->finite,
+        job_report(&server->job, session->who.index, session->channel->frame.generation, staged->step, server->finite,
                    server->not_finite, clock_monotonic_s(), &verdict);
         server_lead(server);
     }
     int64_t global_step = server->job.global_step;
-    serve_tell_generation(session);
-    server_unlock(server);
-    if (verdict.code != 0) {
-        return serve_send_error(session, request, verdict.code, verdict.message, error);
-    }
-    struct message_done done = {.global_step = global_step};
-    return serve_send(session, MESSAGE_done, request, &done, error);
+    serve_unlock(session);
+    return serve_send_verdict(session, request, &verdict, global_step, error);
 }
 
-/* The set of a step that is decided, as ranges; false: it is not decided, or forgotten. */
-static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, uint32_t *count)
+/* The set of a step that is decided; false: it is not decided, or forgotten. */
+static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, struct ranges *set)
 {
     const struct job *job = &server->job;
-    *count = 0;
+    *set = (struct ranges){bytes, 0};
     if (generation != job->generation) {
         return false;
     }
@@ -264,15 +240,8 @@ static bool find_set(const struct server *server, uint32_t generation, int64_t s
         taken = job->last_set;
     }
     for (int i = 0; taken && i < job->worker_count; i++) {
-        if (!taken[i]) {
-            continue;
-        }
-        struct ranges so_far = {bytes, *count};
-        struct range last = *count > 0 ? range_get(&so_far, *count - 1) : (struct range){0};
-        if (*count > 0 && last.first + last.count == (uint64_t)i) {
-            range_put(bytes, *count - 1, (struct range){last.first, last.count + 1});
-        } else {
-            range_put(bytes, (*count)++, (struct range){(uint64_t)i, 1});
+        if (taken[i]) {
+            worker_set_put(set, bytes, i);
         }
     }
     return taken;
@@ -284,15 +253,14 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     const struct message_get_aggregate wanted = session->channel->message.get_aggregate;
     const uint64_t request = session->channel->frame.request;
     const uint32_t generation = session->channel->frame.generation;
-    uint8_t bytes[CONFIG_WORKER_RANGES * RANGE_BYTES];
+    uint8_t bytes[WORKER_SET_BYTES];
     struct message_aggregate aggregate = {.step = wanted.step};
-    uint32_t count = 0;
     double looked_s = clock_monotonic_s();
     const double deadline_s = looked_s + wanted.wait_ms / 1000.0;
     bool alive = true;
     server_lock(server);
-    while (alive && !find_set(server, generation, wanted.step, bytes, &count) && generation == server->job.generation &&
-           clock_monotonic_s() < deadline_s) {
+    while (alive && !find_set(server, generation, wanted.step, bytes, &aggregate.workers) &&
+           generation == server->job.generation && clock_monotonic_s() < deadline_s) {
         wait_step(session);
         double now_s = clock_monotonic_s();
         if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
@@ -302,17 +270,15 @@ bool serve_get_aggregate(struct session *session, struct error *error)
         looked_s = now_s;
     }
     bool same = generation == server->job.generation;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited", connection_name(session->channel->connection));
+        return serve_give_up(session, "", error);
     }
     if (!same) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
     }
-    if (count == 0) {
+    if (aggregate.workers.count == 0) {
         return serve_send_error(session, request, ERROR_TOO_LATE, "that step is not decided yet", error);
     }
-    aggregate.workers = (struct ranges){bytes, count};
     return serve_send(session, MESSAGE_aggregate, request, &aggregate, error);
 }

@@ -56,8 +56,7 @@ bool serve_validated(struct session *session, struct error *error)
         free(bytes);
     }
     const int64_t global_step = server->job.global_step;
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     return serve_send_done(session, request, global_step, error);
 }
 
@@ -185,11 +184,9 @@ bool serve_validate(struct session *session, struct error *error)
     const bool alive = serve_wait(session, all_told, message.step, serve_wait_deadline(message.wait_ms));
     last.missing = (uint32_t)missing(server, message.step);
     mark_worst(server, message.step);
-    serve_tell_generation(session);
-    server_unlock(server);
+    serve_unlock(session);
     if (!alive) {
-        return error_set(error, "%s was given up while it waited for validations",
-                         connection_name(session->channel->connection));
+        return serve_give_up(session, " for validations", error);
     }
     const bool is_wanted = last.missing == 0 || message.wait_ms == 0;
     for (int i = 1; i < server->job.worker_count && is_wanted; i++) {

@@ -106,6 +106,24 @@ static int remove_folder(void **state)
 
 static const char one[] = "{\"fleet\":{\"version\":1}}", two[] = "{\"fleet\":{\"version\":2},\"more\":\"text\"}";
 
+/* The longest path that fits is taken whole, and a longer one refused. */
+static void names_what_lies_beside_the_config(void **state)
+{
+    char config_file[VERSIONS_PATH], path[VERSIONS_PATH];
+    struct error error;
+    (void)state;
+    assert_true(versions_path("a/config.json", NULL, path, &error));
+    assert_string_equal(path, "a/config.json.d");
+    assert_true(versions_path("a/config.json", "audit.log", path, &error));
+    assert_string_equal(path, "a/config.json.d/audit.log");
+    memset(config_file, 'a', sizeof config_file);
+    config_file[VERSIONS_PATH - sizeof ".d/base"] = '\0';
+    assert_true(versions_path(config_file, "base", path, &error));
+    assert_int_equal(strlen(path), VERSIONS_PATH - 1);
+    assert_false(versions_path(config_file, "base2", path, &error));
+    assert_true(versions_path(config_file, NULL, path, &error));
+}
+
 static void keeps_versions_and_switches(void **state)
 {
     (void)state;
@@ -313,6 +331,7 @@ static void syncs_before_and_after_each_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_what_lies_beside_the_config),
         cmocka_unit_test_setup_teardown(keeps_versions_and_switches, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(refuses_changes_and_gaps, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(what_rots_is_named, make_folder, remove_folder),

@@ -627,19 +627,19 @@ static void test_the_end(void **state)
     job_end(&scene.job, 0, &end, scene.now_s, &verdict);
     assert_int_equal(verdict.code, 0);
     assert_true(told(&scene, "training is over at global step 7: test accuracy 98.1%"));
-    assert_false(job_over(&scene.job, scene.now_s)); /* they must hear of it first */
+    assert_false(job_may_exit(&scene.job, scene.now_s)); /* they must hear of it first */
     assert_int_equal(push(&scene, 1, 2), PUSH_NOT_WANTED);
     job_pull(&scene.job, 1, 2, 1, scene.now_s, &verdict);
     assert_int_equal(verdict.code, ERROR_JOB_OVER);
     job_leave(&scene.job, 0, 1, "", scene.now_s);
-    assert_false(job_over(&scene.job, scene.now_s + 3.9));
-    assert_true(job_over(&scene.job, scene.now_s + 4.1));
+    assert_false(job_may_exit(&scene.job, scene.now_s + 3.9));
+    assert_true(job_may_exit(&scene.job, scene.now_s + 4.1));
     job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_true(job_over(&scene.job, scene.now_s));
+    assert_true(job_may_exit(&scene.job, scene.now_s));
     /* A ps that serves for ever takes the next job. */
     come(&scene, 0, 50);
     restore(&scene, 2, 0, 0);
-    assert_false(job_over(&scene.job, scene.now_s + 100));
+    assert_false(job_may_exit(&scene.job, scene.now_s + 100));
     assert_int_equal(push_as(&scene, 0, 50, 2, 1, true).outcome, PUSH_APPLIED);
     job_destroy(&scene.job);
 }

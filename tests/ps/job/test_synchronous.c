@@ -279,7 +279,7 @@ static void test_a_lost_worker_shrinks_the_step(void **state)
         }
         assert_int_equal(apply(&scene, 0), 0);
     }
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_true(job_describe_wait(&scene.jobs[0], scene.now_s, message));
     assert_string_equal(message, "waiting for worker 3 (e:2222) to push step 0, 9 s");
     pass(&scene, 1.5);
     assert_true(told(&scene, "worker 3 (10.0.0.3:1) is lost"));
@@ -321,7 +321,7 @@ static void test_min_replicas_is_the_least(void **state)
     job_leave(&scene.jobs[0], 2, 3, "", scene.now_s);
     assert_int_equal(apply(&scene, 0), 0);
     pass(&scene, 5);
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_true(job_describe_wait(&scene.jobs[0], scene.now_s, message));
     assert_string_equal(message, "waiting for 1 more worker to push step 0 (min_replicas is 3), 5 s");
     come(&scene, 2, 55);
     scene.sequences[2] = 1;
@@ -469,7 +469,7 @@ static void test_two_ps_agree(void **state)
     offer(&scene, 1, 0); /* enough for ps 0 alone, but nobody's gradient is whole */
     assert_int_equal(apply(&scene, 0), 0);
     pass(&scene, 2);
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_true(job_describe_wait(&scene.jobs[0], scene.now_s, message));
     assert_string_equal(message, "waiting for worker 0 (b:2222) to push step 0 to ps 1 (q:2222), 2 s");
     scene.sequences[2] = scene.sequences[3] = 1;
     assert_true(offer_as(&scene, 1, 2, 3, 0, true));
@@ -555,7 +555,7 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
     beat(&scene, 0, 0, STATE_LOST, why);
     beat(&scene, 0, 1, STATE_LOST, why);
     pass(&scene, 2);
-    assert_true(job_awaited(&scene.jobs[0], scene.now_s, message));
+    assert_true(job_describe_wait(&scene.jobs[0], scene.now_s, message));
     assert_string_equal(message,
                         "waiting for worker 0 (b:2222) to push step 1: it has not heard from ps 1 (q:2222) for "
                         "11 s");

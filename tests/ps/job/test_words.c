@@ -146,16 +146,16 @@ static void a_job_is_over_once_all_have_gone(void **state)
     come(&scene, 0, 1);
     come(&scene, 1, 2);
     restore(&scene, 1, 0, 0);
-    assert_false(job_over(&scene.job, scene.now_s));
+    assert_false(job_may_exit(&scene.job, scene.now_s));
     end_as(JOB_DONE, "", "training is over");
-    assert_false(job_over(&scene.job, scene.now_s));
+    assert_false(job_may_exit(&scene.job, scene.now_s));
     job_leave(&scene.job, 0, 1, "", scene.now_s); /* it is as good as gone */
-    assert_false(job_over(&scene.job, scene.now_s));
+    assert_false(job_may_exit(&scene.job, scene.now_s));
     job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_true(job_over(&scene.job, scene.now_s));
+    assert_true(job_may_exit(&scene.job, scene.now_s));
     come(&scene, 1, 2);
-    assert_false(job_over(&scene.job, scene.now_s + JOB_END_MS / 1000.0 - 0.1));
-    assert_true(job_over(&scene.job, scene.now_s + JOB_END_MS / 1000.0)); /* nobody is waited for for ever */
+    assert_false(job_may_exit(&scene.job, scene.now_s + JOB_END_MS / 1000.0 - 0.1));
+    assert_true(job_may_exit(&scene.job, scene.now_s + JOB_END_MS / 1000.0)); /* nobody is waited for for ever */
 }
 
 /* --- What is waited for --- */

@@ -215,7 +215,7 @@ static inline enum participant_switch switch_to(void *context, const struct conf
     return atomic_load(&host.now) < step ? SWITCH_PENDING : SWITCH_DONE;
 }
 
-static inline bool prepare(void *context, struct error *error)
+static inline bool save(void *context, struct error *error)
 {
     (void)context;
     (void)error;
@@ -331,7 +331,7 @@ static inline struct agent_options options_of(enum member_role role)
         .config = &config,
         .identity = &identity,
         .who = {role, 0},
-        .host = {.prepare = prepare, .switch_to = switch_to, .settle = settle, .leave = leave, .context = &leads},
+        .host = {.save = save, .switch_to = switch_to, .settle = settle, .leave = leave, .context = &leads},
         .loss = loss,
         .heard = hear,
         .ask = ask,

@@ -29,8 +29,8 @@ static struct rollout_participant participant;
 
 /* What the host was asked, and answers. */
 static struct {
-    int checked, prepared, left, restored, settled;
-    bool for_good, has_no_memory, cant_prepare;
+    int checked, saved, left, restored, settled;
+    bool for_good, has_no_memory, cant_save;
     int64_t now;
 } host;
 static uint64_t disk_left = 1 << 30;
@@ -56,11 +56,11 @@ static inline bool check(void *context, const struct config *then, struct error 
     return !host.has_no_memory || error_set(error, "it would take 9 MiB of memory here, and there are 2");
 }
 
-static inline bool prepare(void *context, struct error *error)
+static inline bool save(void *context, struct error *error)
 {
     (void)context;
-    host.prepared++;
-    return !host.cant_prepare || error_set(error, "no checkpoint to go back to");
+    host.saved++;
+    return !host.cant_save || error_set(error, "the disk is full");
 }
 
 static inline enum participant_switch switch_to(void *context, const struct config *now, int64_t step)
@@ -92,7 +92,7 @@ static inline void leave(void *context, bool for_good)
 }
 
 static const struct participant_host table = {
-    .check = check, .prepare = prepare, .switch_to = switch_to, .restore = restore, .settle = settle, .leave = leave};
+    .check = check, .save = save, .switch_to = switch_to, .restore = restore, .settle = settle, .leave = leave};
 
 static inline void write_text(const char *name, const char *text)
 {

@@ -124,7 +124,7 @@ static void members_of_either_version_are_members(void **state)
 
 static void an_edit_by_hand_is_told(void **state)
 {
-    char text[DRIFT_TEXT];
+    char text[CONFIG_DRIFT_TEXT];
     (void)state;
     begin(MEMBER_WORKER, 2);
     AWAIT(reports() >= 1);

@@ -77,10 +77,10 @@ void agent_show(struct agent *ours, struct board_rollout *shown)
     snprintf(shown->text, sizeof shown->text, "as the agent says");
 }
 
-void agent_drift(struct agent *ours, char text[DRIFT_TEXT])
+void agent_drift(struct agent *ours, char text[CONFIG_DRIFT_TEXT])
 {
     (void)ours;
-    snprintf(text, DRIFT_TEXT, "%s", agent.drift ? agent.drift : "");
+    snprintf(text, CONFIG_DRIFT_TEXT, "%s", agent.drift ? agent.drift : "");
 }
 
 bool agent_knows(struct agent *ours, const char *digest)
@@ -208,8 +208,8 @@ static inline struct serving_session *come(int place, enum member_role role, int
 /* Begins to coordinate; a ps that was restarted does so again. False: it can't. */
 static inline bool lead(struct error *error)
 {
-    rollout_coordinator_destroy(coordinator);
-    const bool done = rollout_coordinator_create(&coordinator, &serving.server, error);
+    coordinator_destroy(coordinator);
+    const bool done = coordinator_create(&coordinator, &serving.server, error);
     serving.server.coordinator = coordinator;
     return done;
 }
@@ -253,7 +253,7 @@ static inline void begin(int index, const char *config)
 
 static inline void end(void)
 {
-    rollout_coordinator_destroy(coordinator);
+    coordinator_destroy(coordinator);
     coordinator = NULL;
     assert_int_equal(agents, 0);
     free(serving.server.identity.job);
@@ -338,7 +338,7 @@ static inline size_t bulk_of(struct serving_session *one, const uint8_t **bytes)
 static inline struct serving_session *operator_comes(void)
 {
     struct serving_session *one = come(OPERATOR, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
-    one->session.guest = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    one->session.is_guest = false;
     return one;
 }
 
@@ -457,7 +457,7 @@ static inline void pass(double seconds)
     for (int i = 0; i < WORKERS + 2; i++) {
         report(i);
     }
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
 }
 
 static inline void everybody(enum rollout_phase phase, uint64_t target, uint64_t version)

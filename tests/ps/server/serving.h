@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "net/transport.h"
 #include "net/wake.h"
+#include "ps/server/coordinator.h"
 #include "ps/server/requests/requests.h"
 #include "ps/shard/internal.h"
 
@@ -186,21 +187,20 @@ void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out
 
 #ifndef SERVING_ROLLOUTS
 
-void rollout_coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
+void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
     (void)coordinator;
     (void)message;
     (void)size;
 }
 
-void rollout_coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
+void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
 {
     (void)coordinator;
     (void)shown;
 }
 
-void rollout_coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
-                                 char digest[CONFIG_DIGEST_HEX + 1])
+void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
     (void)coordinator;
     *version = 1;
@@ -391,8 +391,8 @@ static inline void serving_connect(struct serving_session *one)
     one->client.version = one->session.base.channel.version = PROTOCOL_VERSION_MAX; /* as after a handshake */
     one->session.channel = &one->session.base.channel;
     one->session.server = &serving.server;
-    one->session.worker = one->session.ps = -1;
-    one->session.guest = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    one->session.who = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    one->session.worker = -1;
 }
 
 /* As a session's thread admits whom its hello names (ps/server/sessions.c); returns the refusal, 0: welcome. */
@@ -416,9 +416,9 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         server_wait(server);
     }
     if (refusal == 0) {
+        session->who = *who;
+        session->is_guest = guest;
         session->worker = !guest && who->role == MEMBER_WORKER ? who->index : -1;
-        session->ps = !guest && who->role == MEMBER_PS ? who->index : -1;
-        session->guest = guest ? *who : session->guest;
         session->incarnation = incarnation;
         session->base.number = ++number;
         session->channel->generation = server->job.generation;

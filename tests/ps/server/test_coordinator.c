@@ -188,30 +188,30 @@ static void members_of_either_version_are_let_in(void **state)
     operator_comes();
     digest_of(1, 0.5, "", before);
     digest_of(2, 0.25, "", after);
-    assert_false(rollout_coordinator_knows(coordinator, before));
-    assert_false(rollout_coordinator_knows(coordinator, after));
+    assert_false(coordinator_knows(coordinator, before));
+    assert_false(coordinator_knows(coordinator, after));
     agent.known = "beef";
-    assert_true(rollout_coordinator_knows(coordinator, "beef"));
+    assert_true(coordinator_knows(coordinator, "beef"));
     all_come();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
-    assert_true(rollout_coordinator_knows(coordinator, before));
-    assert_true(rollout_coordinator_knows(coordinator, after));
-    assert_false(rollout_coordinator_knows(coordinator, "00"));
+    assert_true(coordinator_knows(coordinator, before));
+    assert_true(coordinator_knows(coordinator, after));
+    assert_false(coordinator_knows(coordinator, "00"));
     word(false, 2, "north", 0, secret_key);
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     sign(1, 0.5, 3, 0.25, ",\"issync\":true", secret_key); /* the whole job: nobody works with the other version */
     accepted();
     digest_of(3, 0.25, ",\"issync\":true", after);
-    assert_false(rollout_coordinator_knows(coordinator, before));
-    assert_false(rollout_coordinator_knows(coordinator, after));
-    assert_true(rollout_coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS - 1}));
-    assert_true(rollout_coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* the agent's word */
-    assert_false(rollout_coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS + 1}));
-    assert_true(rollout_coordinator_has(coordinator, (struct member){MEMBER_PS, 1}));
-    assert_false(rollout_coordinator_has(coordinator, (struct member){MEMBER_PS, 2}));
+    assert_false(coordinator_knows(coordinator, before));
+    assert_false(coordinator_knows(coordinator, after));
+    assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS - 1}));
+    assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* the agent's word */
+    assert_false(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS + 1}));
+    assert_true(coordinator_has(coordinator, (struct member){MEMBER_PS, 1}));
+    assert_false(coordinator_has(coordinator, (struct member){MEMBER_PS, 2}));
     uint64_t version;
-    rollout_coordinator_version(coordinator, &version, before);
+    coordinator_version(coordinator, &version, before);
     assert_int_equal(version, 1);
     assert_string_equal(before, agent.digest);
     end();
@@ -225,38 +225,38 @@ static void what_is_shown(void **state)
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
-    rollout_coordinator_drift(coordinator, message, sizeof message);
+    coordinator_drift(coordinator, message, sizeof message);
     assert_string_equal(message, "");
     agent.drift = "config.json was edited";
-    rollout_coordinator_drift(coordinator, message, sizeof message);
+    coordinator_drift(coordinator, message, sizeof message);
     assert_string_equal(message, "config.json was edited");
-    rollout_coordinator_drift(coordinator, message, sizeof message);
+    coordinator_drift(coordinator, message, sizeof message);
     assert_string_equal(message, "config.json was edited; config.json was edited");
-    rollout_coordinator_show(coordinator, &shown);
+    coordinator_show(coordinator, &shown);
     assert_false(shown.is_under_way); /* whatever its agent heard last: ps 0 knows better */
     assert_string_equal(shown.text, "");
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
-    rollout_coordinator_show(coordinator, &shown);
+    coordinator_show(coordinator, &shown);
     assert_true(shown.is_under_way);
     assert_int_equal(shown.version, 2);
     assert_string_equal(shown.phase, "staging");
     assert_true(is_told(shown.text, "staging version 2: 0 of 5 members have it"));
     assert_true(shown.since_s > 1e9);
     shown.since_s = 5;
-    rollout_coordinator_show(coordinator, &shown);
+    coordinator_show(coordinator, &shown);
     assert_true(shown.since_s == 5);
     everybody(PHASE_STAGED, 2, 1);
     pass(0.25);
-    rollout_coordinator_show(coordinator, &shown);
+    coordinator_show(coordinator, &shown);
     assert_string_equal(shown.phase, "switching");
     assert_true(shown.since_s > 1e9);
     end();
     begin(1, text_of(1, 0.5, ""));
-    rollout_coordinator_show(coordinator, &shown);
+    coordinator_show(coordinator, &shown);
     assert_int_equal(shown.version, 77); /* another ps knows what its agent heard */
     assert_string_equal(shown.text, "as the agent says");
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     end();
 }
 

@@ -32,7 +32,7 @@ static void a_proposal_is_on_disk_before_anybody_hears_of_it(void **state)
     assert_int_equal(report(PS_0), 0);
     assert_int_equal(order, ORDER_NOTHING);
     assert_int_equal(status()->state, ROLLOUT_STAGING); /* which is what an operator wants to know */
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     assert_true(there_is("config.json.d/rollout.json"));
     audited("\"who\":\"me@desk\",\"what\":\"staging\",\"version\":2");
     assert_int_equal(report(1), proposal_size);
@@ -183,7 +183,7 @@ static void who_can_not_lead(void **state)
     operator_comes();
     all_come();
     refused("ps 0 runs without a config file");
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     report(1);
     assert_int_equal(order, ORDER_NOTHING);
     assert_non_null(agent.options.ask);

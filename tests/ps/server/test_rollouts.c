@@ -16,7 +16,7 @@ static void a_live_rollout(void **state)
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     for (int i = 0; i < 10; i++) { /* 50 steps a second */
         train(25);
         pass(0.5);
@@ -141,7 +141,7 @@ static enum rollout_state after_silence(bool stood)
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     everybody(PHASE_STAGED, 2, 1);
@@ -151,7 +151,7 @@ static enum rollout_state after_silence(bool stood)
     assert_int_equal(coordinator->rollout.state, ROLLOUT_WATCHING);
     for (int i = 0; i < (stood ? 1 : 12); i++) {
         serving.now_s += stood ? 12 : 1;
-        rollout_coordinator_tick(coordinator);
+        coordinator_tick(coordinator);
     }
     const enum rollout_state state = coordinator->rollout.state;
     end();
@@ -193,7 +193,7 @@ static void a_restarted_leader_goes_on(void **state)
     assert_int_equal(coordinator->rollout.fallback, 1);
     report(1);
     assert_int_equal(order, ORDER_NOTHING); /* until that is on the disk */
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     report(1);
     assert_int_equal(order, ORDER_BACK);
     everybody(PHASE_BACK, 2, 1);
@@ -263,7 +263,7 @@ static void who_was_away_catches_up(void **state)
     assert_int_equal(manifest.target.version, 2);
     write_text("config.json.d/00000002.manifest", "not what it was");
     assert_true(lead(&error)); /* it can no longer say how version 2 came: then it says nothing, and not version 3 */
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     assert_int_equal(report(1), 0);
     end();
 }
@@ -367,7 +367,7 @@ static void what_operators_are_told(void **state)
     status();
     brings(one, proposal, proposal_size);
     word(false, 4, "north", 0, secret_key);
-    rollout_coordinator_tick(coordinator);
+    coordinator_tick(coordinator);
     status(); /* it came to nothing: what counts is how version 3 came */
     brings(one, last, last_size);
     free(last);

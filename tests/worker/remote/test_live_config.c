@@ -108,10 +108,10 @@ void agent_show(struct agent *agent, struct board_rollout *shown)
     tell("shows\n");
 }
 
-void agent_drift(struct agent *agent, char text[DRIFT_TEXT])
+void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT])
 {
     (void)agent;
-    snprintf(text, DRIFT_TEXT, "%s", world.drift);
+    snprintf(text, CONFIG_DRIFT_TEXT, "%s", world.drift);
 }
 
 bool agent_knows(struct agent *agent, const char *digest)
@@ -261,12 +261,12 @@ static void orders_of_a_rollout(void **state)
     void *context = host()->context;
     assert_int_equal(world.agent.who.role, MEMBER_WORKER);
     assert_int_equal(world.agent.who.index, 0);
-    assert_true(host()->prepare(context, &error) && host()->save(context, &error) && host()->restore(context, &error));
+    assert_true(host()->save(context, &error) && host()->restore(context, &error));
     host()->settle(context);
     assert_true(host()->try_out(context, &config, true, &error));
-    assert_string_equal(told(), "checkpoint\ncheckpoint\nrestore\nsettle\ntrial in /tmp, may lose\n");
+    assert_string_equal(told(), "checkpoint\nrestore\nsettle\ntrial in /tmp, may lose\n");
     world.cannot = true;
-    assert_false(host()->prepare(context, &error));
+    assert_false(host()->save(context, &error));
     assert_false(host()->restore(context, &error));
     told();
     assert_int_equal(live_config_end(live), LIVE_STAYS);
@@ -283,7 +283,7 @@ static void orders_of_a_rollout(void **state)
     assert_false(live_config_knows(live, "other"));
     end();
     begin("1");
-    assert_true(!host()->prepare && !host()->save && !host()->restore && !host()->settle && !host()->try_out);
+    assert_true(!host()->save && !host()->restore && !host()->settle && !host()->try_out);
     end();
     load("1");
     world.cannot = true;

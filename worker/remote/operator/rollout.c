@@ -579,13 +579,13 @@ static int show_history(const struct config *config)
         log_error("there is no config file here, and the history is kept beside it");
         return COMMAND_FAILED;
     }
-    snprintf(path, sizeof path, "%.4000s.d/audit.log", config->path);
-    snprintf(former, sizeof former, "%.4000s.d/audit.log.1", config->path);
-    if (!file_exists(path)) {
+    const bool named = versions_path(config->path, "audit.log", path, &error) &&
+                       versions_path(config->path, "audit.log.1", former, &error);
+    if (named && !file_exists(path)) {
         log_info("%s: nothing was rolled out to this machine", path);
         return COMMAND_DONE;
     }
-    if ((file_exists(former) && !show_log(former, &error)) || !show_log(path, &error)) {
+    if (!named || (file_exists(former) && !show_log(former, &error)) || !show_log(path, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
