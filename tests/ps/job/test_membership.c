@@ -1,21 +1,5 @@
 /* Who is a member, what is known of it, and what the log hears of those who come and go. */
-#include "tests/ps/job/scene.h"
-
-static struct scene scene;
-
-static int enter(void **state)
-{
-    (void)state;
-    set_up(&scene, 3);
-    return 0;
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    job_destroy(&scene.job);
-    return 0;
-}
+#include "tests/ps/job/entered.h"
 
 static const struct message_heartbeat beat = {.state = STATE_TRAINING,
                                               .global_step = 3,

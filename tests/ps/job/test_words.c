@@ -1,21 +1,5 @@
 /* What a job says: to those who wait, to the log, and to who asks for what is not to be had. */
-#include "tests/ps/job/scene.h"
-
-static struct scene scene;
-
-static int enter(void **state)
-{
-    (void)state;
-    set_up(&scene, 3);
-    return 0;
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    job_destroy(&scene.job);
-    return 0;
-}
+#include "tests/ps/job/entered.h"
 
 static void says(const struct verdict *verdict, uint16_t code, const char *text)
 {

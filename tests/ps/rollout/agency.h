@@ -2,25 +2,15 @@
 #ifndef TESTS_PS_ROLLOUT_AGENCY_H
 #define TESTS_PS_ROLLOUT_AGENCY_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <sodium.h>
+#include "tests/ps/rollout/machine.h"
 
 #include "base/config/pace.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "ps/rollout/agent.h"
 #include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
-static char folder[64], config_path[96];
-static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
-static struct config config;
 static struct identity identity;
 static struct agent *agent;
 static struct fake_member leader; /* ps 0 */
@@ -249,15 +239,6 @@ static inline void hear(void *context, uint64_t version, bool has_model)
     atomic_fetch_add(&host.heard, 1);
 }
 
-static inline void write_text(const char *name, const char *text)
-{
-    char path[128];
-    struct error error;
-    const struct file_part part = {text, strlen(text)};
-    assert_true(file_join(path, sizeof path, folder, name, &error));
-    assert_true(file_write_atomic(path, &part, 1, &error));
-}
-
 /* Of a job with so many workers. */
 static inline char *text_of(uint64_t version, double rate, int workers)
 {
@@ -276,17 +257,11 @@ static inline char *text_of(uint64_t version, double rate, int workers)
 
 static inline int set_up(void **state)
 {
-    char hex[2 * OPERATOR_PUBLIC_KEY + 1], key[200];
     (void)state;
-    strcpy(folder, "/tmp/agent-XXXXXX");
-    if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || !mkdtemp(folder)) {
+    if (!make_machine()) {
         return 1;
     }
     log_setup(LOG_TEXT, LOG_ERROR);
-    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
-    sodium_bin2hex(hex, sizeof hex, public_key, sizeof public_key);
-    snprintf(key, sizeof key, "trainer operator public key 1\n%s\n", hex);
-    write_text("operator.pub", key);
     memset(&host, 0, sizeof host);
     told();
     pthread_mutex_init(&leads.lock, NULL);
@@ -300,17 +275,13 @@ static inline int set_up(void **state)
 
 static inline int tear_down(void **state)
 {
-    char command[128];
     (void)state;
     agent_destroy(agent);
     agent = NULL;
     fake_member_stop(&leader);
     identity_destroy(&identity);
-    config_free(&config);
     memset(&identity, 0, sizeof identity);
-    memset(&config, 0, sizeof config);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return remove_machine();
 }
 
 /* The config of a job with so many workers, and who the member is. */
@@ -364,33 +335,12 @@ static inline void begin_remote(void)
     start(&options);
 }
 
-static struct manifest_programs programs; /* that come with the next manifest */
-
 /* Stage version 2: another rate, of as many workers. It lasts until the next. */
 static inline struct participant_order order_to(double rate, int workers)
 {
-    static uint8_t *bytes;
-    struct config before, after;
-    size_t size;
-    struct error error;
-    char *text = text_of(1, 0.5, 2);
-    assert_true(config_parse(&before, "before", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    text = text_of(2, rate, workers);
-    assert_true(config_parse(&after, "after", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
-    struct manifest manifest = {
-        .fleet = "north",
-        .author = "me@desk",
-        .programs = programs,
-        .target = {.version = 2, .text = after_text, .text_size = strlen(after_text), .local = ""},
-        .fallback = {.version = 1, .text = before_text, .text_size = strlen(before_text), .local = ""}};
-    free(bytes);
-    assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
-    free(before_text);
-    free(after_text);
-    config_free(&before);
-    config_free(&after);
-    return (struct participant_order){.order = ORDER_STAGE, .target = 2, .manifest = bytes, .manifest_size = size};
+    const struct manifest_config before = signed_config(text_of(1, 0.5, 2), 1, "");
+    const struct manifest_config after = signed_config(text_of(2, rate, workers), 2, "");
+    return order_signed(ORDER_STAGE, &before, &after, secret_key);
 }
 
 static inline void digest_of(char *text, char digest[CONFIG_DIGEST_HEX + 1])

@@ -2,29 +2,16 @@
 #ifndef TESTS_PS_ROLLOUT_PARTICIPATING_H
 #define TESTS_PS_ROLLOUT_PARTICIPATING_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/ps/rollout/machine.h"
+
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-#include <sodium.h>
-
 #include "base/config/versions.h"
-#include "base/file.h"
 #include "base/process/restart.h"
 #include "net/resolver.h"
-#include "ps/rollout/participant.h"
 
-static char folder[64], config_path[96];
-static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
-static struct config config;
 static struct rollout_participant participant;
 
 /* What the host was asked, and answers. */
@@ -94,15 +81,6 @@ static inline void leave(void *context, bool for_good)
 static const struct participant_host table = {
     .check = check, .save = save, .switch_to = switch_to, .restore = restore, .settle = settle, .leave = leave};
 
-static inline void write_text(const char *name, const char *text)
-{
-    char path[128];
-    struct error error;
-    const struct file_part part = {text, strlen(text)};
-    assert_true(file_join(path, sizeof path, folder, name, &error));
-    assert_true(file_write_atomic(path, &part, 1, &error));
-}
-
 static inline char *text_of(uint64_t version, double rate, const char *worker)
 {
     static char text[512];
@@ -126,18 +104,12 @@ static inline void start(void)
 
 static inline int set_up(void **state)
 {
-    char hex[2 * OPERATOR_PUBLIC_KEY + 1], key[200];
     (void)state;
-    strcpy(folder, "/tmp/participant-XXXXXX");
-    if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || !mkdtemp(folder)) {
+    if (!make_machine()) {
         return 1;
     }
     resolver_lookup = lookup;
     disk_left = 1 << 30;
-    snprintf(config_path, sizeof config_path, "%s/config.json", folder);
-    sodium_bin2hex(hex, sizeof hex, public_key, sizeof public_key);
-    snprintf(key, sizeof key, "trainer operator public key 1\n%s\n", hex);
-    write_text("operator.pub", key);
     write_text("config.json", text_of(1, 0.5, ""));
     start();
     return 0;
@@ -145,54 +117,21 @@ static inline int set_up(void **state)
 
 static inline int tear_down(void **state)
 {
-    char command[128];
     (void)state;
     participant_destroy(&participant);
-    config_free(&config);
-    memset(&config, 0, sizeof config);
     memset(&participant, 0, sizeof participant);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return remove_machine();
 }
 
-static struct manifest_programs programs; /* that come with it */
-static const char *local[2] = {"", ""};   /* the keys of machines that come with the target, and with the fallback */
+static const char *local[2] = {"", ""}; /* the keys of machines that come with the target, and with the fallback */
 
 /* A manifest from one version to another; other key: by somebody else. */
 static inline struct participant_order order_of(enum rollout_order what, uint64_t from, double from_rate, uint64_t to,
                                                 double rate, const char *worker, const uint8_t *key)
 {
-    static uint8_t *bytes;
-    static struct config before, after;
-    size_t size;
-    struct error error;
-    char *text = text_of(from, from_rate, "");
-    config_free(&before);
-    config_free(&after);
-    assert_true(config_parse(&before, "before", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    text = text_of(to, rate, worker);
-    assert_true(config_parse(&after, "after", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
-    struct manifest manifest = {.fleet = "north",
-                                .author = "me@desk",
-                                .programs = programs,
-                                .target = {.version = to,
-                                           .text = after_text,
-                                           .text_size = strlen(after_text),
-                                           .local = local[0],
-                                           .local_size = strlen(local[0])},
-                                .fallback = {.version = from,
-                                             .text = before_text,
-                                             .text_size = strlen(before_text),
-                                             .local = local[1],
-                                             .local_size = strlen(local[1])}};
-    free(bytes);
-    assert_true(manifest_encode(&manifest, key, &bytes, &size, &error));
-    free(before_text);
-    free(after_text);
-    config_free(&before);
-    config_free(&after);
-    return (struct participant_order){.order = what, .target = to, .manifest = bytes, .manifest_size = size};
+    const struct manifest_config before = signed_config(text_of(from, from_rate, ""), from, local[1]);
+    const struct manifest_config after = signed_config(text_of(to, rate, worker), to, local[0]);
+    return order_signed(what, &before, &after, key);
 }
 
 static inline void says(enum rollout_phase phase, uint64_t version, const char *message)

@@ -1,53 +1,10 @@
 /* What a rollout does next, with a clock and members of the test's own. */
+#include "tests/ps/rollout/deciding.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include "ps/rollout/decide.h"
 #include "tests/random.h"
-
-enum { PS = 2, WORKERS = 3 };
-static const struct member chief = {MEMBER_WORKER, 0};
-static const struct rollout_vitals fine = {.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
-
-static struct rollout rollout;
-static char message[256];
-
-static int enter(void **state)
-{
-    (void)state;
-    return !rollout_create(&rollout, PS, WORKERS, WORKERS);
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    rollout_destroy(&rollout);
-    return 0;
-}
-
-static void say(struct member who, enum rollout_phase phase, double now_s)
-{
-    const struct rollout_report report = {.phase = phase,
-                                          .version = 1,
-                                          .target = rollout.target,
-                                          .ready = true,
-                                          .message = phase == PHASE_FAILED ? "can't" : ""};
-    rollout_heard(&rollout, who, &report, now_s);
-}
-
-static void all_say(enum rollout_phase phase, double now_s)
-{
-    for (int i = 0; i < rollout.count; i++) {
-        say(rollout.members[i].who, phase, now_s);
-    }
-}
 
 static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROLLOUT_LIVE, .healthy_s = 5},
                                  local = {.target = 2, .fallback = 1, .kind = ROLLOUT_LOCAL, .healthy_s = 5},

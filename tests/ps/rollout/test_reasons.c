@@ -1,48 +1,8 @@
 /* Why a rollout is given up: the words that an operator reads, to the letter. */
+#include "tests/ps/rollout/deciding.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-#include "ps/rollout/decide.h"
-
-enum { PS = 2, WORKERS = 3 };
-static const struct member chief = {MEMBER_WORKER, 0};
-static const struct rollout_vitals fine = {.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
-
-static struct rollout rollout;
-static char message[256];
-
-static int enter(void **state)
-{
-    (void)state;
-    return !rollout_create(&rollout, PS, WORKERS, WORKERS);
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    rollout_destroy(&rollout);
-    return 0;
-}
-
-static void say(struct member who, enum rollout_phase phase, const char *text, double now_s)
-{
-    const struct rollout_report report = {
-        .phase = phase, .version = 1, .target = rollout.target, .ready = true, .message = text};
-    rollout_heard(&rollout, who, &report, now_s);
-}
-
-static void all_say(enum rollout_phase phase, double now_s)
-{
-    for (int i = 0; i < rollout.count; i++) {
-        say(rollout.members[i].who, phase, "", now_s);
-    }
-}
 
 static double healthy_s = 5;
 
@@ -69,7 +29,7 @@ static void what_was_not_staged(void **state)
     for (int i = 0; i < 3; i++) {
         begin(ROLLOUT_LIVE);
         all_say(PHASE_STAGED, 0.5);
-        say((struct member){MEMBER_WORKER, 2}, PHASE_NONE, words[i], 0.6);
+        say_why((struct member){MEMBER_WORKER, 2}, PHASE_NONE, words[i], 0.6);
         rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S - 0.5);
         assert_int_equal(rollout.state, ROLLOUT_STAGING);
         rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S);
@@ -86,9 +46,9 @@ static void the_first_that_is_late_is_named(void **state)
     (void)state;
     begin(ROLLOUT_LIVE);
     all_say(PHASE_STAGED, 0.5);
-    say((struct member){MEMBER_WORKER, 2}, PHASE_NONE, "", 0.6);
-    say((struct member){MEMBER_PS, 1}, PHASE_NONE, "", 0.6);
-    say((struct member){MEMBER_WORKER, 1}, PHASE_NONE, "", 0.6);
+    say_why((struct member){MEMBER_WORKER, 2}, PHASE_NONE, "", 0.6);
+    say_why((struct member){MEMBER_PS, 1}, PHASE_NONE, "", 0.6);
+    say_why((struct member){MEMBER_WORKER, 1}, PHASE_NONE, "", 0.6);
     rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S);
     is_given_up(ROLLOUT_IDLE, "ps 1 did not stage it within 60 s");
 }
@@ -98,7 +58,7 @@ static void who_refused_it(void **state)
     (void)state;
     begin(ROLLOUT_LIVE);
     all_say(PHASE_STAGED, 0.5);
-    say((struct member){MEMBER_PS, 1}, PHASE_FAILED, "x", 0.6);
+    say_why((struct member){MEMBER_PS, 1}, PHASE_FAILED, "x", 0.6);
     is_given_up(ROLLOUT_IDLE, "ps 1: x");
 }
 
@@ -121,7 +81,7 @@ static void what_worker_0_did_not_do(void **state)
     begin(ROLLOUT_JOB);
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &fine, 0.5);
-    say(chief, PHASE_TRIED, "", 1);
+    say_why(chief, PHASE_TRIED, "", 1);
     rollout_tick(&rollout, &fine, 1);
     assert_int_equal(rollout.state, ROLLOUT_SAVING);
     assert_int_equal(rollout_order(&rollout, chief), ORDER_SAVE);
@@ -175,7 +135,7 @@ static void what_went_wrong_while_it_was_watched(void **state)
         vitals.global_step += 25;
         for (int k = 0; k < rollout.count; k++) {
             if (rollout.members[k].who.role != MEMBER_PS || rollout.members[k].who.index != 1) {
-                say(rollout.members[k].who, PHASE_SWITCHED, "", now_s);
+                say_why(rollout.members[k].who, PHASE_SWITCHED, "", now_s);
             }
         }
         rollout_tick(&rollout, &vitals, now_s);
