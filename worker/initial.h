@@ -1,4 +1,4 @@
-/* Where a new run begins: at what the initializer draws, or at another run's parameters (train.warm_start). */
+/* The initial state of a new run: drawn by the initializer, or another run's parameters (train.warm_start). */
 #ifndef WORKER_INITIAL_H
 #define WORKER_INITIAL_H
 
@@ -12,16 +12,19 @@
 struct dataset;
 
 /*
- * Fills state, created for config's model and optimizer, with where a new run begins. source: in words, for logs. Fails
- * if train.warm_start names no good checkpoint, or one of another model: then the error says what differs.
+ * Fills state, created for config's model and optimizer, with the initial state. source: its origin in words, for logs.
+ * Fails if train.warm_start names no valid checkpoint, or one of another model: the error then says what differs.
  */
 bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
                    struct error *error);
 
-/* Does a checkpoint go by the preprocessing and the classes of these data? */
+/* True if a checkpoint has the preprocessing and the classes of these data. */
 bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error);
 
-/* What the checkpoints of a run say about it, whatever it was restored from. Borrows from the data. */
+/*
+ * Fills in the parts of a checkpoint's info that describe the run, whatever it was restored from. Borrows from the
+ * data.
+ */
 void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset);
 
 #endif
