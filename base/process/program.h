@@ -1,11 +1,11 @@
 /*
  * Programs that a machine keeps beside its config, to run in place of the installed one:
  *
- *     trainer.d/1a2b3c4d5e6f7081/trainer whole and verified; the folder is named by the first half of its digest
- *     trainer.d/1a2b3c4d5e6f7081/part the bytes received so far trainer.d/1a2b3c4d5e6f7081/lock held by the process
- *     that receives it CONFIG.d/00000005.program the digest of the one that version 5 of the config runs in; no such
- *     file:
- *                                           the installed one
+ *     trainer.d/1a2b3c4d5e6f7081/trainer    whole and verified; the folder is named by the first half of its digest
+ *     trainer.d/1a2b3c4d5e6f7081/part       the bytes received so far
+ *     trainer.d/1a2b3c4d5e6f7081/lock       held by the process that receives it
+ *     CONFIG.d/00000005.program             the digest of the program that version 5 of the config runs in; no such
+ *                                           file: the installed one
  *
  * All processes of a machine that share the folder share the programs: one process receives a program for all. A digest
  * is the BLAKE2b-256 of the file, in hex.
