@@ -1,8 +1,8 @@
 /*
- * Text that grows, and JSON in it. Numbers by the thousand are written into one stretch of memory, where a tree of
- * values would take fifty times that.
+ * Growing text, and JSON in it. Thousands of numbers go into one block of memory, where a tree of values would take
+ * fifty times as much.
  *
- * Running out of memory is noted, and shows in text_take; until then writing goes on and does nothing.
+ * Running out of memory is recorded and reported by text_take; until then further writes do nothing.
  */
 #ifndef OBSERVE_TEXT_H
 #define OBSERVE_TEXT_H
@@ -26,12 +26,12 @@ char *text_take(struct text *text, size_t *size);
 void text_free(struct text *text);
 
 /*
- * JSON: name NULL inside an array, and for the whole. Names are ours and need no escapes; texts may hold anything, of
- * which what is not UTF-8 becomes '?'.
+ * JSON: name is NULL inside an array and for the outermost value. Names must be our own, without escapes; texts may
+ * hold anything; bytes that are not UTF-8 become '?'.
  */
 void json_open(struct text *text, const char *name, char bracket); /* '{' or '[' */
 void json_close(struct text *text, char bracket);                  /* '}' or ']' */
-void json_name(struct text *text, const char *name); /* one that is not ours: of the value that follows without one */
+void json_name(struct text *text, const char *name); /* a foreign name, for the next value, written with name NULL */
 void json_string(struct text *text, const char *name, const char *value); /* NULL: null */
 void json_integer(struct text *text, const char *name, int64_t value);
 void json_number(struct text *text, const char *name, double value); /* 9 digits; not finite: null */
