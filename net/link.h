@@ -51,7 +51,7 @@ struct link_options {
     double longest_delay_s; /* between two tries; 0: 1 s */
     /* When a peer restarts, the links that all wait for reconnect first, and the rest not all at once. A lost
        connection is retried at once, and if that fails, at a random time within return_within_s; with return_after_s
-       set, the first retry, too, comes at a random time between the two. 0: only doubling delays. */
+       set, the first retry comes at a random time between the two instead. 0: only doubling delays. */
     double return_after_s, return_within_s;
     double told_after_s;   /* shorter waits are not logged; 0: 1 s */
     bool quiet;            /* nothing is logged: the owner does that */

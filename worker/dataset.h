@@ -59,7 +59,7 @@ int dataset_held_out(const struct config *config, int count);
  */
 bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error);
 
-/* Sets *is_table if the training set is a table. False: this cannot be determined. */
+/* *is_table: whether the training set is a table. False: this cannot be determined. */
 bool dataset_is_table(bool *is_table, const struct config *config, struct error *error);
 
 /* True if the model's inputs and outputs, or the preprocessing of rows, follow from the data. */

@@ -5,7 +5,7 @@
  * A round begins with the parameters in the engine and a fresh optimizer, so that its result depends only on the model,
  * the config and the examples: a worker has no state that outlives a round. The learning rate is that of the round's
  * global step. At the end the difference between first and last parameters goes to a sink as a gradient, and the engine
- * has the first parameters again, to which the shards' updates apply.
+ * has the first parameters again, since the shards' answers are changes of those.
  *
  * proximal_mu: each update also moves the parameters by learning rate x proximal_mu towards the round's first ones.
  * With sgd that is the gradient of the added term (Li et al., "Federated Optimization in Heterogeneous Networks", 2020:

@@ -234,7 +234,7 @@ struct job_push {
 void job_push(struct job *job, int worker, uint64_t incarnation, const struct job_push *push, double now_s,
               struct verdict *verdict);
 
-/* True if the next push that counts makes a step: always, except with train.buffer_size. */
+/* True if the next push that counts makes a step: always, unless train.buffer_size is set. */
 bool job_is_about_to_step(const struct job *job);
 
 /*
