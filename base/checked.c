@@ -1,4 +1,4 @@
-/* Files with checksums: a rotten bit in one of them could name another version, or make another config of it. */
+/* Files with checksums: a flipped bit could otherwise name another version, or change a config. */
 #include "base/checked.h"
 
 #include <inttypes.h>

@@ -1,12 +1,12 @@
 /*
- * Small files that must not be obeyed once the disk has changed them. A CRC-32C covers each, and its name, for a disk
- * may hand out another file's bytes:
+ * Small files that must not be trusted if the disk has corrupted them. A CRC-32C covers each file's content and its
+ * name, since a disk may return another file's bytes:
  *
- *  - at the end of a file that is one line: "5 #1a2b3c4d\n"
- *  - beside a file that hardly ever changes, in NAME.sum: "1a2b3c4d\n"; while it is being replaced also the sum of what
- *    was there before: "1a2b3c4d 5e6f7a8b\n"
+ *  - at the end of a one-line file: "5 #1a2b3c4d\n"
+ *  - beside a file that rarely changes, in NAME.sum: "1a2b3c4d\n"; while it is being replaced, followed by the old
+ *    content's sum: "1a2b3c4d 5e6f7a8b\n"
  *
- * A file without a checksum was written by an earlier program, or by hand, and is taken as it is.
+ * A file without a checksum was written by an earlier program, or by hand, and is accepted as it is.
  */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
@@ -19,16 +19,16 @@
 
 enum { CHECKED_LINE = 128 };
 
-/* The checksum of bytes that belong into this file, in whatever folder. */
+/* The checksum of this file's bytes; it depends on the file's name, but not on its folder. */
 uint32_t checked_sum(const char *path, const void *bytes, size_t size);
 
 /* line: without '\n' and '#'. Replaces the file atomically. */
 bool checked_line_write(const char *path, const char *line, struct error *error);
 
-/* The line alone. The error names the file, and says what is wrong with it. */
+/* Reads the line, without its checksum. The error names the file and says what is wrong with it. */
 bool checked_line_read(const char *path, char line[CHECKED_LINE], struct error *error);
 
-/* Writes NAME.sum and then the file, each atomically, or leaves both if they hold just that, synced. */
+/* Writes NAME.sum and then the file, each atomically; leaves both, synced, if they already hold just that. */
 bool checked_write(const char *path, const void *bytes, size_t size, struct error *error);
 
 /* As file_read. */

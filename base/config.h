@@ -20,14 +20,14 @@
 #include "base/log.h"
 
 enum {
-    CONFIG_MAX_WIDTH = 65536,    /* units in a layer */
-    CONFIG_MAX_INPUTS = 1 << 20, /* of the first one: tables have one for each category */
-    CONFIG_MAX_HOSTS = 1024,     /* in a list */
-    CONFIG_MAX_WORKERS = 16384,  /* listed, or with `elastic` beyond the list */
+    CONFIG_MAX_WIDTH = 65536,    /* units of a layer */
+    CONFIG_MAX_INPUTS = 1 << 20, /* units of the input layer: a table has one per category */
+    CONFIG_MAX_HOSTS = 1024,     /* in one list */
+    CONFIG_MAX_WORKERS = 16384,  /* in worker_hosts plus, with `elastic`, beyond it */
     CONFIG_ASKED_A_SECOND = 200,
-    CONFIG_WORKER_RANGES = CONFIG_MAX_WORKERS / 2, /* that any set of them takes, as first number and count */
+    CONFIG_WORKER_RANGES = CONFIG_MAX_WORKERS / 2, /* ranges (first, count) that describe any set of workers */
     CONFIG_DIGEST_HEX = 64,                        /* BLAKE2b-256 in hex */
-    CONFIG_AUTO = -1,                              /* a count that depends on what is found */
+    CONFIG_AUTO = -1,                              /* a count determined at run time */
 };
 
 #define CONFIG_DEFAULT_PATH "config.json" /* in the current folder, unless --config names another */
@@ -60,24 +60,24 @@ struct config_cluster {
     int task_index;                  /* CONFIG_AUTO: worker/remote/place.h finds one */
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
-    int ps_count, base_port;         /* of tasks of Slurm: base/config/slurm.h */
+    int ps_count, base_port;         /* for cluster=slurm: base/config/slurm.h */
     bool issync;
     int replicas_to_aggregate;       /* gradients per synchronous step; 0 = one per worker */
-    int min_replicas;                /* fewest gradients that make a synchronous step */
+    int min_replicas;                /* fewest gradients for a synchronous step */
     enum placement_policy placement; /* which ps holds what */
-    bool elastic;                    /* workers beyond worker_hosts may join: */
-    int elastic_workers;             /* so many */
+    bool elastic;                    /* workers beyond worker_hosts may join */
+    int elastic_workers;             /* at most this many of them */
     int min_workers;                 /* training starts once this many have joined */
-    int max_staleness;               /* steps that a worker may be ahead of the slowest one; 0 = no limit */
+    int max_staleness;               /* steps a worker may be ahead of the slowest; 0 = no limit */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */
-    double wire_top;                 /* share of a gradient that is sent, the largest of it; 1: all */
+    double wire_top;                 /* share of a gradient's elements sent, the largest first; 1 = all */
     int pipeline_depth;              /* pushes that may be in flight while the next step computes */
     double lease_secs;               /* a member not heard from for this long counts as lost */
     double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */
-    double join_secs;                /* a worker that reaches nobody for this long from its start on gives up */
+    double join_secs;                /* a worker that reaches no other member for this long after its start gives up */
     char *bind;                      /* address to listen on; "" = all interfaces */
     bool serve_forever;              /* a ps waits for the next job when this one is over */
-    double leave_secs; /* a ps that a signal asks to leave waits so long for worker 0 to leave before it */
+    double leave_secs;               /* after a signal, a ps waits this long for worker 0 to leave first */
 };
 
 /* The largest number of workers: those in worker_hosts, plus elastic_workers with `elastic`. */
@@ -88,8 +88,8 @@ static inline int config_worker_room(const struct config_cluster *cluster)
 }
 
 /*
- * How often a member asks a ps regularly: every so many seconds, or less often where there are so many workers that a
- * ps would be asked more than CONFIG_ASKED_A_SECOND times a second.
+ * The interval, in seconds, at which each member polls a ps: often_s, or longer if all workers together would exceed
+ * CONFIG_ASKED_A_SECOND requests a second.
  */
 static inline double config_pace_s(const struct config_cluster *cluster, double often_s)
 {
@@ -106,8 +106,8 @@ static inline const char *config_worker_host(const struct config_cluster *cluste
 struct config_model {
     int layers[CONFIG_MAX_LAYERS]; /* units: input, hidden ..., classes */
     int layer_count;               /* entries of layers, 2..CONFIG_MAX_LAYERS */
-    int hidden[CONFIG_MAX_LAYERS]; /* units of the hidden layers: layers then follow from the data */
-    int hidden_count;              /* CONFIG_AUTO: as in layers; of tables whose layers nobody set, one of 100 */
+    int hidden[CONFIG_MAX_LAYERS]; /* units of the hidden layers; input and output follow from the data */
+    int hidden_count;              /* CONFIG_AUTO: as in layers; for a table without layers set, one layer of 100 */
     enum activation activation;    /* of the hidden layers */
     enum initializer initializer;  /* of the weights */
     double init_stddev;            /* of truncated_normal */
@@ -134,16 +134,16 @@ enum metric {
 
 struct config_train {
     enum optimizer_kind optimizer;
-    double learning_rate;   /* 0 in the file or unset: the optimizer's own default, filled in by config_load */
+    double learning_rate;   /* 0 or unset in the file: the optimizer's default, filled in by config_load */
     double lr_decay;        /* learning rate x lr_decay^(step / lr_decay_steps); 1 = constant */
     int64_t lr_decay_steps; /* 0 = the steps of one epoch */
     bool lr_staircase;
     int64_t lr_warmup_steps; /* of linear warm-up; 0 = none */
     int64_t lr_cosine_steps; /* of cosine decay; 0 = none */
-    double lr_cosine_end;    /* fraction of the learning rate left after it */
+    double lr_cosine_end;    /* fraction of the learning rate that remains after it */
     double momentum;
     bool nesterov;
-    bool lazy_updates;   /* parameters whose gradient is zero rest */
+    bool lazy_updates;   /* parameters with zero gradient are not updated */
     double adagrad_init; /* initial accumulator of adagrad and ftrl */
     double rho;          /* adadelta */
     double beta1, beta2; /* adam */
@@ -154,35 +154,35 @@ struct config_train {
     double clip_norm;    /* a batch's gradient is scaled down to this norm; 0 = never */
     double l1;           /* ftrl */
     double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
-    double weight_decay; /* weights only: each step takes learning rate x this off them */
+    double weight_decay; /* weights only: each step subtracts learning rate x this x weight */
     double ema_decay;    /* 0 = no moving averages */
     int batch_size;
     int micro_batches;
-    int local_steps;    /* of a worker between two exchanges; 1: every step is shared, there are no rounds */
-    int local_epochs;   /* the same as passes over the worker's examples; 0 = by local_steps */
-    double proximal_mu; /* holds a worker's parameters near those that the round began with */
+    int local_steps;    /* a worker's steps between two exchanges; 1 = no rounds, every step is shared */
+    int local_epochs;   /* the same, in passes over the worker's examples; 0 = use local_steps */
+    double proximal_mu; /* pulls a worker's parameters towards the round's initial ones */
     enum outer_optimizer outer_optimizer;
-    double outer_learning_rate; /* 0 in the file or unset: the outer optimizer's own default, as for learning_rate */
+    double outer_learning_rate; /* 0 or unset in the file: the outer optimizer's default, likewise */
     double outer_momentum;
     enum round_weights round_weights;
-    enum aggregate_kind aggregate; /* what of a round's differences goes to outer_optimizer */
-    double trim;                   /* share that trimmed_mean leaves out at each end */
-    double clip_difference_norm;   /* larger differences are scaled down to it; 0 = off */
-    double participation;          /* share of those who are there that take part in a round */
-    double over_selection;         /* so many times as many are asked as a round takes */
-    double round_deadline_secs;    /* a round that has lasted so long is made of what has come; 0 = none */
-    int buffer_size;               /* asynchronous rounds: so many differences make a global step; 0 = none are made */
+    enum aggregate_kind aggregate; /* how a round's differences are combined for outer_optimizer */
+    double trim;                   /* share that trimmed_mean drops at each end */
+    double clip_difference_norm;   /* larger differences are scaled down to this norm; 0 = off */
+    double participation;          /* share of the present workers that take part in a round */
+    double over_selection;         /* workers asked per worker that a round needs, at least 1 */
+    double round_deadline_secs;    /* after this time a round is completed with what has arrived; 0 = none */
+    int buffer_size;               /* asynchronous rounds: differences per global step; 0 = synchronous rounds */
     int64_t train_steps;           /* last global step, as StopAtStepHook's last_step; 0 = no limit */
     double epochs;                 /* 0 = no limit */
-    enum loss_kind loss;           /* LOSS_AUTO: by what is to be learnt */
-    double huber_delta;            /* errors up to this count by their square */
-    double quantile;               /* that LOSS_QUANTILE predicts, and that pinball measures */
-    double anomaly_quantile;       /* of the validation rows' reconstruction errors: larger ones are anomalies */
+    enum loss_kind loss;           /* LOSS_AUTO: follows from the target */
+    double huber_delta;            /* errors up to this count quadratically */
+    double quantile;               /* the quantile that LOSS_QUANTILE predicts and pinball measures */
+    double anomaly_quantile;       /* reconstruction errors above this quantile of validation's are anomalies */
     char *class_weights;           /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
-    enum validate_by validate_by; /* whose rows a validation is of, where each worker has its own */
+    enum validate_by validate_by; /* whose rows a validation uses, where each worker has its own */
     double target_accuracy;       /* stop once validation reaches it; 0 = never */
-    double target_metric;         /* the same of best_metric; 0 = never */
+    double target_metric;         /* the same for best_metric; 0 = never */
     int patience;                 /* stop after this many validations without a new best; 0 = never */
     int64_t seed;
     char *warm_start;       /* checkpoint to initialize a new run from; "" = none */
@@ -191,7 +191,7 @@ struct config_train {
     enum device_kind device;
     int device_index;                     /* of gpu:N */
     char *towers;                         /* "gpu:0,gpu:1"; "" = device alone */
-    int placement[CONFIG_MAX_LAYERS - 1]; /* of each layer of weights: LAYER_ANYWHERE (wherever `device` says), ... */
+    int placement[CONFIG_MAX_LAYERS - 1]; /* per layer of weights: LAYER_ANYWHERE (as `device` says), ... */
     bool allow_soft_placement;
     bool log_device_placement;
     double gpu_memory_fraction;
@@ -200,13 +200,13 @@ struct config_train {
     enum cpu_kernels cpu_kernels;
 };
 
-/* Do workers take many steps of their own between two exchanges (worker/local_steps.h)? */
+/* True if workers take several local steps between two exchanges (worker/local_steps.h). */
 static inline bool config_has_rounds(const struct config_train *train)
 {
     return train->local_steps > 1 || train->local_epochs > 0;
 }
 
-/* Does a round ask some of the workers, and not all? */
+/* True if a round asks only some of the workers. */
 static inline bool config_asks_some(const struct config_train *train)
 {
     return train->participation > 0 && train->participation < 1;
@@ -217,28 +217,28 @@ struct config_data {
     enum data_source data_source;
     int validation_size; /* the first training images, held out; 0 = none; CONFIG_AUTO: a tenth, at most 5,000 */
     int synthetic_train, synthetic_test;
-    /* No keys, but files of a round of `train --follow`, by name: it trains on the first, and is tested with rows held
-       out of the second. NULL: all. */
+    /* Not keys, but the file names of one round of `train --follow`: it trains on the first list, and is tested on
+       rows held out of the second. NULL: all files. */
     const struct string_list *round_files, *tested_files;
     char *train_files, *test_files;      /* TFRecord files in data_dir, as shell patterns */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     enum label_dtype label_dtype;        /* of labels that are raw bytes */
-    enum label_dtype feature_dtype;      /* of a table's other features that are; auto: they are left out */
-    int max_bad_records;                 /* damaged ones to skip per part */
+    enum label_dtype feature_dtype;      /* of a table's other features that are raw bytes; auto: left out */
+    int max_bad_records;                 /* damaged records to skip per part */
     int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
     int shuffle_buffer;               /* images shuffled together when streaming */
-    enum data_sharding data_sharding; /* which images each worker of a cluster trains on */
+    enum data_sharding data_sharding; /* how images are divided among the workers of a cluster */
     struct string_list target;        /* columns of a table to learn, by name or number; "inputs" = all inputs */
-    struct string_list features;      /* to learn from; empty = all that have no other use */
+    struct string_list features;      /* to learn from; empty = all columns without another use */
     struct string_list ignore;        /* not to learn from */
-    struct string_list categorical;   /* numbers that are categories */
+    struct string_list categorical;   /* numeric columns that hold categories */
     char *weight;                     /* column of row weights; "" = all rows count alike */
-    char *group;                      /* rows of one group are split alike; "" = each row for itself */
-    char *time;                       /* the latest rows are held out; "" = by a hash */
+    char *group;                      /* rows of one group stay together when split; "" = each row by itself */
+    char *time;                       /* column of times: the latest rows are held out; "" = split by a hash */
     enum table_header header;         /* of CSV files */
     enum table_scaling scaling;       /* of numbers */
-    int category_min;                 /* rarer categories share a place with unseen ones */
-    double test_share;                /* of the rows, where there are no test files */
+    int category_min;                 /* rarer categories share an input with unseen ones */
+    double test_share;                /* share of the rows, if there are no test files */
     char *cache_dir;                  /* for rows that do not fit into memory; "" = train_dir, TMPDIR or /var/tmp */
 };
 
@@ -248,7 +248,7 @@ struct config_output {
     double save_model_secs;    /* 0 = not by time */
     int max_to_keep;           /* 0 = all */
     double keep_every_n_hours; /* 0 = none kept for good */
-    int kept_rows;             /* that are held out and go into each checkpoint, to check it by (worker/kept_rows.h) */
+    int kept_rows;             /* held-out rows stored in each checkpoint to verify it (worker/kept_rows.h) */
     int64_t log_steps;
     int64_t validate_steps;       /* 0 = at the end of every epoch */
     char *summary_dir;            /* "" = a folder in train_dir, if there is one */
@@ -265,11 +265,11 @@ struct config_security {
 };
 
 struct config_observe {
-    char *http;            /* address to serve what can be seen of this process at; "" = none */
+    char *http;            /* address of this process's HTTP status server; "" = none */
     char *http_cert;       /* PEM; "" = the member's own key, plain text on loopback */
     char *http_key;        /* PEM; "" = in http_cert */
-    char *http_token_file; /* holds what clients must bring; "" = none */
-    bool http_insecure;    /* plain text, without a token, from everywhere */
+    char *http_token_file; /* holds the token that clients must present; "" = none */
+    bool http_insecure;    /* plain text, no token, reachable from anywhere */
 };
 
 struct config_fleet {
@@ -302,16 +302,16 @@ struct config_setting {
 bool config_defaults(struct config *config, struct error *error);
 
 /*
- * Applies in turn, each overriding the one before: defaults; the file; the version that was rolled out to this machine,
- * if it is newer than the file's fleet.version (base/config/versions.h); what a scheduler says in the environment
- * (TF_CONFIG: base/config/tf_config.h; with cluster=slurm Slurm's variables: base/config/slurm.h); the settings. Then
- * checks ranges and relations. path NULL: config.json in the current folder if there is one. On failure the config is
- * left empty and need not be freed.
+ * Applies in turn, each overriding the one before: defaults; the file; the version rolled out to this machine, if it is
+ * newer than the file's fleet.version (base/config/versions.h); the scheduler's environment variables (TF_CONFIG:
+ * base/config/tf_config.h; with cluster=slurm Slurm's variables: base/config/slurm.h); the settings. Then checks ranges
+ * and relations. path NULL: config.json in the current folder if there is one. On failure the config is left empty and
+ * need not be freed.
  */
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error);
 
-/* One version as JSON: its job-scoped keys, and the machine-scoped ones that come with it (NULL: none). */
+/* One version as JSON: its job-scoped keys, and its machine-scoped keys (NULL: none). */
 struct config_texts {
     const char *job;
     size_t job_size;
@@ -333,8 +333,8 @@ bool config_parse(struct config *config, const char *name, const uint8_t *bytes,
                   const struct config_setting *settings, int setting_count, struct error *error);
 
 /*
- * Does every worker of the cluster validate the model on rows of its own (train.validate_by)? They have to agree on the
- * steps at which they do: an epoch ends elsewhere for each.
+ * True if every worker of the cluster validates the model on its own rows (train.validate_by). They must agree on the
+ * steps at which they do so, because epochs end at different steps on each.
  */
 static inline bool config_validates_together(const struct config *config)
 {
@@ -353,9 +353,9 @@ void config_free(struct config *config);
 bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error);
 
 /*
- * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. Keys that came after
- * builds which are in use are in it only if they are not at their defaults (omit_default, base/config/keys.h), so that
- * old and new builds agree on a config that both understand. The caller frees it; NULL if out of memory.
+ * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. Keys newer than builds
+ * still in use appear only if they differ from their defaults (omit_default, base/config/keys.h), so that old and new
+ * builds agree on a config that both understand. The caller frees it; NULL if out of memory.
  */
 char *config_job_text(const struct config *config);
 
@@ -365,24 +365,24 @@ char *config_keys_text(const struct config *config, bool (*wanted)(const struct 
                        const void *context);
 
 /*
- * Checks what this process's role needs beyond valid keys: host lists, and a task_index within them. Called by the
- * command that takes up a role; local training needs nothing.
+ * Checks what this process's role needs beyond valid keys: host lists, and a task_index within them. Called by commands
+ * that take on a role; local training needs neither.
  */
 bool config_check_role(const struct config *config, struct error *error);
 
 /*
  * The optimizer's default learning rate, which reaches 97.8% on MNIST with 784-500-10 in the default number of steps.
- * config_load replaces a train.learning_rate of 0 by it.
+ * config_load substitutes it for a train.learning_rate of 0.
  */
 double config_default_learning_rate(enum optimizer_kind kind);
-double config_default_outer_rate(enum outer_optimizer kind); /* the same of train.outer_learning_rate */
+double config_default_outer_rate(enum outer_optimizer kind); /* the same for train.outer_learning_rate */
 
 /* Names of enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_outer_name(enum outer_optimizer kind);
 const char *config_activation_name(enum activation activation);
 const char *config_loss_name(enum loss_kind loss);
-bool loss_is_of_numbers(enum loss_kind loss); /* rather than of classes or of yes and no */
+bool loss_is_of_numbers(enum loss_kind loss); /* not of classes, nor of yes and no */
 const char *config_metric_name(enum metric metric);
 const char *config_precision_name(enum precision precision);
 

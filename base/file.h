@@ -32,18 +32,18 @@ struct file_part {
  */
 bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error);
 
-/* The same, but leaves a file that already holds exactly these bytes; it is synced just the same. */
+/* The same, but a file that already holds exactly these bytes is only synced. */
 bool file_keep(const char *path, const void *bytes, size_t size, struct error *error);
 
-/* Syncs the folder that a file was put into, or renamed in. */
+/* Syncs the folder in which a file was created or renamed. */
 bool file_sync_folder_of(const char *path, struct error *error);
 
 /* "PATH.RANDOM.tmp", for a file that is to be renamed to `path`. False if it does not fit. */
 bool file_temporary_name(char *name, size_t size, const char *path, struct error *error);
 
 /*
- * Removes what killed processes left of file_write_atomic in a folder of our own: temporary files that nobody has
- * written to for an hour, since other processes may be writing there.
+ * Removes temporary files that killed processes left behind in a folder of our own (file_write_atomic). Files written
+ * to within the last hour stay, since other processes may be writing there.
  */
 void file_remove_leftovers(const char *folder);
 

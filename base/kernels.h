@@ -61,7 +61,7 @@ struct parts {
  * Rows are processed in pairs that share many entries, as neighbouring pixels or images of one class do: each load
  * serves both. The entries of pair r are start[r] .. start[r + 1] - 1, a multiple of KERNEL_ENTRIES (padded with values
  * 0, which may repeat an offset). `order` groups pairs with the same number of entries, which helps the branch
- * predictor. With `parts`, what only one of the two rows has is multiplied for that one alone.
+ * predictor. With `parts`, entries of only one of the two rows are multiplied for that row alone.
  */
 struct sparse {
     int pairs, n;
@@ -84,7 +84,7 @@ struct sparse {
 };
 
 /*
- * The product from the other side: (out + offset[e])[j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
+ * The product with the transpose: (out + offset[e])[j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
  * entries e of pair r, with rows even = in_rows[2r] and odd = in_rows[2r + 1]. For n of one or two vectors this beats
  * `sparse`, and it needs no index of its own.
  */
@@ -100,8 +100,8 @@ struct scatter {
 };
 
 /*
- * out[r][j] (+)= sum over entries e of row r, in order, of in[index[e]][j]; they are start[r] .. start[r + 1] - 1. What
- * a product with a matrix of few ones comes to.
+ * out[r][j] (+)= sum over entries e of row r, in order, of in[index[e]][j]; they are start[r] .. start[r + 1] - 1. It
+ * is the product with a sparse matrix of ones.
  */
 struct row_sums {
     int rows, n;
@@ -130,7 +130,7 @@ struct drop {
     float *out;
 };
 
-/* Summary of an image, to find similar ones: for 128 of its pixels, a bit whether it is zero. */
+/* Summary of an image, to find similar ones: one bit for each of 128 pixels, whether it is zero. */
 struct signature {
     uint64_t bits[2];
     int32_t place; /* in the batch */
@@ -179,7 +179,7 @@ struct output_loss {
 struct kernels {
     const char *name;
     int lanes;
-    int strip_floats; /* best width of a strip of columns, at most; at most KERNEL_STRIP */
+    int strip_floats; /* best maximum width of a strip of columns; at most KERNEL_STRIP */
     float dense_from; /* share of nonzero pixels in a block above which the dense loops win */
 
     void (*gemm)(const struct gemm *gemm);
@@ -220,12 +220,12 @@ struct kernels {
      */
     int (*compress)(int count, const uint8_t *even, const uint8_t *odd, int stride, uint32_t *offset, float *value);
     /*
-     * The same in parts, each filled up so: where both are not zero, where only the even one is not, where only the odd
-     * one is not. An entry is packed into position x 2^16 + odd byte x 2^8 + even byte. count: at most KERNEL_BLOCK.
-     * NULL: dividing pairs does not pay here.
+     * The same in three parts, each padded likewise: where both are nonzero, where only the even one is, where only the
+     * odd one is. An entry is packed into position x 2^16 + odd byte x 2^8 + even byte. count: at most KERNEL_BLOCK.
+     * NULL: parts do not pay with these kernels.
      */
     int (*pack_parts)(int count, const uint8_t *even, const uint8_t *odd, uint32_t *packed, struct parts *parts);
-    /* Makes position x stride and both values / 255 of packed entries, and perhaps KERNEL_SLACK more. */
+    /* Turns packed entries into position x stride and both values / 255; may write up to KERNEL_SLACK entries more. */
     void (*unpack)(int count, int stride, const uint32_t *packed, uint32_t *offset, float *value);
     /*
      * Reorders images so that 2i and 2i + 1 are similar: each is paired with the one of the KERNEL_AMONG - 1 after it
@@ -245,8 +245,8 @@ extern const struct kernels kernels_neon;
 #endif
 
 /*
- * The requested table; for CPU_KERNELS_AUTO the fastest that this CPU supports. Fails if the CPU does not support the
- * requested one. *why (static text) explains the choice.
+ * Sets *kernels to the requested table, or for CPU_KERNELS_AUTO to the fastest that this CPU supports. Fails if the CPU
+ * does not support the requested one. *why (static text) explains the choice.
  */
 bool kernels_choose(const struct kernels **kernels, const char **why, enum cpu_kernels wanted, struct error *error);
 

@@ -1,10 +1,10 @@
 /*
  * Log lines.
  *
- * Text format: events and information go to standard output, warnings and errors to standard error, a line each.
- * JSON format: every line on standard output is one JSON object with an "event" member; information and warnings are
+ * Text format: events and information go to standard output, warnings and errors to standard error, a line each. JSON
+ * format: every line on standard output is one JSON object with an "event" member; information and warnings are
  * {"event":"log","level":...,"message":...}; an error goes to standard output as such an object and to standard error
- * as text. Each line is a single write, so that lines of several threads or processes never mix.
+ * as text. Each line is a single write, so that lines of different threads or processes never mix.
  *
  * log_setup is called once, before other threads exist; everything else may be called from any thread.
  */

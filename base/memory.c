@@ -1,4 +1,4 @@
-/* Reads /proc and the cgroup files; whatever is missing there does not limit. */
+/* Reads /proc and the cgroup files; a missing value means no limit. */
 #include "base/memory.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* How much memory this process may use, and memory for what is large and visited here and there. */
+/* How much memory this process may use, and allocation of large, randomly accessed memory. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
@@ -13,8 +13,8 @@
 bool memory_for_this_process(uint64_t *bytes);
 
 /*
- * As aligned_alloc(64, bytes); free() frees. From a few MiB on it asks for huge pages: who reads a row here and a row
- * there would otherwise wait for the page table's entries as long as for the rows.
+ * As aligned_alloc(64, bytes); free() frees. From a few MiB on it asks for huge pages: with small ones, reads of
+ * scattered rows would spend as long on TLB misses as on the rows themselves.
  */
 void *memory_aligned(size_t bytes);
 

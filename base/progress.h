@@ -14,7 +14,7 @@
 
 enum { PROGRESS_MAX_TEXT = 256 };
 
-/* What there is to show. */
+/* What the line shows. */
 struct progress_view {
     int64_t step;
     int64_t last_step;  /* where the run ends; INT64_MAX: unknown */

@@ -1,11 +1,11 @@
 /*
- * What the simulator (tests/simulate) asks of the program's own code. Only its build says TRAINER_SIMULATED; in the
- * product nothing of this is left.
+ * Hooks of the simulator (tests/simulate) in the program's own code. Only the simulator's build defines
+ * TRAINER_SIMULATED; nothing of this is left in the product.
  *
- * MARK("what happens here") stands in a branch that matters and is seldom taken: thousands of simulated clusters must
- * come by each of them, or the faults that used to lead there do so no more. RARELY("what", statement) does now and
- * then what is allowed at any time and hardly ever happens. SMALLER(usual, simulated) is a size, so that what takes a
- * large model (several stripes, several frames) happens to a small one, too.
+ * MARK("what happens here") marks a branch that matters but is seldom taken: thousands of simulated clusters must reach
+ * every mark, or the injected faults no longer cover it. RARELY("what", statement) now and then executes what may
+ * happen at any time but hardly ever does. SMALLER(usual, simulated) is a size that is smaller in simulation, so that
+ * small models, too, need several stripes or frames.
  */
 #ifndef BASE_SIMULATION_H
 #define BASE_SIMULATION_H
@@ -20,9 +20,9 @@ struct simulation_mark {
 };
 
 void simulation_pass(struct simulation_mark *mark);
-bool simulation_rarely(struct simulation_mark *mark); /* and if so, passes */
+bool simulation_rarely(struct simulation_mark *mark); /* if true, marks it as passed */
 
-/* The linker lays them side by side, so that those that nobody came by are known as well. */
+/* The linker places all marks side by side, so that those never reached can be listed as well. */
 #define SIMULATION_MARK(text)                                                                                          \
     static struct simulation_mark mark __attribute__((section("marks"), used)) = {.what = (text)}
 

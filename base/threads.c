@@ -1,7 +1,7 @@
 /*
- * A counter that grows with every run wakes the team; another that grows with every barrier is where it meets. Both are
- * waited for alike: spin for some tens of microseconds, then sleep in the kernel on that word (a futex). The waker
- * enters the kernel only if somebody sleeps.
+ * A counter incremented by every run wakes the team; another one, incremented by every barrier, releases it. Waiters of
+ * both spin for some tens of microseconds, then sleep on the counter (a futex). The waker enters the kernel only if
+ * somebody sleeps.
  */
 #include "base/threads.h"
 #include "base/profile.h"

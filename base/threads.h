@@ -1,9 +1,9 @@
 /*
  * A fixed team of threads with a barrier.
  *
- * The caller of pool_run is thread 0 of the team; the others are created once and sleep between runs. A pool is
- * driven by one thread at a time. Waiting spins for a short while (only if the team fits the CPUs it may use) and
- * then sleeps, so that an oversubscribed box makes progress.
+ * The caller of pool_run is thread 0 of the team; the others are created once and sleep between runs. A pool is driven
+ * by one thread at a time. Waiting spins for a short while (only if the team fits the CPUs it may use) and then sleeps,
+ * so that an oversubscribed machine makes progress.
  */
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
@@ -27,8 +27,9 @@ int threads_available(void);
 void threads_run_soon(void);
 
 /*
- * Lowers the priority of the calling thread and of those it creates from now on: nice 5, unless it is nicer already; of
- * a real-time thread by one. It cannot be undone, and programs the thread executes inherit it: see restart_stand_by.
+ * Lowers the priority of the calling thread and of the threads it creates from now on: to nice 5, unless it is nicer
+ * already; a real-time thread's priority by one. It cannot be undone, and programs the thread executes inherit it: see
+ * restart_stand_by.
  */
 void threads_give_way(void);
 
@@ -36,7 +37,7 @@ void threads_give_way(void);
 bool pool_create(struct pool **pool, int threads, struct error *error);
 void pool_destroy(struct pool *pool); /* NULL is fine */
 int pool_threads(const struct pool *pool);
-void pool_give_way(struct pool *pool); /* threads_give_way for all of the team but the caller */
+void pool_give_way(struct pool *pool); /* threads_give_way for the whole team except the caller */
 
 /* Runs work(context, thread) once on every thread of the team, thread = 0..pool_threads-1, and waits for all. */
 void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *context);

@@ -8,7 +8,7 @@
 /* The product's version: `git describe`, or the number in the Makefile and the commit; never NULL. */
 const char *version_trainer(void);
 
-/* When that version was committed, as manual pages give dates: "November 23, 2026". */
+/* The date of that version's commit, in the style of manual pages: "November 23, 2026". */
 const char *version_date(void);
 
 /* The C library's: "musl 1.2.5", or "system libc" in sanitizer builds. (musl has no macro or call for it.) */

@@ -1,6 +1,6 @@
 /*
- * Each command gets a deadline from what such work took before, times SLACK, so that a hung GPU is noticed soon and a
- * slow one is not mistaken for it.
+ * Each command's deadline is SLACK times what such work took before, so that a hung GPU is noticed soon and a slow one
+ * is not mistaken for it.
  */
 #include "cuda/client.h"
 

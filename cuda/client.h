@@ -2,11 +2,11 @@
  * The client of the GPU engine, which is a separate process that loads NVIDIA's driver, because a static program
  * cannot. They communicate over shared memory (cuda/protocol.h).
  *
- * Every wait has a deadline, and every failure is one message: the driver's own; or how the process ended; or that the
- * GPU does not answer. After one of the last two, or once the device is lost, the client is dead: every further call
- * fails with the same message, until gpu_client_stop. The shared memory stays readable.
+ * Every wait has a deadline, and every failure is one message: the driver's own, how the process ended, or that the GPU
+ * does not answer. After one of the last two, or once the device is lost, the client is dead: every further call fails
+ * with the same message, until gpu_client_stop. The shared memory stays readable.
  *
- * One thread uses a client; gpu_client_start wants the main thread (cuda/launch.h).
+ * One thread uses a client; gpu_client_start must be called by the main thread (cuda/launch.h).
  */
 #ifndef CUDA_CLIENT_H
 #define CUDA_CLIENT_H
@@ -20,7 +20,7 @@
 
 struct gpu_client;
 
-/* What the driver shows. */
+/* The devices that the driver shows. */
 struct gpu_list {
     int driver_version; /* 13000: CUDA 13.0 */
     int count;
@@ -38,11 +38,11 @@ struct gpu_areas {
     int most_examples;                              /* limit of one STEP and one FORWARD */
 };
 
-/* Whether there is a program to start; builds without nvcc have none. */
+/* True if the build contains a program to start; builds without nvcc do not. */
 bool gpu_client_is_built(void);
 
 /*
- * Starts the process, which loads the driver, without waiting for it. timeout_s: the deadline of a command that does
+ * Starts the process, which loads the driver, without waiting for it. timeout_s: the time limit of a command that does
  * next to no work; training gets its previous duration on top.
  */
 bool gpu_client_start(struct gpu_client **client, double timeout_s, struct error *error);
@@ -54,11 +54,11 @@ bool gpu_client_start_program(struct gpu_client **client, const void *bytes, siz
 /* Ends the process, at once if it is not idle; safe on NULL. */
 void gpu_client_stop(struct gpu_client *client);
 
-/* What the driver shows, once it is loaded. */
+/* Lists the driver's devices, once it is loaded. */
 bool gpu_client_list(struct gpu_client *client, struct gpu_list *list, struct error *error);
 
 /*
- * Takes a device for a model, and allocates the shared memory. memory_fraction: share of the device's memory that may
+ * Opens a device for a model, and allocates the shared memory. memory_fraction: share of the device's memory that may
  * be used, 1 = no limit. float_count: of the model's flat vector (ps/store/model.h). _begin only sends the request and
  * _end waits, so that the caller can work meanwhile; no other call may come in between.
  */
@@ -70,7 +70,7 @@ gpu_client_areas(const struct gpu_client *client);                   /* after gp
 const char *gpu_client_description(const struct gpu_client *client); /* device_describe's */
 int gpu_client_precision(const struct gpu_client *client);           /* device_precision's, an enum precision */
 
-/* The training set; copied, by way of shared memory that is as large and is released again. */
+/* Sets the training set; copied through temporary shared memory of the same size. */
 bool gpu_client_data(struct gpu_client *client, const struct device_examples *examples, struct error *error);
 
 /* Copies floats [first, first + count) of a vector from or to the same place in one of the sets. */
@@ -79,7 +79,7 @@ bool gpu_client_write(struct gpu_client *client, int set, enum store_vector vect
 bool gpu_client_read(struct gpu_client *client, int set, enum store_vector vector, size_t first, size_t count,
                      struct error *error);
 
-/* Where to write the updates of train's steps: [PROTOCOL_UPDATES]. */
+/* Where the caller writes the updates of train's steps: [PROTOCOL_UPDATES]. */
 struct update (*gpu_client_updates(struct gpu_client *client))[2];
 
 /* steps: 1..PROTOCOL_UPDATES. */

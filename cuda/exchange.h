@@ -3,7 +3,8 @@
  * ends that process. Every wait has a deadline. If the process ends, hangs or loses its device, the exchange is dead:
  * every further command fails with the same message.
  *
- * What follows the header in the file, and what commands mean, is up to its user (cuda/client.c). One thread uses it.
+ * The file's content after the header, and the meaning of commands, are up to its user (cuda/client.c). One thread uses
+ * it.
  */
 #ifndef CUDA_EXCHANGE_H
 #define CUDA_EXCHANGE_H
@@ -16,7 +17,7 @@
 #include "cuda/protocol.h"
 
 struct exchange {
-    pid_t pid; /* 0: it is over */
+    pid_t pid; /* 0: it has ended */
     int file;  /* shared memory; -1: none */
     struct protocol_header *header;
     uint32_t posted; /* commands */
@@ -24,13 +25,13 @@ struct exchange {
     struct error death; /* if dead */
 };
 
-/* What is awaited, in words, and the deadline. */
+/* What to wait for, in words, and for how long. */
 struct wait {
     const char *what; /* "train" */
     double seconds;
     void (*grown)(void *context, size_t floats); /* called as header->ready grows; NULL: not wanted */
     void *context;
-    size_t most; /* floats of it */
+    size_t most; /* floats of the whole gradient */
     size_t seen; /* last value passed to grown */
 };
 
@@ -44,7 +45,7 @@ void exchange_stop(struct exchange *exchange, double seconds);
 bool exchange_carry_out(struct exchange *exchange, const struct protocol_command *command, struct wait *wait,
                         struct error *error);
 
-/* Only posts it; a process that is still starting finds it later. */
+/* Only posts the command; a process that is still starting finds it later. */
 void exchange_post(struct exchange *exchange, const struct protocol_command *command);
 bool exchange_finish(struct exchange *exchange, struct wait *wait, struct error *error);
 

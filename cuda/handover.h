@@ -1,5 +1,5 @@
 /*
- * Hands work over between two processes by words in shared memory.
+ * Hand-over of work between two processes through words in shared memory.
  *
  * A hand-over between two CPUs takes a tenth of a microsecond if both spin, and about five if they sleep. But spinning
  * on the CPU that the peer needs only delays it: so each side publishes which CPU it runs on, and spins only if the
@@ -35,7 +35,7 @@ static inline void handover_pause(void)
 #endif
 }
 
-/* Sets a word and wakes its sleeper. A thread that sees the word also sees everything written before. */
+/* Sets a word and wakes its sleeper. A thread that sees the word also sees all earlier writes. */
 static inline void handover_set(struct protocol_word *word, uint32_t value)
 {
     atomic_store(&word->value, value); /* sequentially consistent: the sleeper accesses the two in the opposite order */

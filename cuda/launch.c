@@ -1,4 +1,4 @@
-/* Three ways to run a program that is only bytes, tried in turn, because hardened systems forbid one or the other. */
+/* Three ways to run a program from memory, tried in turn, because hardened systems forbid some of them. */
 #include "cuda/launch.h"
 
 #include <elf.h>

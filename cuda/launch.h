@@ -1,11 +1,11 @@
 /*
- * Starts a program that is bytes in memory, linked against the system's libc, as a child that dies with its parent.
+ * Starts a program from memory, linked against the system's libc, as a child that dies with its parent.
  *
  * Avoids writing a file: the bytes go to a memfd, which is executed in place. If the system forbids that
- * (vm.memfd_noexec), the system's dynamic loader is asked to run it; the last resort is an unnamed file in a folder
- * that allows execution.
+ * (vm.memfd_noexec), the system's dynamic loader runs it; the last resort is an unnamed file in a folder that allows
+ * execution.
  *
- * Main thread only: to the kernel, the parent has died when the thread that forked ends.
+ * Main thread only: for the kernel, the parent has died when the forking thread ends.
  */
 #ifndef CUDA_LAUNCH_H
 #define CUDA_LAUNCH_H
@@ -23,10 +23,7 @@ enum launch_way {
     LAUNCH_WAYS
 };
 
-/*
- * The program to start. The bytes are an ELF file; its only descriptors are 0 (empty), 1 and 2 (our standard error),
- * and `fd`.
- */
+/* The program to start, an ELF file. Its only descriptors are 0 (empty), 1 and 2 (our standard error), and `fd`. */
 struct launch_program {
     const char *name; /* in process lists */
     const void *bytes;
@@ -40,7 +37,7 @@ bool launch(pid_t *pid, const struct launch_program *program, struct error *erro
 /* Tries only this way. */
 bool launch_by(enum launch_way way, pid_t *pid, const struct launch_program *program, struct error *error);
 
-/* True if it has ended; `how` then says so in a clause: "was killed by signal 9 (Killed)". Does not wait. */
+/* True if it has ended; `how` then describes it in a clause: "was killed by signal 9 (Killed)". Does not wait. */
 bool launch_ended(pid_t pid, char *how, size_t size);
 
 /* Kills it and waits briefly: a process stuck in its driver is left to the kernel. */

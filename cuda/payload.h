@@ -4,10 +4,10 @@
 
 #include <stddef.h>
 
-/* An ELF program for the system's libc; NULL and 0 in a build without. */
+/* An ELF program for the system's libc; NULL and 0 in a build without it. */
 const void *payload_program(size_t *size);
 
-/* "sm_75 sm_80 ..."; "" in a build without. */
+/* "sm_75 sm_80 ..."; "" in a build without it. */
 const char *payload_architectures(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Looks at files and the environment only: loading the driver takes a process of its own and its time. */
+/* Looks only at files and the environment: loading the driver takes time and a process of its own. */
 #include "cuda/probe.h"
 
 #include <stdio.h>

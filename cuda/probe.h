@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 struct gpu_probe {
-    bool usable;      /* there is one, and it is visible to this process */
+    bool usable;      /* there is one, visible to this process */
     bool hidden;      /* by CUDA_VISIBLE_DEVICES */
     char reason[160]; /* one clause: why not, or what is there: "no NVIDIA driver is loaded" */
 };

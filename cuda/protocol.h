@@ -52,7 +52,7 @@ struct protocol_command {
     int64_t step;
     int32_t steps, examples, averaged;
     uint32_t task;
-    uint64_t arrays_at[DEVICE_ARRAYS]; /* where examples' arrays begin; of those that the shape has not, anything */
+    uint64_t arrays_at[DEVICE_ARRAYS]; /* offsets of the examples' arrays; undefined for arrays that the shape lacks */
     uint64_t floats_at;
 };
 
@@ -95,7 +95,7 @@ struct protocol_header {
     struct update updates[PROTOCOL_UPDATES][2]; /* of TRAIN's steps: biases, weights */
 };
 
-/* Sizes of things in the file. */
+/* Sizes within the file. */
 static inline uint64_t protocol_round_up(uint64_t bytes)
 {
     return (bytes + PROTOCOL_PAGE - 1) / PROTOCOL_PAGE * PROTOCOL_PAGE;

@@ -1,4 +1,4 @@
-/* The integral over time of how many devices compute, brought up to date whenever that number changes. */
+/* The integral over time of the number of computing devices, updated whenever that number changes. */
 #include "cuda/use.h"
 
 #include <pthread.h>

@@ -1,16 +1,16 @@
-/* How long GPUs have computed for this process: what its commands took, of all clients together. Any thread. */
+/* GPU time of this process: the durations of its commands, summed over all clients. Any thread. */
 #ifndef CUDA_USE_H
 #define CUDA_USE_H
 
-/* A client has taken a device, or no longer has it. */
+/* A client has opened a device, or closed it. */
 void gpu_use_take(void);
 void gpu_use_return(void);
 
-/* A device computes from now on; until now. */
+/* A device starts computing; stops computing. */
 void gpu_use_begin(void);
 void gpu_use_end(void);
 
-/* Seconds so far, those of commands under way included; *gpus: how many are taken. */
+/* Seconds so far, running commands included; *gpus: the number of open devices. */
 double gpu_use_seconds(int *gpus);
 
 #endif

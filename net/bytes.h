@@ -1,4 +1,4 @@
-/* Little-endian numbers in unaligned bytes, for formats of ours. Compilers turn each into one load or store. */
+/* Little-endian numbers in unaligned bytes, for our own formats. Compilers turn each into one load or store. */
 #ifndef NET_BYTES_H
 #define NET_BYTES_H
 

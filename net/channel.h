@@ -1,11 +1,10 @@
 /*
- * A channel: messages in frames on a connection. It owns the connection, and memory for one message each way, which
- * grows to what has come and gone, within the type's limit.
+ * A channel: messages in frames on a connection. It owns the connection, and a buffer for one message each way, which
+ * grows to the largest message so far, within the type's limit.
  *
- * Requests and answers: the side that asks chooses a request number, and answers repeat it. An answer of several frames
- * ends with the one flagged FRAME_LAST. Bulk is not kept here: channel_receive leaves it on the connection for the
- * receiver to read to where it belongs, and whatever of it is still there is read and dropped by the next
- * channel_receive.
+ * Requests and answers: the requester chooses a request number, and answers repeat it. An answer of several frames ends
+ * with the one flagged FRAME_LAST. Bulk is not buffered: channel_receive leaves it on the connection, for the receiver
+ * to read to its destination; the next channel_receive reads and drops the rest.
  *
  * Rules for threads, deadlines and failure are the connection's; large frames get more time, see CHANNEL_LEAST_RATE.
  */
@@ -22,15 +21,15 @@
 #include "net/message.h"
 
 /*
- * A frame's time depends on its size, so that a thin link can carry a large one: whoever sends or receives it at this
- * rate at least, in bytes a second, is in time. The size is what its header says, within the type's limit.
+ * A frame's deadline depends on its size, so that a slow link can carry a large one: it is extended by the time that
+ * the frame takes at this rate, in bytes a second. The size is the header's, within the type's limit.
  */
 enum { CHANNEL_LEAST_RATE = 64 * 1024 };
 
 struct channel {
     struct connection *connection; /* NULL: closed */
     uint16_t version;              /* of the protocol, agreed on by the handshake */
-    uint32_t generation;           /* put into frames that are sent */
+    uint32_t generation;           /* put into sent frames */
     uint64_t next_request;         /* of channel_call */
     struct frame frame;            /* the last one received */
     union message message;         /* likewise, until the next channel_receive */
@@ -38,21 +37,24 @@ struct channel {
     struct channel_buffer {
         uint8_t *bytes;
         size_t size;
-    } received, sent; /* messages as they travel */
+    } received, sent; /* encoded messages */
 };
 
 /* Takes over the connection. */
 void channel_open(struct channel *channel, struct connection *connection);
-void channel_close(struct channel *channel); /* also fine on one that is closed, or all zeros */
+void channel_close(struct channel *channel); /* also fine if closed, or all zeros */
 
-/* After connection_wait: is there a whole frame without bulk, so that to receive it takes no waiting? Of what type? */
+/*
+ * After connection_wait: true if a whole frame without bulk is buffered, so that receiving it does not block; *type:
+ * its type.
+ */
 bool channel_has_frame(const struct channel *channel, uint16_t *type);
 
-/* As connection_rest and connection_resume; channel->message is gone then. */
+/* As connection_rest and connection_resume; channel->message is lost. */
 bool channel_rest(struct channel *channel, struct connection_spare *spare);
 bool channel_resume(struct channel *channel, struct connection_spare *spare, struct error *error);
 
-/* Sends a frame of its own: a whole request or answer without bulk. */
+/* Sends a single frame: a whole request or answer without bulk. */
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, const void *message,
                   double deadline_s, struct error *error);
 
@@ -61,7 +63,7 @@ struct outgoing {
     enum message_type type;
     uint64_t request;
     const void *message;
-    const struct iovec *bulk; /* its parts in order; NULL without */
+    const struct iovec *bulk; /* its parts in order; NULL: none */
     int bulk_parts;
     bool more; /* frames of the same request or answer follow: this one may wait in the connection's buffer for them */
 };
@@ -77,20 +79,20 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
 
 /*
  * Sends a request of one frame without bulk and receives the first frame of its answer, which must have type `answer`.
- * An error that the peer answers with becomes ours, with *code (may be NULL) telling its enum error_code; it is 0 for
- * failures of the connection. Answers to earlier requests are dropped.
+ * If the peer answers with an error, it becomes ours, and *code (may be NULL) is its enum error_code; for failures of
+ * the connection *code is 0. Answers to earlier requests are dropped.
  */
 bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
                   double deadline_s, uint16_t *code, struct error *error);
 
 /*
- * Is the frame that came last an answer, or the next part of one, to request number `request`, a `type`? It must have
- * type `answer`; errors are as of channel_call.
+ * Checks that the frame received last is an answer, or the next part of one, to request number `request` of type
+ * `type`: it must have type `answer`. Errors are as of channel_call.
  */
 bool channel_check_answer(const struct channel *channel, enum message_type type, uint64_t request,
                           enum message_type answer, uint16_t *code, struct error *error);
 
-/* Answers a request by an error message. */
+/* Answers a request with an error message. */
 bool channel_send_error(struct channel *channel, uint64_t request, enum error_code code, double deadline_s,
                         struct error *error, const char *format, ...) __attribute__((format(printf, 6, 7)));
 

@@ -1,10 +1,10 @@
 /*
- * What a member proves itself with, and whom it trusts.
+ * What a member authenticates itself with, and whom it trusts.
  *
  * One PEM file, in one of two forms, told apart by its content:
  *  - a fleet key: a private key and a self-signed certificate, the same file on all members. Every member presents it
- *    and accepts exactly it; dates and names in it mean nothing, so no clock is needed. While keys are being changed, a
- *    second one is trusted: `FILE.next` or `FILE.previous` beside it.
+ *    and accepts exactly it; its dates and names are ignored, so no clock is needed. During key rotation a second one
+ *    is trusted: `FILE.next` or `FILE.previous` beside it.
  *  - a member's key: a private key, its certificate, and the certificate of the authority that signed it. The
  *    certificate's common name is the member ("worker:1", "ps" for any ps, "operator"); signature, dates and name are
  *    checked on both sides.
@@ -26,26 +26,26 @@ struct credentials;
 
 enum { CREDENTIALS_MAX_FILE = 64 * 1024 }; /* bytes */
 
-/* Fails if the file can be read by others than its owner and group. The caller frees *credentials. */
+/* Fails if the file is readable by others than its owner and group. The caller frees *credentials. */
 bool credentials_load(struct credentials **credentials, const char *path, struct error *error);
 void credentials_free(struct credentials *credentials); /* NULL is fine */
 
-/* Whom the certificate names; MEMBER_NONE for a fleet key, which may be anybody. */
+/* The member named in the certificate; MEMBER_NONE for a fleet key, which any member may hold. */
 struct member credentials_member(const struct credentials *credentials);
 
 /*
- * What tells the holder of this key from others: a hash of its public half, so that a new certificate for the same key
- * changes nothing; 0 for a fleet key, which all hold.
+ * Identifies the holder of this key: a hash of its public half, so that a new certificate for the same key changes
+ * nothing; 0 for a fleet key, which all members hold.
  */
 uint64_t credentials_identity(const struct credentials *credentials);
 
-/* What this member makes passes with, and checks those of others with (net/pass.h); as long as the credentials. */
+/* The keys to make and check passes (net/pass.h); valid as long as the credentials. */
 const struct pass_keys *credentials_passes(const struct credentials *credentials);
 
-/* Writes a new fleet key to `path`, mode 0600; fails if the file is there. */
+/* Writes a new fleet key to `path`, mode 0600; fails if the file exists. */
 bool credentials_create_fleet_key(const char *path, struct error *error);
 
-/* Writes `folder`/ca.key (the authority's private key and certificate, mode 0600); fails if it is there. */
+/* Writes `folder`/ca.key (the authority's private key and certificate, mode 0600); fails if it exists. */
 bool credentials_create_authority(const char *folder, struct error *error);
 
 /* Writes a key for `member`, signed by `folder`/ca.key and valid for `days`, to `path`, mode 0600. */

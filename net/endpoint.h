@@ -1,4 +1,4 @@
-/* From addresses as people write them (base/text/address.h) to those that sockets take, and back. */
+/* Conversion between addresses as text (base/text/address.h) and socket addresses. */
 #ifndef NET_ENDPOINT_H
 #define NET_ENDPOINT_H
 
@@ -10,7 +10,7 @@
 
 enum {
     ENDPOINT_TEXT = ADDRESS_MAX_HOST + 10, /* room for "[host]:65535" and its end */
-    ENDPOINT_MAX = 16,                     /* of one name; what lies beyond is not tried */
+    ENDPOINT_MAX = 16,                     /* addresses of one name; further ones are not tried */
 };
 
 struct endpoint {
@@ -18,13 +18,13 @@ struct endpoint {
     socklen_t size;
 };
 
-/* What a name stands for, in the order the system prefers. */
+/* The addresses of a name, in the system's order of preference. */
 struct endpoints {
     struct endpoint list[ENDPOINT_MAX];
     int count; /* at least 1 after endpoint_resolve */
 };
 
-/* Waits for the system's resolver, however long that takes: net/resolver.h has deadlines. */
+/* Blocks on the system's resolver without a deadline: see net/resolver.h for one. */
 bool endpoint_resolve(const struct address *address, struct endpoints *endpoints, struct error *error);
 
 /* "10.0.0.1:2222" or "[::1]:2222"; IPv4 addresses mapped into IPv6 are written as IPv4. */
@@ -33,7 +33,7 @@ void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT]);
 /* The same without the port: "10.0.0.1" or "::1". */
 void endpoint_format_host(const struct endpoint *endpoint, char text[ENDPOINT_TEXT]);
 
-/* The text that address_parse takes. */
+/* The text that address_parse accepts. */
 void endpoint_format_address(const struct address *address, char text[ENDPOINT_TEXT]);
 
 #endif

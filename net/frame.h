@@ -1,5 +1,5 @@
 /*
- * Frames: what travels on a connection. A header of fixed size, then a message (message.h), then bulk bytes.
+ * Frames, the units sent on a connection: a header of fixed size, then a message (message.h), then bulk bytes.
  *
  * The header is the same in every protocol version, little-endian:
  *
@@ -14,7 +14,7 @@
  *         28     4  bulk_bytes: size of what follows the message
  *
  * Decoding is a pure function of bytes. Every type has a limit for message and bulk (net/message_table.h), which is
- * checked here, before anybody allocates or waits for what the header announces.
+ * checked here, before anything that the header announces is allocated or awaited.
  */
 #ifndef NET_FRAME_H
 #define NET_FRAME_H
@@ -29,10 +29,10 @@ enum {
     FRAME_LAST = 1,           /* flags: the last (or only) frame of this request or answer */
     PROTOCOL_VERSION_MIN = 1, /* what this program speaks */
     PROTOCOL_VERSION_MAX = 4,
-    PROTOCOL_PROGRAMS = 2,    /* from this version on programs are rolled out: messages 38 to 41 */
-    PROTOCOL_ROUNDS = 2,      /* from this version on status may tell of rounds: message 43 */
-    PROTOCOL_VALIDATIONS = 3, /* from this version on workers tell of validations: messages 44 to 46 */
-    PROTOCOL_TOLD = 4         /* from this version on answers may be int8 or the largest; and there is vector 4 */
+    PROTOCOL_PROGRAMS = 2,    /* first version that rolls out programs: messages 38 to 41 */
+    PROTOCOL_ROUNDS = 2,      /* first version whose status may describe rounds: message 43 */
+    PROTOCOL_VALIDATIONS = 3, /* first version whose workers report validations: messages 44 to 46 */
+    PROTOCOL_TOLD = 4         /* first version whose answers may be int8 or the largest; adds vector 4 */
 };
 
 struct frame {
@@ -47,12 +47,12 @@ struct frame {
 
 void frame_encode(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);
 
-/* Checks magic, type, flags and limits; whether the version is the right one is for the caller to say. */
+/* Checks magic, type, flags and limits; the caller checks whether the version is the right one. */
 bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct error *error);
 
 /*
- * Generations go round, so that none is the last one, whatever somebody has chosen: one is later than another if it is
- * less than half way round ahead of it. 0 is none, before all others.
+ * Generations wrap around, so that no chosen value is the last: one is later than another if it is less than half a
+ * cycle ahead of it. 0 is none, before all others.
  */
 static inline bool generation_is_later(uint32_t generation, uint32_t than)
 {

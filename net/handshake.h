@@ -1,8 +1,8 @@
 /*
- * The first exchange on a connection: who are you, do we speak the same protocol, do we work on the same job?
+ * The first exchange on a connection: it establishes identity, protocol version and a common job.
  *
- * The side that connected says hello; the other answers welcome or refused. The side that answers makes all checks, and
- * its message is shown on both sides.
+ * The connecting side sends hello; the other answers welcome or refused. The answering side makes all checks, and its
+ * message is shown on both sides.
  */
 #ifndef NET_HANDSHAKE_H
 #define NET_HANDSHAKE_H
@@ -22,29 +22,29 @@ struct hello_identity {
     const char *program;  /* "trainer 1.0" */
     const char *cluster;  /* name of the cluster */
     uint64_t fleet_version;
-    const char *digest; /* of the job config, hex; "" for who only asks, which skips its comparison */
+    const char *digest; /* of the job config, hex; "" for pure queries, which skips the comparison */
     const char *job;    /* the job config, canonical JSON */
-    uint32_t lease_ms;  /* told to those who connect */
+    uint32_t lease_ms;  /* sent to connecting peers */
 };
 
 /*
- * How this process introduces itself, for links and listeners that live as long as it does. What it says may change
- * meanwhile (a new version of the config), so it is asked for each time; any thread calls, and its texts stay.
+ * How this process introduces itself, for links and listeners that live as long as it does. The identity may change
+ * meanwhile (a new version of the config), so hello is called each time, from any thread; its texts stay valid.
  */
 struct introduction {
     const struct credentials *credentials; /* borrowed; NULL: plain text */
     struct hello_identity (*hello)(const void *context);
     const void *context;   /* borrowed */
-    double idle_timeout_s; /* a peer that owes something and gives no sign of life for so long is given up */
+    double idle_timeout_s; /* a peer that owes an answer and is silent for this long is given up */
 };
 
 /* A random incarnation number, never 0. */
 uint64_t handshake_new_incarnation(void);
 
-/* Who the other one is. */
+/* The other side. */
 struct peer {
     struct member member;
-    uint16_t version; /* of the protocol, that both speak */
+    uint16_t version; /* of the protocol, agreed on */
     uint64_t incarnation;
     uint64_t fleet_version;
     uint32_t lease_ms;
@@ -53,13 +53,13 @@ struct peer {
 };
 
 /*
- * Says hello on a fresh channel and takes the answer. expected: whom we mean to talk to. A refusal is an error with the
- * peer's message, and *reason (may be NULL) tells its enum refusal; it is 0 for failures of the connection.
+ * Sends hello on a fresh channel and receives the answer. expected: the peer we mean to reach. A refusal is an error
+ * with the peer's message, and *reason (may be NULL) is its enum refusal; for failures of the connection it is 0.
  */
 bool handshake_connect(struct channel *channel, const struct hello_identity *identity, const struct member *expected,
                        struct peer *peer, double deadline_s, uint16_t *reason, struct error *error);
 
-/* What the answering side leaves to its role. Both are called on the thread that serves the connection. */
+/* The answering side's hooks, which its role provides. They are called on the thread that serves the connection. */
 struct handshake_rules {
     /*
      * Says in one message how two job configs differ, given that their digests do: "worker 1 has
@@ -68,12 +68,12 @@ struct handshake_rules {
     void (*describe_difference)(void *context, const char *their_name, const char *theirs, const char *our_name,
                                 const char *ours, struct error *message);
     /*
-     * A peer without a digest may ask, and no more: to see to that is up to who admits it. It may be a worker without a
-     * number (MEMBER_ANY_INDEX), too.
+     * A peer without a digest may only query; enforcing that is up to `admit`. It may also be a worker without a number
+     * (MEMBER_ANY_INDEX).
      */
-    /* Is a digest other than ours fine, for it is that of a version which is coming or going? NULL: none is. */
+    /* True if a digest other than ours is acceptable, as that of a version being rolled in or out. NULL: none is. */
     bool (*knows)(void *context, const char *digest);
-    /* The last word: 0 to welcome the peer, or an enum refusal with a message. NULL: all are welcome. */
+    /* The final decision: 0 to welcome the peer, or an enum refusal with a message. NULL: all are welcome. */
     uint16_t (*admit)(void *context, const struct peer *peer, struct error *message);
     void *context;
 };
@@ -86,8 +86,8 @@ bool handshake_accept(struct channel *channel, const struct hello_identity *iden
                       const struct handshake_rules *rules, struct peer *peer, double deadline_s, struct error *error);
 
 /*
- * Two JSON objects, compared member by member: the message names up to three paths that differ, with both values.
- * A pure function; text that is no JSON is handled as well.
+ * Two JSON objects, compared member by member: the message names up to three paths that differ, with both values. A
+ * pure function; text that is not JSON is handled as well.
  */
 void handshake_describe_difference(void *context, const char *their_name, const char *theirs, const char *our_name,
                                    const char *ours, struct error *message);

@@ -1,23 +1,22 @@
 /*
- * A listener that bears hostile peers: takes connections, lets in whom its owner admits, and serves each by a thread
- * while it has something to do. A session that has nothing to do rests at the door: without a thread, and without the
- * buffers of its connection.
+ * A listener that withstands hostile peers: accepts connections, admits peers by its owner's rules, and serves each
+ * session on a thread while it has something to do. An idle session rests at the door, without a thread and without its
+ * connection's buffers.
  *
- * Threads: whoever comes gets one, a new one if none is free. What takes no waiting the owner's thread does for those
- * that rest (`glance`). For other sessions that go on after a rest LISTENER_THREADS are started at once, so that many
- * who speak at the same time take turns. Those that wait for others, and say so, do not count; nor may who is slow keep
- * others waiting: where none of them is free for LISTENER_SLOW_S, one more is started. There are never more than
- * places.
+ * Threads: a new connection gets one, newly started if none is free. For resting sessions the owner's thread does what
+ * does not block (`glance`). Other sessions that resume share up to LISTENER_THREADS threads, so that many which become
+ * active at once take turns. Threads that wait for others, and say so, do not count; nor do slow ones hold up the rest:
+ * if none is free for LISTENER_SLOW_S, one more is started. There are never more threads than places.
  *
- * Who has said nothing yet waits at the door, without a thread. Who shows a pass there (net/pass.h), as members do,
- * is served at once. All others are strangers, and share little: few handshakes at a time, a small part of one
- * processor (net/admission.h), and of that an address half at most. Members never wait for strangers, nor lose a place
- * to one. Wherever many wait, the oldest goes, so that a crowd that says nothing keeps nobody out for long. How many
- * connections one peer may have once it is admitted is for the owner's `admit` to bound, by listener_count. The log has
- * one line a minute for each cause of refusals (net/complaints.h).
+ * A connection that has sent nothing yet waits at the door, without a thread. One that shows a pass there
+ * (net/pass.h), as members do, is served at once. All others are strangers, and share little: few handshakes at
+ * a time, a small part of one CPU (net/admission.h), and at most half of that per address. Members never wait for
+ * strangers, nor lose a place to one. Every full queue drops its oldest entry, so that a silent crowd keeps nobody out
+ * for long. The owner's `admit` limits the connections of an admitted peer, by listener_count. The log has one line a
+ * minute for each cause of refusals (net/complaints.h).
  *
- * The owner's lock guards the table of sessions, so that what the owner decides about sessions and what the table says
- * agree. "Locked" below: it is held. One thread, the owner's, creates, accepts, ends and destroys.
+ * The owner's lock guards the table of sessions, so that the owner's decisions and the table agree. "Locked" below: the
+ * caller holds it. One thread, the owner's, creates, accepts, ends and destroys.
  */
 #ifndef NET_LISTENER_H
 #define NET_LISTENER_H
@@ -35,19 +34,19 @@
 
 enum {
     LISTENER_SPARE = 64,       /* strangers in their handshakes; members in theirs, beyond those expected at once */
-    LISTENER_DOOR = 256,       /* connections that have said nothing yet, beyond those expected at once */
-    LISTENER_HANDSHAKE_S = 10, /* until a connection has to be through TLS and hello, whatever it sends */
-    LISTENER_CROWDED_S = 2, /* the same, once half of the spare places are taken: of members, those who say nothing */
-    LISTENER_SHAKING = 32,  /* members in their handshakes at a time: the others wait their turn in the lobby */
-    LISTENER_THREADS = 64,  /* that serve sessions after a rest, and do not wait for others */
+    LISTENER_DOOR = 256,       /* connections that have sent nothing yet, beyond those expected at once */
+    LISTENER_HANDSHAKE_S = 10, /* for TLS and hello together, whatever the peer sends */
+    LISTENER_CROWDED_S = 2,    /* the same once half of the spare places are taken; for members, only silent ones */
+    LISTENER_SHAKING = 32,     /* concurrent handshakes of members; the others wait their turn in the lobby */
+    LISTENER_THREADS = 64,     /* threads that serve resumed sessions and do not wait for others */
 };
 
 #define LISTENER_SLOW_S 0.005
 
-/* What came of a session that the owner's thread had a look at. */
+/* The result of `glance`. */
 enum listener_glance {
     GLANCE_RESTS, /* all is done, and channel_rest succeeded */
-    GLANCE_SERVE, /* a thread is to serve it */
+    GLANCE_SERVE, /* a thread must serve it */
     GLANCE_ENDS,
 };
 
@@ -58,27 +57,27 @@ struct listener_session {
     struct listener *listener;
     char peer[ENDPOINT_TEXT]; /* its address */
     uint64_t number;          /* of the connection: 1, 2, ... */
-    /* Used by the thread that serves it alone. */
+    /* Private to the thread that serves it. */
     struct channel channel;
     struct connection_spare *spare; /* of that thread, for the channel's rest */
-    bool deaf; /* when it rests next, it goes on when its peer hangs up or when it is roused, and for nothing else */
+    bool deaf;                      /* its next rest ends only when its peer hangs up or it is roused */
     /* Guarded by the lock. */
-    double heard_s; /* when it was admitted; the owner may set it again when something is asked for */
+    double heard_s; /* when it was admitted; the owner may update it on each request */
     bool admitted;
     bool cut;
 
-    /* The listener's. */
+    /* Private to the listener. */
     enum {
         SESSION_FREE,
         SESSION_READY,  /* waits for a thread */
         SESSION_SERVED, /* by a thread */
         SESSION_RESTS,
     } life;
-    bool roused;                   /* while it was served: it is to look around before it rests */
-    bool waits;                    /* its thread waits for others */
-    bool fresh;                    /* nobody has served it yet */
-    bool glanced;                  /* it is served by the owner's thread */
-    double since_s, rouse_s;       /* ready, or served; when it is to be roused: INFINITY for never */
+    bool roused;                   /* roused while served: `serve` runs once more before it rests */
+    bool waits;                    /* its thread waits for other sessions */
+    bool fresh;                    /* it has not been served yet */
+    bool glanced;                  /* the owner's thread serves it */
+    double since_s, rouse_s;       /* since when it is ready or served; when to rouse it: INFINITY for never */
     struct listener_session *next; /* ready, or free */
     int fd;
     double came_s, timeout_s;
@@ -95,76 +94,76 @@ struct listener_options {
     size_t session_size;   /* of the owner's struct */
     size_t stack_size;     /* of a thread that serves */
     int members;           /* places for admitted sessions */
-    int expected;          /* peers that may well come at the same time */
-    int likely;            /* connections that there are once all are there; where fewer files may be open, it warns */
+    int expected;          /* peers likely to connect at the same time */
+    int likely;            /* connections once all peers are present; warns if the open-file limit is lower */
     void *context;
-    /* A session's beginning, all zeros but for what is above: on the owner's thread. Locked. */
+    /* Initializes a session, all zeros except for the fields above. On the owner's thread. Locked. */
     void (*begin)(struct listener_session *session, void *context);
-    /* As in handshake_rules, on a thread that serves. `admit` calls listener_admit where it welcomes a peer. */
+    /* As in handshake_rules, on a serving thread. `admit` calls listener_admit if it welcomes a peer. */
     bool (*knows)(struct listener_session *session, const char *digest); /* may be NULL */
     uint16_t (*admit)(struct listener_session *session, const struct peer *peer, struct error *message);
     /*
-     * Serves an admitted session until it ends (false), or has nothing to do (true, and channel_rest succeeded): then
-     * it is served again once something comes, or it is roused. The channel must be resumed before it is used.
+     * Serves an admitted session until it ends (false) or is idle (true, after channel_rest succeeded): it is then
+     * called again when something arrives, or the session is roused. The channel must be resumed before use.
      */
     bool (*serve)(struct listener_session *session);
     /*
-     * On the owner's thread, for a session that rested: does what takes no waiting, if it is that which came, or is due
-     * now. So very many who ask little, and seldom, cost no change of threads. NULL: threads do all.
+     * On the owner's thread, for a session that rested: handles what arrived, or is due, if that does not block. So
+     * very many peers with small, rare requests cost no thread switches. NULL: threads do everything.
      */
     enum listener_glance (*glance)(struct listener_session *session);
-    /* It ends, and was admitted: on the thread that serves it. Locked. */
+    /* An admitted session ends; on the thread that serves it. Locked. */
     void (*leave)(struct listener_session *session);
 };
 
-/* Raises the limit of open files where it is too low for all places. */
+/* Raises the limit of open files if it is too low for all places. */
 bool listener_create(struct listener **listener, const struct listener_options *options, struct error *error);
 uint16_t listener_port(const struct listener *listener);
 
 /*
- * Deals with who comes or speaks before the deadline, and returns as soon as anybody has; joins threads that ended,
- * rouses whose time has come, and logs what was refused since. A failure to accept is logged and waited out for a
- * moment. False once the wake (NULL: none) is raised.
+ * Waits until the deadline for peers that connect or send something, handles them, and returns; joins ended threads,
+ * rouses sessions that are due, and logs refusals. After a failure to accept it logs that and pauses briefly. False
+ * once the wake (NULL: none) is raised.
  */
 bool listener_accept(struct listener *listener, const struct wake *wake, double deadline_s);
 
-/* Takes no more connections, waits until all sessions have ended, and cuts those that are left after `grace_s`. */
+/* Accepts no more connections, waits until all sessions have ended, and cuts the rest after `grace_s`. */
 void listener_end(struct listener *listener, double grace_s);
-void listener_destroy(struct listener *listener); /* that, with no grace, and frees; NULL is fine */
+void listener_destroy(struct listener *listener); /* the same without grace, then frees; NULL is fine */
 
-/* Locked, in admit: the peer is welcome, and a newcomer no more. */
+/* Locked, in `admit`: marks the peer as admitted. */
 void listener_admit(struct listener_session *session);
 
-/* Locked: the admitted session behind this one (NULL: the first) that is not cut; NULL: there are no more. */
+/* Locked: the next admitted session that is not cut, after this one (NULL: the first); NULL: no more. */
 struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session);
 
 /*
- * Locked: counts admitted sessions that are not cut and that `alike` holds for; *silent: the one of them that was heard
- * of least recently.
+ * Locked: counts admitted sessions that are not cut and for which `alike` is true; *silent: the one of them heard from
+ * least recently.
  */
 int listener_count(const struct listener *listener,
                    bool (*alike)(const struct listener_session *session, const void *context), const void *context,
                    struct listener_session **silent);
 
-/* Locked, by the thread that serves it: before it waits for others to do something, and afterwards. */
+/* Locked, by the serving thread: call it before and after waiting for other sessions. */
 void listener_waits(struct listener_session *session, bool waits);
 
-/* Locked: how long a session may keep its thread while nothing comes. 0: threads are scarce, so it may not. */
+/* Locked: how long an idle session may keep its thread. 0: threads are scarce, so it may not. */
 double listener_linger_s(const struct listener *listener);
 
-/* Locked: a session that rests is served again; one that is served looks around before it rests. */
+/* Locked: has a resting session served again; one being served runs `serve` once more before it rests. */
 void listener_rouse(struct listener_session *session);
 
-/* Locked, by the thread that serves it: when it rests next it is roused at that time, to half a second. */
+/* Locked, by the serving thread: rouses the session at that time (to within 0.5 s) during its next rest. */
 void listener_rouse_at(struct listener_session *session, double when_s);
 
-/* Locked: ends its connection, from outside: who serves it finds it closed. */
+/* Locked: ends its connection from outside; the serving thread finds it closed. */
 void listener_cut(struct listener_session *session);
 
-/* Locked: bytes of all connections, those that ended among them. */
+/* Locked: bytes of all connections, including ended ones. */
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out);
 
-/* Has the peer hung up, as far as can be told without reading? */
+/* True if the peer has hung up, as far as can be told without reading. */
 bool listener_peer_hung_up(const struct listener_session *session);
 
 #endif

@@ -1,4 +1,4 @@
-/* Who a process is in its cluster: a role and, for those that are many, an index. */
+/* A process's place in its cluster: a role and, where there are several, an index. */
 #ifndef NET_MEMBER_H
 #define NET_MEMBER_H
 
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-/* The values travel in messages: never renumber. */
+/* Values on the wire: never renumber. */
 enum member_role { MEMBER_NONE = 0, MEMBER_PS = 1, MEMBER_WORKER = 2, MEMBER_OPERATOR = 3 };
 
 enum {
@@ -26,7 +26,7 @@ bool member_parse(const char *text, struct member *member, struct error *error);
 /* The inverse of member_parse, with ':' or ' ' between the two parts: "worker:1", "worker 1", "ps", "operator". */
 void member_format(const struct member *member, char separator, char text[MEMBER_TEXT]);
 
-/* True if `who` is one of those that `allowed` stands for; a role of MEMBER_NONE stands for everybody. */
+/* True if `allowed` covers `who`; a role of MEMBER_NONE covers everybody. */
 bool member_matches(const struct member *allowed, const struct member *who);
 
 #endif

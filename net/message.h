@@ -18,7 +18,7 @@
 enum message_type { MESSAGE_TABLE(MESSAGE_AS_ENUM) MESSAGE_TYPES };
 #undef MESSAGE_AS_ENUM
 
-/* Why a hello is refused. The values travel: never renumber. */
+/* Why a hello is refused. Values on the wire: never renumber. */
 enum refusal {
     REFUSAL_VERSION = 1,   /* no protocol version in common */
     REFUSAL_CLUSTER = 2,   /* another cluster's name */
@@ -32,22 +32,22 @@ enum refusal {
     REFUSAL_AHEAD = 10,    /* its config is of a newer version */
 };
 
-/* Why a request is answered by an error. The values travel: never renumber. */
+/* Why a request is answered by an error. Values on the wire: never renumber. */
 enum error_code {
-    ERROR_BAD_REQUEST = 1,    /* it makes no sense: a bug or an attack; the connection ends */
+    ERROR_BAD_REQUEST = 1,    /* it is malformed or impossible: a bug or an attack; the connection ends */
     ERROR_NOT_ALLOWED = 2,    /* not from this role */
     ERROR_NOT_READY = 3,      /* no parameters yet */
-    ERROR_OLD_GENERATION = 4, /* the training state was restored since: ask for the model again */
+    ERROR_OLD_GENERATION = 4, /* the training state was restored since; ask for the model again */
     ERROR_JOB_OVER = 5,
-    ERROR_TOO_LATE = 6, /* wait_ms is over */
+    ERROR_TOO_LATE = 6, /* wait_ms has passed */
     ERROR_INTERNAL = 7, /* out of memory and the like */
     ERROR_PASSED = 8,   /* the step of an ordered snapshot is over, and was not kept */
 };
 
-/* In the number of a snapshot: it is an order, kept beside others until it is released. */
+/* Flag in a snapshot's number: it is an order, kept beside others until it is released. */
 #define SNAPSHOT_ORDER (1ULL << 63)
 
-/* How a member is. The values travel: never renumber. */
+/* A member's state. Values on the wire: never renumber. */
 enum member_state {
     STATE_ABSENT = 0,   /* never seen */
     STATE_STARTING = 1, /* waits for others */
@@ -56,18 +56,18 @@ enum member_state {
     STATE_WAITING = 4, /* for a token, or for slower workers */
     STATE_SAVING = 5,
     STATE_DONE = 6,
-    STATE_LOST = 7, /* its lease ran out; in a worker's own heartbeat: it can't reach every ps */
+    STATE_LOST = 7, /* its lease expired; in a worker's own heartbeat: it can't reach every ps */
     STATE_FAILED = 8,
 };
 const char *member_state_name(enum member_state state); /* "training" */
 
-/* What a shard holds, in model. The values travel: never renumber. */
+/* The state of a shard's model, in `model`. Values on the wire: never renumber. */
 enum model_state { MODEL_ABSENT = 0, MODEL_BEING_WRITTEN = 1, MODEL_READY = 2 };
 
-/* How a job is, in lease and end_job. The values travel: never renumber. */
+/* A job's state, in `lease` and `end_job`. Values on the wire: never renumber. */
 enum job_state { JOB_WAITING = 0, JOB_TRAINING = 1, JOB_RESTORING = 2, JOB_DONE = 3, JOB_FAILED = 4 };
 
-/* What became of a push, in pushed. The values travel: never renumber. */
+/* The outcome of a push, in `pushed`. Values on the wire: never renumber. */
 enum push_outcome {
     PUSH_APPLIED = 0,
     PUSH_APPLIED_BEFORE = 1, /* sent again, and counted once */
@@ -78,8 +78,8 @@ enum push_outcome {
 };
 
 /*
- * How floats travel. Differences are of bfloat16, to what this very connection has brought before; no message holds
- * more than DIFFERENCES_FLOATS, which take as many bytes as it takes (ps/store/bfloat16.h).
+ * The encoding of floats. Differences are between bfloat16 values and those sent before on the same connection; a
+ * message holds at most DIFFERENCES_FLOATS of them, in a variable number of bytes (ps/store/bfloat16.h).
  */
 enum dtype {
     DTYPE_FLOAT32 = 0,
@@ -97,8 +97,8 @@ static inline size_t dtype_size(enum dtype dtype) /* of float32 and bfloat16 */
 }
 
 /*
- * int8 (ps/store/int8.h) and the largest (ps/store/largest.h) come in ranges of up to so many floats, each packed by
- * itself.
+ * int8 (ps/store/int8.h) and the largest (ps/store/largest.h) are sent in ranges of up to this many floats, each packed
+ * by itself.
  */
 enum { PACKED_FLOATS = 8192 };
 static inline bool dtype_is_packed(enum dtype dtype)
@@ -106,7 +106,7 @@ static inline bool dtype_is_packed(enum dtype dtype)
     return dtype >= DTYPE_INT8;
 }
 
-/* Parts of a flat vector, as they lie on the wire: RANGE_BYTES each. */
+/* Parts of a flat vector in wire format: RANGE_BYTES each. */
 enum { RANGE_BYTES = 12 };
 struct ranges {
     const uint8_t *bytes; /* [count * RANGE_BYTES]; need not be aligned */
@@ -117,7 +117,7 @@ struct range {
     uint32_t count; /* floats, at least 1 */
 };
 struct range range_get(const struct ranges *ranges, uint32_t i); /* i < count */
-void range_put(uint8_t *bytes, uint32_t i, struct range range);  /* into room for at least i + 1 */
+void range_put(uint8_t *bytes, uint32_t i, struct range range);  /* `bytes` has room for at least i + 1 */
 uint64_t ranges_total(const struct ranges *ranges);              /* floats in all of them */
 
 /* struct message_hello { uint16_t version_min; ... }, ... */
@@ -140,16 +140,16 @@ MESSAGE_TABLE(MESSAGE_AS_STRUCT)
 #undef MESSAGE_AS_STRUCT
 #undef FIELD_AS_MEMBER
 
-/* Any of them; which one is told by the frame's type. */
+/* Any message; the frame's type tells which. */
 #define MESSAGE_AS_UNION(number, name, bulk, text) struct message_##name name;
 union message {
     MESSAGE_TABLE(MESSAGE_AS_UNION)
 };
 #undef MESSAGE_AS_UNION
 
-#define MESSAGE_MAX_SIGNED (INT64_C(1) << 53) /* of an I64, up and down */
+#define MESSAGE_MAX_SIGNED (INT64_C(1) << 53) /* largest magnitude of an I64 */
 
-enum { MESSAGE_GROWTH = 4096 }; /* bytes that versions to come may append to hello and refused */
+enum { MESSAGE_GROWTH = 4096 }; /* bytes that later versions may append to hello and refused */
 
 bool message_known(uint16_t type);
 const char *message_name(uint16_t type);  /* "push"; "unknown" */
@@ -157,17 +157,17 @@ uint32_t message_max_size(uint16_t type); /* bytes; 0 for an unknown type */
 uint32_t message_max_bulk(uint16_t type);
 
 /*
- * Bytes that the message takes in a frame of that protocol version; `message` points to the struct of that type. A NULL
- * text counts as empty. What is longer than its limit is our own bug, except for texts, which are cut. Bytes of a text
- * that are not UTF-8 travel as question marks. Fields that the version does not have yet are left out.
+ * Bytes of the encoded message in that protocol version; `message` points to the struct of that type. A NULL text
+ * counts as empty. Exceeding a limit is our own bug, except for texts, which are truncated. Bytes of a text that are
+ * not UTF-8 are sent as question marks. Fields newer than the version are left out.
  */
 size_t message_size(uint16_t version, uint16_t type, const void *message);
 void message_encode(uint16_t version, uint16_t type, const void *message, uint8_t *bytes, size_t size);
 
 /*
- * Decodes exactly `size` bytes: too few, too many, a number or a list beyond its limit, a text with a zero byte or not
- * in UTF-8, ranges out of order, or bulk_bytes that does not fit dtype and ranges make it fail. Only hello and refused
- * may have more bytes than we know of, so that versions to come can say who they are. A field that the version does not
+ * Decodes exactly `size` bytes. Fails if there are too few or too many, a number or a list exceeds its limit, a text
+ * has a zero byte or is not UTF-8, ranges are out of order, or bulk_bytes does not match dtype and ranges. Only hello
+ * and refused may have extra bytes, so that later versions can introduce themselves. A field that the version does not
  * have is NaN, 0 or NULL. The message borrows from bytes.
  */
 bool message_decode(uint16_t version, uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes,

@@ -1,10 +1,9 @@
 /*
- * Signatures of files as minisign writes them, by the operator's keys: so what we sign anybody can verify who has
- * minisign, and the other way round.
+ * File signatures in minisign's format, with the operator's keys: minisign can verify our signatures, and we can verify
+ * minisign's.
  *
- * A signature (FILE.minisig) is of the file's BLAKE2b-512, and of a comment that it carries: two lines in base64, each
- * under a comment, of which the first is not signed. minisign gives keys an id by chance; that of an operator's key is
- * the beginning of its digest.
+ * A signature (FILE.minisig) covers the file's BLAKE2b-512, and a comment: two lines in base64, each below a comment,
+ * the first of which is not signed. minisign's key ids are random; an operator key's id is the beginning of its digest.
  */
 #ifndef NET_MINISIGN_H
 #define NET_MINISIGN_H
@@ -41,15 +40,15 @@ struct minisign {
 void minisign_key_of(struct minisign_key *key, const uint8_t public_key[OPERATOR_PUBLIC_KEY]);
 void minisign_key_format(const struct minisign_key *key, char text[MINISIGN_KEY_TEXT]);
 
-/* Takes "RW...", with or without the comment that is above it in a file of minisign's. */
+/* Accepts "RW...", with or without the comment line above it in minisign's files. */
 bool minisign_key_parse(struct minisign_key *key, const char *text, struct error *error);
 
 bool minisign_parse(struct minisign *signature, const char *text, struct error *error);
 
-/* Of a whole file, as it is read in pieces. */
+/* The digest of a whole file, read in pieces. */
 bool minisign_digest(const char *path, uint8_t digest[MINISIGN_DIGEST], struct error *error);
 
-/* Is it this key's signature of this digest, and of its comment? */
+/* True if it is this key's signature of this digest, and of its comment. */
 bool minisign_verify(const struct minisign *signature, const struct minisign_key *key,
                      const uint8_t digest[MINISIGN_DIGEST], struct error *error);
 

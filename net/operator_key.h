@@ -1,8 +1,9 @@
 /*
- * The operator's keys (Ed25519): one signs what a fleet is to do, the other, on every member, checks it.
+ * The operator's keys (Ed25519): the secret key signs orders to a fleet, the public one, on every member, verifies
+ * them.
  *
- * Two text files: FILE (mode 0600) with the secret key, FILE.pub with the public one; each a line that says which it
- * is, and a line of hex.
+ * Two text files: FILE (mode 0600) with the secret key, FILE.pub with the public one; each with a line that says which
+ * it is, and a line of hex.
  */
 #ifndef NET_OPERATOR_KEY_H
 #define NET_OPERATOR_KEY_H
@@ -14,12 +15,12 @@
 
 enum { OPERATOR_PUBLIC_KEY = 32, OPERATOR_SECRET_KEY = 64 /* bytes */ };
 
-/* Makes a pair. Neither file may be there. */
+/* Creates a key pair. Neither file may exist. */
 bool operator_key_create(const char *path, struct error *error);
 
 /*
- * The secret one is the caller's to wipe (sodium_memzero). Refused are a secret key that everybody may read, and a
- * public one that everybody may write.
+ * The caller wipes the secret key (sodium_memzero). Refuses a world-readable secret key, and a world-writable public
+ * one.
  */
 bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error);
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);

@@ -1,8 +1,8 @@
 /*
- * A pass is what a client shows in the very first bytes that it sends, so that a server under attack can tell members
- * from strangers before it does anything that costs: the random bytes of TLS's ClientHello, of which the second half
- * authenticates the first. Its key follows from the fleet key, or from the authority's certificate, which members keep
- * and never send; it proves nothing but that TLS is worth the trouble, and TLS itself is not changed by it.
+ * A pass is sent in a client's very first bytes, so that a server under attack can tell members from strangers before
+ * it does any costly work: it is the random field of TLS's ClientHello, whose second half authenticates the first. Its
+ * key is derived from the fleet key, or from the authority's certificate, which members keep and never send. A pass
+ * only shows that a TLS handshake is worthwhile; TLS itself is unchanged.
  */
 #ifndef NET_PASS_H
 #define NET_PASS_H
@@ -16,13 +16,13 @@ enum {
     PASS_KEYS = 4,
 };
 
-/* What passes are made with: the first; and checked with: any. Read-only once made; to be wiped by its owner. */
+/* Passes are made with the first key, and checked with any. Read-only once made; the owner wipes it. */
 struct pass_keys {
     uint8_t keys[PASS_KEYS][32];
     int count;
 };
 
-/* Derives a key from a secret. More than PASS_KEYS, of which no fleet has any use, are left out: they give no pass. */
+/* Derives a key from a secret. Keys beyond PASS_KEYS, which no fleet needs, are ignored: they give no pass. */
 void pass_keys_add(struct pass_keys *keys, const uint8_t *secret, size_t size);
 
 /* Without a key, a pass is random bytes. */

@@ -1,8 +1,8 @@
 /*
- * Names to addresses before a deadline. The system's resolver has time-outs of its own (resolv.conf; 10 s and more if
- * nothing is set there), so it is asked on a thread that is left behind if it takes too long.
+ * Resolves names within a deadline. The system's resolver has its own timeouts (resolv.conf; 10 s and more by default),
+ * so it runs on a thread that is abandoned if it takes too long.
  *
- * Any thread may call. At most RESOLVER_MOST lookups are under way at once, those that were left behind among them.
+ * Any thread may call. At most RESOLVER_MOST lookups run at once, including abandoned ones.
  */
 #ifndef NET_RESOLVER_H
 #define NET_RESOLVER_H
@@ -15,11 +15,11 @@
 
 enum { RESOLVER_MOST = 32 };
 
-/* Numeric addresses are answered at once. wake (NULL: none) ends the wait. */
+/* Numeric addresses are resolved at once. wake (NULL: none) ends the wait. */
 bool resolver_find(const struct address *address, const struct wake *wake, double deadline_s,
                    struct endpoints *endpoints, struct error *error);
 
-/* What asks the system; a test puts something slow in its place. */
+/* The system lookup; a test replaces it by a slow one. */
 extern bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoints, struct error *error);
 
 #endif

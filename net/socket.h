@@ -16,8 +16,8 @@
 #include "net/wake.h"
 
 enum {
-    SOCKET_LOST_AFTER_MS = 30000, /* a peer whose machine or link is gone is given up after so long */
-    SOCKET_IN_USE_S = 2,          /* a port that is in use is waited for */
+    SOCKET_LOST_AFTER_MS = 30000, /* time until a vanished peer is given up */
+    SOCKET_IN_USE_S = 2,          /* longest wait for a port in use */
 };
 
 /* Connects to the first endpoint of the address that answers, trying all of them before the deadline. */
@@ -25,20 +25,20 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
                     struct error *error);
 
 /*
- * Listens on `host` (a name or address; NULL or "": every address, IPv6 and IPv4) and `port` (0: one that the system
- * chooses, found by socket_port). The socket is the caller's to close. A port that is in use is tried again for
- * SOCKET_IN_USE_S: the system may have lent it to some connection for a moment, or its last owner is just about to end.
+ * Listens on `host` (a name or address; NULL or "": every address, IPv6 and IPv4) and `port` (0: chosen by the system,
+ * see socket_port). The caller closes the socket. A port in use is retried for SOCKET_IN_USE_S: an outgoing connection
+ * may be using it for a moment, or its last owner may be about to exit.
  */
 bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error);
 uint16_t socket_port(int fd);
 
-/* The options that every socket here has, for one from socket_take. */
+/* Sets the options that every socket here has, on one from socket_take. */
 void socket_prepare(int fd, const struct endpoint *peer);
 
 /*
- * Takes the next connection, with the address it comes from, if one is there: where the listener is readable. Failures
- * that belong to one connection (it was aborted before we took it) are SOCKET_NONE. What is not to be used at once
- * needs no socket_prepare, which costs more than to take it.
+ * Accepts the next connection, if there is one, with its source address; call it when the listener is readable.
+ * Failures of a single connection (aborted before we accepted it) are SOCKET_NONE. Defer socket_prepare, which costs
+ * more than accepting, until the socket is used.
  */
 enum socket_taken { SOCKET_TAKEN, SOCKET_NONE, SOCKET_FAILED };
 enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, struct error *error);

@@ -1,7 +1,7 @@
 /*
- * Inside the net room: what a connection is made of, for the files that implement it. connection.c moves bytes
- * between buffers and the socket and does all waiting; its own table for plain text and those of tls/stream.c turn
- * those bytes into the user's and back, and never wait.
+ * Private to net/: the parts of a connection, for the files that implement it. connection.c moves bytes between buffers
+ * and the socket and does all waiting; the transport tables, its own for plain text and that of tls/stream.c, convert
+ * those bytes to the user's and back, and never wait.
  */
 #ifndef NET_TRANSPORT_H
 #define NET_TRANSPORT_H
@@ -15,36 +15,38 @@
 
 struct tls;
 
-/* What an operation did, beside counts of bytes. */
+/* Results of an operation, besides byte counts. */
 enum transport_result {
     TRANSPORT_END = 0,     /* the peer closed, in order */
-    TRANSPORT_WANTS = -1,  /* nothing there yet: wait until the socket is readable */
+    TRANSPORT_WANTS = -1,  /* nothing available yet: wait until the socket is readable */
     TRANSPORT_FAILED = -2, /* the error and the connection's state are set */
 };
 
-/* What plain TCP and TLS each do in their own way. */
+/* The operations in which plain TCP and TLS differ. */
 struct transport_table {
     /*
-     * Makes a fresh connection one of this transport, with a handshake where it has one, and fills in credential. NULL:
-     * nothing to be done. expected: NULL on the server. If it fails the connection is good for `close` alone.
+     * Sets up this transport on a fresh connection, with a handshake if it has one, and fills in credential. NULL:
+     * nothing to do. expected: NULL on the server. After a failure only `close` may follow.
      */
     bool (*open)(struct connection *connection, const struct credentials *credentials, const struct member *expected,
                  bool server, double deadline_s, struct error *error);
     const char *(*cipher)(const struct connection *connection);
-    bool begins_as_tls; /* its first byte: a peer that begins otherwise speaks the other transport */
-    /* Reads 1..size bytes and returns how many, or a transport_result. With size 0 it only looks at what has come. */
+    bool begins_as_tls; /* whether its first byte is TLS's: a peer that begins otherwise speaks the other transport */
+    /*
+     * Reads 1..size bytes and returns how many, or a transport_result. With size 0 it only processes what has arrived.
+     */
     ptrdiff_t (*read)(struct connection *connection, void *bytes, size_t size, struct error *error);
     /*
-     * Takes up to `size` bytes, puts what is to be sent into the out buffer, which has room for `room` bytes at least,
-     * and returns how many it took (at least 1). NULL: bytes are sent as they are, straight from where they lie.
+     * Consumes up to `size` bytes, puts their encoding into the out buffer, which has room for at least `room` bytes,
+     * and returns how many it consumed (at least 1). NULL: bytes are sent unchanged, straight from the caller's memory.
      */
     ptrdiff_t (*write)(struct connection *connection, const void *bytes, size_t size, struct error *error);
-    /* Puts what `write` kept back into the out buffer; may be NULL. */
+    /* Moves what `write` held back into the out buffer; may be NULL. */
     bool (*finish)(struct connection *connection, struct error *error);
     size_t room;
-    /* The user's bytes that wait in memory; *bytes, which may be NULL: where they are. */
+    /* The number of the user's bytes already decoded; *bytes, which may be NULL: where they are. */
     size_t (*pending)(const struct connection *connection, const uint8_t **bytes);
-    /* The user's bytes that are not in a record yet; NULL: there are never any. */
+    /* The number of the user's bytes not yet in a record; NULL: always 0. */
     size_t (*gathered)(const struct connection *connection);
     /* Puts TLS's close_notify into the out buffer if there is room (in_order), and frees. */
     void (*close)(struct connection *connection, bool in_order);
@@ -61,7 +63,7 @@ struct due {
 struct connection {
     const struct transport_table *transport;
     int fd;
-    bool shaking; /* hands: until the transport is open, a peer may send no more than CONNECTION_HANDSHAKE_BYTES */
+    bool shaking; /* in the handshake: a peer may send at most CONNECTION_HANDSHAKE_BYTES until the transport is open */
     struct due in_due, out_due;
     const struct wake *wake;
     enum connection_state state;
@@ -69,9 +71,9 @@ struct connection {
     double heard_s;
     struct member credential;
     struct tls *tls; /* NULL: plain */
-    uint8_t *in;     /* [CONNECTION_BUFFER]: received, in_start..in_end not yet used; NULL: it rests */
+    uint8_t *in;     /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it rests */
     size_t in_start, in_end;
-    uint8_t *out; /* [CONNECTION_BUFFER]: to be sent, behind the other */
+    uint8_t *out; /* [CONNECTION_BUFFER]: to be sent; right after `in` */
     size_t out_start, out_end;
     atomic_uint_fast64_t bytes_in, bytes_out;
     char peer[ENDPOINT_TEXT];
@@ -79,10 +81,10 @@ struct connection {
 };
 
 /*
- * Receives what is there into `bytes`, and what `size` does not hold into the in buffer, which must be empty then; with
- * size 0 into the in buffer alone, behind what it holds, which moves to its beginning. Returns the count of both or a
- * transport_result. The very first bytes tell TLS from plain text: it fails where they are not what is spoken here. It
- * fails too where the deadline of the call in hand is over and a peer still sends.
+ * Receives available bytes into `bytes`, and the excess over `size` into the in buffer, which must be empty then; with
+ * size 0 only into the in buffer, after its content, which moves to its beginning. Returns the total count or a
+ * transport_result. The very first bytes tell TLS from plain text: fails if they are not this transport's. Also fails
+ * if the current call's deadline is over and the peer is still sending.
  */
 ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t size, struct error *error);
 
@@ -96,7 +98,7 @@ void transport_send_now(const struct connection *connection, const void *bytes, 
 /* Sends the out buffer, waiting until the deadline or the idle timeout. */
 bool transport_flush(struct connection *connection, double started_s, double deadline_s, struct error *error);
 
-/* Waits until the socket is readable; names who is awaited if that does not happen. */
+/* Waits until the socket is readable; if it does not become so, the error names the awaited peer. */
 bool transport_wait(struct connection *connection, double started_s, double deadline_s, struct error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Waits with a deadline, and a flag that ends them from any thread or signal handler. */
+/* Waits with a deadline, and a flag by which any thread or signal handler can end them. */
 #ifndef NET_WAKE_H
 #define NET_WAKE_H
 
@@ -19,13 +19,12 @@ void wake_lower(struct wake *wake);
 enum wake_result { WAKE_READY, WAKE_TIMEOUT, WAKE_RAISED };
 
 /*
- * Waits for `events` (POLLIN, POLLOUT) or an error on `fd` (-1: for nothing on it): the next call on it tells which.
- * Ends
- * at the deadline, in seconds of clock_monotonic_s, and when the wake (NULL: none) is raised.
+ * Waits for `events` (POLLIN, POLLOUT) or an error on `fd` (-1: none); the next call on it tells which. Ends at the
+ * deadline, in seconds of clock_monotonic_s, or when the wake (NULL: none) is raised.
  */
 enum wake_result wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
 
-/* The same for many, which poll(2) fills in; the first is the wake's. A deadline in the past: a look. */
+/* The same for several, filled in by poll(2); the first is the wake's. A deadline in the past only polls. */
 enum wake_result wake_wait_any(struct pollfd *waits, int count, const struct wake *wake, double deadline_s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Routes, and the JSON of each. A request names a run by ?run=ID, ID being its place among them. */
+/* The routes, and their JSON. A request names a run by ?run=ID, its index among the runs. */
 #include "observe/api.h"
 
 #include <math.h>

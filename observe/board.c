@@ -1,4 +1,4 @@
-/* The board: numbers under a lock, and the looking thread's arithmetic once a second. */
+/* The board: numbers under a lock, and the server thread's computations once a second. */
 #include "observe/board.h"
 
 #include <assert.h>

@@ -1,9 +1,9 @@
 /*
- * A run as it is seen: the numbers that its role writes down, what happened, who takes part, and its history. It has
- * never heard of gradients; it is told numbers.
+ * The observable state of a run: the numbers that its role records, events, members, and history. It knows only
+ * numbers, nothing of gradients.
  *
- * Any thread writes numbers and events, under a lock that is held for as long as it takes to copy some hundred bytes.
- * Members and history belong to the thread that looks (board_tick, the API, metrics): the server's.
+ * Any thread may write numbers and events, under a lock held only while some hundred bytes are copied. Members and
+ * history belong to the server's thread (board_tick, the API, metrics).
  */
 #ifndef OBSERVE_BOARD_H
 #define OBSERVE_BOARD_H
@@ -22,7 +22,7 @@ enum {
     BOARD_EVENTS = 1024,
     BOARD_METRICS = 12,
     BOARD_TEXT = 192,
-    BOARD_STEP_BUCKETS = 18, /* of the histogram of step times, the last without bound */
+    BOARD_STEP_BUCKETS = 18, /* of the histogram of step times, the last unbounded */
 };
 
 enum board_state {
@@ -44,12 +44,12 @@ struct board_metric {
     double value;
 };
 
-/* What changes, and is copied as a whole. */
+/* The changing numbers, copied as a whole. */
 struct board_numbers {
     enum board_state state;
     char waiting_for[BOARD_TEXT]; /* "": nothing */
     double waiting_since_s;       /* clock_wall_s */
-    double waited_s;              /* in all, of what is over */
+    double waited_s;              /* total of past waits */
 
     char engine[BOARD_TEXT], digest[65], metric[24];
     bool metric_rises;
@@ -75,10 +75,10 @@ struct board_numbers {
     char saved_path[256];
     uint64_t saved, saves_failed;
 
-    uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, where there is one */
+    uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, if there is one */
 
-    int buffer_size, buffered; /* asynchronous rounds: differences that make a step, and that wait for it; 0: none do */
-    double buffer_staleness;   /* of those of the last step, on average; NaN: none yet */
+    int buffer_size, buffered; /* asynchronous rounds: differences per step, and those buffered; 0: none */
+    double buffer_staleness;   /* mean over those of the last step; NaN: none yet */
 };
 
 struct board_event {
@@ -88,14 +88,14 @@ struct board_event {
     char text[BOARD_TEXT];
 };
 
-/* How a worker fared in rounds; asked 0: there are none, or it was never asked. */
+/* A worker's record in rounds; asked 0: there are none, or it was never asked. */
 struct board_rounds {
-    bool is_asked; /* for the present one */
+    bool is_asked; /* for the current round */
     int64_t asked, counted, late, missed;
     double cosine, norm; /* of its last difference, to the mean; NaN: not known */
 };
 
-/* How a worker's own rows fare by the model that it validated last; examples 0: it told nothing. */
+/* The score on a worker's own rows of the model that it validated last; examples 0: it reported nothing. */
 struct board_own {
     int64_t examples, step;
     double score;  /* by train.best_metric; NaN: not defined */
@@ -106,8 +106,8 @@ struct board_member {
     char role[12];
     int task;
     char address[264], host[256], state[16], device[129], program[65], digest[65], message[256];
-    bool is_missing, has_version; /* has: it is known which config it is in */
-    int64_t silent_ms;            /* -1: not known; so are steps */
+    bool is_missing, has_version; /* has_version: its config version is known */
+    int64_t silent_ms;            /* -1: not known, as for steps */
     int64_t global_step, local_step, config_version;
     int generation, staleness;
     double steps_per_s, loss; /* NaN: not known */
@@ -117,7 +117,7 @@ struct board_member {
     struct board_own own;
 };
 
-/* A rollout under way. */
+/* A rollout in progress. */
 struct board_rollout {
     bool is_under_way;
     int64_t version;
@@ -134,14 +134,14 @@ struct board {
     double started_s;
     char path[600]; /* of the history's file; "": none */
 
-    _Atomic(double) alive_s; /* when the role was last seen to move, clock_monotonic_s; 0: nobody says */
+    _Atomic(double) alive_s; /* when the role last made progress, clock_monotonic_s; 0: not known */
 
     pthread_mutex_t mutex; /* guards these: */
     struct board_numbers numbers;
     struct board_event *events; /* [BOARD_EVENTS], a ring */
     int64_t last_event;         /* its id; 0: none */
 
-    /* The looking thread's. */
+    /* Private to the server's thread. */
     struct history history;
     struct board_member *members; /* [member_count] */
     int member_count, member_room;
@@ -162,14 +162,14 @@ struct board {
 bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error);
 void board_destroy(struct board *board); /* fine on zeros */
 
-/* Neither events nor history, as if it was new. */
+/* Clears events and history, as if it were new. */
 void board_forget(struct board *board);
 
-/* Goes on with the history of an earlier start, and keeps it in that file from now on. */
+/* Loads the history of an earlier start, and keeps it in that file from now on. */
 void board_keep_history(struct board *board, const char *path);
 void board_save_history(struct board *board); /* a failure is logged once */
 
-/* Between these two the numbers are the caller's. */
+/* Between these two calls the caller owns the numbers. */
 struct board_numbers *board_lock(struct board *board);
 void board_unlock(struct board *board);
 
@@ -178,22 +178,22 @@ void board_copy(struct board *board, struct board_numbers *numbers);
 /* member NULL: none. step -1: none. */
 void board_event(struct board *board, const char *kind, const char *member, int64_t step, const char *text);
 
-/* The same, of something that happened at another time. */
+/* The same for an event of another time. */
 void board_event_at(struct board *board, double time_s, const char *kind, const char *member, int64_t step,
                     const char *text);
 
-/* The event with that id, or the first later one that is still known. False: none. */
+/* The event with that id, or the first later one still kept. False: none. */
 bool board_event_from(struct board *board, int64_t id, struct board_event *event);
 
 int64_t board_last_event(struct board *board); /* its id; 0: none yet */
 
-/* A second has passed: rates are measured, history gets its bucket. */
+/* Called each second: measures rates, and adds a bucket to the history. */
 void board_tick(struct board *board);
 
-/* Room for `count` members, all zero. False: no memory. */
+/* Allocates `count` zeroed members. False: out of memory. */
 bool board_begin_members(struct board *board, int count);
 
-/* Room for so many lines, none of which is there yet. False: no memory. */
+/* Allocates `lines` lines of diff, none used yet. False: out of memory. */
 bool board_begin_diff(struct board_rollout *rollout, int lines);
 
 #endif

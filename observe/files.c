@@ -1,6 +1,6 @@
 /*
- * Files as the Makefile compressed them: every browser takes gzip, and who does not is told so. A file changes with the
- * program alone, so that its digest tells whether a browser has it already.
+ * Files as the Makefile compressed them: every browser accepts gzip, and other clients get an error. Files change only
+ * with the program, so a digest tells whether a browser has one already.
  */
 #include "observe/files.h"
 

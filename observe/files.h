@@ -1,4 +1,4 @@
-/* The files of a page, which the program carries compressed (observe/page/page.mk). */
+/* The files of a page, embedded compressed in the program (observe/page/page.mk). */
 #ifndef OBSERVE_FILES_H
 #define OBSERVE_FILES_H
 
@@ -19,10 +19,12 @@ struct file {
     extern const uint8_t name[] __attribute__((visibility("hidden")));                                                 \
     extern const uint8_t name##_end[] __attribute__((visibility("hidden")))
 
-/* A handler of routes: "/" and the files that the page of members names. */
+/* A route handler: "/" and the files that the page of members uses. */
 void files_get(void *context, struct http_request *request);
 
-/* Answers with one of another page; a path of NULL ends the table, and no route names a path that is not in it. */
+/*
+ * Answers with a file of another page; a path of NULL ends the table, which must contain every path that a route names.
+ */
 void files_answer(const struct file *files, struct http_request *request);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is missing is said before anything listens. */
+/* Whatever is missing is reported before anything listens. */
 #include "observe/guard.h"
 
 #include <ctype.h>

@@ -1,6 +1,6 @@
 /*
- * Who may look: where a server listens, what encrypts it, and the token that it wants. Beyond loopback there is both,
- * or the user said that there need not be.
+ * Access control: where a server listens, its TLS keys, and the token that it requires. Beyond loopback both are
+ * mandatory, unless the user has waived them.
  */
 #ifndef OBSERVE_GUARD_H
 #define OBSERVE_GUARD_H
@@ -13,23 +13,23 @@
 struct guard {
     struct address address;
     struct web_keys *keys; /* NULL: plain text */
-    char *token;           /* NULL: none is wanted */
+    char *token;           /* NULL: none is required */
 };
 
 /*
- * From observe.http and what belongs to it. fleet_key: the path of the member's own key, for TLS where no certificate
- * is given; NULL: there is none. guard_free in any case, also of the next.
+ * From observe.http and its related keys. fleet_key: the path of the member's own key, for TLS if no certificate is
+ * given; NULL: none. Call guard_free in any case, also after guard_visit.
  */
 bool guard_prepare(struct guard *guard, const struct config_observe *observe, const char *fleet_key,
                    struct error *error);
 /*
- * The other side, by the same keys: where a server is to be looked at, what it must show to be believed (the
- * certificate in observe.http_cert or an authority's, else the fleet's key), and the token that it wants.
+ * The client's side, from the same keys: the server's address, what authenticates it (the certificate in
+ * observe.http_cert or an authority's, else the fleet's key), and the token that it requires.
  */
 bool guard_visit(struct guard *guard, const struct config_observe *observe, const char *fleet_key, struct error *error);
 void guard_free(struct guard *guard); /* fine on zeros */
 
-/* Fills in what the options need of it; it is borrowed from then on. */
+/* Fills in the options, which borrow the guard from then on. */
 void guard_apply(const struct guard *guard, struct http_options *options);
 
 #endif

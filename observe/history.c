@@ -1,9 +1,9 @@
 /*
- * Two rings of buckets. The coarse one is rebuilt in place when its buckets double in width; since buckets know when
+ * Two rings of buckets. The coarse one is rebuilt in place when its buckets double in width; since buckets record when
  * they begin, gaps between two starts of a run cost nothing.
  *
- * The file: magic, version, counts, names, buckets, and the CRC-32C of all that, in this machine's byte order. A file
- * that says otherwise is somebody else's, and history begins again.
+ * The file: magic, version, counts, names, buckets, and the CRC-32C of all that, in this machine's byte order. Any
+ * other file is not ours, and the history starts over.
  */
 #include "observe/history.h"
 

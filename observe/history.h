@@ -1,9 +1,9 @@
 /*
- * What a run's numbers were: each second of the last hour, and the whole run in at most HISTORY_WHOLE stretches of
- * time, which double in length whenever there would be more. Its size is fixed, however long a run takes; it is kept in
- * a file between two starts.
+ * The history of a run's numbers: each second of the last hour, and the whole run in at most HISTORY_WHOLE buckets,
+ * whose width doubles whenever there would be more. Its size is fixed, however long a run takes; a file keeps it
+ * between two starts.
  *
- * One thread at a time uses a history. Times are seconds since 1970; a value that is not known is NaN.
+ * One thread at a time uses a history. Times are seconds since 1970; an unknown value is NaN.
  */
 #ifndef OBSERVE_HISTORY_H
 #define OBSERVE_HISTORY_H
@@ -21,15 +21,15 @@ enum {
     HISTORY_NAME = 40,
 };
 
-/* One stretch of time: its beginning, the global step at its end, and the mean of each series. */
+/* One bucket of time: its beginning, the global step at its end, and the mean of each series. */
 struct history_bucket {
     double time_s;
     int64_t step;
-    uint32_t seconds; /* that it was added up from */
+    uint32_t seconds; /* seconds that it averages */
     float values[HISTORY_SERIES];
 };
 
-/* In order of time, from `first` round. */
+/* In order of time, circular from `first`. */
 struct history_ring {
     struct history_bucket *buckets; /* [room] */
     int room, first, count;
@@ -39,19 +39,19 @@ struct history {
     char names[HISTORY_SERIES][HISTORY_NAME];
     int series;
     struct history_ring recent, whole;
-    double width_s; /* of the whole's buckets */
+    double width_s; /* of the buckets of `whole` */
 };
 
 bool history_create(struct history *history, struct error *error);
 void history_destroy(struct history *history); /* fine on zeros */
 
 /*
- * The index of the series with that name, added if it is new; -1: there are too many, or it holds anything but letters,
- * digits and _ - . / :
+ * The index of the series with that name, added if it is new; -1: there are too many, or the name holds anything but
+ * letters, digits and _ - . / :
  */
 int history_series(struct history *history, const char *name);
 
-/* One second. Time that goes back counts as time that stands still. values: [history->series] */
+/* Adds one second. Time that goes back counts as standing still. values: [history->series] */
 void history_add(struct history *history, double time_s, int64_t step, const float *values);
 
 /* index: 0 is the oldest. */
@@ -60,7 +60,7 @@ const struct history_bucket *history_at(const struct history_ring *ring, int ind
 /* Replaces the file. */
 bool history_save(const struct history *history, const char *path, struct error *error);
 
-/* False if there is no good file: then the history is as it was, and *damaged tells whether there is one. */
+/* False if there is no valid file: the history is then unchanged, and *damaged tells whether there is a damaged one. */
 bool history_load(struct history *history, const char *path, bool *damaged, struct error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is not known is null. */
+/* Unknown values are null. */
 #include "observe/member.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * The two formats differ in what a family of counters is called, in units and in how they end. Names follow the
- * conventions of both: base units, and "_total" for what only grows.
+ * The two formats differ in the names of counter families, in units and in the end marker. Names follow the conventions
+ * of both: base units, and "_total" for counters.
  */
 #include "observe/metrics.h"
 

@@ -1,5 +1,5 @@
 /*
- * The one board of the process and its server. The flag is what costs when nobody watches; all else happens behind it.
+ * The process's board and its server. While observation is off, only the check of a flag costs anything.
  */
 #include "observe/observe.h"
 

@@ -1,8 +1,8 @@
 /*
- * What this process shows of itself over HTTP while it works (observe.http), and what its role writes down for that.
+ * Observation of this process over HTTP (observe.http), and the calls by which its role reports its state.
  *
- * There is one board for the process. Every call but observe_start and observe_stop may come from any thread, at any
- * time, and does nothing while nobody serves: a look at one flag. None fails, waits or changes what a role does.
+ * There is one board per process. Every call except observe_start and observe_stop may come from any thread, at any
+ * time, and costs only a check of one flag while observation is off. None fails, blocks or changes what a role does.
  */
 #ifndef OBSERVE_OBSERVE_H
 #define OBSERVE_OBSERVE_H
@@ -19,12 +19,12 @@
 extern atomic_bool observe_serves;
 
 /*
- * Serves where observe.http says; does nothing where it is empty. fleet_key: the path of the member's own key, for TLS
- * where no certificate is given; NULL: there is none.
+ * Serves at observe.http; does nothing if that is empty. fleet_key: the path of the member's own key, for TLS if no
+ * certificate is given; NULL: none.
  */
 bool observe_start(const struct config *config, const char *fleet_key, struct error *error);
 
-/* Says how it ended, keeps the history and closes all connections. */
+/* Reports how the run ended, saves the history and closes all connections. */
 void observe_stop(bool failed);
 
 static inline bool observe_is_on(void)
@@ -32,17 +32,17 @@ static inline bool observe_is_on(void)
     return atomic_load_explicit(&observe_serves, memory_order_relaxed);
 }
 
-/* --- What a role says --- */
+/* --- Reports by a role --- */
 
-/* Pictures and columns from now on; what they name must live as long as the process. */
+/* Sets the source of pictures and columns; what it points to must live as long as the process. */
 void observe_extras(const struct api_extras *extras);
 
 void observe_state(enum board_state state);
 
-/* Its main loop goes round: by the threads that matter, whenever it does; so does all else but traffic. */
+/* A sign of life from the main loop. All other calls except observe_traffic count as one, too. */
 void observe_alive(void);
 
-/* What it waits for from now on: "waiting for worker 3 (c:2222), 12 s"; any other text: nothing any more. */
+/* Sets what it waits for: "waiting for worker 3 (c:2222), 12 s"; any other text: nothing. */
 void observe_waiting(const char *what);
 
 struct observe_start_of_run {
@@ -60,10 +60,10 @@ void observe_run(const struct observe_start_of_run *run);
 
 struct observe_steps {
     int64_t global_step, local_step;
-    int64_t steps, examples;  /* that were done, here */
+    int64_t steps, examples;  /* done by this process */
     double seconds, loss_sum; /* of these */
     double epoch, learning_rate;
-    int64_t run_examples; /* of all of the run */
+    int64_t run_examples; /* of the whole run */
 };
 void observe_steps(const struct observe_steps *steps);
 
@@ -76,18 +76,18 @@ struct observe_validation {
 };
 void observe_validation(const struct observe_validation *validation);
 
-/* Where the run is, for one who only looks on; it works from now on. */
+/* Sets the run's step, for a process that only observes it; counts as working from now on. */
 void observe_at(int64_t global_step);
 
 void observe_saved(const char *path, int64_t step, double seconds);
 void observe_save_failed(const char *why);
 
-/* What has gone through the network so far. */
+/* Sets the network totals so far. */
 void observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries);
 
 /*
- * Who takes part, as this member knows it: asked each second, on the server's thread, to fill in board->members,
- * board->rollout and what else it knows. NULL: this process alone. Once it returns the last source is asked no more.
+ * Sets the source of members: called each second, on the server's thread, to fill in board->members, board->rollout and
+ * what else it knows. NULL: this process alone. After it returns the previous source is not called any more.
  */
 void observe_source(void (*fill)(void *context, struct board *board), void *context);
 

@@ -1,4 +1,4 @@
-/* From getrusage and /proc/self; a few microseconds, but for the list of descriptors. */
+/* From getrusage and /proc/self; takes a few microseconds, except for the list of descriptors. */
 #include "observe/process.h"
 
 #include <dirent.h>

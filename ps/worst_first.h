@@ -1,10 +1,10 @@
-/* In which order workers are ranked by what they found on rows of their own. */
+/* The ranking of workers by their scores on their own rows. */
 #ifndef PS_WORST_FIRST_H
 #define PS_WORST_FIRST_H
 
 #include <math.h>
 
-/* For qsort; score: of which more is better. Of equals the lower number is first; no score (NaN) is worst of all. */
+/* For qsort. Higher scores are better. Among equals the lower number comes first; no score (NaN) is worst of all. */
 static inline int worst_first(double score, int worker, double other_score, int other_worker)
 {
     if (isnan(score) != isnan(other_score)) {

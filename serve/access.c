@@ -1,4 +1,4 @@
-/* A log that can't be written is said once and left out: predictions matter more. */
+/* A log that can't be written is reported once and then skipped: predictions matter more. */
 #include "serve/access.h"
 
 #include <errno.h>

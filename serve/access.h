@@ -1,7 +1,6 @@
 /*
  * An access log: one JSON object for each answer. Lines are kept for up to a second and written together. A file that
- * was moved away is begun again, so that logrotate needs no signal. The HTTP server's thread alone, but for open and
- * close.
+ * was moved away is created anew, so that logrotate needs no signal. HTTP server's thread only, except open and close.
  */
 #ifndef SERVE_ACCESS_H
 #define SERVE_ACCESS_H
@@ -16,7 +15,7 @@ struct access_log {
     const char *path; /* borrowed; NULL: there is none */
     int fd;
     struct text_buffer lines;
-    bool has_failed; /* which was said, once */
+    bool has_failed; /* and the failure was logged, once */
 };
 
 bool access_open(struct access_log *log, const char *path, struct error *error);

@@ -1,4 +1,4 @@
-/* Bins are found once, from the reference; what comes is only counted. Shares of empty bins count as half a row's. */
+/* Bins are computed once, from the reference; incoming rows are only counted. An empty bin counts as half a row. */
 #include "serve/drift.h"
 
 #include <math.h>

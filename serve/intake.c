@@ -1,6 +1,6 @@
 /*
- * Pictures are learnt from as bytes. Clients may send numbers: those that are whole levels of grey take the same way as
- * bytes, to the bit; others go through an engine that takes numbers.
+ * Training sees pictures as bytes. Clients may send numbers: whole levels of grey are treated as bytes, with the same
+ * bits; others go through an engine that takes numbers.
  */
 #include "serve/intake.h"
 

@@ -1,6 +1,6 @@
 /*
- * JSON into rows. Numbers are kept as they are written and read by the parser that training's tables are read by, so
- * that a value means the same in a request as in a file.
+ * Converts JSON to rows. Numbers stay text until read by the parser of training's tables, so that a value means the
+ * same in a request as in a file.
  */
 #include <math.h>
 #include <stdlib.h>

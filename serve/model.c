@@ -1,4 +1,4 @@
-/* A model is tried before it is swapped in: what a damaged or diverged one says would be worse than the old one's. */
+/* A model is tried before it is swapped in: a damaged or diverged one would answer worse than the old one. */
 #include "serve/model.h"
 
 #include <assert.h>

@@ -1,10 +1,10 @@
 /*
  * KServe's Open Inference Protocol, version 2, over REST with the binary tensor extension: the body is JSON, or JSON
- * and behind it the bytes of tensors, little-endian; Inference-Header-Content-Length tells where the JSON ends.
+ * followed by the bytes of tensors, little-endian; Inference-Header-Content-Length tells where the JSON ends.
  * https://github.com/kserve/open-inference-protocol
  *
  * A picture is a row of one tensor, UINT8 0 to 255 or floating-point 0 to 1, flat or [height, width]. Rows of a table
- * are a tensor for each column, or one tensor of all columns where all are numbers.
+ * are one tensor per column, or a single tensor if all columns are numeric.
  */
 #include <math.h>
 #include <stdio.h>

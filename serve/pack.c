@@ -1,6 +1,6 @@
 /*
- * Speed matters more than size: level 1, and a window of 8 KiB, for rows of numbers hardly gain by more. What does not
- * become smaller is sent as it is.
+ * Speed matters more than size: level 1, and a window of 8 KiB, since rows of numbers hardly gain from more. Text that
+ * does not become smaller is sent as it is.
  */
 #include "serve/pack.h"
 

@@ -1,4 +1,4 @@
-/* Both are files (serve/page). Programs that read the description need not know gzip, so it is unpacked for them. */
+/* Both are files (serve/page). The description is decompressed, since programs that read it may not support gzip. */
 #include "serve/page.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The page to try a model on, and the description of the interface: what people read rather than programs. */
+/* The page for trying out a model, and the description of the interface: for people rather than programs. */
 #ifndef SERVE_PAGE_H
 #define SERVE_PAGE_H
 

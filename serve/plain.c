@@ -1,6 +1,6 @@
 /*
- * Plain posts: what curl --data-binary sends of a file, answered as `trainer predict` answers for that file. Rows (CSV,
- * TSV, NPY) come back as CSV with what the model says behind them; pictures (PNG, BMP, PGM) as JSON.
+ * Plain posts: a file sent by curl --data-binary, answered as `trainer predict` would. For rows (CSV, TSV, NPY) the
+ * answer is CSV, the rows followed by the predictions; for pictures (PNG, BMP, PGM) it is JSON.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /*
- * A log that can't be written is said once and goes on losing rows: predictions matter more. A file under way has a
- * name that begins with a dot, which readers pass over; one that a killed process left is taken up as it is, up to its
- * last whole line.
+ * A log that can't be written is reported once, and then loses rows: predictions matter more. An unfinished file has a
+ * name that begins with a dot, which readers skip; one left by a killed process is kept up to its last whole line.
  */
 #include "serve/request_log.h"
 

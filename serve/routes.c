@@ -1,4 +1,4 @@
-/* Paths are few and known; what stands in them (a model, a version, a verb) is taken apart here, once. */
+/* Paths are few and known; their parts (a model, a version, a verb) are parsed here, once. */
 #include "serve/routes.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* What `trainer serve` answers, by path. */
+/* The HTTP routes of `trainer serve`. */
 #ifndef SERVE_ROUTES_H
 #define SERVE_ROUTES_H
 
@@ -21,18 +21,18 @@ struct service {
     double interval_s;
     double begun_s; /* by the wall clock */
     struct budget budget;
-    char *references; /* the models' point into it; NULL: none */
+    char *references; /* models' references point into it; NULL: none */
     struct request_log_options log_options;
     struct access_log access;
-    int listener; /* that systemd passed; 0: none */
+    int listener; /* passed by systemd; 0: none */
     struct work_options options;
     struct work *work;
     struct http_server *server;
     struct packer packer;    /* the server's thread's */
-    atomic_bool is_draining; /* no longer ready; what comes all the same is answered */
+    atomic_bool is_draining; /* no longer ready; requests that still come are answered */
 };
 
-/* Listens, and answers from now on; service->server is to be stopped. The guard is borrowed. */
+/* Starts listening and answering; the caller stops service->server. The guard is borrowed. */
 bool routes_serve(struct service *service, const struct guard *guard, struct error *error);
 
 #endif

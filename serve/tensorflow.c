@@ -1,6 +1,6 @@
 /*
- * TensorFlow Serving's REST interface: "instances" asks row by row and is answered by "predictions", "inputs" asks by
- * column and is answered by "outputs"; "examples" is what :classify asks. Predictions are rows of probabilities.
+ * TensorFlow Serving's REST interface: "instances" (rows) are answered by "predictions", "inputs" (columns) by
+ * "outputs"; :classify takes "examples". Predictions are rows of probabilities.
  * https://www.tensorflow.org/tfx/serving/api_rest
  */
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A worker computes all that it took at once. What one client sends wrong is that client's error alone. */
+/* A worker computes all its requests at once. Invalid input from one client fails only that client's request. */
 #include "serve/work.h"
 
 #include <pthread.h>

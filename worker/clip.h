@@ -3,9 +3,9 @@
  * is above `limit`, all of it is multiplied by limit / norm (Pascanu et al., "On the difficulty of training recurrent
  * neural networks", ICML 2013). The gradient is that of the cross-entropy; L2's share comes later, with the optimizer.
  *
- * It needs the whole gradient before any of it is handed on, so it is a sink that gathers, and then, between barriers
- * of the team: every thread measures its share of the rows, then every thread hands its share on. The same bits at any
- * number of threads.
+ * Clipping needs the whole gradient before it can pass any of it on. So it is a sink that collects; then, between
+ * barriers of the team, every thread measures its share of the rows, and every thread passes its share on. The result
+ * has the same bits at any number of threads.
  */
 #ifndef WORKER_CLIP_H
 #define WORKER_CLIP_H
@@ -30,13 +30,16 @@ struct clip {
 bool clip_create(struct clip *clip, const struct model *model, double limit, struct error *error);
 void clip_destroy(struct clip *clip); /* fine on zeros */
 
-/* Where the batch's gradient goes first; every element of it must arrive. */
+/* The sink for the batch's gradient, every element of which must arrive. */
 struct gradient_sink clip_sink(struct clip *clip);
 
-/* Then, after a barrier, thread `thread` of `threads`; then another barrier. */
+/* Next, after a barrier, called by thread `thread` of `threads`; then another barrier. */
 void clip_measure(struct clip *clip, int thread, int threads);
 
-/* ...and on to where it was bound for. A row that is zero goes as an absent one. Before the next batch: a barrier. */
+/*
+ * Finally, passes the thread's rows on to `sink`, zero rows as absent ones. A barrier must follow before the next
+ * batch.
+ */
 void clip_hand_on(struct clip *clip, int thread, int threads, const struct gradient_sink *sink);
 
 #endif

@@ -1,4 +1,7 @@
-/* How much of a table model's first layer each column has: a cheap hint of what matters; worker/explain.c proves. */
+/*
+ * Each column's share of the weights of a table model's first layer: a cheap hint of its importance; worker/explain.c
+ * measures it.
+ */
 #ifndef WORKER_COLUMN_WEIGHTS_H
 #define WORKER_COLUMN_WEIGHTS_H
 
@@ -15,10 +18,10 @@ struct weighed_column {
 /* The mean square of an input's weights. */
 double column_weights_square(const float *row, int units);
 
-/* squares: [schema->inputs]; columns: [COLUMN_WEIGHTS_MOST]. Returns how many there are. */
+/* squares: [schema->inputs]; columns: [COLUMN_WEIGHTS_MOST]. Returns the number of columns. */
 int column_weights(struct weighed_column *columns, const struct schema *schema, const double *squares);
 
-/* As /api/columns tells them. */
+/* Writes them as /api/columns reports them. */
 void column_weights_write(struct text_buffer *text, const struct weighed_column *columns, int count);
 
 #endif

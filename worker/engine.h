@@ -20,17 +20,17 @@
 /* A batch to compute on: some examples of a set. */
 struct batch {
     const struct examples *examples;
-    const int32_t *indexes; /* [count]: which of them */
+    const int32_t *indexes; /* [count]: their numbers in the set */
     int count;              /* 1..batch_size of the engine */
-    uint32_t task;          /* who drew it, and for which of its steps: dropout depends on it */
+    uint32_t task;          /* the task that drew it, and for which of its steps; dropout depends on both */
     int64_t step;
 };
 
 struct train_result {
-    int64_t steps;   /* done: less than asked for only if finite is false */
-    double loss_sum; /* over the steps done, of the mean loss of each step (without L2) */
+    int64_t steps;   /* steps done: fewer than asked for only if finite is false */
+    double loss_sum; /* sum over the steps done of each step's mean loss (without L2) */
     double last_loss;
-    int64_t correct; /* examples of these steps that the model, before the update, put into their class */
+    int64_t correct; /* examples of these steps that the model classified correctly, before the update */
     int64_t images;
     bool finite;     /* false: the next step's loss is not finite; its update was not applied */
     double bad_loss; /* that loss, if not finite */
@@ -43,35 +43,34 @@ struct engine_table {
 
     /*
      * Runs n steps of the job from the store's global step on: draws the batches of its tasks (micro-batch i of m draws
-     * what task first_task + i draws), computes, updates. Returns false only for a failure of the device, or if data
-     * can't be read any more: then the state is good for nothing.
+     * what task first_task + i draws), computes, updates. Returns false only if the device fails or data can't be read
+     * any more; the state is then unusable.
      */
     bool (*train)(struct engine *engine, int64_t n, struct train_result *result, struct error *error);
 
     /*
-     * The gradient of the mean loss of one batch at the present parameters into the sink, which the caller
-     * prepared; result gets this one step. The store is not touched, unless it is the sink.
+     * Writes the gradient of one batch's mean loss at the present parameters into the sink, which the caller prepared;
+     * result describes this one step. The store is not touched, unless it is the sink.
      */
     bool (*step)(struct engine *engine, const struct batch *batch, const struct gradient_sink *sink,
                  struct train_result *result, struct error *error);
 
     /*
-     * Logits of examples [first, first + count) into logits [count, units of the last layer] row-major; averaged: with
-     * the averages.
+     * Writes logits of examples [first, first + count) into logits [count, units of the last layer] row-major;
+     * averaged: by the moving averages.
      */
     bool (*forward)(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                     float *logits, struct error *error);
 
-    /* Floats [first, first + count) of one vector of the model, in the layout of ps/store/model.h. */
+    /* Copies floats [first, first + count) of one vector of the model, in the layout of ps/store/model.h. */
     bool (*read)(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                  struct error *error);
     bool (*write)(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,
                   struct error *error);
 
     /*
-     * All floats of the parameters where they lie, to be written between steps by the caller: what comes from afar
-     * needs no stop on its way then. NULL where they lie elsewhere, or otherwise (in an engine that trains by itself):
-     * read and write do it.
+     * All parameters in place, which the caller may write between steps, so that received parameters need no extra
+     * copy. NULL if they lie elsewhere, or in another layout (in an engine that trains by itself): use read and write.
      */
     float *(*parameters)(struct engine *engine);
 
@@ -79,13 +78,13 @@ struct engine_table {
     void (*set_global_step)(struct engine *engine, int64_t global_step);
 
     /*
-     * What is no part of a checkpoint, and yet of training that goes on from it with the same bits: kept beside the
-     * checkpoint of this step, and taken up again once that is restored. NULL: there is nothing.
+     * State that is not part of a checkpoint but needed to resume from it with the same bits: `keep` saves it for the
+     * checkpoint of this step, `recall` takes it up again once that is restored. NULL: there is none.
      */
     void (*keep)(struct engine *engine, int64_t global_step);
     bool (*recall)(struct engine *engine, int64_t global_step, struct error *error);
 
-    /* One line for `version` and the log: kernels, threads, and why these. */
+    /* One line for `version` and the log: kernels, threads, and why they were chosen. */
     void (*describe)(const struct engine *engine, char *text, size_t size);
     void (*destroy)(struct engine *engine);
 };
@@ -117,13 +116,13 @@ struct engine_options {
     const struct config *config;
     const struct examples *train; /* what train() draws from; NULL if only step() and forward() will be used */
     /*
-     * What examples look like: of rows inputs, numbers, codes, and targets or none. NULL: as train's, or pictures.
+     * The shape of examples: for rows inputs, numbers and codes; targets or none. NULL: as train's, or pictures.
      */
     const struct examples *like;
-    struct streaming *streaming; /* where train's images come from if they are not in memory; else NULL */
+    struct streaming *streaming; /* the source of train's images if they are not in memory; else NULL */
     uint32_t first_task;         /* 0 for local training */
-    bool only_forward;           /* a few forward passes, for which --device=auto starts no GPU */
-    bool gives_way;              /* its threads leave the CPUs to others that want them (base/threads.h) */
+    bool only_forward;           /* only a few forward passes: --device=auto starts no GPU for them */
+    bool gives_way;              /* its threads run at low priority (base/threads.h) */
 };
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);

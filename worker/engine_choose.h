@@ -1,4 +1,4 @@
-/* Which engine trains: what --device asks for, and what this machine and this build have. */
+/* Chooses the engine: by --device, and by what this machine and this build have. */
 #ifndef WORKER_ENGINE_CHOOSE_H
 #define WORKER_ENGINE_CHOOSE_H
 
@@ -6,25 +6,25 @@
 
 struct gpu_client;
 
-/* A GPU engine that is starting in the background. All zero: none is. */
+/* A GPU engine that is starting in the background. All zero: none. */
 struct engine_startup {
     struct gpu_client *client;
 };
 
 /*
- * Begins to start what the config will want, so that a GPU is taken while the caller does something else: reads its
- * data, which the options need not have yet. From the main thread; what fails here is tried and told again by
- * engine_choose.
+ * Begins to start the engine that the config asks for, so that a GPU is opened while the caller does other work, such
+ * as reading the data, which the options need not have yet. Main thread only. If it fails, engine_choose tries again
+ * and reports the error.
  */
 void engine_begin(struct engine_startup *startup, const struct engine_options *options);
 void engine_startup_end(
-    struct engine_startup *startup); /* if engine_choose was not called; else nothing is left to do */
+    struct engine_startup *startup); /* if engine_choose was not called; otherwise there is nothing left to do */
 
 /*
- * Creates the engine for config->train.device, from what the startup began (NULL: nothing). auto takes the CPU where
- * there is no GPU to use, and says so in one log line; gpu does the same with a warning if train.allow_soft_placement
- * is set, and else fails, saying why; so does auto where train.precision asks for what only a GPU has. train.towers
- * comes before both; a device of theirs that is not there is an error.
+ * Creates the engine for config->train.device, from what engine_begin started (NULL: nothing). auto falls back to the
+ * CPU if no GPU is usable, with one log line; gpu does so with a warning if train.allow_soft_placement is set, and
+ * fails otherwise, as auto does if only a GPU has train.precision. train.towers overrides both; a missing device in it
+ * is an error.
  */
 bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                    struct error *error);

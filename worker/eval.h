@@ -11,14 +11,14 @@ enum { EVAL_DEFAULT_TIMEOUT_S = 86400 };
 
 struct eval_follow {
     const char *train_dir;
-    double interval_s; /* between two looks at the folder */
-    double timeout_s;  /* without a new checkpoint for so long it gives up, with status 1 */
+    double interval_s; /* between two checks of the folder */
+    double timeout_s;  /* after this time without a new checkpoint it gives up, with status 1 */
     int64_t last_step; /* a checkpoint of this step or a later one is the last; 0: go on until a signal */
 };
 
 /* How good a checkpoint is on the rows held out for the test. */
 struct eval_score {
-    enum metric metric; /* by which models of its kind are compared: train.best_metric */
+    enum metric metric; /* train.best_metric, which compares models of its kind */
     double score;
     int64_t rows;
 };

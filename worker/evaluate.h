@@ -1,6 +1,6 @@
 /*
- * How well a model does on examples: in total, per class, which classes it takes for which, and for tables all figures
- * of worker/metrics.h.
+ * How well a model does on examples: in total, per class, which classes it confuses, and for tables all metrics of
+ * worker/metrics.h.
  */
 #ifndef WORKER_EVALUATE_H
 #define WORKER_EVALUATE_H
@@ -17,21 +17,21 @@
 struct schema;
 
 enum {
-    EVALUATION_MAX_CONFUSED = 256,    /* with more classes than that, no table of confusions is kept */
+    EVALUATION_MAX_CONFUSED = 256,    /* with more classes, no confusion matrix is kept */
     EVALUATION_WORST = 24,            /* mistakes that are kept */
-    EVALUATION_MAX_SCORES = 16777216, /* with more examples x outputs than that, ROC AUC and its like are not known */
+    EVALUATION_MAX_SCORES = 16777216, /* with more examples x outputs, ROC AUC and the like are not computed */
 };
 
 struct evaluation_options {
     const struct config_train *train; /* borrowed */
     int outputs;                      /* units of the model's last layer */
-    int rows;                         /* most examples of a table that will be evaluated at once; 0: pictures */
+    int rows;                         /* most examples of a table evaluated at once; 0: pictures */
     int targets;                      /* target values of a row; 0: labels */
-    const struct schema *schema;      /* of a table, borrowed: what classes and targets are called; NULL: numbers */
-    bool bins; /* scores are counted in bins too, so that evaluations can be merged (worker/evaluation_part.h) */
+    const struct schema *schema;      /* of a table, borrowed: names of classes and targets; NULL: numbers */
+    bool bins; /* scores are also counted in bins, so that evaluations can be merged (worker/evaluation_part.h) */
 };
 
-/* An example in the wrong class, and how sure of that the model was. */
+/* A misclassified example, and the model's confidence in its wrong class. */
 struct mistake {
     int example, predicted;
     double confidence;
@@ -41,25 +41,25 @@ struct mistake {
 struct evaluation {
     struct evaluation_options options;
     enum loss_kind loss_kind; /* never LOSS_AUTO */
-    double decision;          /* the owner's: scores of a binary model from it on mean yes, and rows of a larger error
-                                 are anomalies; NaN: the likelier class, and none. At first NaN. */
+    double decision;          /* set by the owner, at first NaN: binary scores from it on mean yes, and rows with a
+                                 larger error are anomalies; NaN: the likelier class, and no anomalies */
     int classes;              /* of softmax; else 0 */
-    int64_t images, correct;  /* examples; those all of whose labels are right */
+    int64_t images, correct;  /* examples; those with every label right */
     double loss;              /* mean, without weights; not finite if the model is broken */
     double loss_sum;          /* over the examples */
     int64_t *class_images;    /* [classes] */
     int64_t *class_correct;   /* [classes] */
     int64_t *confusions;      /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
-    struct mistake worst[EVALUATION_WORST]; /* of softmax: the surest of the wrong, the worst first */
+    struct mistake worst[EVALUATION_WORST]; /* of softmax: the most confident mistakes, the worst first */
     int worst_count;
     /* Of tables: */
     double metrics[METRICS]; /* NaN: not defined, or not known */
     int units;               /* outputs whose scores are ranked: 1 if there are two classes */
     struct scored *ranked;   /* [images]: scores of a binary model, sorted; NULL: it is none, or too large */
-    bool is_merged;          /* others were added since (worker/evaluation_part.h): ranked and worst are of a part */
+    bool is_merged;          /* others were merged in (worker/evaluation_part.h): ranked and worst cover a part only */
     /*
-     * What `decision` should be, by these examples: of a binary model the best by best_metric (metrics.h), unless
-     * weights of classes decide, of one that learns the inputs the quantile of the errors; NaN: not known.
+     * The best value of `decision` for these examples: for a binary model the best by best_metric (metrics.h), unless
+     * class weights decide; for one that learns its inputs the quantile of the errors; NaN: not known.
      */
     double threshold;
     int64_t flagged;               /* rows that are anomalies by `decision` */
@@ -70,26 +70,26 @@ struct evaluation {
     void *memory;
 };
 
-/* Takes all memory that evaluating needs. */
+/* Allocates all memory that evaluating needs. */
 bool evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options, struct error *error);
 void evaluation_destroy(struct evaluation *evaluation); /* also fine on zeros */
 
-/* What LOSS_AUTO comes to for data with so many target values per example. */
+/* What LOSS_AUTO means for data with `targets` target values per example. */
 enum loss_kind evaluation_loss(const struct config_train *train, int targets);
 
-/* What METRIC_AUTO comes to. */
+/* What METRIC_AUTO means. */
 enum metric evaluation_best_metric(const struct config_train *train, int targets);
 
-/* Does the model tell two classes apart, by one score? */
+/* True if the model tells two classes apart by one score. */
 bool evaluation_is_binary(const struct evaluation *evaluation);
 
-/* Does it learn its inputs, so that what it fails to reconstruct is an anomaly? */
+/* True if it learns its inputs, so that inputs it fails to reconstruct are anomalies. */
 bool evaluation_is_of_inputs(const struct evaluation *evaluation);
 
-/* Does an evaluation find a threshold? */
+/* True if an evaluation finds a threshold. */
 bool evaluation_finds_threshold(const struct evaluation *evaluation);
 
-/* What a class or target is called; of pictures its number, which is written into `text`. */
+/* The name of a class or target; for pictures its number, which is written into `text`. */
 enum { EVALUATION_NAME = 16 };
 const char *evaluation_name(const struct evaluation *evaluation, int output, char text[EVALUATION_NAME]);
 
@@ -97,19 +97,22 @@ const char *evaluation_name(const struct evaluation *evaluation, int output, cha
 bool evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged, const struct examples *examples,
               struct error *error);
 
-/* The figures that follow from counts, sums and bins alone. images, loss_sum and all of these were changed. */
+/*
+ * Recomputes the metrics that follow from counts, sums and bins alone, after these (images, loss_sum, ...) have
+ * changed.
+ */
 void evaluation_measure(struct evaluation *evaluation);
 
-/* All that is counted, as before the first example. */
+/* Resets all counts. */
 void evaluation_clear(struct evaluation *evaluation);
 
-/* Cells of `confusions`; 0: there is no table. */
+/* Cells of `confusions`; 0: there is none. */
 size_t evaluation_cells(const struct evaluation *evaluation);
 
 /* correct / images; 0 without images. */
 double evaluation_accuracy(const struct evaluation *evaluation);
 
-/* Any of them, of pictures too; not METRIC_AUTO. */
+/* Any metric, also of pictures; not METRIC_AUTO. */
 double evaluation_metric(const struct evaluation *evaluation, enum metric metric);
 
 struct confused_pair {

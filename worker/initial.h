@@ -1,4 +1,4 @@
-/* Where a new run begins: at what the initializer draws, or at another run's parameters (train.warm_start). */
+/* The initial state of a new run: drawn by the initializer, or another run's parameters (train.warm_start). */
 #ifndef WORKER_INITIAL_H
 #define WORKER_INITIAL_H
 
@@ -12,24 +12,27 @@
 struct dataset;
 
 /*
- * Fills state, created for config's model and optimizer, with where a new run begins. source: in words, for logs. Fails
- * if train.warm_start names no good checkpoint, or one of another model: then the error says what differs.
+ * Fills state, created for config's model and optimizer, with the initial state. source: its origin in words, for logs.
+ * Fails if train.warm_start names no valid checkpoint, or one of another model: the error then says what differs.
  */
 bool initial_state(const struct config *config, struct checkpoint_state *state, char *source, size_t source_size,
                    struct error *error);
 
 /*
- * Loads what fits of a checkpoint that is of another model or optimizer (checkpoint_load has failed); the rest is as
- * where a new run begins. A rollout's chief and the trial before it (worker/remote/trial.h) take a checkpoint over so.
- * lost: in words, which parameters there is no room for; "": none.
+ * Loads what fits of a checkpoint of another model or optimizer (checkpoint_load has failed); the rest is initialized as
+ * for a new run. A rollout's chief, and the trial before it (worker/remote/trial.h), take checkpoints over with this.
+ * lost: a description of the parameters that have no place; "": none.
  */
 bool initial_load_fitting(struct checkpoint_file *file, const struct config *config, struct checkpoint_state *state,
                           char *lost, size_t lost_size, struct error *error);
 
-/* Does a checkpoint go by the preprocessing and the classes of these data? */
+/* True if a checkpoint has the preprocessing and the classes of these data. */
 bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error);
 
-/* What the checkpoints of a run say about it, whatever it was restored from. Borrows from the data. */
+/*
+ * Fills in the parts of a checkpoint's info that describe the run, whatever it was restored from. Borrows from the
+ * data.
+ */
 void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * A few rows that were held out of training and that a checkpoint keeps (output.kept_rows), with what its model answers
- * for them: whoever loads it elsewhere can tell by them whether it computes the same there. Inputs are as the first
- * layer sees them; labels are not kept. Where each worker has rows of its own none are: they stay where they are.
+ * A few rows held out of training that a checkpoint stores (output.kept_rows), with its model's outputs for them, so
+ * that whoever loads it elsewhere can check that it computes the same there. Inputs are as the first layer sees them;
+ * labels are not kept. Where each worker has its own rows, none are kept: they must not leave their machine.
  *
  * As JSON: [tolerance, [inputs, places of ones, outputs], ...], in the file's metadata "kept_rows".
  */
@@ -17,17 +17,17 @@
 #include "worker/engine.h"
 
 /*
- * For checkpoint_info.kept_rows: the first rows of the validation data, or where there are none of the test data (NULL:
- * not here either), and the outputs of the model in `state`: of its averages if it has some. A function of these alone,
- * whatever the engine. The caller frees it; NULL: none are kept, or there is no memory for it.
+ * The text of checkpoint_info.kept_rows: the first rows of the validation data, or if there are none of the test data
+ * (NULL: none either), and the outputs of the model in `state`, by its averages if it has them. It depends on these
+ * alone, not on the engine. The caller frees it; NULL: none are kept, or out of memory.
  */
 char *kept_rows_tell(const struct config *config, const struct dataset *dataset, const struct examples *test,
                      const struct checkpoint_state *state);
 
 /*
- * Does the engine, which has a checkpoint's model, answer as `text` says? Small differences are allowed, since kernels
- * round differently, and larger ones where a GPU is to compute with fewer digits. like: what examples look like;
- * *count: how many rows there are. text NULL: there are none, and it does.
+ * Checks that the engine, which has a checkpoint's model, computes the outputs in `text`. Small differences are
+ * allowed, since kernels round differently, and larger ones for a GPU at reduced precision. like: the shape of
+ * examples; *count: the number of rows. text NULL: no rows, always true.
  */
 bool kept_rows_check(const char *text, const struct model *model, const struct examples *like, enum precision precision,
                      struct engine *engine, int *count, struct error *error);

@@ -1,4 +1,4 @@
-/* Where the layers of a model are computed: what train.device and train.placement come to together. */
+/* Where the layers of a model are computed, by train.device and train.placement together. */
 #ifndef WORKER_LAYER_PLACEMENT_H
 #define WORKER_LAYER_PLACEMENT_H
 
@@ -12,7 +12,7 @@ struct layer_placement {
         device;          /* DEVICE_CPU: no layer is on a GPU; DEVICE_GPU: one is to be; DEVICE_AUTO: if there is one */
     int gpu;             /* its index, unless device is DEVICE_CPU */
     uint32_t cpu_layers; /* bit l: layer l of weights is on the CPU, also where there is a GPU */
-    bool by_hand;        /* train.placement says what train.device does not */
+    bool by_hand;        /* train.placement overrides train.device */
 };
 
 /* layers: of weights. */

@@ -9,11 +9,10 @@
 #include "worker/dataset.h"
 
 /*
- * Loads the dataset and, unless test is NULL, the test set beside it, on another core: so that a missing or broken file
- * is found before the training and not after it. Layers that follow from the data are set in the config. Rows of a
- * table are tested by the training set's schema: its test set comes after it. With train.warm_start a table's rows are
- * encoded as those of the run that the new one begins with. The dataset is zeros; what was loaded is the caller's to
- * free, also if it fails.
+ * Loads the dataset and, unless test is NULL, the test set in parallel on another core, so that a missing or broken
+ * file is found before training, not after it. Sets layers that follow from the data in the config. A table's test set
+ * is loaded after the training set, whose schema it needs. With train.warm_start, a table's rows are encoded as in the
+ * run that the new one starts from. Pass a zeroed dataset; the caller frees what was loaded, even on failure.
  */
 bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error);
 

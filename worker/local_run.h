@@ -6,15 +6,17 @@
 
 #include "base/config.h"
 
-/* What its exit status does not say. */
+/* What the exit status does not tell. */
 struct local_outcome {
-    bool has_read;     /* the data could be read, and used */
-    bool has_diverged; /* it failed by a loss that is not finite */
+    bool has_read;     /* the data could be read and used */
+    bool has_diverged; /* it failed because the loss was not finite */
 };
 
 struct clients_options;
 
-/* clients: with rounds, who is played here. outcome: may be NULL. Returns the exit status; errors are logged. */
+/*
+ * clients: with rounds, the workers simulated here. outcome: may be NULL. Returns the exit status; errors are logged.
+ */
 int local_run(const struct config *config, const struct clients_options *clients, struct local_outcome *outcome);
 
 #endif

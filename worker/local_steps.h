@@ -1,11 +1,11 @@
 /*
- * Steps that a worker takes by itself from a shared model, and the difference that they make: the worker's half of a
- * round (train.local_steps; ps/store/outer.h is the other half).
+ * Local steps that a worker takes from a shared model, and the resulting difference: the worker's half of a round
+ * (train.local_steps; ps/store/outer.h is the other half).
  *
- * A round begins with the parameters in the engine and an optimizer that remembers nothing, so that what comes of it
- * depends on the model, the config and the examples alone: nothing of a worker has to outlive a round. Its learning
- * rate is that of the round's global step. At its end the difference between first and last parameters goes to a sink
- * as a gradient, and the engine has the first parameters again: what shards answer is a change of those.
+ * A round begins with the parameters in the engine and a fresh optimizer, so that its result depends only on the model,
+ * the config and the examples: a worker has no state that outlives a round. The learning rate is that of the round's
+ * global step. At the end the difference between first and last parameters goes to a sink as a gradient, and the engine
+ * has the first parameters again, since the shards' answers are changes of those.
  *
  * proximal_mu: each update also moves the parameters by learning rate x proximal_mu towards the round's first ones.
  * With sgd that is the gradient of the added term (Li et al., "Federated Optimization in Heterogeneous Networks", 2020:
@@ -31,11 +31,11 @@ void local_steps_destroy(struct local_steps *steps); /* NULL is fine */
 bool local_steps_begin(struct local_steps *steps, const struct config_train *train, int64_t global_step,
                        struct error *error);
 
-/* One step; adds to the result what it did. A loss that is not finite changes nothing: result->finite says so. */
+/* Takes one step and adds it to the result. A loss that is not finite changes nothing: result->finite says so. */
 bool local_steps_take(struct local_steps *steps, const struct batch *batch, struct train_result *result,
                       struct error *error);
 
-/* sink: NULL to give the round up. */
+/* sink: NULL abandons the round. */
 bool local_steps_end(struct local_steps *steps, const struct gradient_sink *sink, struct error *error);
 
 #endif

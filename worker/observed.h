@@ -1,4 +1,4 @@
-/* What the training loop tells of itself to who watches (observe/observe.h): nothing, while nobody does. */
+/* What the training loop reports to observers (observe/observe.h); does nothing while observation is off. */
 #ifndef WORKER_OBSERVED_H
 #define WORKER_OBSERVED_H
 
@@ -10,7 +10,7 @@
 #include "worker/evaluate.h"
 #include "worker/updater.h"
 
-/* Training begins, or goes on from a checkpoint; start->global_step is where. metric: the one that decides. */
+/* Training begins, or resumes from a checkpoint, at start->global_step. metric: the one that selects the best model. */
 void observed_start(const struct config *config, const char *digest, struct engine *engine, const struct plan *plan,
                     enum metric metric, const struct updater_start *start);
 

@@ -1,6 +1,6 @@
 /*
- * What a look into the model shows on the page of a run: weights of the first layer and the worst mistakes of pictures,
- * how much each column of a table weighs. Taken at validations, every few seconds at most; told when somebody asks.
+ * The views into the model on the page of a run: for pictures the first layer's weights and the worst mistakes, for
+ * tables each column's weight. Taken at validations, at most every few seconds; served on request.
  */
 #ifndef WORKER_OBSERVED_MODEL_H
 #define WORKER_OBSERVED_MODEL_H
@@ -11,8 +11,8 @@
 struct schema;
 
 /*
- * evaluation: of these examples by this engine, just now; schema: of a table, or NULL. The training thread's; does
- * nothing while nobody can look.
+ * evaluation: of these examples by this engine, just now; schema: of a table, or NULL. Training thread only; does
+ * nothing while observation is off.
  */
 void observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
                     const struct examples *examples, const struct schema *schema);

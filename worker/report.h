@@ -1,8 +1,8 @@
 /*
- * What the user is told about a run, in text and in JSON (base/log.h): how it starts, how it goes, what came of it.
+ * Reports about a run to the user, in text and in JSON (base/log.h): its start, its progress, its result.
  *
  * JSON events, each one line: "start", "step", "validation", "checkpoint", "interrupted", "evaluation", "done". Fields
- * that appear in several mean the same in all of them. Any thread may call, but the training thread alone does.
+ * that appear in several mean the same in all of them. Any thread may call; only the training thread does.
  */
 #ifndef WORKER_REPORT_H
 #define WORKER_REPORT_H
@@ -18,7 +18,7 @@
 /* For printing: a NaN without its sign, which depends on the kernels and means nothing. */
 double report_number(double value);
 
-/* What a run is made of; strings are borrowed. */
+/* The setup of a run; strings are borrowed. */
 struct report_start {
     const struct config *config;
     const struct model *model;
@@ -28,7 +28,7 @@ struct report_start {
     const char *restored_from; /* a checkpoint's path; NULL: a new run */
     int64_t global_step;       /* where it starts */
     int64_t last_step;         /* where it ends; INT64_MAX: unbounded */
-    bool keeps_nothing;        /* checkpoints are the chief's business, not this process's */
+    bool keeps_nothing;        /* the chief writes checkpoints, not this process */
 };
 void report_start(const struct report_start *start);
 
@@ -63,7 +63,7 @@ void report_checkpoint(const struct report_checkpoint *checkpoint);
 
 void report_interrupted(const char *signal, int64_t global_step, const char *checkpoint /* NULL: none */);
 
-/* What eval found: accuracy per class and in total, and the most frequent mistakes; of tables all metrics. */
+/* The result of eval: accuracy per class and in total, and the most frequent mistakes; for tables all metrics. */
 void report_evaluation(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step);
 
 struct report_done {

@@ -1,16 +1,15 @@
 /*
- * The training loop, of local training and of a cluster's workers alike, as tf.train.MonitoredTrainingSession runs one:
+ * The training loop of local training and of a cluster's workers, like tf.train.MonitoredTrainingSession's:
  *
  *     for (;;) { join; train; if (!finish) break; }
  *
- * Steps are the updater's business (worker/updater.h). The loop counts them, logs, validates, writes summaries, and
- * stops for the last step, a target, lost patience or a signal. What is done at a step is done before that step's
+ * The updater takes the steps (worker/updater.h). The loop counts them, logs, validates, writes summaries, and stops at
+ * the last step, a target, the end of patience or a signal. All work due at a step is done before that step's
  * checkpoint: a checkpoint holds everything up to its step, and a resumed run gives bit for bit what the uninterrupted
  * one gives.
  *
- * Workers of a cluster share the steps, so that what is due at a step is due once the global step has come to it or
- * gone past it. One process of a job, the chief, validates, writes summaries and tests; local training is its own
- * chief.
+ * Workers of a cluster share the steps, so work due at a step is done once the global step has reached or passed it.
+ * One process of a job, the chief, validates, writes summaries and tests; local training is its own chief.
  */
 #ifndef WORKER_TRAINING_H
 #define WORKER_TRAINING_H
@@ -31,28 +30,28 @@
 /* Why training ends. */
 enum training_end {
     TRAINING_GOES_ON,
-    TRAINING_REJOINS,     /* the model was lost, or replaced: training joins again and goes on */
+    TRAINING_REJOINS,     /* the model was lost or replaced: training joins again and continues */
     TRAINING_LAST_STEP,   /* train_steps or epochs reached; perhaps before the first step */
-    TRAINING_TARGET,      /* what was asked of the validation metric is reached */
+    TRAINING_TARGET,      /* the validation metric has reached its target */
     TRAINING_PATIENCE,    /* no better validation for long enough */
-    TRAINING_INTERRUPTED, /* by a signal; a checkpoint was tried */
-    TRAINING_BY_OTHERS,   /* the job is over, or goes on without this process */
-    TRAINING_LEAVES,      /* a rollout ends this process, and not the job */
+    TRAINING_INTERRUPTED, /* by a signal; a checkpoint was attempted */
+    TRAINING_BY_OTHERS,   /* the job is over, or continues without this process */
+    TRAINING_LEAVES,      /* a rollout ends this process, but not the job */
     TRAINING_FAILED,      /* training->error says why */
 };
 
-/* Steps and seconds of some stretch of training. */
+/* Steps and seconds over a period of training. */
 struct tally {
     int64_t steps, images, correct; /* of this process */
     double loss_sum;                /* over its steps */
-    double seconds;                 /* of training: validations take none, nor does waiting for a model */
+    double seconds;                 /* of training, without validations and waits for a model */
     double begun_s;                 /* when it began, by the clock, ... */
     int64_t begun_step;             /* ... and at which global step */
 };
 
 /*
- * Zeros, but for the first group of fields, are where it begins. Its owner fills those in, except that dataset, engine
- * and plan may wait until the updater joins, and keeps all of it alive until training_run returns.
+ * Starts as zeros, except the first group of fields, which the owner fills in (dataset, engine and plan only before the
+ * updater joins) and keeps alive until training_run returns.
  */
 struct training {
     struct updater *updater;
@@ -64,19 +63,19 @@ struct training {
     const char *digest;          /* of the config */
     double begun_s;              /* when the process started */
     int sharers, replicas;       /* with rounds in one process: as for plan_begin_rounds */
-    bool validates_as_all;       /* likewise: it validates on the own rows of all whom it plays */
+    bool validates_as_all;       /* likewise: it validates on the own rows of all workers it simulates */
 
     struct plan plan;   /* training_plan */
     enum metric metric; /* that decides which model is best; training_plan */
     int64_t global_step, local_step;
     enum training_end end;
     struct error error;           /* of TRAINING_FAILED */
-    bool has_diverged;            /* TRAINING_FAILED by a loss that is not finite */
+    bool has_diverged;            /* TRAINING_FAILED because the loss is not finite */
     int leave_status;             /* exit status of TRAINING_LEAVES */
     struct evaluation evaluation; /* of the validation, later of the test */
     struct progress progress;     /* of local training */
 
-    /* The loop's own. */
+    /* Private to the loop. */
     struct tally all, warm; /* of this process; warm: after the first steps */
     struct tally since_report, since_summary;
     struct summary *summary; /* NULL: none wanted */
@@ -87,10 +86,10 @@ struct training {
     double shown_validation, recent_steps_per_s, recent_loss;
 };
 
-/* Makes the plan, and train.lr_decay_steps if it is 0, by the config and the data. */
+/* Computes the plan, and train.lr_decay_steps if it is 0, from the config and the data. */
 void training_plan(struct training *training);
 
-/* Can what the config asks for be measured on this data? */
+/* Checks that the metrics the config asks for can be measured on this data. */
 bool training_check_data(const struct training *training, struct error *error);
 
 /* Live keys of the config have changed: new plan, new intervals of summaries. */
@@ -101,19 +100,19 @@ int training_run(struct training *training);
 
 /* --- For the updater --- */
 
-/* Training ends, for this reason if there is none yet. Returns false. */
+/* Ends training, for this reason unless there already is one. Returns false. */
 bool training_stop(struct training *training, enum training_end end);
 
-/* Training fails, whatever it was about to end for; training->error says why. Returns false. */
+/* Fails training, overriding any other reason; training->error says why. Returns false. */
 bool training_fail(struct training *training);
 
-/* The same for a loss, `what` in words, that is not finite. */
+/* The same for a loss that is not finite; what: its name, in words. */
 bool training_fail_not_finite(struct training *training, const char *what, double loss, int64_t step);
 
-/* Counts the steps done in `seconds`, the last of them at now_s. global_step is up to date already. */
+/* Counts the steps done in `seconds`, the last of them at now_s. global_step must be up to date. */
 void training_account(struct training *training, const struct train_result *done, double seconds, double now_s);
 
-/* Time spent otherwise (a checkpoint, a summary) that counts in the rate of all steps. */
+/* Adds time spent on other work (a checkpoint, a summary) that counts in the rate of all steps. */
 void training_charge(struct training *training, double seconds);
 
 /* Steps until something is due, so that an engine may take that many at once. For global_step < plan.last_step. */

@@ -1,12 +1,12 @@
 /*
- * An updater makes steps of training for the loop (worker/training.h), and knows where the model lives:
+ * An updater takes training steps for the loop (worker/training.h), and knows where the model lives:
  *
  *     local     (worker/local_updater.h)          in the engine, which trains by itself, many steps at once
  *     remote    (worker/remote/worker/internal.h) in the shards of a cluster, one push and pull at a time
  *
- * The loop decides what is due, measures, reports and tells when to stop; an updater never does. Every operation is
- * called by the training thread. Where one fails, or finds that training is to end, it says so by training_stop or
- * training_fail and returns false.
+ * The loop alone decides what is due, measures, reports and decides when to stop. Every operation is called by the
+ * training thread. One that fails, or finds that training must end, calls training_stop or training_fail and returns
+ * false.
  */
 #ifndef WORKER_UPDATER_H
 #define WORKER_UPDATER_H
@@ -22,22 +22,22 @@
 /* Where training begins. */
 struct updater_start {
     const char *restored_from;     /* a checkpoint's path, the updater's; NULL: none */
-    int64_t global_step;           /* of the model, as it was found or restored */
-    struct checkpoint_info record; /* what it says of earlier validations */
+    int64_t global_step;           /* of the model found or restored */
+    struct checkpoint_info record; /* its info about earlier validations */
 };
 
 /* A model of one step in the engine, which does not change until it is released. */
 struct held_model {
     int64_t global_step;
-    struct checkpoint_info *record; /* what the next checkpoint says; to be brought up to date */
+    struct checkpoint_info *record; /* what the next checkpoint will say; the loop updates it */
 };
 
-/* What is kept of the run. */
+/* The record of the run. */
 struct updater_record {
-    double best_score; /* by validation, of train.best_metric; NaN: none */
+    double best_score; /* of train.best_metric, by validation; NaN: none */
     int64_t best_step;
-    double threshold;            /* that the model decides by; NaN: none */
-    bool checkpoint_failed;      /* some checkpoint was not written: logged already, the run must not end with 0 */
+    double threshold;            /* the model's decision threshold; NaN: none */
+    bool checkpoint_failed;      /* some checkpoint was not written (already logged): the run must not exit with 0 */
     const char *last_checkpoint; /* the newest good one, the updater's; NULL: none */
     int64_t last_checkpoint_step;
 };
@@ -45,53 +45,54 @@ struct updater_record {
 struct updater;
 
 struct updater_table {
-    bool is_shared; /* others take steps of the same job, also while this process validates */
+    bool is_shared; /* other processes take steps of the same job, even while this one validates */
 
-    /* Brings the model to where training begins or goes on, and sets the training's global_step. */
+    /* Brings the model to where training begins or continues, and sets the training's global_step. */
     bool (*join)(struct updater *updater, struct updater_start *start);
 
-    /* Stops training if its last step is reached, or if somebody else has ended it. */
+    /* Stops training if its last step is reached, or if another process has ended it. */
     void (*look_for_end)(struct updater *updater);
 
     /*
-     * Takes at least one step, and calls training_account for what it took. False: none was taken, or not all of them;
-     * if the training was not stopped then the next call tries again.
+     * Takes at least one step, and calls training_account for the steps taken. False: some or all were not taken;
+     * unless training was stopped, the next call tries again.
      */
     bool (*step)(struct updater *updater);
 
-    /* Between two steps: saves a checkpoint if one is due, and if is_best the best model. NULL: a thread sees to it. */
+    /* Between two steps: saves a checkpoint if one is due, and the best model if is_best. NULL: a thread does it. */
     void (*save)(struct updater *updater, bool is_best);
 
     /*
-     * For a validation: false, without a reason to stop, if there is no model of one step just now. Between the two
-     * nothing else is called but record. is_best: it is the best model so far, so that it is worth keeping.
+     * Hold the model for a validation. `hold` returns false, without stopping training, if no model of a single step is
+     * available now. Between the two only `record` may be called. is_best: this is the best model so far, worth
+     * keeping.
      */
     bool (*hold)(struct updater *updater, struct held_model *held);
     void (*release)(struct updater *updater, bool is_best);
 
     /*
-     * While a model is held and `evaluation` is of it: adds what other workers found on rows of their own. False: the
+     * While a model is held and evaluated: adds other workers' results on their own rows to `evaluation`. False:
      * training is stopped. NULL: nobody else validates.
      */
     bool (*gather)(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
                    struct validators *validators);
 
-    /* What a cluster adds to a summary, over the steps since the last one. NULL: nothing. */
+    /* Fills in the cluster's part of a summary, over the steps since the last one. NULL: none. */
     void (*summarise)(struct updater *updater, int64_t steps, struct summary_cluster *cluster);
 
-    /* After the last step: waits for what is under way, and brings global_step up to date. NULL: nothing ever is. */
+    /* After the last step: waits for pushes in flight, and updates global_step. NULL: there never are any. */
     void (*settle)(struct updater *updater);
 
     /*
-     * Training has ended, for training->end: the last checkpoint is written, and the final state is in the engine if
-     * this process is to test it. It may find another end instead, TRAINING_REJOINS among them.
+     * Called when training has ended, for training->end: writes the last checkpoint, and brings the final state into
+     * the engine if this process is to test it. It may set another end, including TRAINING_REJOINS.
      */
     void (*finish)(struct updater *updater);
 
-    /* Tells the others what came of it. test_accuracy: NaN if there is none. NULL: there are no others. */
+    /* Tells the other members the result. test_accuracy: NaN if there is none. NULL: there are no others. */
     void (*conclude)(struct updater *updater, bool failed, double test_accuracy, const char *why);
 
-    /* Not while a model is held. Waits for a checkpoint that is being written. */
+    /* Waits for a checkpoint being written. Not while a model is held. */
     void (*record)(struct updater *updater, struct updater_record *record);
 };
 

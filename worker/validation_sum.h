@@ -1,6 +1,6 @@
 /*
- * Validations of one model by several workers, each on rows of its own, added up: what worker 0 finds, then what others
- * tell (worker/evaluation_part.h), and who fares worst.
+ * The sum of several workers' validations of one model, each on its own rows: worker 0's result, then those that others
+ * report (worker/evaluation_part.h), and which workers do worst.
  */
 #ifndef WORKER_VALIDATION_SUM_H
 #define WORKER_VALIDATION_SUM_H
@@ -11,27 +11,27 @@
 /* Zeros are fine to destroy. */
 struct validation_sum {
     struct evaluation *into; /* borrowed, from begin to end */
-    uint8_t *own;            /* what it held at first */
+    uint8_t *own;            /* its initial content: worker 0's counts */
     size_t own_size;
     struct worker_score *scores; /* [room] */
     int room, count;
 };
 
-/* For evaluations like this one, of so many workers at most. */
+/* For evaluations like this one, by at most `workers` workers. */
 bool validation_sum_create(struct validation_sum *sum, const struct evaluation *like, int workers, struct error *error);
 void validation_sum_destroy(struct validation_sum *sum);
 
-/* into: what worker 0 found, which others' counts are added to. */
+/* into: worker 0's result, to which others' counts are added. */
 void validation_sum_begin(struct validation_sum *sum, struct evaluation *into, enum metric metric);
 
-/* As if nobody else's had been added. */
+/* Starts over with worker 0's result alone. */
 void validation_sum_again(struct validation_sum *sum);
 
-/* False: it does not count, and the error says why. What comes beyond the room is left out. */
+/* False: it does not count, and the error says why. Results beyond the room are ignored. */
 bool validation_sum_add(struct validation_sum *sum, const struct worker_score *score, const uint8_t *bytes, size_t size,
                         struct error *error);
 
-/* The figures of all, and how each fares: validators->missing is left as it is. */
+/* Computes the overall metrics and each worker's score. Leaves validators->missing as it is. */
 void validation_sum_end(struct validation_sum *sum, enum metric metric, struct validators *validators);
 
 #endif

@@ -1,10 +1,10 @@
-/* Whose rows a validation was of, where workers have some of their own. */
+/* The workers whose own rows a validation covered. */
 #ifndef WORKER_VALIDATORS_H
 #define WORKER_VALIDATORS_H
 
 #include <stdint.h>
 
-/* How one worker's own rows fare. */
+/* The score on one worker's own rows. */
 struct worker_score {
     int worker;
     int64_t examples;
@@ -14,8 +14,8 @@ struct worker_score {
 struct validators {
     const struct worker_score *scores; /* [count], the worst first; borrowed, until the next validation */
     int count;                         /* this process among them; 0: nobody else validates */
-    int worst;                         /* of them, the worst tenth; 0 if there is but one */
-    int missing;                       /* workers that hold the model and did not tell in time */
+    int worst;                         /* of them, the worst tenth; 0 if there is only one */
+    int missing;                       /* workers that hold the model but did not report in time */
 };
 
 #endif

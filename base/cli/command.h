@@ -34,7 +34,7 @@ struct command_call {
 };
 
 struct command {
-    const char *name;     /* "eval"; two words for one of a family: "data info" */
+    const char *name;     /* "eval"; two words for a subcommand: "data info" */
     const char *operands; /* shown in the help: "[topic]"; NULL: takes none */
     int max_operands;
     const char *summary;              /* one line, no capital, no full stop */

@@ -1,6 +1,6 @@
 /*
  * Every command of trainer, declared in one place: the table in trainer.c lists them, and each is defined beside the
- * code that it calls. Only names stand here, so that this room needs to know none of the others.
+ * code that it calls. These are declarations only, so base/ depends on no other folder.
  */
 #ifndef BASE_CLI_COMMANDS_H
 #define BASE_CLI_COMMANDS_H

@@ -1,6 +1,6 @@
 /*
- * What a shell offers when the user presses Tab. One function decides, from the tables of commands and keys; a few
- * lines in each shell's language ask it and show what it says.
+ * Shell completion. One function computes the candidates from the tables of commands and keys; a few lines in each
+ * shell's language call it and show the result.
  */
 #include <ctype.h>
 #include <stdio.h>

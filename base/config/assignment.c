@@ -1,4 +1,4 @@
-/* Four settings of the same form, whoever makes them. */
+/* The same four settings, whichever scheduler they come from. */
 #include "base/config/assignment.h"
 
 #include <stdio.h>

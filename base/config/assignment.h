@@ -1,6 +1,6 @@
 /*
- * What a scheduler tells a process through the environment: who it is and where the others are, as the flags that would
- * say the same, so that ranges and relations are checked in one place.
+ * What a scheduler's environment variables tell a process: its role and the other members' addresses, expressed as the
+ * equivalent flags, so that ranges and relations are checked in one place.
  */
 #ifndef BASE_CONFIG_ASSIGNMENT_H
 #define BASE_CONFIG_ASSIGNMENT_H
@@ -9,7 +9,7 @@
 
 enum { ASSIGNMENT_SETTINGS = 4 };
 
-/* Zeroed: nothing is assigned. The settings' texts are its own; assignment_free frees them. */
+/* Zeroed: nothing is assigned. It owns the settings' texts; assignment_free frees them. */
 struct assignment {
     struct config_setting settings[ASSIGNMENT_SETTINGS];
     int count;
@@ -17,7 +17,7 @@ struct assignment {
     char index[16];
 };
 
-/* job_name is a literal. Without one of the lists: out of memory. */
+/* job_name is a literal. Fails with "out of memory" if either list is NULL. */
 bool assignment_set(struct assignment *assignment, const char *job_name, int task_index, struct error *error);
 void assignment_free(struct assignment *assignment);
 

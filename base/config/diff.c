@@ -1,4 +1,4 @@
-/* Walks the table of keys, so that a new key is compared and copied without a line here. */
+/* Walks the table of keys, so that new keys are compared and copied without any change here. */
 #include "base/config/diff.h"
 
 #include <assert.h>

@@ -31,7 +31,7 @@ void config_diff_line(const struct config_change *change, char *text, size_t siz
 
 /*
  * Copies the live keys of another config, and nothing else: they are plain values, so nothing is allocated or freed,
- * and readers of other keys are not disturbed. The second does so for a train section alone.
+ * and readers of other keys are not disturbed. The second function does so for a train section alone.
  */
 void config_take_live(struct config *config, const struct config *from);
 void config_take_live_train(struct config_train *train, const struct config_train *from);

@@ -1,4 +1,4 @@
-/* The table of keys: nothing else says what config.json may hold. */
+/* The table of keys: the single definition of what config.json may hold. */
 #include "base/config/keys.h"
 
 #include <stdio.h>

@@ -21,9 +21,9 @@ enum key_type {
     KEY_NUMBER,        /* double */
     KEY_TEXT,          /* char * */
     KEY_WORD,          /* an enum; values index `words` */
-    KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; their number is at `companion` */
+    KEY_LAYERS,        /* int [CONFIG_MAX_LAYERS]; their count is at `companion` */
     KEY_HOSTS,         /* struct string_list of addresses */
-    KEY_NAMES,         /* struct string_list of any texts */
+    KEY_NAMES,         /* struct string_list of arbitrary texts */
     KEY_HIDDEN,        /* as KEY_LAYERS, but may be empty; CONFIG_AUTO entries for "auto" */
     KEY_DEVICES,       /* char *: "gpu:0,gpu:1", or "" */
     KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
@@ -67,8 +67,8 @@ struct config_key {
     enum key_change change;
     bool no_flag; /* only in the file */
     /*
-     * Of SCOPE_JOB: builds that are in use do not know it. The text of a job leaves it out at its default, which may
-     * never change, so that these still read it and have the same digest. Every new key of the job is one of these.
+     * For SCOPE_JOB: builds still in use do not know this key. The job text omits it at its default, which may never
+     * change, so that those builds can still read the text and get the same digest. Set for every new key of a job.
      */
     bool omit_default;
     const char *description;
@@ -114,7 +114,7 @@ void config_key_clear(const struct config_key *key, struct config *config);
 /* Where the value of the key came from. */
 struct config_origin *config_origin_of(const struct config *config, const struct config_key *key);
 
-/* What values of SOURCE_ENVIRONMENT are attributed to: "TF_CONFIG". */
+/* The name that messages give the origin of SOURCE_ENVIRONMENT values: "TF_CONFIG". */
 const char *config_environment_name(const struct config *config);
 
 /* The shortest decimal that reads back as the same double: 0.1, 100, 1e-08. */

@@ -1,7 +1,7 @@
 /*
  * Enums shared by the config and the code that computes: activations, optimizers, precisions, and the layer limit.
- * Kernels include only this part of the config: the CUDA ones take minutes to build, and a new key should not rebuild
- * them.
+ * Kernels include only this part of the config: the CUDA kernels take minutes to build, and a new key should not cause
+ * that.
  */
 #ifndef BASE_CONFIG_KINDS_H
 #define BASE_CONFIG_KINDS_H

@@ -1,6 +1,6 @@
 /*
- * Keys that name devices: train.towers, and  train.placement, which assigns layers of weights to devices: {"layer1":
- * "cpu:0"}, or as text "layer1=cpu:0,layer2=gpu:0".  devices: int [CONFIG_MAX_LAYERS - 1], for each layer
+ * Keys that name devices: train.towers, and train.placement, which assigns layers of weights to devices: {"layer1":
+ * "cpu:0"}, or as text "layer1=cpu:0,layer2=gpu:0". devices: int [CONFIG_MAX_LAYERS - 1], for each layer
  * LAYER_ANYWHERE, LAYER_ON_CPU, or LAYER_ON_GPU + N for gpu:N.
  */
 #ifndef BASE_CONFIG_LAYER_DEVICES_H

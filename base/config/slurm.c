@@ -1,6 +1,7 @@
 /*
- * Slurm tells a task its own number, node and number on that node, and of the others only how many run on each node. So
- * who runs where is known only if the tasks are in blocks (srun's default); each task compares its own place with that.
+ * Slurm tells a task its own number, node and number on that node, but about the others only how many run on each node.
+ * So their places are known only if tasks are distributed in blocks (srun's default); each task checks that its own
+ * place agrees.
  */
 #include "base/config/slurm.h"
 

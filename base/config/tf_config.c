@@ -1,5 +1,5 @@
 /*
- * Translates TF_CONFIG into the flags that would say the same, so that ranges and relations are checked in one place.
+ * Translates TF_CONFIG into the equivalent flags, so that ranges and relations are checked in one place.
  */
 #include "base/config/tf_config.h"
 

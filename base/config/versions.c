@@ -1,4 +1,4 @@
-/* Versions of a config on disk. Their files never change, so that one number, in `current`, says all that can. */
+/* Versions of a config on disk. Their files never change; only the number in `current` does. */
 #include "base/config/versions.h"
 
 #include <errno.h>

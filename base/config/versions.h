@@ -1,9 +1,9 @@
 /*
  * The versions of a config that a machine has had: a folder beside config.json, CONFIG.d, with one file for each
- * version (00000003.json: the keys of the job as canonical JSON, never changed once it is there; 00000003.local.json:
- * the keys of single machines that came with it, if any), and `current`, which holds the number of the one in force
- * and may be edited by hand. All carry checksums (base/checked.h). After a power cut at any point `current` names the
- * old version or the new, and the file of that version is whole.
+ * version (00000003.json: its job-scoped keys as canonical JSON, immutable once written; 00000003.local.json: its
+ * machine-scoped keys, if any), and `current`, which holds the number of the version in force and may be edited by
+ * hand. All carry checksums (base/checked.h). After a power cut at any point `current` names the old version or the
+ * new, and the file of that version is whole.
  *
  * Several processes of one machine may share the folder: writing the same version twice is fine.
  */
@@ -35,7 +35,7 @@ bool versions_open(struct versions *versions, const char *config_path, struct er
 /* Adds a version. Fails, naming the file, if it exists with other content. */
 bool versions_add(const struct versions *versions, uint64_t number, const char *text, size_t size, struct error *error);
 
-/* The keys of single machines that come with it, before it is added itself. size 0: none do. */
+/* Adds the machine-scoped keys of a version; called before versions_add. size 0: there are none. */
 bool versions_add_local(const struct versions *versions, uint64_t number, const char *text, size_t size,
                         struct error *error);
 /* *text: NULL if there are none. */
@@ -45,15 +45,15 @@ bool versions_read_local(const struct versions *versions, uint64_t number, char 
 /* The caller frees *text, which ends with a zero byte that is not counted. */
 bool versions_read(const struct versions *versions, uint64_t number, char **text, size_t *size, struct error *error);
 
-/* Can all be read that belongs to it, as it was written? */
+/* True if all files of the version are intact. */
 bool versions_verify(const struct versions *versions, uint64_t number, struct error *error);
 
-/* Switches, atomically, to a version that is there. */
+/* Switches atomically to a version that exists. */
 bool versions_switch(const struct versions *versions, uint64_t number, struct error *error);
 
 /*
- * What is in force. *there: false if no version was ever switched to. A folder that does not exist is fine; a `current`
- * that is no number is an error.
+ * The version in force. *there is false if none was ever switched to. A missing folder is fine; a `current` that is not
+ * a number is an error.
  */
 bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error);
 

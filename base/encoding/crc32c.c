@@ -1,6 +1,6 @@
 /*
- * The instruction handles 8 bytes but has a latency of three cycles, so three stretches are computed side by side and
- * joined by a table that appends zeros to a CRC.
+ * The instruction handles 8 bytes but has a latency of three cycles, so three parts are computed in parallel and joined
+ * by a table that appends zeros to a CRC.
  */
 #include "base/encoding/crc32c.h"
 

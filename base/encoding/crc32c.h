@@ -1,6 +1,6 @@
 /*
- * CRC-32C (Castagnoli), by the processor's instruction where there is one. TFRecord and TensorBoard event files store
- * it masked, since a CRC over data that contains CRCs is weak: tensorflow/core/lib/hash/crc32c.h.
+ * CRC-32C (Castagnoli), with the processor's CRC instruction where there is one. TFRecord and TensorBoard event files
+ * store it masked, since a CRC over data that contains CRCs is weak: tensorflow/core/lib/hash/crc32c.h.
  */
 #ifndef BASE_ENCODING_CRC32C_H
 #define BASE_ENCODING_CRC32C_H

@@ -1,6 +1,6 @@
 /*
- * Which program a process is to be, and how it comes into it. The digest is verified once more before each start: a
- * disk may have changed the file, and a process that is someone else from the first instruction on can't be asked.
+ * Which program a process should run, and how it gets there. The digest is verified again before each start: the disk
+ * may have changed the file, and once another program runs it is too late to check.
  */
 #include "base/process/program.h"
 

@@ -1,4 +1,4 @@
-/* sd_notify's protocol without libsystemd: a datagram is all that it takes. */
+/* sd_notify's protocol without libsystemd: a datagram suffices. */
 #include "base/process/notify.h"
 
 #include <fcntl.h>

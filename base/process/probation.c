@@ -1,8 +1,8 @@
 /*
- * Does a new version kill this process? The count is kept where the next start finds it, before the config is read:
- * CONFIG.d/probation-ID, one for each process (restart_identity), "TARGET FALLBACK STARTS FAILED #CHECKSUM\n". Four
- * numbers and no JSON: whatever is wrong with this process, that much it must be able to read. And twice: nothing else
- * brings back one that hangs, so a disk that changes one of the two must not be what leaves it there.
+ * Detects whether a new version kills this process. The count of starts is kept where the next start finds it before
+ * the config is read: CONFIG.d/probation-ID, one for each process (restart_identity), "TARGET FALLBACK STARTS FAILED
+ * #CHECKSUM\n". Four numbers and no JSON, which even a badly broken process can read. There are two copies: nothing
+ * else rescues a process that hangs, so one corrupted file must not prevent that.
  */
 #include "base/process/restart.h"
 

@@ -1,7 +1,7 @@
 /*
- * Programs kept on disk. A program counts once it lies under its own name, and gets there only whole: what comes is
- * appended to one file, by one process, and verified and synced before it is renamed. So a power cut, a full disk or a
- * lost connection costs what was not written yet.
+ * Programs kept on disk. A program counts once it has its final name, which it gets only when complete: one process
+ * appends the received bytes to one file, then verifies, syncs and renames it. So a power cut, a full disk or a lost
+ * connection costs only what was not written yet.
  */
 #include "base/process/program.h"
 

@@ -1,4 +1,4 @@
-/* A process that starts again: in place, or as the child of a small parent. */
+/* Restarts a process: in place, or as the child of a small parent. */
 #include "base/process/restart.h"
 
 #include <errno.h>

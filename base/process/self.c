@@ -1,4 +1,4 @@
-/* The program that runs, as it lies on disk: what a machine keeps to go back to. The simulator has its own of this. */
+/* The running program's file on disk, which a machine keeps to fall back to. The simulator replaces this file. */
 #include <pthread.h>
 
 #include "base/file.h"

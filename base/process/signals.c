@@ -1,4 +1,4 @@
-/* A handler only notes the signal: everything that takes time happens in the loops that look for it. */
+/* Handlers only record the signal; the loops that check for it do all the work. */
 #include "base/process/signals.h"
 
 #include <signal.h>

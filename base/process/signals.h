@@ -1,6 +1,6 @@
 /*
- * Being asked to leave. SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it was ignored, as nohup does) ask for an orderly
- * end, which the loops of the program look for between two pieces of work; a second one ends the process at once.
+ * Requests to leave. SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless ignored, as under nohup) ask for an orderly end, for
+ * which the program's loops check between two pieces of work; a second one ends the process at once.
  */
 #ifndef BASE_PROCESS_SIGNALS_H
 #define BASE_PROCESS_SIGNALS_H
@@ -8,8 +8,8 @@
 #include "base/clock.h"
 
 /*
- * Starts to catch them, once, before other threads exist. From then on a reader of our output that goes away (SIGPIPE)
- * and a file that hits its size limit (SIGXFSZ) are ordinary errors of a write, not the end of a run.
+ * Installs the handlers; call once, before other threads exist. From then on a closed pipe (SIGPIPE) and a file size
+ * limit (SIGXFSZ) are ordinary write errors that do not end the run.
  */
 void signals_catch(void);
 

@@ -3,7 +3,7 @@
  * scaled by 1 / (1 - rate), so that evaluation needs no correction.
  *
  * A pure function of (seed, task, step, layer, place in the batch, unit) by Philox, so that CPU, GPU, any number of
- * threads and a resumed run drop the same ones. Shared by C and CUDA.
+ * threads and a resumed run drop the same units. Shared by C and CUDA.
  */
 #ifndef BASE_RANDOM_DROPOUT_H
 #define BASE_RANDOM_DROPOUT_H

@@ -1,4 +1,4 @@
-/* Groups of three digits: the largest number has 26 characters, far less than the text holds. */
+/* Groups of three digits: the largest number has 26 characters, which fit easily. */
 #include "base/text/count.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { COUNT_TEXT = 32 }; /* bytes that hold any of them */
+enum { COUNT_TEXT = 32 }; /* bytes; enough for any of them */
 
 /* Returns text. */
 const char *count_text(char text[COUNT_TEXT], int64_t number);

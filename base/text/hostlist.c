@@ -1,4 +1,4 @@
-/* One recursive step for each bracket of a name: each of its numbers is written, and the rest of the name follows. */
+/* One recursion per bracket of a name: for each of its numbers, writes it and recurses for the rest of the name. */
 #include "base/text/hostlist.h"
 
 #include <stdio.h>

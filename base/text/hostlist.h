@@ -1,6 +1,6 @@
 /*
- * Slurm's hostlist expressions: "login,n[1,3-5],rack[0-1]-n[08-11]". A number keeps the leading zeros of its range's
- * beginning; with several brackets the last one turns fastest.
+ * Slurm's hostlist expressions: "login,n[1,3-5],rack[0-1]-n[08-11]". Numbers keep the leading zeros of the range's
+ * start; with several brackets, the last one varies fastest.
  */
 #ifndef BASE_TEXT_HOSTLIST_H
 #define BASE_TEXT_HOSTLIST_H
@@ -13,8 +13,8 @@ enum {
 };
 
 /*
- * Calls `add` for each host in order; the text is gone when it returns. Stops after `most` hosts, which is a failure,
- * and when `add` fails. So the time it takes is bounded by `most` and the length of the text.
+ * Calls `add` for each host in order; the host's text is valid only during the call. Fails if there are more than
+ * `most` hosts, or if `add` fails, so that the running time is bounded by `most` and the length of the text.
  */
 typedef bool hostlist_add(void *context, const char *host, struct error *error);
 bool hostlist_expand(const char *text, int most, hostlist_add *add, void *context, struct error *error);

@@ -1,6 +1,6 @@
 /*
- * One recursive-descent scanner does both: it checks, and can note where a given value begins. Depth is bounded, and so
- * is the recursion.
+ * One recursive-descent scanner both checks the text and finds where a given value begins. The limit on depth bounds
+ * the recursion.
  */
 #include "base/text/json.h"
 

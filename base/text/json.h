@@ -1,9 +1,9 @@
 /*
- * Strict JSON with positions, which cJSON, the parser that builds the values, does not provide.
+ * Strict JSON with positions, neither of which cJSON, the parser that builds the values, provides.
  *
- * cJSON accepts more than RFC 8259 allows, and of an error reports only where it gave up. So text is checked here
- * first, then given to cJSON; errors about a value are reported at its line and column, found by scanning the text
- * again. Pure functions of arbitrary bytes; but for json_build and json_put, nothing is allocated.
+ * cJSON accepts more than RFC 8259 allows, and reports only where it gave up. So text is checked here first, then
+ * passed to cJSON; errors about a value are reported at its line and column, found by scanning the text again. Pure
+ * functions of arbitrary bytes; only json_build and json_put allocate.
  */
 #ifndef BASE_TEXT_JSON_H
 #define BASE_TEXT_JSON_H
@@ -33,16 +33,16 @@ bool json_check(const char *text, size_t size, struct json_place *place, struct 
 cJSON *json_build(const char *text, size_t size);
 
 /*
- * Puts a value into an object, or at the end of a list, or deletes it where memory has run out: either may be NULL
- * then.
+ * Adds a value to an object, or to the end of a list. If memory has run out (either may be NULL then), deletes the
+ * value and returns false.
  */
 bool json_put(cJSON *object, const char *name, cJSON *value);
 bool json_append(cJSON *list, cJSON *value);
 
 /*
  * The place of a value inside checked text: path[0] is the index of a child of the outermost array or object, path[1]
- * that of a child of it, and so on; depth 0 is the whole value. With `name` the place of a member's name instead of its
- * value. False if there is no such child.
+ * that of a child of it, and so on; depth 0 is the whole value. With `name`, the place of a member's name instead of
+ * its value. False if there is no such child.
  */
 bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place);
 

@@ -1,4 +1,4 @@
-/* The text is good JSON, so that the end of a value is found by brackets and quotes alone. */
+/* The text is valid JSON, so brackets and quotes alone determine the end of a value. */
 #include "base/text/json_value.h"
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* One table of what is harmful, for lines and for JSON. */
+/* One table of harmful characters, for lines and for JSON. */
 #include "base/text/printable.h"
 
 #include <stdbool.h>

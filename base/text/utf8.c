@@ -1,4 +1,4 @@
-/* Texts that come from peers and files are UTF-8 or refused, since JSON, terminals and logs take nothing else. */
+/* Texts from peers and files are UTF-8 or refused, since JSON, terminals and logs accept nothing else. */
 #include "base/text/utf8.h"
 
 size_t utf8_length(const uint8_t *at, const uint8_t *end)

@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the character that begins at `at` < end; 0: that is none. */
+/* Bytes of the character that begins at `at` < end; 0: it is not a valid one. */
 size_t utf8_length(const uint8_t *at, const uint8_t *end);
 
-/* The number of a character of that length. */
+/* The code point of a character of that length. */
 uint32_t utf8_character(const uint8_t *at, size_t length);
 
 bool utf8_check(const void *bytes, size_t size);

@@ -20,7 +20,7 @@
 
 struct device;
 
-/* What is trained; plain values only, so that it can be passed between processes. */
+/* The model and how to train it; plain values only, so that it can be passed between processes. */
 struct device_shape {
     int32_t layer_count;               /* weight layers */
     int32_t widths[CONFIG_MAX_LAYERS]; /* layer_count + 1 of them */
@@ -56,7 +56,7 @@ enum device_array {
     DEVICE_ARRAYS
 };
 
-/* Those that a forward pass takes come first. */
+/* The arrays that a forward pass reads come first. */
 enum { DEVICE_INPUT_ARRAYS = DEVICE_LABELS };
 
 /* Bytes of one example in an array; 0: the shape has no such array. */
@@ -104,7 +104,7 @@ struct device_outcome {
 };
 
 /*
- * Takes the device, allocates the memory that the shape needs, and chooses how to run (device_describe). ordinal: below
+ * Opens the device, allocates the memory that the shape needs, and chooses how to run (device_describe). ordinal: below
  * driver_device_count. Parameters, slots and averages start at zero. driver is borrowed until device_close.
  */
 bool device_open(struct device **device, const struct driver *driver, int ordinal, const struct device_shape *shape,
@@ -139,7 +139,7 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
 /* A batch that the host drew, borrowed. */
 struct device_batch {
     struct device_examples examples; /* 1..batch_size of them */
-    uint32_t task;                   /* what dropout draws as */
+    uint32_t task;                   /* dropout's task number */
     int64_t step;
 };
 

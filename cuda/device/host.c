@@ -1,7 +1,7 @@
 /*
- * What is here is the traffic between host and device, layer by layer. The arithmetic is that of the CPU engine's
- * reference kernels, which take any width and alignment, and of ps/store/optimizer_math.h, which the device shares: the
- * faster kernels would not fit into the GPU engine's program, and copies of every batch are what costs time here.
+ * Moves data between host and device, layer by layer. The arithmetic is that of the CPU engine's reference kernels,
+ * which accept any width and alignment, and of ps/store/optimizer_math.h, which the device shares: the faster kernels
+ * would not fit into the GPU engine's program, and copying every batch dominates the time anyway.
  */
 #include "cuda/device/host.h"
 

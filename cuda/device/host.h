@@ -23,8 +23,8 @@ void host_write(struct device *device, enum store_vector vector, size_t first, s
 void host_read(const struct device *device, enum store_vector vector, size_t first, size_t count, float *values);
 
 /*
- * The forward pass of `count` examples. given: the images, packed; NULL: those drawn from the training set, or rows of
- * a table, which the device has written out.
+ * The forward pass of `count` examples. given: the images, packed; NULL: those drawn from the training set, or table
+ * rows that the device has written out.
  */
 bool host_forward(struct device *device, struct kernel_network *network, struct kernel_source *source,
                   const uint8_t *given, int count, bool training, struct error *error);

@@ -37,7 +37,7 @@ enum kernel {
 
 enum {
     DEVICE_UPDATES = 1024,   /* steps whose updates are on the device at once */
-    DEVICE_GRAPH_STEPS = 16, /* of the longer of two graphs */
+    DEVICE_GRAPH_STEPS = 16, /* steps in the longer of the two graphs */
     DEVICE_GRAPHS = 2,       /* of DEVICE_GRAPH_STEPS steps, and of one */
     DEVICE_SHARED = 8,       /* pinned pieces of the caller's memory */
     DEVICE_CHUNKS = 64,      /* pieces that a gradient is copied in, at most */
@@ -63,9 +63,9 @@ struct device {
     int rows;            /* examples that the matrices have room for */
     cu_pointer memory;   /* the block allocated when the device is opened */
     cu_pointer data;     /* examples to train on, ... */
-    uint64_t data_bytes; /* ... which take so much */
+    uint64_t data_bytes; /* ... and their size */
     cu_pointer gradient; /* allocated on first use */
-    uint64_t taken;      /* bytes, all together */
+    uint64_t taken;      /* bytes allocated in total */
     uint64_t allowed;    /* bytes */
 
     struct kernel_network network;
@@ -117,12 +117,12 @@ static inline cu_pointer device_address(const void *pointer)
 
 /* --- memory.c --- */
 
-/* Whether this model has that vector. */
+/* True if this model has that vector. */
 bool memory_keeps(const struct device_shape *shape, enum store_vector vector);
 
 /* Allocates the memory of device->network and everything with it; vectors are zeroed. */
 bool memory_take(struct device *device, struct error *error);
-/* Does nothing if it exists. */
+/* Does nothing if it exists already. */
 bool memory_take_gradient(struct device *device, struct error *error);
 void memory_release(struct device *device);
 
@@ -130,8 +130,8 @@ void memory_release(struct device *device);
 int memory_image_stride(int pixels);
 
 /*
- * Copies examples, device->rows of them at most, to [at, at + count) of those on the device; arrays that are NULL are
- * left out. They must stay valid until device->stream has been waited for.
+ * Copies examples, device->rows of them at most, to [at, at + count) of those on the device; NULL arrays are skipped.
+ * They must stay valid until device->stream has been waited for.
  */
 bool memory_stage(struct device *device, const struct kernel_source *to, int at, const struct device_examples *examples,
                   struct error *error);
@@ -158,7 +158,10 @@ bool launch_delta(struct device *device, int layer, int count, struct error *err
 /* From the draw to the deltas of all layers. */
 bool launch_batch(struct device *device, struct kernel_source *source, struct error *error);
 
-/* Rows [first, first + rows) (rounded up to tiles) of a layer's gradient, its biases' being row `in`; a tile's rows. */
+/*
+ * Rows of a tile; and rows [first, first + rows), rounded up to tiles, of a layer's gradient, where row `in` is that of
+ * the biases.
+ */
 int launch_gradient_rows(const struct device *device, int layer);
 bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows, int mode,
                      float weight, struct error *error);
@@ -166,7 +169,7 @@ bool launch_gradient(struct device *device, struct kernel_source *source, int la
 /* The gradients of all layers. */
 bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight, struct error *error);
 
-/* Clips the gradient and does what `how` (enum kernel_apply) says with it. */
+/* Clips the gradient, then uses it as `how` (enum kernel_apply) says. */
 bool launch_clip(struct device *device, int how, float weight, struct error *error);
 
 /* Applies the gradient as `how` (enum kernel_apply) says. */

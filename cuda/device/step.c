@@ -1,5 +1,5 @@
 /*
- * One batch from the host: its gradient, which is copied back in pieces while the rest is still computed; and logits.
+ * One batch from the host: its gradient, copied back in pieces while the rest is still being computed; and its logits.
  */
 #include <assert.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /*
- * One loop: wait for a command, check what it points at, carry it out, complete it. The client is trusted no further
- * than that a wrong number is an error and not a crash.
+ * One loop: wait for a command, check its offsets, execute it, complete it. A wrong number from the client is an error,
+ * not a crash.
  */
 #include "cuda/helper/serve.h"
 

@@ -53,7 +53,7 @@ struct kernel_progress {
     int32_t padding;
 };
 
-/* What the last layer's outputs are measured by. */
+/* The loss on the last layer's outputs. */
 struct kernel_loss {
     int32_t kind;    /* enum loss_kind, of target values */
     int32_t targets; /* per example; 0: it has a label, and softmax */

@@ -1,4 +1,4 @@
-/* The bulk ciphers of TLS (aead.c): beside what mbedTLS calls through its own headers, what can be had here. */
+/* The bulk ciphers of TLS (aead.c). mbedTLS calls them through its own headers; this tells which are available. */
 #ifndef NET_TLS_AEAD_H
 #define NET_TLS_AEAD_H
 

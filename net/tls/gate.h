@@ -1,7 +1,7 @@
 /*
- * Which records a peer may send before its handshake is over, by their headers: what mbedTLS, which reads the records,
- * lets through without end, answers without an alert, or takes for something else, is stopped in front of it. All of a
- * handshake is CONNECTION_HANDSHAKE_BYTES at most.
+ * Filters a peer's records, by their headers, until its handshake is over: stops in front of mbedTLS, which parses the
+ * records, whatever mbedTLS would accept without limit, reject without an alert, or misinterpret. A whole handshake
+ * takes at most CONNECTION_HANDSHAKE_BYTES.
  *
  * Pure functions of their arguments.
  */
@@ -12,27 +12,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* All zero in the beginning. */
+/* Starts as zeros. */
 struct gate {
-    size_t left;   /* bytes of the record under way that have not gone through */
-    size_t passed; /* bytes of all that have begun */
-    uint8_t type;  /* of the last that has begun */
-    bool greeted;  /* a handshake record has come */
-    bool changed;  /* the one ChangeCipherSpec has come */
+    size_t left;   /* bytes of the current record not yet passed on */
+    size_t passed; /* bytes of all records begun */
+    uint8_t type;  /* of the last record begun */
+    bool greeted;  /* a handshake record was received */
+    bool changed;  /* the one ChangeCipherSpec was received */
 };
 
 enum gate_verdict {
-    GATE_PASS,    /* gate->left bytes, as they come */
-    GATE_MORE,    /* too few bytes to tell */
-    GATE_ALERT,   /* an alert in clear though keys are agreed on: of a peer that could not read what we sent */
-    GATE_REFUSED, /* *alert is what the peer is told, *why what the log is */
+    GATE_PASS,    /* pass on gate->left bytes as they arrive */
+    GATE_MORE,    /* too few bytes to decide */
+    GATE_ALERT,   /* a plaintext alert after keys were agreed on: from a peer that could not read what we sent */
+    GATE_REFUSED, /* *alert is for the peer, *why for the log */
 };
 
-/* The `size` bytes that have come and not gone through. sealed: keys are agreed on. */
+/* Judges the `size` bytes received and not yet passed on. sealed: keys are agreed on. */
 enum gate_verdict gate_look(struct gate *gate, const uint8_t *bytes, size_t size, bool sealed, uint8_t *alert,
                             const char **why);
 
-/* `size` of them, at most gate->left, have gone through. */
+/* `size` of them, at most gate->left, were passed on. */
 void gate_pass(struct gate *gate, size_t size);
 
 #endif

@@ -1,12 +1,11 @@
 /*
- * What we take of mbedTLS: TLS 1.3 with certificates on elliptic curves, and no more, for a small program with few
- * doors.
+ * The parts of mbedTLS that we use: TLS 1.3 with elliptic-curve certificates, and no more, for a small program with a
+ * small attack surface.
  *
  * The bulk ciphers are ours (net/tls/aead.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM
- * is
- * several times slower. MBEDTLS_USE_PSA_CRYPTO stays off: with it, every record would set up its key again. The random
- * generator is the kernel's, through libsodium: no state of ours to seed, lock or share between connections.
- * mbedTLS and the files of this room that call it must be compiled with the same configuration, hence its own file.
+ * is several times slower. MBEDTLS_USE_PSA_CRYPTO stays off: with it, every record would set up its key again. The
+ * random generator is the kernel's, through libsodium: no state of our own to seed, lock or share between connections.
+ * mbedTLS and the files here that call it must be compiled with the same configuration, hence this file.
  */
 #ifndef NET_TLS_MBEDTLS_CONFIG_H
 #define NET_TLS_MBEDTLS_CONFIG_H

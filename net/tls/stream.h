@@ -1,5 +1,5 @@
 /*
- * Inside the net room: TLS on a connection once its handshake is over. tls.c makes it, stream.c moves bytes through it.
+ * Private to net/: TLS on a connection once its handshake is over. tls.c creates it, stream.c moves bytes through it.
  */
 #ifndef NET_TLS_STREAM_H
 #define NET_TLS_STREAM_H
@@ -16,26 +16,26 @@ enum { TLS_ALERT_CERTIFICATE_REQUIRED = 116 };
 
 struct tls {
     struct record_key in, out;
-    bool established;              /* records are ours from here on; before, mbedTLS's */
+    bool established;              /* our code handles records from here on; before, mbedTLS */
     bool server;                   /* our side of the connection */
-    bool ended;                    /* the peer said goodbye, or the socket is at its end */
+    bool ended;                    /* the peer sent close_notify, or the socket is at its end */
     bool update_wanted;            /* the peer asked for new keys */
-    size_t filled;                 /* content of the record under way, at the end of the out buffer */
+    size_t filled;                 /* content of the current record, at the end of the out buffer */
     size_t plain_start, plain_end; /* decrypted bytes in the in buffer, not yet read */
     int idle;                      /* records without data in a row */
-    uint8_t message[5];            /* of a handshake message whose rest is to come: as much as is looked at, */
-    size_t message_size;           /* how much of that has come, */
-    size_t message_left;           /* and how much is to be passed over behind it */
+    uint8_t message[5];            /* beginning of an incomplete handshake message, as much as is examined, */
+    size_t message_size;           /* how much of that was received, */
+    size_t message_left;           /* and how much to skip after it */
 };
 
-/* transport_tls.open: shakes hands. */
+/* transport_tls.open: performs the handshake. */
 bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
               bool server, double deadline_s, struct error *error);
 
 /* Puts an alert into the out buffer, under tls->out, if there is room. */
 void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert);
 
-/* What the peer's fatal alert says about us; NULL if nothing that a user could act on. */
+/* What the peer's fatal alert says about us; NULL: nothing that a user could act on. */
 const char *tls_describe_alert(int alert);
 
 #endif

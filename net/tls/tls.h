@@ -1,6 +1,6 @@
 /*
- * Inside the net room: what credentials are made of, for the files that call mbedTLS. Everything that may be shared by
- * connections is prepared when credentials are loaded and read-only from then on.
+ * Private to net/: the content of credentials, for the files that call mbedTLS. Everything that connections share is
+ * prepared when credentials are loaded, and read-only from then on.
  */
 #ifndef NET_TLS_TLS_H
 #define NET_TLS_TLS_H
@@ -19,7 +19,7 @@
 
 struct credentials {
     bool pinned;              /* a fleet key; else certificates are checked against an authority's */
-    struct member member;     /* whom our certificate names; MEMBER_NONE with a fleet key */
+    struct member member;     /* the member named in our certificate; MEMBER_NONE with a fleet key */
     mbedtls_pk_context key;   /* ours */
     mbedtls_x509_crt own;     /* ours */
     mbedtls_x509_crt trusted; /* pinned: the fleet's certificates; else the authority's */
@@ -27,7 +27,7 @@ struct credentials {
     struct pass_keys passes;
 };
 
-/* Must have been called before anything of mbedTLS or libsodium is used; any thread, any number of times. */
+/* Must be called before anything of mbedTLS or libsodium is used; any thread, any number of times. */
 bool tls_start(struct error *error);
 
 /* mbedTLS's interface to the kernel's random numbers. */

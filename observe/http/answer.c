@@ -1,4 +1,4 @@
-/* From answers to bytes: heads, errors, what is sent and when its memory goes. */
+/* Turns answers into bytes: heads, errors, the output queue and the release of its memory. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Inside observe/http: a connection, and how its parts call each other. The server's thread's, but where it says. */
+/* Private to observe/http: a connection, and the calls between its parts. Server's thread only, unless stated. */
 #ifndef OBSERVE_HTTP_INTERNAL_H
 #define OBSERVE_HTTP_INTERNAL_H
 
@@ -16,7 +16,7 @@
 
 enum { MOST_ERROR_TEXT = 256, READ_BYTES = 16 * 1024 };
 
-/* A stretch of bytes to be sent. */
+/* A run of bytes to send. */
 struct output {
     struct output *next;
     const uint8_t *bytes;
@@ -27,24 +27,24 @@ struct output {
     uint8_t own[]; /* what `bytes` may point to */
 };
 
-/* Where a name or value begins in request->head; each ends with a zero. */
+/* Offsets of a name and a value in request->head; each ends with a zero. */
 struct header {
     uint16_t name, value;
 };
 
-/* A request as it comes in. Its memory goes when it is answered. */
+/* A request being received. It is freed when answered. */
 struct http_request {
     struct http_connection *connection;
     char *head; /* target, then names and values */
     size_t head_size, head_room;
     struct header headers[HTTP_MOST_HEADERS];
     int header_count;
-    size_t began; /* where the text under way begins */
+    size_t began; /* offset of the text being received */
     char *path;   /* NULL until the head is whole */
     char *query;  /* NULL: none */
     uint8_t *body;
     size_t body_size, body_room;
-    uint64_t body_length; /* that the head announces; 0: it does not say */
+    uint64_t body_length; /* announced by the head; 0: not announced */
     const struct http_route *route;
     enum http_method method;
     double began_s;                               /* its first byte */
@@ -56,15 +56,15 @@ struct http_request {
 };
 
 enum connection_life {
-    LIFE_IDLE,      /* between requests, or nothing has come yet */
+    LIFE_IDLE,      /* between requests, or nothing received yet */
     LIFE_SHAKING,   /* TLS */
-    LIFE_HEAD,      /* a head is coming */
-    LIFE_BODY,      /* a body is coming */
+    LIFE_HEAD,      /* receiving a head */
+    LIFE_BODY,      /* receiving a body */
     LIFE_HANDLED,   /* a handler has the request */
-    LIFE_ANSWERING, /* output is to be sent, then the next request is read */
+    LIFE_ANSWERING, /* sending output, then reading the next request */
     LIFE_STREAMING, /* an http_stream */
-    LIFE_ENDING,    /* output is to be sent, then no more */
-    LIFE_LINGERING, /* all is sent; the peer may still read */
+    LIFE_ENDING,    /* sending the last output */
+    LIFE_LINGERING, /* all is sent; the peer may still be reading */
     LIFE_COUNT,
 };
 
@@ -81,23 +81,23 @@ struct http_stream {
 
 struct http_connection {
     struct http_server *server;
-    struct http_connection *before, *after; /* in the queue of its life */
+    struct http_connection *before, *after; /* in the queue of its state */
     enum connection_life life;
     int fd;
-    uint32_t events; /* that epoll watches */
+    uint32_t events; /* watched by epoll */
     double deadline_s;
     uint64_t moved; /* bytes since the deadline was set */
     llhttp_t parser;
-    struct http_request *request; /* NULL: none under way */
+    struct http_request *request; /* NULL: none */
     struct output *first, *last;  /* to be sent */
     size_t unsent;
-    uint8_t *pending; /* bytes that came behind the request under way */
+    uint8_t *pending; /* bytes received after the current request */
     size_t pending_size;
     struct web_session *session; /* NULL: plain text */
     struct http_stream stream;
     int refusal; /* the status that the parser's callback refused with; 0: none */
     const char *refusal_text, *refusal_headers;
-    bool wants_continue; /* "100 Continue" is to be said */
+    bool wants_continue; /* "100 Continue" must be sent */
     bool is_gone;        /* its socket is closed; a handler still has the request */
 };
 
@@ -108,14 +108,14 @@ struct http_server {
     bool has_thread, is_accepting;
     struct wake wake;
     atomic_bool stops, drains;
-    bool has_drained; /* its thread knows */
+    bool has_drained; /* its thread has noticed */
     double now_s, ticked_s;
     char date[40];
     struct queue queues[LIFE_COUNT];
     struct http_connection *dead; /* to be freed */
     int most_connections;
     size_t held;                /* bytes of requests and answers */
-    struct http_request *spare; /* for the next ones, with their memory, by next_answered: */
+    struct http_request *spare; /* for reuse with their memory, linked by next_answered: */
     int spare_count;
     size_t spare_bytes;
     uint8_t *scratch;              /* [READ_BYTES] */
@@ -129,12 +129,12 @@ struct http_server {
 
 void parse_begin(struct http_connection *connection);
 
-/* Takes in bytes. Stops at the end of a request, with *taken below size perhaps. False: connection->refusal is set. */
+/* Parses bytes. Stops at the end of a request, perhaps with *taken below size. False: connection->refusal is set. */
 bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size, size_t *taken);
 
 /*
- * Where the rest of a body may be received, so that it needs no copy: `parse` leaves it there. NULL: nowhere, since no
- * body is coming, or nobody knows how long it is.
+ * Where to receive the rest of a body without a copy: `parse` leaves it there. NULL: no body is expected, or its length
+ * is unknown.
  */
 uint8_t *parse_room(struct http_connection *connection, size_t *size);
 void request_free(struct http_request *request); /* NULL is fine */
@@ -142,7 +142,7 @@ void requests_free_spare(struct http_server *server);
 
 /* --- answer.c --- */
 
-/* For the request under way, or for none: then the connection ends with it. */
+/* Answers the current request; if there is none, the connection ends with the answer. */
 void answer_now(struct http_connection *connection, const struct http_answer *answer);
 void answer_error(struct http_connection *connection, int status, const char *headers, const char *text);
 bool output_add(struct http_connection *connection, const void *bytes,
@@ -152,10 +152,10 @@ void output_free(struct http_connection *connection);
 
 /* --- loop.c --- */
 
-/* Counts memory: false if it is beyond what the server may hold. */
+/* Accounts for memory; false if it exceeds the server's limit. */
 bool server_hold(struct http_server *server, size_t bytes);
 void server_let_go(struct http_server *server, size_t bytes);
-void connection_live(struct http_connection *connection, enum connection_life life); /* with a new deadline */
-void connection_watch(struct http_connection *connection); /* epoll, for what it waits for now */
+void connection_live(struct http_connection *connection, enum connection_life life); /* sets a new deadline */
+void connection_watch(struct http_connection *connection); /* updates epoll to what it waits for now */
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * The loop: one thread waits for all connections and moves each on as far as it goes. What a connection waits for is
- * its life (enum connection_life); each life has a queue, in which all have the same time, so that who is late is at
- * the front and a deadline costs nothing to set.
+ * The loop: one thread waits for all connections and advances each as far as possible. A connection's state is its life
+ * (enum connection_life); each life has a queue whose members all have the same timeout, so that the next to expire is
+ * at the front and setting a deadline costs nothing.
  *
- * Closed connections are freed after the events that epoll told of at once, since some may be theirs.
+ * Closed connections are freed only after the current batch of epoll events, since some may be theirs.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * From bytes to requests: llhttp knows the grammar, and here is what is made of it and where the limits are. Whatever a
- * head shows to be wrong is refused before its body is read; if there is a body, the connection ends with the refusal,
- * since what follows can't be told from a request any more.
+ * Turns bytes into requests: llhttp parses the grammar, this file builds the request and enforces limits. A bad head is
+ * refused before its body is read; if there is a body, the connection ends with the refusal, since the body can't be
+ * told from a next request.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,13 @@
 /*
  * An HTTP/1.1 server on one thread: epoll, llhttp for the grammar, TLS where wanted, and a table of routes.
  *
- * Made for hostile networks. A connection that says nothing costs a small struct; a request takes memory as its bytes
- * come, up to limits, and all requests and answers together never more than http_options.most_bytes. Everything has a
- * deadline: the head, the body, an answer that nobody takes. Where connections are at their limit the longest idle one
- * goes. What the grammar leaves open to argument (two lengths, folded lines, both framings) is refused, and the
- * connection closed.
+ * Made for hostile networks. A silent connection costs a small struct; a request takes memory as its bytes arrive, up
+ * to limits, and all requests and answers together never more than http_options.most_bytes. Everything has a deadline:
+ * the head, the body, an answer that the peer does not read. At the limit of connections, the longest idle one is
+ * closed. Ambiguous framing (two lengths, folded lines, both framings) is refused, and the connection closed.
  *
- * A handler runs on the server's thread and must not wait. It answers at once, or keeps the request and has any thread
- * answer later. Requests of one connection are answered in their order: the next is read once the last is answered.
+ * A handler runs on the server's thread and must not block. It answers at once, or keeps the request, which any thread
+ * may answer later. Requests of one connection are answered in their order: the next is read once the last is answered.
  */
 #ifndef OBSERVE_HTTP_SERVER_H
 #define OBSERVE_HTTP_SERVER_H
@@ -21,32 +20,32 @@
 
 enum {
     HTTP_MOST_HEAD = 16 * 1024, /* bytes of a request's line and headers */
-    HTTP_MOST_TARGET = 4096,    /* of what is asked for */
+    HTTP_MOST_TARGET = 4096,    /* of the request's target */
     HTTP_MOST_HEADERS = 64,
     HTTP_HEAD_S = 10,  /* for the whole head, from the first byte or the connection's start */
     HTTP_IDLE_S = 75,  /* between two requests */
-    HTTP_MOVE_S = 20,  /* in so long a body, or an answer, moves by HTTP_MOVE_BYTES at least, or is done */
+    HTTP_MOVE_S = 20,  /* in this time a body or an answer must move by HTTP_MOVE_BYTES, or end */
     HTTP_LINGER_S = 2, /* after an answer that ends a connection, for the peer to read it */
     HTTP_MOVE_BYTES = 64 * 1024,
-    HTTP_BODY_SLACK = 64, /* readable bytes behind a request's body */
+    HTTP_BODY_SLACK = 64, /* readable bytes after a request's body */
 };
 
 struct http_server;
-struct http_request; /* from the end of its head (or body, where it has one) until it is answered */
+struct http_request; /* from the end of its head (or body, if any) until it is answered */
 struct http_stream;  /* an answer without an end: server-sent events */
 struct web_keys;     /* net/tls/web.h */
 
 enum http_method { HTTP_METHOD_GET = 1, HTTP_METHOD_HEAD = 2, HTTP_METHOD_POST = 4 };
 
 struct http_route {
-    const char *path; /* "/api/status"; a final asterisk stands for anything */
-    int methods;      /* of enum http_method; GET brings HEAD along */
+    const char *path; /* "/api/status"; a final asterisk matches anything */
+    int methods;      /* of enum http_method; GET includes HEAD */
     bool is_public;   /* needs no token */
     size_t most_body; /* bytes; a longer one is refused before it is read */
     void (*handle)(void *context, struct http_request *request);
 };
 
-/* An answer, as it begins: one line of an access log. */
+/* An answer as it starts: one line of an access log. */
 struct http_logged {
     const char *client; /* its address */
     const char *method;
@@ -59,29 +58,29 @@ struct http_logged {
 struct http_options {
     const char *host; /* as for socket_listen */
     uint16_t port;
-    int listener; /* a socket that listens already, which passes to the server, instead of these two; 0: none */
-    const struct http_route *routes; /* the first that fits; ends with a path of NULL. Borrowed, as all that follows */
+    int listener;                    /* a listening socket to use instead of these two, owned by the server; 0: none */
+    const struct http_route *routes; /* the first match counts; ends with a path of NULL. Borrowed, as all below */
     void *context;                   /* for routes and tick */
     void (*tick)(void *context);     /* each second, on the server's thread; NULL: none */
-    /* For each answer but streams, on the server's thread; NULL: none. */
+    /* For each answer except streams, on the server's thread; NULL: none. */
     void (*log)(void *context, const struct http_logged *logged);
     const struct web_keys *keys; /* NULL: plain text */
-    const char *token;           /* that "Authorization: Bearer" must bring; NULL: none */
-    const char *only_host;       /* without a token: the one name beside loopback's that Host may say; NULL: any */
+    const char *token;           /* required in "Authorization: Bearer"; NULL: none */
+    const char *only_host;       /* without a token: the one name besides loopback's allowed in Host; NULL: any */
     int most_connections;        /* 0: HTTP_CONNECTIONS, or what the limit of descriptors allows */
-    size_t most_bytes;           /* of requests and answers under way, all together */
+    size_t most_bytes;           /* of all current requests and answers together */
     bool gives_way;              /* the thread runs at lower priority; otherwise it asks for low latency */
 };
 
 enum { HTTP_CONNECTIONS = 10240, HTTP_TLS_CONNECTIONS = 512 };
 
-/* Listens, and serves from now on. http_server_stop closes all connections; no handler runs when it returns. */
+/* Starts listening and serving. http_server_stop closes all connections; no handler runs after it returns. */
 bool http_server_start(struct http_server **server, const struct http_options *options, struct error *error);
 void http_server_stop(struct http_server *server); /* NULL is fine. Requests kept by handlers must be answered before */
 /*
- * Lets clients go: from now on none is accepted, and each connection ends with its next answer, one without a request
- * at once; what `tick` sends to streams now still goes. Returns when all have ended, at deadline_s of
- * clock_monotonic_s at the latest. Handlers run on.
+ * Drains connections: accepts no more, and ends each connection with its next answer, idle ones at once; what `tick`
+ * sends to streams now is still sent. Returns when all have ended, by deadline_s of clock_monotonic_s at the latest.
+ * Handlers keep running.
  */
 void http_server_drain(struct http_server *server, double deadline_s);
 uint16_t http_server_port(const struct http_server *server);
@@ -93,15 +92,15 @@ struct http_counts {
 };
 void http_server_counts(const struct http_server *server, struct http_counts *counts); /* any thread */
 
-/* --- Requests: what they say is theirs, until they are answered --- */
+/* --- Requests: pointers are valid until the request is answered --- */
 
 enum http_method http_request_method(const struct http_request *request);
 const char *http_request_path(const struct http_request *request); /* decoded, without the query; valid UTF-8 */
 const char *http_request_header(const struct http_request *request, const char *name); /* NULL: not there */
-/* Behind its last byte HTTP_BODY_SLACK more may be read, whatever they are. */
+/* HTTP_BODY_SLACK more bytes, of any value, are readable after its last byte. */
 const uint8_t *http_request_body(const struct http_request *request, size_t *size);
 
-/* The query's parameter, decoded, into text. False: it is not there, or does not fit. */
+/* Copies the query's parameter, decoded, into text. False: it is missing, or does not fit. */
 bool http_request_parameter(const struct http_request *request, const char *name, char *text, size_t size);
 
 /* True if a comma-separated header names `word`, whatever its parameters, unless with a weight of 0. */
@@ -115,9 +114,9 @@ struct http_answer {
     const char *headers; /* more lines, each with its "\r\n"; NULL: none */
     const void *body;
     size_t size;
-    const void *tail; /* sent right behind the body, so that who makes the two apart need not copy them together */
+    const void *tail; /* sent right after the body, so that the two need not be copied together */
     size_t tail_size;
-    void (*release)(void *owner); /* called once, when both are no longer needed; NULL: they live on */
+    void (*release)(void *owner); /* called once, when both are no longer needed; NULL: not needed */
     void *owner;
 };
 void http_answer(struct http_request *request, const struct http_answer *answer);
@@ -129,19 +128,19 @@ void http_answer_error(struct http_request *request, int status, const char *for
 /* --- Streams: the server's thread alone --- */
 
 /*
- * Answers with what http_stream_send will bring. `closed` is called once, when the peer or the server ended it, or when
- * the peer took nothing for HTTP_MOVE_S; the stream is gone then.
+ * Answers with what http_stream_send will send. `closed` is called once, when the peer or the server ends the stream,
+ * or when the peer reads nothing for HTTP_MOVE_S; the stream is then gone.
  */
 struct http_stream *http_stream_begin(struct http_request *request, const char *type,
                                       void (*closed)(void *owner, struct http_stream *stream), void *owner);
 
-/* Bytes that the peer has not taken yet. What is not urgent is better not sent to one who lags. */
+/* Bytes that the peer has not taken yet. Do not send anything unimportant to a peer that lags. */
 size_t http_stream_unsent(const struct http_stream *stream);
 
-/* That was all: the peer gets what is unsent, and the end. `closed` is called now. */
+/* Ends the stream: the peer gets what is unsent, then the end. Calls `closed` now. */
 void http_stream_end(struct http_stream *stream);
 
-/* Copies. False if there is no memory for it: nothing of it is sent. */
+/* Copies the bytes. False if out of memory: nothing is sent. */
 bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Sockets that never wait, under a deadline for the whole question. A kept connection may have ended since it was used
- * last; so a question on it that fails is asked once more, on a new one.
+ * Non-blocking sockets, with a deadline for the whole request. A kept connection may have ended since its last use, so
+ * a request that fails on it is repeated once, on a new one.
  */
 #include "observe/top/client.h"
 

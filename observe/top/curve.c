@@ -1,4 +1,4 @@
-/* Each column of dots is the mean of what was measured in its time, and reaches up or down to the one before. */
+/* Each column of dots shows the mean of its time span, and extends up or down to the previous one. */
 #include "observe/top/curve.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Three questions a second: the status, what is new of history, what is new of events. */
+/* Three requests a second: the status, new history, new events. */
 #include <stdio.h>
 #include <stdlib.h>
 

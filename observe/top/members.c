@@ -1,4 +1,4 @@
-/* One row of a table below says all about a column: its place in line, its text, and what it is sorted by. */
+/* The table below defines each column in one row: its place in the line, its text, and its sort key. */
 #include "observe/top/members.h"
 
 #include <ctype.h>

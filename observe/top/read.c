@@ -1,4 +1,4 @@
-/* cJSON's trees of answers that are small, or asked for once. */
+/* Reads cJSON trees, since these answers are small, or requested only once. */
 #include "observe/top/read.h"
 
 #include <math.h>

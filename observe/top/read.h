@@ -1,4 +1,4 @@
-/* From a member's answers over HTTP (docs/operations.md) to a board; what is missing or odd counts as unknown. */
+/* Reads a member's HTTP answers (docs/operations.md) into a board; missing or invalid values count as unknown. */
 #ifndef OBSERVE_TOP_READ_H
 #define OBSERVE_TOP_READ_H
 

@@ -1,4 +1,4 @@
-/* A run of changed characters is sent with its place before it; styles are set where they change. */
+/* Each run of changed characters is sent after a cursor move; styles are set where they change. */
 #include "observe/top/screen.h"
 
 #include <stdarg.h>

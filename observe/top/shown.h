@@ -1,4 +1,4 @@
-/* A run as `trainer top` has it, and how its user wants to see it. */
+/* A run as `trainer top` knows it, and the user's view of it. */
 #ifndef OBSERVE_TOP_SHOWN_H
 #define OBSERVE_TOP_SHOWN_H
 
@@ -6,14 +6,14 @@
 
 enum { VIEW_DRIFT = 8, VIEW_FILTER = 40 };
 
-/* A board as a source tells of it, and what boards don't hold. */
+/* A board as a source reports it, and what boards don't hold. */
 struct view_run {
     struct board board;
-    double time_s; /* by the clock of who told; 0: nothing was told yet */
+    double time_s; /* by the source's clock; 0: nothing reported yet */
     double eta_s;  /* NaN: not known */
     char waiting_for[BOARD_TEXT];
     char drift[VIEW_DRIFT][BOARD_TEXT];
-    int drift_count, drift_shown; /* in all; of these in drift */
+    int drift_count, drift_shown; /* total; those in `drift` */
     int missing;
 };
 
@@ -28,10 +28,10 @@ struct view {
     bool is_typing; /* the filter */
     char filter[VIEW_FILTER];
     int scroll;          /* of members, or events */
-    bool is_once;        /* on paper: nothing to press, nothing to hide */
-    const char *source;  /* where it is from: "127.0.0.1:9200" */
+    bool is_once;        /* printed once: no keys, nothing hidden */
+    const char *source;  /* the source's name: "127.0.0.1:9200" */
     const char *trouble; /* why there is nothing new; "": nothing is wrong */
-    double silent_s;     /* since something came */
+    double silent_s;     /* since the last answer */
 };
 
 #endif

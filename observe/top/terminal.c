@@ -1,6 +1,6 @@
 /*
- * Plain ANSI and termios. Keys that come as several bytes are told from the Escape key by what follows at once; a slow
- * line may tear them apart, so a sequence has a moment to arrive.
+ * Plain ANSI and termios. Multi-byte keys are told from the Escape key by the bytes that follow at once; a slow line
+ * may split them, so a sequence has a moment to arrive.
  */
 #include "observe/top/terminal.h"
 

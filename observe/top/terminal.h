@@ -1,6 +1,6 @@
 /*
- * The terminal that standard output and input are: its size, its keys, and back to how it was when we leave, whatever
- * ends us. One per process.
+ * The terminal on standard output and input: its size, its keys, and restoring it on exit, whatever ends the process.
+ * One per process.
  */
 #ifndef OBSERVE_TOP_TERMINAL_H
 #define OBSERVE_TOP_TERMINAL_H
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-/* Above those of characters. */
+/* Beyond the codes of characters. */
 enum key {
     KEY_NONE = 0,
     KEY_TAB = '\t',
@@ -25,23 +25,23 @@ enum key {
     KEY_PAGE_DOWN,
     KEY_HOME,
     KEY_END,
-    KEY_RESIZED, /* no key, but as good as one */
+    KEY_RESIZED, /* not a key, but reported as one */
 };
 
-/* Characters come one by one and are not shown, on a screen of their own, which terminal_leave takes away again. */
+/* Enters raw mode without echo, on the alternate screen; terminal_leave restores both. */
 bool terminal_enter(struct error *error);
 void terminal_leave(void); /* may be called at any time */
 
-/* Leaves, stops the process as Ctrl-Z does elsewhere, and enters again once it goes on. */
+/* Leaves, stops the process as Ctrl-Z does, and enters again when it continues. */
 bool terminal_suspend(struct error *error);
 
-/* Of standard output; what is no terminal says COLUMNS and LINES, or is 80 x 24. */
+/* The size of standard output; if it is not a terminal, COLUMNS and LINES, or 80 x 24. */
 void terminal_size(int *width, int *height);
 
-/* The next key, waiting until then at most (clock_monotonic_s). False: the terminal is gone. Signals end a wait. */
+/* The next key, or KEY_NONE after until_s (clock_monotonic_s) or a signal. False: the terminal is gone. */
 bool terminal_key(double until_s, int *key);
 
-/* Waits until the terminal has taken all. False: it is gone. */
+/* Blocks until all is written. False: the terminal is gone. */
 bool terminal_write(const char *bytes, size_t size);
 
 #endif

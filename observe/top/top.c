@@ -1,6 +1,6 @@
 /*
- * Two threads: one asks, which may wait for a network, and one draws and looks for keys, which may not. What was asked
- * is filled in under a lock that is held for moments.
+ * Two threads: one queries the source, and may block on the network; the other draws and reads keys, and must not.
+ * Results are copied under a lock that is held only briefly.
  */
 #include "observe/top/top.h"
 

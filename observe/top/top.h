@@ -1,6 +1,6 @@
 /*
- * `trainer top`: a run in a terminal. Who asks for it, and how, is the source's: a member's HTTP server (below), or the
- * ps of a cluster.
+ * `trainer top`: a run in a terminal. The data comes from a source: a member's HTTP server (below), or the ps of a
+ * cluster.
  */
 #ifndef OBSERVE_TOP_TOP_H
 #define OBSERVE_TOP_TOP_H
@@ -12,16 +12,16 @@
 struct top_source {
     const char *name;                                  /* for the title */
     bool (*ask)(void *context, struct error *error);   /* may take seconds */
-    void (*fill)(void *context, struct view_run *run); /* with what was asked last; at once */
+    void (*fill)(void *context, struct view_run *run); /* with the last answers; does not block */
     void *context;
 };
 
 struct top_options {
     bool is_once, is_ascii;
-    struct wake *wake; /* raised to end what the source waits for */
+    struct wake *wake; /* raised to end the source's waits */
 };
 
-/* Until the user quits, or once. False: it could not show anything. */
+/* Runs until the user quits, or shows it once. False: it could not show anything. */
 bool top_show(const struct top_source *source, const struct top_options *options, struct error *error);
 
 /* --- A member's HTTP server --- */

@@ -1,6 +1,6 @@
 /*
  * From top to bottom: the run in two lines, what is wrong, curves, members, events, keys. Each part takes the rows that
- * it can make use of; the smallest terminal shows the first lines.
+ * it can use; the smallest terminal shows the first lines.
  */
 #include "observe/top/view.h"
 

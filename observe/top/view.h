@@ -1,5 +1,5 @@
 /*
- * What `trainer top` draws: a run, on a screen, as its user wants to see it. Pure: it knows no terminal and no clock.
+ * What `trainer top` draws: the user's view of a run on a screen. Pure: no terminal, no clock.
  */
 #ifndef OBSERVE_TOP_VIEW_H
 #define OBSERVE_TOP_VIEW_H
@@ -10,10 +10,10 @@
 /* Draws all of it. Sorts the board's members. */
 void view_draw(struct screen *screen, struct view *view, struct view_run *run);
 
-/* Rows that hold all of it where is_once. */
+/* Rows needed to show everything with is_once. */
 int view_rows_once(const struct view_run *run);
 
-/* A key (observe/top/terminal.h): true if it means something here. */
+/* Handles a key (observe/top/terminal.h); true if it has a meaning here. */
 bool view_press(struct view *view, int key);
 
 #endif

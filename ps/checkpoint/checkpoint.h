@@ -8,10 +8,9 @@
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_step, bad_validations, threshold of a binary
  * model or an anomaly detector, of a model of tables loss (with huber_delta and quantile, of numbers) and preprocessing
  * (with test_share, group and time, by which its test rows are held out), of pictures whose folders have names
- * class_names, kept_rows (a few held-out rows with the
- * model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest":
- * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
- * anything else is believed.
+ * class_names, kept_rows (a few held-out rows with the model's answers: worker/kept_rows.h), config_digest,
+ * fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as
+ * '0'. It is verified before anything else is trusted.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -28,24 +27,24 @@
 
 enum { CHECKPOINT_MAX_PATH = 4096 };
 
-/* What a checkpoint knows besides its tensors. */
+/* The content of a checkpoint besides its tensors. */
 struct checkpoint_info {
     int64_t global_step;
     int64_t seed;
-    enum metric metric;      /* that the next two are of; METRIC_AUTO: accuracy */
+    enum metric metric;      /* of the next two fields; METRIC_AUTO: accuracy */
     double validation_score; /* NaN: not measured at this step */
-    double best_score;       /* best so far, NaN: none; with best_step and bad_validations, what patience needs */
+    double best_score;       /* best so far, NaN: none; patience needs it, with best_step and bad_validations */
     int64_t best_step;
     int bad_validations; /* validations in a row without a new best */
     bool has_threshold;
-    double threshold;             /* of a binary model's score, or of reconstruction errors, by the last validation */
-    enum loss_kind loss;          /* that it was trained with; LOSS_AUTO: not said */
+    double threshold;             /* on a binary model's score, or on reconstruction errors, from the last validation */
+    enum loss_kind loss;          /* the loss of training; LOSS_AUTO: not recorded */
     double huber_delta, quantile; /* of losses of numbers */
     char config_digest[CONFIG_DIGEST_HEX + 1];
     int64_t fleet_version;
-    const char *preprocessing; /* JSON, of a table's columns; NULL: none. Borrowed; of a file as long as it is open */
-    /* Of a table: which rows it has not learnt from. */
-    double test_share;       /* negative: not said */
+    const char *preprocessing; /* JSON, of a table's columns; NULL: none. Borrowed; a file's, while it is open */
+    /* For a table: the rows held out of training. */
+    double test_share;       /* negative: not recorded */
     char *group, *time;      /* columns; NULL or "": none. Borrowed, too */
     const char *class_names; /* JSON; NULL: labels are numbers. Borrowed, too */
     const char *kept_rows;   /* JSON without quotes; NULL: none. Borrowed, too */
@@ -65,13 +64,13 @@ bool checkpoint_state_create(struct checkpoint_state *state, const struct model 
 void checkpoint_state_destroy(struct checkpoint_state *state);
 
 /*
- * Writes a checkpoint to `path`, atomically (base/file.h). Any thread. Takes little memory besides the state: tensors
- * go to the file straight from it.
+ * Writes a checkpoint to `path`, atomically (base/file.h). Any thread. Takes little extra memory: tensors are written
+ * straight from the state.
  */
 bool checkpoint_write(const char *path, const struct checkpoint_state *state, const struct checkpoint_info *info,
                       struct error *error);
 
-/* An open checkpoint, found whole and unaltered. One thread at a time. */
+/* An open checkpoint, verified to be complete and unaltered. One thread at a time. */
 struct checkpoint_file;
 
 enum checkpoint_status {
@@ -87,25 +86,25 @@ void checkpoint_close(struct checkpoint_file *file); /* NULL is fine */
 const char *checkpoint_path(const struct checkpoint_file *file);
 const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);
 
-/* The model that was trained: layers, layer_count and activation; the rest of `config` is left as it is. */
+/* The trained model: sets layers, layer_count and activation; the rest of `config` stays. */
 void checkpoint_file_model(const struct checkpoint_file *file, struct config_model *config);
 
 /*
- * Fills every vector of the state. Fails if the file does not fit the state's model and optimizer: then the error says
- * what differs (layer1/weights is [300,10] there and [500,10] here) and the state is as it was. If the
- * disk fails while it is read, the state is lost.
+ * Fills every vector of the state. Fails if the file does not fit the state's model and optimizer: the error then says
+ * what differs (layer1/weights is [300,10] there and [500,10] here), and the state is unchanged. If reading fails, the
+ * state is lost.
  */
 bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *state, struct error *error);
 
 /*
- * Fills every vector as far as the file fits: what it lacks starts from its initial value, and what there is no room
- * for is left out. The parameters that do not fit keep what the caller put there (a new model's). lost: a message
- * about all of that, "" if nothing is lost of the parameters.
+ * Fills every vector as far as the file fits: what the file lacks gets its initial value, and what has no place is
+ * skipped. Parameters that do not fit keep the caller's values (a new model's). lost: a message about all of that, ""
+ * if no parameters are lost.
  */
 bool checkpoint_load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, char *lost, size_t size,
                              struct error *error);
 
-/* Which of a checkpoint's weights: as they were trained, or their moving averages. */
+/* Which of a checkpoint's weights to load: the trained ones, or their moving averages. */
 enum checkpoint_weights {
     CHECKPOINT_BEST_WEIGHTS /* the averages if the file has them */,
     CHECKPOINT_RAW,
@@ -113,16 +112,16 @@ enum checkpoint_weights {
 };
 
 /*
- * For evaluation, whatever optimizer the file is of: parameters, or their averages (*averaged, if not NULL, says
+ * For evaluation, whatever the file's optimizer: reads parameters, or their averages (*averaged, if not NULL, says
  * which), into values [model->float_count]. Fails for CHECKPOINT_AVERAGED if the file has none.
  */
 bool checkpoint_load_parameters(struct checkpoint_file *file, const struct model *model, enum checkpoint_weights which,
                                 float *values, bool *averaged, struct error *error);
 
-/* What else is in it: tensors and metadata as they stand in the header, which lives as long as the file is open. */
+/* Tensors and metadata as they are in the header, valid while the file is open. */
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);
 
-/* Elements [first, first + count) of one of those tensors, row-major without padding. */
+/* Reads elements [first, first + count) of one of those tensors, row-major without padding. */
 bool checkpoint_read_tensor(struct checkpoint_file *file, const struct safetensors_tensor *tensor, uint64_t first,
                             size_t count, float *values, struct error *error);
 

@@ -1,10 +1,10 @@
 /*
- * A folder of checkpoints (train_dir): finding the newest good one, writing new ones, deleting old ones.
+ * A folder of checkpoints (train_dir): finding the newest valid one, writing new ones, deleting old ones.
  *
  *     model-<step, at least 10 digits>.safetensors     checkpoints
  *     best.safetensors                                 the best by validation, never deleted
  *     trainer.lock                                     held by the process that writes here
- *     *.damaged                                        what was found damaged and set aside
+ *     *.damaged                                        damaged files that were set aside
  *
  * One process writes to a folder, readers (`trainer eval`) need no lock. A struct checkpoint_folder is used by one
  * thread at a time.
@@ -28,7 +28,7 @@ struct checkpoint_folder {
 };
 
 /*
- * Makes the folder if need be, takes its lock (fails with "train_dir ... is in use by process N") and removes the
+ * Creates the folder if necessary, takes its lock (fails with "train_dir ... is in use by process N") and removes the
  * temporary files of processes that were killed.
  */
 bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, const struct config_output *config,
@@ -36,9 +36,9 @@ bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, 
 void checkpoint_folder_close(struct checkpoint_folder *folder);
 
 /*
- * Opens the newest good checkpoint; *file is NULL if the folder holds none at all. Each damaged one that is passed over
- * gets one warning, and once a good one is found it is set aside under its name with ".damaged" added. Fails if there
- * are checkpoints, but none that can be used, now and the next time: training must not silently start over.
+ * Opens the newest valid checkpoint; *file is NULL if the folder holds none at all. Each damaged one that is skipped
+ * gets one warning, and once a valid one is found the damaged ones are renamed to end in ".damaged". If there are
+ * checkpoints but none is usable, this call and every later one fails: training must not silently start over.
  */
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
 
@@ -47,20 +47,20 @@ bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, str
 
 /* What to write. */
 enum checkpoint_target {
-    CHECKPOINT_MODEL = 1, /* model-<step>.safetensors, and delete what retention no longer keeps */
+    CHECKPOINT_MODEL = 1, /* model-<step>.safetensors; then delete those that retention no longer keeps */
     CHECKPOINT_BEST = 2,  /* best.safetensors */
 };
 
 /*
- * The path of a checkpoint of this folder; step is that of a CHECKPOINT_MODEL. "" if it would be too long, and then it
- * can't be written either.
+ * The path of a checkpoint of this folder; step is that of a CHECKPOINT_MODEL. "" if it is too long; then it can't be
+ * written either.
  */
 void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpoint_target target, int64_t step,
                             char path[CHECKPOINT_MAX_PATH]);
 
 /*
- * Writes the state as one or both (`targets`: sum of enum checkpoint_target). Fails if it could not be written: then
- * the older ones are all still there. Old ones that cannot be deleted are a warning.
+ * Writes the state as one or both (`targets`: sum of enum checkpoint_target). If writing fails, all older checkpoints
+ * are kept. Failing to delete old ones is only a warning.
  */
 bool checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
                             const struct checkpoint_info *info, struct error *error);

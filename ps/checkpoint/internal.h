@@ -1,6 +1,6 @@
 /*
- * Inside checkpoints: what writing, opening and loading share. checkpoint.c writes, open.c believes a file or does
- * not, and load.c takes from one that was opened what fits.
+ * Private to checkpoints, shared by writing, opening and loading: checkpoint.c writes, open.c opens and verifies, and
+ * load.c loads what fits from an open file.
  */
 #ifndef PS_CHECKPOINT_INTERNAL_H
 #define PS_CHECKPOINT_INTERNAL_H
@@ -24,7 +24,7 @@ enum {
 };
 _Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk holds whole rows");
 
-/* What stands in the digest's place while it is computed. */
+/* The digest's placeholder while it is computed. */
 #define ZERO_DIGEST "0000000000000000000000000000000000000000000000000000000000000000"
 _Static_assert(sizeof ZERO_DIGEST == DIGEST_HEX + 1, "one character for each of the digest's");
 
@@ -42,7 +42,7 @@ struct checkpoint_file {
     uint8_t chunk[CHUNK_BYTES];
 };
 
-/* What a variable's vector is called. kind: whose slots. */
+/* The tensor name of a variable's vector. kind: the optimizer of the slots. */
 void checkpoint_tensor_name(char name[TENSOR_NAME], const struct variable *variable, enum optimizer_kind kind,
                             enum store_vector vector);
 
@@ -55,7 +55,7 @@ void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model
 /* "best_roc_auc" */
 void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric metric);
 
-/* The digest of what follows, and what has come out. path: for errors. */
+/* Starts a digest, and ends it in hex. path: for errors. */
 bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error);
 void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1]);
 

@@ -2,9 +2,9 @@
  * The safetensors format: 8 bytes little-endian header length, a JSON header, the tensors' bytes one after another.
  *
  * Decoding is a pure function of the header's bytes and the file's size. It allocates nothing, checks every length
- * before it is used, and is stricter than the format asks: F32 tensors only, at most so many of everything, and the
- * tensors fill the rest of the file exactly, without gaps or overlaps, in the header's order. Escapes are allowed in
- * metadata's values, which stay as they stand in the file, but not in names.
+ * before it is used, and is stricter than the format asks: F32 tensors only, limits on all counts, and the tensors fill
+ * the rest of the file exactly, without gaps or overlaps, in the header's order. Escapes are allowed in metadata's
+ * values, which are not unescaped, but not in names.
  */
 #ifndef PS_CHECKPOINT_SAFETENSORS_H
 #define PS_CHECKPOINT_SAFETENSORS_H
@@ -23,10 +23,10 @@ enum {
     SAFETENSORS_MAX_METADATA = 64,
     SAFETENSORS_MAX_DIMENSIONS = 4,
     SAFETENSORS_MAX_NAME = 255,  /* bytes */
-    SAFETENSORS_DATA_ALIGN = 64, /* of the first tensor in files that we write; readers take any */
+    SAFETENSORS_DATA_ALIGN = 64, /* of the first tensor in files we write; readers accept any */
 };
 
-/* Bytes inside the header that was decoded; no terminating zero. */
+/* Bytes inside the decoded header; no terminating zero. */
 struct safetensors_text {
     const char *bytes;
     size_t size;
@@ -66,12 +66,12 @@ bool safetensors_decode(struct safetensors *file, const uint8_t *bytes, size_t s
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 const struct safetensors_text *safetensors_metadata(const struct safetensors *file, const char *key);
 
-/* A metadata value of any characters, escaped as the writer wants it; NULL if out of memory. The caller frees it. */
+/* Escapes a metadata value of any characters for the writer; NULL if out of memory. The caller frees it. */
 char *safetensors_escape(const char *text);
 
 /*
  * Builds a header in `buffer`: begin, any metadata, any tensors in the order of their bytes, end. Keys, values and
- * names must be plain (no quotes, backslashes or control characters). Running out of room is remembered and reported
+ * names must be plain (no quotes, backslashes or control characters). Overflow of the buffer is recorded and reported
  * at the end.
  */
 struct safetensors_writer {

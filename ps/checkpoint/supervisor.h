@@ -23,24 +23,26 @@ struct supervisor {
 /* step: the one just restored, or 0. */
 void supervisor_begin(struct supervisor *supervisor, const struct config_output *config, int64_t step, double now_s);
 
-/* Takes other intervals; what was saved last counts on. */
+/* Changes the intervals; the last save still counts. */
 void supervisor_retime(struct supervisor *supervisor, const struct config_output *config);
 
 /*
- * Should a checkpoint begin now, between two steps? Never while one is being written, and never a second one of a step.
- * A clock that stands still or goes back lets no time pass, and does no other harm.
+ * True if a checkpoint should begin now, between two steps: never while one is being written, and never twice for a
+ * step. A clock that stands still or goes back only means that no time passes.
  */
 bool supervisor_should_save(const struct supervisor *supervisor, int64_t step, double now_s);
 
 /* The same by the clock alone, for a caller that handles checkpoints by steps itself. */
 bool supervisor_is_time_to_save(const struct supervisor *supervisor, int64_t step, double now_s);
 
-/* Is there anything a last checkpoint, at the end of a run, would add? */
+/* True if a last checkpoint at the end of a run would add anything. */
 bool supervisor_is_unsaved(const struct supervisor *supervisor, int64_t step);
 
 void supervisor_save_began(struct supervisor *supervisor, int64_t step, double now_s);
 
-/* written: false if it failed; then the step counts as unsaved again, and the next try is when the next one is due. */
+/*
+ * written: false if it failed; the step then counts as unsaved again, and the next attempt is when the next one is due.
+ */
 void supervisor_save_ended(struct supervisor *supervisor, bool written);
 
 /* Steps until the next checkpoint by steps is due, so that an engine may run that many at once; INT64_MAX if none. */
@@ -55,8 +57,8 @@ struct kept_checkpoint {
 
 /*
  * Decides what stays: the newest max_to_keep (0 = all), as tf.train.Saver, and for good the first one of every
- * keep_every_n_hours by the wall clock (0 = none). checkpoints: ascending by step; marks `keep`. It looks at nothing
- * but what is there, so a restarted run decides as the old one would have.
+ * keep_every_n_hours by the wall clock (0 = none). checkpoints: ascending by step; marks `keep`. It depends only on the
+ * existing files, so a restarted run decides as the old one would have.
  */
 void supervisor_retain(struct kept_checkpoint *checkpoints, int count, const struct config_output *config);
 

@@ -1,6 +1,6 @@
 /*
- * Who is asked to take part in a round (train.participation), and what each does in it: pure functions of the config,
- * of seed and round, for a job of a cluster and for a process that plays its workers.
+ * Which workers are asked to take part in a round (train.participation), and how many batches each takes: pure functions
+ * of the config, seed and round, for a cluster's job and for a process that simulates its workers.
  */
 #ifndef PS_JOB_ROUND_H
 #define PS_JOB_ROUND_H
@@ -11,9 +11,9 @@
 #include "base/config.h"
 #include "base/random/sampler.h"
 
-enum { ROUND_TASK = 1 << 29 /* in place of a task's number: no worker draws so */ };
+enum { ROUND_TASK = 1 << 29 /* used as task number, which no worker has */ };
 
-/* How many of those who are there make a round: at least one. participation 0, of a config without rounds: all. */
+/* How many of the present workers form a round: at least one. participation 0 (no rounds): all. */
 static inline int round_share(double participation, int there)
 {
     const int share = participation > 0 ? (int)lround(participation * there) : there;
@@ -28,8 +28,8 @@ static inline int64_t round_batches(const struct config_train *train, int64_t ep
 }
 
 /*
- * The order in which the places of a fleet (or clients) are asked: sampler_index(order, 0) first. The round takes the
- * first of them who are there.
+ * The order in which a fleet's worker numbers (or clients) are asked: sampler_index(order, 0) first. The round takes
+ * the first of them that are present.
  */
 static inline void round_order(struct sampler_order *order, int64_t seed, int places, int64_t round)
 {

@@ -1,6 +1,6 @@
 /*
- * A rollout, as the operator signed it: which fleet, which version it is to have, and which it goes back to if that one
- * does no good, so that going back needs no key. And what it takes to go from one config to another.
+ * A rollout, as the operator signed it: the fleet, the version to roll out, and the one to fall back to if that fails,
+ * so that going back needs no key. Also, how to get from one config to another.
  *
  * Canonical bytes, numbers little-endian:
  *
@@ -28,8 +28,7 @@
  *             32 bytes BLAKE2b-256 of the one to go back to; zeros: what each machine runs
  *     64 bytes Ed25519 signature over all before it
  *
- * And the word by which the operator gives it up, or lets it go on after a pause, which is good for that one manifest
- * alone:
+ * And the operator's order to abort it, or to resume it after a pause, valid for that manifest only:
  *
  *     "trainer rollout abort 1\n", or "trainer rollout resume 1\n"
  *     u32 size, name of the fleet
@@ -39,7 +38,7 @@
  *     32 bytes BLAKE2b-256 of the manifest, with its signature
  *     64 bytes Ed25519 signature over all before it
  *
- * The signature is checked over the bytes before any of them is taken to mean anything. Pure functions.
+ * The signature is verified before any of the bytes are interpreted. Pure functions.
  */
 #ifndef PS_ROLLOUT_MANIFEST_H
 #define PS_ROLLOUT_MANIFEST_H
@@ -60,14 +59,14 @@ enum {
     MANIFEST_SIGNATURE = 64,        /* bytes */
     MANIFEST_MAX_NAME = 256,        /* of the fleet, and of the author */
     MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
-    MANIFEST_MAX_LOCAL = 16 << 10,  /* of the keys of single machines */
+    MANIFEST_MAX_LOCAL = 16 << 10,  /* of the machine-scoped keys */
     MANIFEST_MAX_PROGRAMS = 4,      /* one for each architecture */
     MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 1024,
     MANIFEST_HASH = 32,
     MANIFEST_ABORT_BYTES = 2 * MANIFEST_MAX_NAME + 256, /* at most */
 };
 
-/* One of the two configs. The texts borrow from the manifest's bytes and have no zero byte at their end. */
+/* One of the two configs. The texts borrow from the manifest's bytes and have no terminating zero. */
 struct manifest_config {
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1]; /* hex; in a manifest to encode: filled in by manifest_encode */
@@ -108,7 +107,7 @@ struct manifest {
 bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size,
                      const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
 
-/* Without the signature, for bytes that were checked when they came, and for tests. */
+/* Without checking the signature, for bytes verified on arrival, and for tests. */
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error);
 
 /* The caller frees *bytes. */
@@ -116,22 +115,22 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
                      size_t *size, struct error *error);
 
 /*
- * May a member of this fleet take it that is in this version and knows of versions up to `highest`? The error names the
- * fleet or the numbers.
+ * True if a member of this fleet, in this version, that knows versions up to `highest`, may accept it. The error names
+ * the fleet or the numbers.
  */
 bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
                    struct error *error);
 
 /*
- * Does it leave to every machine the keys that only its owner may set: paths, addresses, keys, files to write? Nobody
- * takes those from another machine, whoever signed it. The error names the key.
+ * False if it sets keys that only a machine's owner may set: paths, addresses, keys, files to write. No machine accepts
+ * those from outside, whoever signed them. The error names the key.
  */
 bool manifest_spares_machines(const struct manifest *manifest, struct error *error);
 
-/* --- Giving it up, and letting it go on --- */
+/* --- Abort and resume --- */
 
 struct manifest_abort {
-    bool resumes; /* the other of the two */
+    bool resumes; /* resume instead of abort */
     char fleet[MANIFEST_MAX_NAME + 1];
     char author[MANIFEST_MAX_NAME + 1];
     uint64_t signed_s, target;
@@ -150,38 +149,38 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
 
 /* --- Programs --- */
 
-/* That of this digest, or of this architecture; NULL: none. */
+/* The program with this digest, or for this architecture; NULL: none. */
 const struct manifest_program *manifest_program_by_digest(const struct manifest_programs *programs, const char *digest);
 const struct manifest_program *manifest_program_for(const struct manifest_programs *programs, const char *architecture);
 
-/* Are they other ones than the fallback's? A manifest that changes a config alone repeats those that are in force. */
+/* True if they differ from the fallback's. A manifest that changes only a config repeats those in force. */
 bool manifest_brings_programs(const struct manifest *manifest);
 
-/* --- What a change is --- */
+/* --- Kinds of change --- */
 
-/* That of this manifest, whose two configs were parsed. A new program comes alone, or with keys of machines. */
+/* The kind of this manifest, given its two parsed configs. A new program comes alone, or with machine-scoped keys. */
 bool manifest_kind(const struct manifest *manifest, const struct config *fallback, const struct config *target,
                    enum rollout_kind *kind, struct error *error);
 
 /*
- * The kind of rollout that leads from one job config to the other: live if every key that differs is live by its
- * table (base/config/keys.c); local if only keys of single machines differ; else job. Fails, naming the key, if no
- * rollout leads there: a fleet's name and whether it is encrypted can't change under it, and ps and workers come and
- * go only at the end of their lists, though a worker may go on under another address.
+ * The kind of rollout that leads from one job config to the other: live if every differing key is live
+ * (base/config/keys.c); local if only machine-scoped keys differ; else job. Fails, naming the key, if no rollout leads
+ * there: a fleet's name and encryption can't change, and ps and workers can be added and removed only at the end of
+ * their lists, though a worker may change its address.
  */
 bool change_kind(const struct config *before, const struct config *after, bool local_differs, enum rollout_kind *kind,
                  struct error *error);
 
 /*
- * Fails if a flag or the environment of this process overrides a key that changes: it would win again at the next
+ * Fails if a flag or the environment of this process overrides a changed key: it would override it again at the next
  * start.
  */
 bool change_is_free(const struct config *here, const struct config *after, struct error *error);
 
-/* May this key of single machines be rolled out? Not if it says who a machine is or where it keeps things. */
+/* True if this machine-scoped key may be rolled out: not if it identifies a machine or says where it keeps things. */
 bool change_goes_to_machines(const struct config_key *key);
 
-/* Is there such a member in this config, or room for it? */
+/* True if this config has such a member, or room for it. */
 bool change_has_member(const struct config *config, struct member who);
 
 #endif

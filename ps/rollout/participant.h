@@ -1,10 +1,10 @@
 /*
- * A member's side of a rollout: verifies what it is told, keeps both versions beside its config, changes over when it
- * is ordered to, and says how far it is. What a change means to training is its host's business.
+ * A member's side of a rollout: verifies manifests, keeps both versions beside its config, switches when ordered to,
+ * and reports its progress. The host handles what a change means for training.
  *
- * Orders are idempotent and may come any number of times and after restarts on either side; a member that was away
- * does at once what the others did one after the other. One thread at a time.
- * It also looks for drift (ps/rollout/config_drift.h).
+ * Orders are idempotent and may arrive any number of times, and after restarts on either side; a member that was away
+ * does at once what the others did in steps. One thread at a time.
+ * It also detects drift (ps/rollout/config_drift.h).
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H
@@ -22,38 +22,41 @@
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
 
-/* Did a member take the config that it was told of? */
+/* Whether a member has taken the config. */
 enum participant_switch { SWITCH_PENDING, SWITCH_DONE, SWITCH_LATE };
 
 struct participant_host {
     void *context;
-    /* Has this machine the memory and disk for it? NULL: yes. `then` is what this process would run with. */
+    /*
+     * Checks that this machine has the memory and disk for it. NULL: yes. `then` is the config this process would run
+     * with.
+     */
     bool (*check)(void *context, const struct config *then, struct error *error);
     /* Worker 0: saves a checkpoint: before anything changes, since it may have to be restored, and once more before it
        restarts. NULL for others. */
     bool (*save)(void *context, struct error *error);
-    /* Worker 0: a trial of it. NULL for others. */
+    /* Worker 0: tries the target on a copy of the checkpoint. NULL for others. */
     bool (*try_out)(void *context, const struct config *then, bool may_lose, struct error *error);
-    /* Takes `config`, which lives until the next, from this global step on (0: at once); asked until it is done. */
+    /* Switches to `config`, valid until the next one, from this global step on (0: at once); called until done. */
     enum participant_switch (*switch_to)(void *context, const struct config *config, int64_t step);
     /* Worker 0: restores what was saved before anything changed. NULL for others. */
     bool (*restore)(void *context, struct error *error);
-    /* The rollout is over, or never began: what was saved first is no longer needed. NULL: nothing to do. */
+    /* The rollout is over, or never began: releases what was prepared. NULL: nothing to do. */
     void (*settle)(void *context);
-    /* Does it take part in training? NULL: it does. */
+    /* True if it takes part in training. NULL: it does. */
     bool (*ready)(void *context);
-    /* The process is to shut down in order, and then to restart unless it is for good. Returns at once. */
+    /* Makes the process shut down in order, and then restart unless for_good. Returns at once. */
     void (*leave)(void *context, bool for_good);
-    bool stays; /* local keys are no reason for a restart; they wait for the next one */
+    bool stays; /* local keys cause no restart; they wait for the next one */
 };
 
-/* The program that the target runs in, while it is not on this machine yet. */
+/* The transfer of the target's program, while it is not on this machine yet. */
 struct program_fetch {
     bool is_due;
     struct programs programs;
     char digest[PROGRAM_DIGEST_HEX + 1];
     uint64_t size;
-    bool is_open; /* this process takes it in; else another one of this machine does, or nobody yet */
+    bool is_open; /* this process receives it; else another one of this machine does, or none yet */
     struct program_intake intake;
 };
 
@@ -61,8 +64,8 @@ struct rollout_participant {
     const struct config *config; /* as the process was started; borrowed */
     struct participant_host host;
     struct member who;
-    bool prepared; /* what may have to be restored is saved, and the rollout not settled yet */
-    bool leaving;  /* the host was told to leave: there is nothing more to do */
+    bool prepared; /* what may have to be restored is saved, and the rollout is not settled yet */
+    bool leaving;  /* the host was told to leave: nothing more to do */
     struct config_drift drift;
     struct versions versions;
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
@@ -70,44 +73,44 @@ struct rollout_participant {
     char digest[CONFIG_DIGEST_HEX + 1]; /* of it */
     uint64_t target;                    /* staged; 0: none */
     uint64_t fallback;                  /* of the target; 0: not known, or not signed */
-    bool misreads;                      /* this program makes something else of the configs than was signed */
+    bool misreads;                      /* this program interprets the configs differently than was signed */
     enum rollout_kind kind;
     bool may_lose;
-    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both; "" unless members of the other version are let in */
+    char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both; "" unless members in the other version are admitted */
     struct config configs[2];               /* both; freed with the participant or when the next is staged */
-    struct config then;                     /* what this process would run with in the target */
+    struct config then;                     /* the config this process would run with in the target */
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
     struct program_fetch fetch;
-    bool brings_program;      /* the target is to run in another program than the fallback */
-    struct audit_meter meter; /* of manifests that came */
-    uint32_t refusals;        /* of what is tried again */
-    double failed_s;          /* since when this process knows that the one before it died in what it is to follow */
-    enum rollout_order tried; /* the last order of its phase that ended badly, or well */
+    bool brings_program;      /* the target runs in another program than the fallback */
+    struct audit_meter meter; /* for received manifests */
+    uint32_t refusals;        /* refusals of repeated attempts */
+    double failed_s;          /* when this process learned that its predecessor died in the version it is ordered to */
+    enum rollout_order tried; /* the last order of the current phase that completed or failed */
     char message[256];
 };
 
-/* What a member was told. */
+/* An order to a member. */
 struct participant_order {
     enum rollout_order order;
-    bool settled; /* no rollout is under way */
+    bool settled; /* no rollout is in progress */
     uint64_t target;
     uint64_t in_force; /* of ORDER_CATCH_UP */
     int64_t step;
-    const uint8_t *manifest; /* NULL unless it comes with it */
+    const uint8_t *manifest; /* NULL unless included */
     size_t manifest_size;
 };
 
-/* Without a config file or operator.pub it takes part in no rollout, and says so when it is asked to. */
+/* Without a config file or operator.pub it takes part in no rollout, and reports that when asked to. */
 bool participant_create(struct rollout_participant *participant, const struct config *config, struct member who,
                         const struct participant_host *host, struct error *error);
-void participant_destroy(struct rollout_participant *participant); /* also one that is all zeros */
+void participant_destroy(struct rollout_participant *participant); /* zeros are fine */
 
 void participant_act(struct rollout_participant *participant, const struct participant_order *order);
 void participant_report(const struct rollout_participant *participant,
                         struct rollout_report *report); /* borrows the message */
 
-/* Which bytes of a program it needs next from ps 0; false: none. What came is given to participant_take. */
+/* The next bytes of a program that it needs from ps 0; false: none. Pass received bytes to participant_take. */
 bool participant_wants(const struct rollout_participant *participant, const char **digest, uint64_t *offset);
 void participant_take(struct rollout_participant *participant, uint64_t offset, const void *bytes, size_t size);
 

@@ -1,6 +1,6 @@
 /*
- * What a rollout is made of: its members, its plan, what is known of training, and how far it has come (decide.h says
- * what all of it means). For those who decide, here and in waves.c, and for those who show it.
+ * The state of a rollout: its members, its plan, the vitals of training, and its progress (decide.h explains it all).
+ * For the code that decides, here and in waves.c, and for the code that shows it.
  */
 #ifndef PS_ROLLOUT_STATE_H
 #define PS_ROLLOUT_STATE_H
@@ -23,13 +23,13 @@ enum rollout_state {
     ROLLOUT_SAVING,
 };
 
-/* Stored on disks: never renumber. The later of two counts for more. */
+/* Stored on disks: never renumber. Of two kinds, the later one prevails. */
 enum rollout_kind { ROLLOUT_LIVE, ROLLOUT_LOCAL, ROLLOUT_JOB };
 
 /* How the last one ended. */
 enum rollout_outcome { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_NOT_BEGUN, OUTCOME_WENT_BACK };
 
-/* What members are told. The values travel: never renumber. */
+/* Orders to members. Values on the wire: never renumber. */
 enum rollout_order {
     ORDER_NOTHING = 0,
     ORDER_STAGE = 1,   /* verify and store both versions */
@@ -43,28 +43,28 @@ enum rollout_order {
     ORDER_CATCH_UP = 9 /* restart in the version that the fleet came to while the member was away */
 };
 
-/* How far a member is with the current rollout. The values travel: never renumber. */
+/* A member's progress in the current rollout. Values on the wire: never renumber. */
 enum rollout_phase {
     PHASE_NONE = 0,
     PHASE_STAGED = 1,
     PHASE_SWITCHED = 2,
     PHASE_BACK = 3,
     PHASE_RESTORED = 4,
-    PHASE_FAILED = 5, /* it can't; its message says why */
-    PHASE_LATE = 6,   /* a ps heard of the step after it */
+    PHASE_FAILED = 5, /* it can't follow; its message says why */
+    PHASE_LATE = 6,   /* a ps learned of the step only after it */
     PHASE_TRIED = 7,
     PHASE_SAVED = 8,
 };
 
 enum {
     ROLLOUT_STAGE_S = 60,        /* for all to stage */
-    ROLLOUT_SWITCH_S = 60,       /* for all to switch, from the order on; for each wave */
+    ROLLOUT_SWITCH_S = 60,       /* for all to switch, from the order on; per wave */
     ROLLOUT_TRY_S = 180,         /* for worker 0 to try it */
     ROLLOUT_SAVE_S = 60,         /* for worker 0 to save */
     ROLLOUT_CANARY_S = 5,        /* the canary is watched this long, or healthy_s if that is less */
-    ROLLOUT_RETURN_S = 60,       /* for a member that is lost while watched, to be back */
+    ROLLOUT_RETURN_S = 60,       /* for a member lost during watching to come back */
     ROLLOUT_IDLE_TIMEOUT_S = 10, /* a member silent for this long is not healthy */
-    ROLLOUT_STANDING_S = 20      /* nor is a job that makes no step for this long */
+    ROLLOUT_STANDING_S = 20      /* a job without a step for this long is not healthy */
 };
 
 enum { ROLLOUT_MAX_LISTED = 1024 };
@@ -74,7 +74,7 @@ struct rollout_absent {
     uint8_t bits[ROLLOUT_MAX_LISTED / 8];
 };
 
-/* How many workers have restarted when each wave is complete; what they leave is one more wave. */
+/* Cumulative numbers of workers restarted after each wave; the remaining ones are one more wave. */
 enum { ROLLOUT_MAX_WAVES = 8, ROLLOUT_ARCHITECTURES = 8 };
 
 #define ROLLOUT_PERCENT (UINT32_C(1) << 31)
@@ -82,17 +82,17 @@ enum { ROLLOUT_MAX_WAVES = 8, ROLLOUT_ARCHITECTURES = 8 };
 struct rollout_waves {
     int count;
     uint32_t items[ROLLOUT_MAX_WAVES]; /* a number, or ROLLOUT_PERCENT and a share of all */
-    uint32_t budget;      /* likewise, how many may be away at once; 0: a wave, and the first error ends it */
-    uint32_t least_speed; /* in percent of a worker's speed before; 0: no bound */
+    uint32_t budget;      /* likewise, how many may be away at once; 0: a wave, and the first error ends the rollout */
+    uint32_t least_speed; /* in percent of a worker's previous speed; 0: no limit */
 };
 
-/* How many steps a second a worker's process makes. */
+/* The steps per second of a worker's process. */
 struct rollout_pace {
-    double since_s; /* of what is being counted; -1: nothing is */
-    int64_t steps;  /* as of then */
+    double since_s; /* start of the count; -1: not counting */
+    int64_t steps;  /* at that time */
     bool of_target;
-    double rate, before; /* lately, and before the rollout; -1: not known */
-    double seconds;      /* that rate is of */
+    double rate, before; /* recent, and before the rollout; -1: not known */
+    double seconds;      /* the period that rate was measured over */
 };
 
 struct rollout_member {
@@ -101,28 +101,28 @@ struct rollout_member {
     double heard_s; /* -1: never */
     uint64_t version;
     bool listed;      /* in the config; others come and go */
-    bool awaited;     /* its silence counts: listed, and a ps, the chief, or there when the rollout began */
-    bool takes_part;  /* in the current rollout; all that are awaited do */
-    bool is_late;     /* it came when the others were changing over already, and is no canary beside one of them */
+    bool awaited;     /* its silence counts: listed, and a ps, the chief, or present when the rollout began */
+    bool takes_part;  /* in the current rollout; all awaited members do */
+    bool is_late;     /* it joined while others were already switching, and is not a canary beside one of them */
     bool ready;       /* it takes part in training */
-    bool told;        /* the order of the current state */
-    bool runs_target; /* of a rollout that brings a program */
-    bool is_out;      /* it could not follow, which the budget bears */
+    bool told;        /* it was sent the current state's order */
+    bool runs_target; /* in a rollout that includes a program */
+    bool is_out;      /* it could not follow, within the budget */
     int architecture; /* as in its report */
     int64_t steps;    /* of a worker's process */
     struct rollout_pace pace;
     char message[256];
 };
 
-/* What a member says about itself. */
+/* A member's report about itself. */
 struct rollout_report {
     enum rollout_phase phase; /* of `target` */
     uint64_t version;         /* in force there */
-    uint64_t target;          /* that it staged; 0: none */
+    uint64_t target;          /* the version it staged; 0: none */
     bool ready;               /* it takes part in training, or serves */
-    bool runs_target;         /* it says that it is a build that the rollout brings */
-    int architecture;         /* below ROLLOUT_ARCHITECTURES: one for all that take the same program; 0: not known */
-    int64_t steps;            /* that a worker has made since its process began */
+    bool runs_target;         /* it reports a build that the rollout includes */
+    int architecture; /* below ROLLOUT_ARCHITECTURES: the same for all that run the same program; 0: not known */
+    int64_t steps;    /* a worker's steps since its process started */
     const char *message;
 };
 
@@ -131,13 +131,13 @@ struct rollout_vitals {
     int64_t global_step;
     double steps_per_s;
     double loss;  /* the worst of all workers; NaN: one is not finite */
-    double guess; /* the loss of a model that has learnt nothing; infinite: nobody can tell */
-    bool unsure;  /* a worker that is here has told no loss since it joined */
+    double guess; /* the loss of an untrained model; infinite: not known */
+    bool unsure;  /* a present worker has reported no loss since it joined */
     uint32_t generation;
-    int under_way;     /* steps that may still come from gradients computed already */
-    double may_come_s; /* a step may wait this long for workers not seen yet; 0: none does */
+    int under_way;     /* steps that may still result from gradients already computed */
+    double may_come_s; /* a step may wait this long for workers not seen yet; 0: no step does */
     bool training;     /* false: the job has no model yet, restores or is over */
-    bool waits;        /* training is to begin once more workers are there */
+    bool waits;        /* training begins once more workers are present */
     bool in_step;      /* workers wait for each other, so that a slow one slows all */
     bool over;         /* the job is done */
 };
@@ -158,20 +158,20 @@ struct rollout {
     bool at_once; /* ORDER_SWITCH: no step can be made meanwhile */
     double healthy_s;
     struct rollout_member *members; /* [count] */
-    int count;                      /* with those that may join */
+    int count;                      /* including those that may join */
     char reason[512];               /* why it ended or goes back */
     double began_s;                 /* the state */
     double bad_since_s, moved_s;
     double slow_since_s; /* -1: it is not */
     int64_t moved_step;
-    int64_t proof_step;  /* watching: only steps from here on show what the target does */
-    uint32_t generation; /* that was switched */
+    int64_t proof_step;  /* watching: only steps from here on reflect the target */
+    uint32_t generation; /* in which members switched */
     double loss_before;
     bool may_lose;      /* of the plan */
-    bool guessed;       /* not all workers had told loss_before */
+    bool guessed;       /* not all workers had reported loss_before */
     double slowest_s;   /* the longest time between two reports of a member while it staged */
-    double steps_per_s; /* the most since it began: training is slower while members check a candidate */
-    int wave;           /* local: this many members, in the order of waves, are told to restart */
+    double steps_per_s; /* the maximum since it began: training is slower while members check a candidate */
+    int wave;           /* local: this many members, in the order of waves, are ordered to restart */
     double wave_s;      /* since when */
     bool is_first_wave; /* the canary */
     double settled_s;   /* when the wave was complete; -1: it is not */
@@ -181,12 +181,12 @@ struct rollout {
     char pause[256];              /* why */
     enum rollout_ps_turn ps_turn; /* of such a rollout */
     bool leader_may_go;           /* all others know of the restart */
-    uint64_t changes;             /* of the state; see above */
+    uint64_t changes;             /* of the state; see decide.h */
 };
 
-/* How many workers a config lists, and how many of them a job needs before it begins to train. */
+/* The workers that a config lists, and the number that a job needs to begin training. */
 struct rollout_demand {
-    int listed, least; /* least 0: nothing is known */
+    int listed, least; /* least 0: not known */
 };
 
 /* What to roll out. */
@@ -196,9 +196,9 @@ struct rollout_plan {
     double healthy_s;
     int64_t last_step; /* of the job, under the target; 0: none */
     struct rollout_demand to, from;
-    bool may_lose;              /* what the model has learnt */
+    bool may_lose;              /* parameters of the model may be lost */
     bool brings_program;        /* only of ROLLOUT_LOCAL */
-    struct rollout_waves waves; /* likewise; none: they double */
+    struct rollout_waves waves; /* likewise; none: waves double */
 
     /* For rollout_resume. */
     bool leader_is_in_target;

@@ -1,6 +1,6 @@
 /*
- * bfloat16: the upper half of a float32. Rounding is to nearest, ties to even, as TensorFlow and the GPUs do; what is
- * not a number stays that.
+ * bfloat16: the upper half of a float32. Rounding is to nearest, ties to even, as in TensorFlow and on GPUs; NaN stays
+ * NaN.
  */
 #ifndef PS_STORE_BFLOAT16_H
 #define PS_STORE_BFLOAT16_H
@@ -32,35 +32,41 @@ void bfloat16_from_floats(uint16_t *halves, const float *values, size_t n);
 void bfloat16_to_floats(float *values, const uint16_t *halves, size_t n);
 
 /*
- * Rounds values + remainders, and keeps in remainders what that takes away. What is not finite leaves as it is, and no
- * remainder. True if some half is not zero.
+ * Rounds values + remainders, and keeps the rounding errors in remainders. Values that are not finite pass unchanged
+ * and leave no remainder. True if any half is not zero.
  */
 bool bfloat16_feed_back(uint16_t *halves, float *remainders, const float *values, size_t n);
 
 /*
- * Differences: how halves travel to somebody who knows what they were before. From one step to the next most weights
- * move by a few units in the last place of a bfloat16, if at all, so that 4 bits do where 16 would be sent otherwise.
+ * Differences: the encoding of halves for a receiver that knows their previous values. From one step to the next most
+ * weights move by a few units in the last place of a bfloat16, if at all, so that 4 bits suffice instead of 16.
  *
- * Every 32 halves are a block: a byte that says how many bits each takes, then
- *      0: nothing; none has changed;
+ * Every 32 halves are a block: a byte with the number of bits per half, then
+ *      0: nothing; no half has changed;
  *      4: 16 bytes; byte j has the changes of half j, in its lower bits, and of half j + 16, as two's complement;
  *      8: 32 bytes, the changes as two's complement;
  *     16: 64 bytes, the halves themselves, little-endian.
- * A change is the difference of two halves as 16-bit integers. What remains at the end, fewer than 32, is a block of 0
- * or 16 bits each.
+ * A change is the difference of two halves as 16-bit integers. A last block of fewer than 32 halves uses 0 or 16 bits
+ * each.
  */
 enum { BFLOAT16_BLOCK = 32 };
 
-/* Room for telling n halves: what it takes at most, and what is written behind that meanwhile. */
+/* Bytes that bfloat16_tell needs for n halves: the largest encoding, and scratch space beyond it. */
 static inline size_t bfloat16_told_room(size_t n)
 {
     return n * sizeof(uint16_t) + n / BFLOAT16_BLOCK + 1 + BFLOAT16_BLOCK;
 }
 
-/* Brings `known` up to `halves`, and writes how to `told`; returns its bytes. in_full: the listener knows nothing. */
+/*
+ * Updates `known` to `halves`, and writes the encoded update to `told`; returns its bytes. in_full: the receiver knows
+ * nothing.
+ */
 size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool in_full);
 
-/* The same from what was told: at most `size` bytes. Returns how many it took; 0: they make no sense. n: at least 1. */
+/*
+ * Updates `known` from the encoding in `told`, of at most `size` bytes. Returns the bytes read; 0: invalid. n: at least
+ * 1.
+ */
 size_t bfloat16_learn(uint16_t *known, const uint8_t *told, size_t size, size_t n);
 
 #endif

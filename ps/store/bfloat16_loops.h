@@ -1,7 +1,7 @@
 /*
  * The loops over bfloat16 arrays, compiled once per instruction set: ps/store/bfloat16.c includes this for the
- * baseline, ps/store/bfloat16_avx2.c and ps/store/bfloat16_avx512.c, which are compiled for what their names say,
- * give their tables other names first. It is included nowhere else, but for a test.
+ * baseline, ps/store/bfloat16_avx2.c and ps/store/bfloat16_avx512.c, compiled for the instruction sets in their names,
+ * rename their tables first. Only a test includes it elsewhere.
  */
 #ifndef PS_STORE_BFLOAT16_LOOPS_H
 #define PS_STORE_BFLOAT16_LOOPS_H
@@ -40,7 +40,7 @@ static void loop_widen(float *restrict values, const uint16_t *restrict halves, 
     }
 }
 
-/* Not 0 if some half is not. */
+/* Not 0 if any half is not. */
 static uint32_t loop_feed_back(uint16_t *restrict halves, float *restrict remainders, const float *restrict values,
                                size_t n)
 {
@@ -59,9 +59,9 @@ static uint32_t loop_feed_back(uint16_t *restrict halves, float *restrict remain
 /*
  * --- Differences ---
  *
- * How many bits a block takes is as good as random, so that a branch would be mispredicted again and again: blocks are
- * packed, and unpacked, in all ways, and the one that fits is kept. The compiler makes of half a block's vectors what
- * the instruction set has.
+ * The bits per block are practically random, so a branch would often be mispredicted: every block is packed, and
+ * unpacked, in all ways, and the fitting one is kept. The compiler maps vectors of half a block to the instruction
+ * set's.
  */
 
 enum { HALF_BLOCK = BFLOAT16_BLOCK / 2 };
@@ -73,8 +73,8 @@ typedef int8_t signed_octets __attribute__((vector_size(HALF_BLOCK)));
 typedef uint64_t quads __attribute__((vector_size(HALF_BLOCK * 2)));
 
 /*
- * Writes what one whole block comes to; returns the bits that each half takes. What does not fit goes behind the 64
- * bytes that a block takes at most, where the next one overwrites it.
+ * Encodes one whole block; returns the bits per half. Encodings that do not fit go beyond the 64 bytes that a block
+ * takes at most, where the next block overwrites them.
  */
 static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known, const uint16_t *restrict halves,
                                   bool in_full)
@@ -130,7 +130,7 @@ static size_t loop_tell(uint8_t *restrict told, uint16_t *restrict known, const 
     return (size_t)(to - told);
 }
 
-/* A whole block of so many bits each; 64 bytes can be read, whatever they are. */
+/* Decodes a whole block of `bits` bits per half; 64 bytes must be readable, whatever they hold. */
 static inline void learn_block(uint16_t *restrict known, const uint8_t *restrict from, unsigned bits)
 {
     const words zero = {0};

@@ -1,9 +1,9 @@
 /*
- * A sink that adds up whole gradients before anything is applied: the weighted sum of what several micro-batches, or
- * several workers, computed at the same parameters.
+ * A sink that adds up whole gradients before anything is applied: the weighted sum of the gradients of several
+ * micro-batches, or several workers, at the same parameters.
  *
  * The sum of contributions 0, 1, ... is, element by element, ((w0 x g0) + w1 x g1) + ..., in float32 without
- * contraction: the same bits wherever it is computed, as long as contributions come in the same order. A row that a
+ * contraction: the same bits wherever it is computed, if contributions come in the same order. A row that a
  * contribution leaves out is a zero gradient.
  */
 #ifndef PS_STORE_COLLECT_H
@@ -13,14 +13,14 @@
 #include "ps/store/store.h"
 
 /*
- * One contribution on its way into the sum. Threads that hand in disjoint blocks of it use copies of this, or the same;
- * between two contributions there is a barrier for every range.
+ * One contribution being added to the sum. Threads that add disjoint blocks of it may share this struct or use copies;
+ * for every range, a barrier separates two contributions.
  */
 struct collector {
     const struct model *model;
     float *sum;   /* [model->float_count], borrowed; padding is never written */
     float weight; /* of this contribution: its share of the images */
-    bool first;   /* the first contribution replaces what is in `sum` */
+    bool first;   /* the first contribution replaces the content of `sum` */
 };
 
 /* The sink that adds a contribution's blocks, each element once. The collector must outlive it. */

@@ -1,6 +1,6 @@
 /*
  * The loops over int8 blocks, compiled once per instruction set, as ps/store/bfloat16_loops.h is: ps/store/int8.c
- * includes this for the baseline; ps/store/int8_avx2.c and ps/store/int8_avx512.c give their tables other names first.
+ * includes this for the baseline; ps/store/int8_avx2.c and ps/store/int8_avx512.c rename their tables first.
  */
 #ifndef PS_STORE_INT8_LOOPS_H
 #define PS_STORE_INT8_LOOPS_H
@@ -22,7 +22,7 @@ extern const struct int8_loops int8_baseline, int8_avx2, int8_avx512;
 #define INT8_LOOPS int8_baseline
 #endif
 
-/* The bits of the largest magnitude; what is not finite is larger than all that is. */
+/* The bits of the largest magnitude; infinities and NaN count as larger than all finite values. */
 static inline uint32_t loop_largest(const float *values, size_t n)
 {
     uint32_t largest = 0;

@@ -1,11 +1,11 @@
 /*
- * The model as the store, the wire and the engines see it: one flat vector of float32, in which named variables lie
- * one after another, each row-major with a padded row stride.
+ * The model as the store, the wire and the engines see it: one flat vector of float32 that holds named variables one
+ * after another, each row-major with a padded row stride.
  *
  * Layer l has "layer<l>/weights" [in, out] and "layer<l>/biases" [1, out]. The stride of a variable is its columns
- * rounded up to ROW_ALIGN floats (one cache line) and then made an odd number of cache lines, so that rows one below
- * another do not fall into the same cache set. Padding holds zeros, always: no optimizer moves it, for its gradient is
- * zero. Checkpoints and summaries leave it out.
+ * rounded up to ROW_ALIGN floats (one cache line), then to an odd number of cache lines, so that adjacent rows do not
+ * map to the same cache sets. Padding is always zero: its gradient is zero, so no optimizer moves it. Checkpoints and
+ * summaries leave it out.
  */
 #ifndef PS_STORE_MODEL_H
 #define PS_STORE_MODEL_H
@@ -28,8 +28,8 @@ struct variable {
     int stride;      /* floats from one row to the next */
     size_t offset;   /* of its first float in the flat vector; a multiple of MODEL_ROW_ALIGN */
     bool is_weights; /* L2 applies to weights, not to biases */
-    int panels;      /* 1, but in memory of the CPU engine's own: see model_set_panels */
-    int lanes;       /* floats that are not parted: a panel has whole ones */
+    int panels;      /* 1, except in the CPU engine's own layout: see model_set_panels */
+    int lanes;       /* floats kept together: a panel's width is a multiple */
 };
 
 struct model {
@@ -46,15 +46,14 @@ struct model {
 void model_layout(struct model *model, const struct config_model *config);
 
 /*
- * Cuts the columns of one variable into panels that lie one behind the other, each [rows, its columns] with the same
- * stride. So threads that own different panels touch different pages, and a processor that fetches ahead within a page
- * takes nothing from another's cache. Panel p has the columns from variable_panel_col(p) on: a whole number of `lanes`
- * floats, as even as can be. What follows the variable moves. All else (stores, wire, checkpoints, GPU) knows one panel
- * only.
+ * Cuts the columns of one variable into consecutive panels, each [rows, its columns] with the same stride. So threads
+ * that own different panels touch different pages, and prefetching within a page takes nothing from another core's
+ * cache. Panel p begins at column variable_panel_col(p); widths are multiples of `lanes` floats, as even as possible.
+ * Later variables move. Everything else (stores, wire, checkpoints, GPU) uses a single panel.
  */
 void model_set_panels(struct model *model, int variable, int panels, int lanes);
 
-/* First column of panel `panel`; of the number of panels: where the last one ends, lanes that fill it up included. */
+/* First column of panel `panel`; for panel == panels: the end of the last one, its padding lanes included. */
 static inline int variable_panel_col(const struct variable *variable, int panel)
 {
     int vectors = (variable->cols + variable->lanes - 1) / variable->lanes;
@@ -68,7 +67,10 @@ static inline int variable_panel(const struct variable *variable, int col)
     return (int)((((int64_t)(col / variable->lanes) + 1) * variable->panels - 1) / vectors);
 }
 
-/* Where an element lies in the flat vector. Those right of it follow up to its panel's end, those below by strides. */
+/*
+ * The index of an element in the flat vector. Elements to its right follow up to its panel's end, those below by
+ * strides.
+ */
 static inline size_t variable_at(const struct variable *variable, int row, int col)
 {
     int panel = variable_panel(variable, col);
@@ -81,12 +83,12 @@ enum { MODEL_UNITS_TEXT = CONFIG_MAX_LAYERS * 8 };
 void model_units_text(const struct config_model *config, char text[MODEL_UNITS_TEXT]);
 
 /*
- * Fills in the layers of a config that gives hidden layers alone: the text's, whose hidden layers must be those of the
- * config. That they follow from data is still said by hidden_count.
+ * Fills in the layers of a config that gives only hidden layers, from the text, whose hidden layers must match.
+ * hidden_count still tells that the layers follow from the data.
  */
 bool model_take_units(struct config_model *config, const char *text, struct error *error);
 
-/* A model that gives hidden layers alone, with the inputs and outputs of another one; others stay as they are. */
+/* If a model gives only hidden layers, returns it with the inputs and outputs of `ends`; otherwise unchanged. */
 struct config_model model_with_ends(const struct config_model *model, const struct config_model *ends);
 
 /*

@@ -1,7 +1,7 @@
 /*
- * Optimizers by TensorFlow 1.x's definitions. The scalar formulas stand in ps/store/optimizer_math.h, which C and
- * CUDA share; this is the loop over ranges of a variable, compiled once per instruction set and giving the same bits
- * in each (no contraction of multiply and add, correctly rounded division and square root).
+ * Optimizers by TensorFlow 1.x's definitions. The scalar formulas are in ps/store/optimizer_math.h, which C and CUDA
+ * share; this is the loop over ranges of a variable, compiled once per instruction set and giving the same bits in each
+ * (no contraction of multiply and add, correctly rounded division and square root).
  *
  * Everything here is pure: any thread may call it on data of its own.
  */
@@ -19,38 +19,38 @@ struct config_train; /* base/config.h */
 enum { OPTIMIZER_MAX_SLOTS = 2 };
 
 /*
- * What one global step needs, worked out once per step in double precision and then rounded. All of 1 - momentum,
- * 1 - beta1 and so on are taken from the rounded values, as TensorFlow's kernels do.
+ * The constants of one global step, computed once per step in double precision, then rounded. 1 - momentum, 1 - beta1
+ * and so on are computed from the rounded values, as in TensorFlow's kernels.
  */
 struct update {
     enum optimizer_kind kind;
     bool nesterov;
-    bool lazy;           /* where the gradient is zero, nothing moves: neither parameter nor slots nor average */
+    bool lazy;           /* where the gradient is zero, parameter, slots and average stay unchanged */
     float learning_rate; /* of this step; for adam with the bias correction sqrt(1-beta2^t)/(1-beta1^t) folded in */
     float momentum, rho, beta1, beta2, epsilon; /* momentum and rho also of rmsprop */
     float l1;
     float l2;        /* 0 for biases */
-    float shrink;    /* 1 - learning rate x weight decay, what weights are multiplied by; 1 for biases */
+    float shrink;    /* factor on weights, 1 - learning rate x weight decay; 1 for biases */
     float ema_decay; /* of this step, ramp included; negative = no averages */
 };
 
-/* Turns an update of weights into that of biases, which neither L2 nor weight decay applies to. */
+/* Turns an update of weights into one of biases, to which neither L2 nor weight decay applies. */
 void update_spare_biases(struct update *update);
 
 int optimizer_slots(enum optimizer_kind kind); /* 0..OPTIMIZER_MAX_SLOTS */
 
-/* What TensorFlow appends to a variable's name in its checkpoints: "Momentum"; "Adam" and "Adam_1"; ... */
+/* TensorFlow's suffix of a variable's name in checkpoints: "Momentum"; "Adam" and "Adam_1"; ... */
 const char *optimizer_slot_name(enum optimizer_kind kind, int slot);
 #define OPTIMIZER_AVERAGE_NAME "ExponentialMovingAverage"
 
 float optimizer_slot_initial(const struct config_train *config, int slot);
 
 /*
- * Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay:
- * learning_rate x lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase; times
- * tf.train.cosine_decay's factor, lr_cosine_end + (1 - lr_cosine_end) x (1 + cos(pi x step / lr_cosine_steps)) / 2,
- * where that is asked for, and times (step + 1) / lr_warmup_steps until that is 1. Unless lr_decay is 1,
- * lr_decay_steps must be positive by now: who knows how many steps an epoch has fills in that default.
+ * Learning rate at a global step (the number of steps already applied), as tf.train.exponential_decay: learning_rate x
+ * lr_decay^(step / lr_decay_steps), the exponent rounded down if staircase; times tf.train.cosine_decay's factor,
+ * lr_cosine_end + (1 - lr_cosine_end) x (1 + cos(pi x step / lr_cosine_steps)) / 2, if configured, and times (step + 1)
+ * / lr_warmup_steps until that reaches 1. Unless lr_decay is 1, lr_decay_steps must be positive: the caller has
+ * replaced the default of 0 by the steps of an epoch.
  */
 double schedule_learning_rate(const struct config_train *config, int64_t global_step);
 
@@ -61,24 +61,25 @@ double schedule_learning_rate(const struct config_train *config, int64_t global_
  */
 void update_prepare(struct update *update, const struct config_train *config, int64_t global_step);
 
-/* True if a zero gradient leaves every parameter, slot and average as it is: absent blocks may then be skipped. */
+/* True if a zero gradient changes no parameter, slot or average, so that absent blocks may be skipped. */
 bool update_zero_is_noop(const struct update *update);
 
-/* The same for places whose slots still hold their initial values: then momentum and adam do not move either. */
+/* The same where slots still hold their initial values: there, momentum and adam do not move either. */
 bool update_zero_is_noop_at_start(const struct update *update);
 
 /*
- * Around calls of loops, on the thread that calls them: numbers below 1e-38 become zero, as in TensorFlow's threads.
- * Momentum and adam's mean of a weight that gets no gradient sink there within a thousand steps, and arithmetic on such
- * numbers is a hundred times slower. Leave gets what enter returned, and puts the thread's own mode back.
+ * Bracket calls of loops on the calling thread: between them denormals (below 1e-38) are flushed to zero, as in
+ * TensorFlow's threads. Momentum, and adam's mean, of a weight without gradient become denormal within a thousand
+ * steps, and arithmetic on denormals is a hundred times slower. optimizer_leave takes what optimizer_enter returned,
+ * and restores the thread's own mode.
  */
 unsigned optimizer_enter(void);
 void optimizer_leave(unsigned mode);
 
 /*
- * Rows of floats that an update is applied to: row r begins places[r] x stride floats behind the first, or r x stride
- * if places is NULL; its gradient, r x gradient_stride. gradient: ignored by a loop that was asked for without one.
- * slot0, slot1, average: as many as the optimizer has, else ignored. No alignment is needed; arrays do not overlap.
+ * Rows of floats that an update is applied to: row r begins places[r] x stride floats after the first, or r x stride if
+ * places is NULL; its gradient, r x gradient_stride. gradient: ignored by loops without a gradient. slot0, slot1,
+ * average: ignored unless the optimizer has them. No alignment is needed; arrays must not overlap.
  */
 struct optimizer_rows {
     size_t rows, cols;
@@ -87,7 +88,7 @@ struct optimizer_rows {
     float *parameters, *slot0, *slot1, *average;
     size_t stride;
     const int32_t *places; /* [rows], all different */
-    size_t following;      /* rows behind these whose turn comes next: fetched into the cache meanwhile */
+    size_t following;      /* rows after these that are processed next: prefetched meanwhile */
 };
 
 /* Applies one update. */
@@ -96,7 +97,7 @@ typedef void (*optimizer_loop)(const struct update *update, const struct optimiz
 /* The loops of one instruction set. */
 struct optimizer_kernels;
 
-/* The best that this CPU runs, but none beyond `wanted` (CPU_KERNELS_AUTO: no bound). */
+/* The best kernels that this CPU supports, up to `wanted` (CPU_KERNELS_AUTO: no limit). */
 const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted);
 
 /* The loop for an update, with or without a gradient; picked once, called for many rows. */

@@ -19,7 +19,7 @@ enum optimizer_formula {
 enum optimizer_gradients {
     GRADIENTS_ABSENT, /* all zero */
     GRADIENTS_PRESENT,
-    GRADIENTS_LAZY, /* present; where they are zero nothing moves */
+    GRADIENTS_LAZY, /* present; zero ones change nothing */
     GRADIENTS_KINDS
 };
 

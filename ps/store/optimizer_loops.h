@@ -1,7 +1,7 @@
 /*
  * The optimizers' loops, compiled once per instruction set: ps/store/optimizer.c includes this for the baseline,
- * ps/store/optimizer_avx2.c and ps/store/optimizer_avx512.c, which are compiled for what their names say, give their
- * tables other names first. It is included nowhere else.
+ * ps/store/optimizer_avx2.c and ps/store/optimizer_avx512.c, compiled for the instruction sets in their names, rename
+ * their tables first. It is included nowhere else.
  *
  * Every choice that does not depend on the element is a constant inside its loop, so that the compiler vectorises it:
  * 8 formulas x with or without L2 x averages x kinds of gradients. The bits do not depend on the instruction set, since
@@ -18,7 +18,7 @@
 #define OPTIMIZER_KERNELS_NAME "reference"
 #endif
 
-/* What is constant in a loop. */
+/* The constants of a loop. */
 struct optimizer_choice {
     enum optimizer_formula formula;
     bool with_l2, with_average;
@@ -83,7 +83,7 @@ static inline __attribute__((always_inline)) float *optimizer_row(float *values,
     return values ? values + at : NULL;
 }
 
-/* Slots come from far, and pieces of rows are out of the reach of the CPU's own prefetching. */
+/* Slots are far away in memory, and the hardware prefetcher does not cover pieces of rows. */
 static inline __attribute__((always_inline)) void optimizer_fetch(const float *row, size_t cols)
 {
     enum { LINE = 64 / sizeof(float) };
@@ -136,7 +136,7 @@ static inline __attribute__((always_inline)) void optimizer_rows_body(const stru
     DEFINE_LOOP(formula, 1, 1, 1)                                                                                      \
     DEFINE_LOOP(formula, 1, 0, 2)                                                                                      \
     DEFINE_LOOP(formula, 1, 1, 2)
-/* Lazy ones have no variant without L2: where there is none its terms are zero. */
+/* Lazy loops have no variant without L2: without L2, its terms are zero. */
 #define LIST_LOOPS(formula)                                                                                            \
     {                                                                                                                  \
         {{LOOP_NAME(formula, 0, 0, 0), LOOP_NAME(formula, 0, 0, 1), LOOP_NAME(formula, 1, 0, 2)},                      \

@@ -7,7 +7,7 @@
  * instruction set gives the same bits. For the same reason it must be compiled without contraction
  * (-ffp-contract=off, nvcc -fmad=false).
  *
- * gradient is that of the loss without L2; optimizer_gradient adds L2's share first.
+ * gradient is that of the loss without L2; optimizer_gradient adds L2's part first.
  */
 #ifndef PS_STORE_OPTIMIZER_MATH_H
 #define PS_STORE_OPTIMIZER_MATH_H
@@ -93,15 +93,15 @@ OPTIMIZER_INLINE void optimizer_ftrl(const struct update *update, float gradient
     *parameter = *linear > 0.0f ? -magnitude : magnitude;
 }
 
-/* The average follows the parameter as it is after the update. */
+/* The average follows the updated parameter. */
 OPTIMIZER_INLINE void optimizer_average(const struct update *update, float parameter, float *average)
 {
     *average -= (*average - parameter) * (1.0f - update->ema_decay);
 }
 
 /*
- * Element `at` of all vectors by one update, as the loops of ps/store/optimizer_loops.h have it; vectors that it has
- * not: any.
+ * Applies one update to element `at` of all vectors, as the loops of ps/store/optimizer_loops.h do. Vectors that the
+ * optimizer does not have may be any pointer.
  */
 OPTIMIZER_INLINE void optimizer_element(const struct update *shared, float gradient, float *parameters, float *slot0,
                                         float *slot1, float *averages, size_t at)

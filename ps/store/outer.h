@@ -1,6 +1,6 @@
 /*
- * The optimizer of the model that workers share in rounds (train.local_steps): what the ps make of the mean difference
- * between the parameters that a round began with and those that its workers ended with, taken as a gradient.
+ * The optimizer of the shared model in rounds (train.local_steps). It treats as a gradient the mean difference between
+ * the parameters at the beginning of a round and those that its workers ended with.
  *
  *     average   McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017:
  *               FedAvg; with rate 1 the new model is the workers' mean
@@ -10,8 +10,8 @@
  *     adam      Reddi et al., "Adaptive Federated Optimization", 2021: FedAdam with its beta2 of 0.99 and tau of 0.001,
  *               and with Adam's correction of the bias, which FedAdam leaves out
  *
- * All are optimizers of ps/store/optimizer.h: a store or shard that is given the train section from here has their
- * slots, and applies a mean difference as it does any gradient.
+ * All are optimizers of ps/store/optimizer.h: a store or shard created with the train section from here has their
+ * slots, and applies a mean difference like any gradient.
  */
 #ifndef PS_STORE_OUTER_H
 #define PS_STORE_OUTER_H
@@ -21,30 +21,30 @@
 #include "base/config.h"
 
 /*
- * The train section by which the shared model is kept and updated: with rounds the outer optimizer's, whose rate does
- * not change with the step, and whose share of L2 and weight decay is none, since they are the workers'; else `train`.
+ * The train section for the shared model: without rounds, `train`; with rounds, the outer optimizer's, at a constant
+ * rate and without L2 and weight decay, which the workers apply.
  */
 struct config_train outer_train(const struct config_train *train);
 
-/* What a worker counts in a round, with so many examples of its own among all of those that take part. */
+/* A worker's weight in a round: its own examples, as a share of those of all workers that take part. */
 static inline float outer_weight(double examples, double all)
 {
     return (float)(examples / all);
 }
 
 /*
- * The squared norm of a difference, of its floats in the model's order, padding left out: in double and one after the
- * other, so that it does not matter how they are cut. so_far: of those before.
+ * Adds the squares of the next floats of a difference (in the model's order, without padding) to so_far, sequentially
+ * in double, so that the result does not depend on how the floats are split.
  */
 double outer_squares(double so_far, const float *values, size_t count);
 
 /*
- * What a difference is multiplied by that is so many steps old (train.buffer_size; Nguyen et al., "Federated Learning
- * with Buffered Asynchronous Aggregation", 2022: FedBuff).
+ * The factor for a difference that is `staleness` steps old (train.buffer_size; Nguyen et al., "Federated Learning with
+ * Buffered Asynchronous Aggregation", 2022: FedBuff).
  */
 double outer_freshness(double staleness);
 
-/* What a difference is multiplied by so that its norm is at most `most` (train.clip_difference_norm). */
+/* The factor that limits a difference's norm to `most` (train.clip_difference_norm). */
 float outer_clip(double squares, double most);
 
 #endif

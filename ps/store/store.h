@@ -1,12 +1,12 @@
 /*
- * The store: parameters, optimizer slots, moving averages and the global step; what gradients are applied to.
+ * The store: parameters, optimizer slots, moving averages and the global step, to which gradients are applied.
  *
- * Local training uses it in process, and a parameter server serves (its part of) it by network. Memory is taken once,
- * at store_create: 4 bytes x float_count x (1 + slots + averages), and one byte per row of a variable.
+ * Local training uses it in process, and a parameter server serves (its part of) it over the network. Memory is
+ * allocated once, by store_create: 4 bytes x float_count x (1 + slots + averages), and one byte per row of a variable.
  *
- * A step is: store_begin_step (one thread), then store_apply for blocks that together cover every variable exactly
- * once (any threads, disjoint blocks), then store_end_step (one thread, after all). Between steps one thread may read
- * the vectors directly, and write them if it calls store_restored afterwards.
+ * A step is: store_begin_step (one thread), then store_apply for blocks that together cover every variable exactly once
+ * (any threads, disjoint blocks), then store_end_step (one thread, after all). Between steps one thread may read the
+ * vectors directly, or write them and then call store_restored.
  */
 #ifndef PS_STORE_STORE_H
 #define PS_STORE_STORE_H
@@ -23,7 +23,7 @@
 /*
  * The gradient of rows [row, row + rows) x columns [col, col + cols) of one variable, all in one panel, final. Row k of
  * values, k < present_count, is that of row + present[k] (ascending); rows that are not listed have gradient zero.
- * present = NULL: all rows are there, in order. values: [present_count or rows, cols] with `stride` floats from row to
+ * present = NULL: all rows are listed, in order. values: [present_count or rows, cols] with `stride` floats from row to
  * row.
  */
 struct gradient_block {
@@ -37,8 +37,8 @@ struct gradient_block {
 };
 
 /*
- * Where an engine's gradients go. An engine calls `block` from any of its threads, each block once it is final and the
- * parameters it covers are no longer read in this step; values may be reused when the call returns.
+ * Receives an engine's gradients. The engine calls `block` from any of its threads, for each block once it is final and
+ * the parameters it covers are no longer read in this step; values may be reused when the call returns.
  */
 struct gradient_sink {
     void (*block)(void *context, const struct gradient_block *block);
@@ -51,11 +51,11 @@ enum store_vector {
     STORE_SLOT1,
     STORE_AVERAGES,
     STORE_VECTORS,              /* of a store, an engine, a checkpoint */
-    STORE_TOLD = STORE_VECTORS, /* of a ps alone: what workers were told (ps/store/told.h) */
+    STORE_TOLD = STORE_VECTORS, /* of a ps only: what workers were told (ps/store/told.h) */
     STORE_PS_VECTORS
 };
 
-/* Does a store with this configuration have that vector? */
+/* True if a store with this configuration has that vector. */
 bool store_has_vector(const struct config_train *config, enum store_vector vector);
 
 struct store {
@@ -64,9 +64,9 @@ struct store {
     const struct optimizer_kernels *kernels; /* by config->cpu_kernels */
     float *vectors[STORE_VECTORS]; /* [model->float_count] each, 64-byte aligned; NULL where the optimizer has none */
     int64_t global_step;
-    struct update update[2];      /* of the step under way: [0] biases, [1] weights */
-    bool fresh_is_noop[2];        /* for those: a zero gradient changes nothing where the slots have never moved */
-    _Atomic unsigned char *moved; /* per row of all variables: 0 = its slots are still as at the start */
+    struct update update[2];      /* of the current step: [0] biases, [1] weights */
+    bool fresh_is_noop[2];        /* likewise: a zero gradient changes nothing where the slots have never moved */
+    _Atomic unsigned char *moved; /* per row of all variables: 0 = its slots still have their initial values */
     size_t first_row[MODEL_MAX_VARIABLES]; /* of each variable, in `moved` */
     void *memory;
 };
@@ -75,10 +75,10 @@ bool store_create(struct store *store, const struct model *model, const struct c
                   struct error *error);
 void store_destroy(struct store *store); /* fine after a failed store_create, or on a store that is all zero */
 
-/* Slots and global step as they are at the beginning; parameters stay. */
+/* Resets slots and global step to their initial values; parameters stay. */
 void store_forget(struct store *store);
 
-/* To be called after the vectors were written directly, before the next step. */
+/* Call it after writing the vectors directly, before the next step. */
 void store_restored(struct store *store);
 
 void store_begin_step(struct store *store);
@@ -86,8 +86,8 @@ void store_apply(struct store *store, const struct gradient_block *block);
 void store_end_step(struct store *store);
 
 /*
- * Asks for the listed rows of a block, of which values are not looked at, in vectors [vector, end), into the L2 cache.
- * Where rows lie far apart a core waits for one after the other; asked for at once, they come side by side.
+ * Prefetches the listed rows of a block, whose values are ignored, in vectors [vector, end), into the L2 cache.
+ * Otherwise a core waits for scattered rows one by one; prefetched, their misses overlap.
  */
 void store_fetch(const struct store *store, const struct gradient_block *block, enum store_vector vector,
                  enum store_vector end);

@@ -1,9 +1,9 @@
 /*
- * What a batch holds for the first layer. Of pictures, where their pixels are not zero: the first layer's forward pass
+ * A batch's input, indexed for the first layer. For pictures, their nonzero pixels: the first layer's forward pass
  * walks them by sample, its weight gradient by pixel, both in pairs (struct sparse). Pixels are cut into blocks small
- * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with so many nonzero
- * pixels that skipping zeros does not pay is kept as a dense matrix instead. Of rows, the numbers as dense blocks, and
- * which one-hot inputs are 1.
+ * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with too many nonzero
+ * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks, and which
+ * one-hot inputs are 1.
  */
 #ifndef WORKER_CPU_INDEX_H
 #define WORKER_CPU_INDEX_H
@@ -63,7 +63,7 @@ struct batch_index {
     int row_stride;    /* floats from one pixel's weights to the next; 0: only pixels are indexed, not samples */
     int column_stride; /* floats from one sample's deltas to the next */
     int block_count;
-    bool packed; /* offsets and values are in no place but threads' own views */
+    bool packed; /* offsets and values exist only in threads' own views */
     struct index_block *blocks;
     struct place_index places; /* rows: the last block, if there are one-hot inputs; all others are dense */
     void *memory;
@@ -85,20 +85,20 @@ struct index_scratch {
 int index_block_count(int pixels);
 
 /*
- * For batches of up to `capacity` images; the strides are those of struct batch_index. shared: by several threads,
- * which makes it a packed one where pairs are divided and all views fit the threads' caches.
+ * For batches of up to `capacity` images; the strides are those of struct batch_index. shared: by several threads; the
+ * index is then packed if pairs are divided and all views fit the threads' caches.
  */
 bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
                   int column_stride, bool shared, struct error *error);
 void index_destroy(struct batch_index *index);
 
 /*
- * A thread's own view of packed indexes that are laid out as this one. Where threads share no cache, a line that one
- * writes and another reads costs far more than computing what it holds: so a third of the bytes travel, and each thread
- * makes offsets and values of them for itself. index_destroy frees.
+ * A thread's own view of packed indexes of the same layout. If threads share no cache, a line that one writes and
+ * another reads costs far more than computing its content: so only a third of the bytes is shared, from which each
+ * thread computes offsets and values for itself. index_destroy frees it.
  */
 bool index_view_create(struct batch_index *view, const struct batch_index *index, struct error *error);
-/* Looks at an index that has been built; valid until it is built again. */
+/* Unpacks an index that has been built; valid until it is built again. */
 void index_view_take(struct batch_index *view, const struct batch_index *index, const struct kernels *kernels);
 
 bool index_scratch_create(struct index_scratch *scratch, int capacity, struct error *error);
@@ -113,10 +113,10 @@ void index_build(struct batch_index *index, int block, const struct kernels *ker
 
 /* --- rows: index_rows.c --- */
 
-/* Number of blocks of rows like these. */
+/* Number of blocks for rows of this shape. */
 int index_rows_block_count(const struct examples *like);
 
-/* For batches of up to `capacity` rows like these; index_destroy frees. */
+/* For batches of up to `capacity` rows of this shape; index_destroy frees it. */
 bool index_rows_create(struct batch_index *index, const struct examples *like, int capacity, struct error *error);
 
 /* Builds one block from `count` rows of a set, those at `indexes` or, if that is NULL, the first. */

@@ -1,7 +1,7 @@
 /*
  * The index of rows of a table. Numbers are copied into dense blocks. Ones are listed twice, by sample for the forward
- * pass and by input for the weights' gradient, so that a step costs what its ones cost: nothing here, nor in what uses
- * it, walks over all inputs.
+ * pass and by input for the weights' gradient, so that a step's cost is proportional to its ones: neither this code nor
+ * its users walk over all inputs.
  */
 #include <stdlib.h>
 #include <string.h>

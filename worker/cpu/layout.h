@@ -1,6 +1,6 @@
 /*
  * How the CPU engine cuts matrices into strips: a whole number of vectors wide, balanced over a layer's units, and
- * independent of the number of threads, so that every sum has the same order at any number of threads.
+ * independent of the number of threads, so that the order of every sum is, too.
  */
 #ifndef WORKER_CPU_LAYOUT_H
 #define WORKER_CPU_LAYOUT_H

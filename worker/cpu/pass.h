@@ -3,7 +3,7 @@
  *
  * Layer l has weights [in, out]; its outputs are cut into strips. In the forward pass a strip of a layer needs all
  * strips of the layer below. In the backward pass the owner of strip j of layer l - 1's outputs computes their deltas
- * from rows j of layer l's weights, then the gradient of these rows, which nobody else reads any more. A last layer
+ * from rows j of layer l's weights, then the gradient of these rows, which no other thread reads any more. A last layer
  * with few outputs is computed as partial sums over the strips below, added up in strip order; softmax regression, over
  * the pixel blocks.
  *
@@ -29,11 +29,11 @@ struct network {
     bool narrow;                              /* the last layer is computed as partial sums: */
     int partials;           /* of the strips below, or of the pixel blocks if there is no layer below; else 0 */
     struct dropout dropout; /* of training */
-    struct examples like;   /* what goes in: only the widths of rows count, zeros are pictures */
+    struct examples like;   /* the input's shape: only the widths of rows are used; zeros: pictures */
     int first_delta_stride; /* floats from one sample's deltas of layer 0 to the next */
 };
 
-/* like: rows, if it is them that go in; NULL: pictures. */
+/* like: the shape of input rows; NULL: pictures. */
 void network_plan(struct network *network, const struct model *model, const struct kernels *kernels,
                   struct dropout dropout, const struct examples *like);
 
@@ -89,7 +89,7 @@ static inline int pass_group(int count)
     return chunk_count(count) > 1 ? 4 : 1;
 }
 
-/* A batch on its way through a network: what all passes over it have in common. */
+/* The arguments that all passes of a batch through a network share. */
 struct pass {
     const struct network *network;
     const float *parameters;
@@ -103,7 +103,7 @@ struct pass {
 /* Outputs (before the activation, if it is the last layer) of layer 0, strips [strip, strip + strips). */
 void pass_first(const struct pass *pass, struct matrix *out, int strip, int strips);
 
-/* Narrow, single layer: what pixel block `block` adds to the logits; the first block adds the biases too. */
+/* Narrow, single layer: the contribution of pixel block `block` to the logits; the first block adds the biases too. */
 void pass_first_partial(const struct pass *pass, float *partials, int block);
 
 /* Outputs of layer l > 0, strip `strip`, from all outputs below. */
@@ -114,7 +114,7 @@ void pass_forward(const struct pass *pass, int layer, const struct matrix *below
  */
 void pass_drop(const struct pass *pass, int layer, const struct dropout_batch *batch, const int32_t *places, int strip);
 
-/* Narrow: what strip `strip` of the last hidden layer adds to the logits; the first strip adds the biases too. */
+/* Narrow: the contribution of strip `strip` of the last hidden layer to the logits; the first adds the biases too. */
 void pass_partial(const struct pass *pass, const struct matrix *below, float *partials, int strip);
 
 /* Narrow: adds up the partial sums into logits [count, KERNEL_NARROW]. */

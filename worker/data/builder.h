@@ -1,4 +1,4 @@
-/* Collects an unknown number of examples, one by one: the set grows as needed, and is trimmed at the end. */
+/* Collects an unknown number of examples one by one; the set grows as needed and is trimmed at the end. */
 #ifndef WORKER_DATA_BUILDER_H
 #define WORKER_DATA_BUILDER_H
 

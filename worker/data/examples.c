@@ -1,4 +1,4 @@
-/* What every source of examples and every user of them does with them as a whole. */
+/* Operations on sets of examples, shared by all sources and users. */
 #include "worker/data/examples.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Examples in memory, pictures or rows of a table, with what is to be learnt from them. */
+/* Examples in memory, pictures or rows of a table, with their labels or targets. */
 #ifndef WORKER_DATA_EXAMPLES_H
 #define WORKER_DATA_EXAMPLES_H
 
@@ -9,8 +9,8 @@
 /*
  * A set of either pictures or rows. Arrays that a set has no use for are NULL.
  *
- * A row is what the first layer sees, preprocessed: `numbers` dense inputs, then one-hot ones, of which only the places
- * of the ones are kept, so that a category costs 4 bytes however many there are.
+ * A row holds the first layer's preprocessed inputs: `numbers` dense ones, then one-hot ones, of which only the places
+ * of the ones are stored, so that a category costs 4 bytes however many categories there are.
  */
 struct examples {
     int count;
@@ -20,17 +20,17 @@ struct examples {
     /* Rows: */
     int inputs;      /* width of the first layer: numbers, and the places of all categories; 0: pictures */
     int numbers;     /* the first `numbers` inputs */
-    int codes;       /* most ones that a row has among the other inputs */
+    int codes;       /* most ones in a row among the other inputs */
     float *values;   /* [count, numbers] row-major */
     int32_t *places; /* [count, codes]: the input that is 1, numbers <= place < inputs, each at most once; -1: none */
-    /* To be learnt, by labels or by target values: */
+    /* What to learn, as labels or as target values: */
     int32_t *labels;       /* [count], 0 <= label < classes; NULL: target_values */
     int classes;           /* 1 + the largest label */
     int targets;           /* per example, and units of the last layer */
     float *target_values;  /* [count, targets]: 0 or 1 for sigmoid; for regression as the model computes them */
-    double *target_means;  /* [targets]: what a target value stands for is mean + scale x value ... */
+    double *target_means;  /* [targets]: a target value stands for mean + scale x value ... */
     double *target_scales; /* [targets], > 0 ... both borrowed; NULL: itself */
-    float *weights;        /* [count]: what an example counts in the loss, on average 1; NULL: all 1 */
+    float *weights;        /* [count]: an example's weight in the loss, 1 on average; NULL: all 1 */
     bool is_weighted;      /* examples like these have weights */
 };
 
@@ -43,15 +43,15 @@ static inline bool examples_are_rows(const struct examples *examples)
 }
 
 /*
- * Memory for `count` examples that look like others: their sizes, of which nothing else is read, say which arrays there
- * are. At first they are all zeros, and no place is set. False if out of memory.
+ * Allocates `count` examples of the same shape as others, of which only the sizes are read: they say which arrays
+ * exist. Arrays are zeroed, with no place set. False if out of memory.
  */
 bool examples_create(struct examples *examples, const struct examples *like, int count);
 
-/* Bytes that each of them takes. */
+/* Bytes per example. */
 size_t examples_bytes(const struct examples *like);
 
-/* Copies examples [first, first + count) of a set to [at, at + count) of another one that looks like it. */
+/* Copies examples [first, first + count) of a set to [at, at + count) of another one of the same shape. */
 void examples_copy(struct examples *to, int at, const struct examples *from, int first, int count);
 
 /* Examples [first, first + count) in the same memory. */

@@ -50,7 +50,7 @@ bool idx_read_header(struct idx_header *header, struct stream *stream, struct er
  */
 bool idx_read_elements(const struct idx_header *header, struct stream *stream, uint8_t **bytes, struct error *error);
 
-/* The same in parts, for who needs no more at a time: `size` bytes of elements; then the end, and the checksum. */
+/* The same in parts, to save memory: `size` bytes of elements at a time; finally checks the end and the checksum. */
 bool idx_read_part(struct stream *stream, uint8_t *bytes, size_t size, struct error *error);
 bool idx_read_end(const struct idx_header *header, struct stream *stream, struct error *error);
 

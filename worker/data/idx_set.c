@@ -1,4 +1,4 @@
-/* Reads headers first, so that files that do not belong together are refused before much memory is taken. */
+/* Reads headers first, so that files that do not belong together are refused before much memory is allocated. */
 #include "worker/data/idx_set.h"
 
 #include <inttypes.h>

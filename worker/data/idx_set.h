@@ -19,7 +19,7 @@ bool idx_set_read(struct examples *examples, const struct data_files *files, enu
                   struct overflow *overflow, struct error *error);
 
 /*
- * Checks by headers alone that the test set exists and has images as large as the training set's. train_path: for
+ * Checks by the headers alone that the test set exists and has images of the training set's size. train_path: for
  * errors.
  */
 bool idx_set_check_test(const struct examples *train, const char *train_path, const struct data_files *files,

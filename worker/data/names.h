@@ -18,7 +18,7 @@ struct names {
 bool names_list(struct names *names, const char *folder, const char *pattern, struct error *error);
 void names_free(struct names *names); /* safe on zeros */
 
-/* Puts a copy in its place among the others. Fails only if out of memory. */
+/* Inserts a copy in sorted order. Fails only if out of memory. */
 bool names_add(struct names *names, const char *name);
 
 bool names_have(const struct names *names, const char *name);

@@ -1,6 +1,6 @@
 /*
- * Reads a file sequentially and unpacks it if it is gzip (recognised by its first bytes, not its name) or zlib. Unpacks
- * straight into the caller's memory, so that a large file needs no second copy.
+ * Reads a file sequentially, unpacking gzip (recognised by its first bytes, not its name) or zlib. Unpacks straight
+ * into the caller's memory, so that a large file needs no second copy.
  *
  * One thread at a time. Errors name the file, the place in it and the cause.
  */

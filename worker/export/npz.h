@@ -12,7 +12,7 @@
 
 /*
  * Writes the file atomically (base/file.h). parameters: [model->float_count] in the model's layout. preprocessing: a
- * text that becomes an array of its own, of bytes; NULL: none.
+ * text stored as an additional array of bytes; NULL: none.
  */
 bool npz_write(const char *path, const struct model *model, const float *parameters, const char *preprocessing,
                struct error *error);

@@ -1,9 +1,10 @@
 /*
- * A trained model as an ONNX file: Gemm and the activation for each layer, before them a table's preprocessing, behind
- * them what the outputs mean. Format: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, operator set 13.
+ * A trained model as an ONNX file: Gemm and the activation for each layer, preceded by a table's preprocessing and
+ * followed by the interpretation of the outputs. Format: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto,
+ * operator set 13.
  *
- * Of pictures: input "images", float32 [batch, inputs]: pixels divided by 255. Outputs "logits" and "probabilities",
- * float32 [batch, classes]. Of tables: worker/export/onnx_table.h.
+ * For pictures: input "images", float32 [batch, inputs]: pixels divided by 255; outputs "logits" and "probabilities",
+ * float32 [batch, classes]. For tables: worker/export/onnx_table.h.
  */
 #ifndef WORKER_EXPORT_ONNX_H
 #define WORKER_EXPORT_ONNX_H

@@ -1,6 +1,6 @@
 /*
- * The parts of an ONNX graph as messages: nodes with attributes, constants, inputs and outputs. Each goes into `graph`,
- * a GraphProto being written, in any order but that of the nodes, where a value stands before its use.
+ * The parts of an ONNX graph as messages: nodes with attributes, constants, inputs and outputs. Each is appended to
+ * `graph`, a GraphProto being written. The order is free, except that a node must precede those that use its value.
  */
 #ifndef WORKER_EXPORT_ONNX_GRAPH_H
 #define WORKER_EXPORT_ONNX_GRAPH_H
@@ -18,13 +18,15 @@ enum { ONNX_INPUT = 11, ONNX_OUTPUT = 12 };
 
 #define ONNX_ML "ai.onnx.ml" /* the operators of classical machine learning */
 
-/* The names of values that a node takes, up to a NULL. */
+/* The names of a node's inputs, ending with NULL. */
 #define ONNX_NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* A node without attributes. */
 void onnx_node(struct proto *graph, const char *op, const char *name, const char *const *inputs, const char *output);
 
-/* One with attributes, which are added until onnx_node_end; domain NULL: ONNX's own. Its name is its output's. */
+/*
+ * A node with attributes, which are added until onnx_node_end; domain NULL: ONNX's own. It is named after its output.
+ */
 size_t onnx_node_begin(struct proto *graph, const char *op, const char *domain, const char *const *inputs,
                        const char *output);
 void onnx_attribute(struct proto *graph, const char *name, int64_t value);
@@ -34,7 +36,7 @@ void onnx_attribute_text(struct proto *graph, const char *text);
 void onnx_attribute_end(struct proto *graph, size_t begun);
 void onnx_node_end(struct proto *graph, size_t begun);
 
-/* A constant; onnx_tensor_end ends it, after its little-endian bytes (proto_raw). */
+/* Begins a constant; after its little-endian bytes (proto_raw), onnx_tensor_end ends it. */
 size_t onnx_tensor_begin(struct proto *graph, const char *name, enum onnx_type type, const int64_t *sizes,
                          int dimensions, size_t *raw);
 void onnx_tensor_end(struct proto *graph, size_t begun, size_t raw);

@@ -1,6 +1,6 @@
 /*
- * What a model's outputs for one example say: probabilities, numbers in the target's unit, or an error; and what is
- * decided by them. `trainer predict` and `trainer serve` answer by it, so they say the same.
+ * The interpretation of a model's outputs for one example: probabilities, numbers in the target's unit, or an error,
+ * and the decision based on them. `trainer predict` and `trainer serve` share it, so their answers agree.
  */
 #ifndef WORKER_EXPORT_OUTCOME_H
 #define WORKER_EXPORT_OUTCOME_H
@@ -12,8 +12,8 @@
 enum outcome_kind {
     OUTCOME_CLASS,   /* values: the probability of each class */
     OUTCOME_FLAGS,   /* values: the probability of each target */
-    OUTCOME_NUMBERS, /* values: what is predicted for each target, in its own unit */
-    OUTCOME_ERROR,   /* one value: the mean squared difference of the inputs and what the model makes of them */
+    OUTCOME_NUMBERS, /* values: the prediction for each target, in its own unit */
+    OUTCOME_ERROR,   /* one value: the mean squared difference between inputs and their reconstruction */
 };
 
 struct outcome {
@@ -21,7 +21,7 @@ struct outcome {
     int count;
     double threshold; /* the checkpoint's; NaN: none */
     double *values;   /* [count] */
-    int best;         /* of OUTCOME_CLASS: the likeliest; of two, the second one from the threshold on */
+    int best;         /* of OUTCOME_CLASS: the likeliest; of two classes, the second one from the threshold on */
 };
 
 enum { OUTCOME_NAME = 16 };
@@ -30,18 +30,21 @@ enum { OUTCOME_NAME = 16 };
 bool outcome_create(struct outcome *outcome, const struct trained *trained);
 void outcome_free(struct outcome *outcome);
 
-/* Of row `row`: outputs [rows, units of the last layer]; wanted [rows, targets], of OUTCOME_ERROR alone. */
+/*
+ * Fills in the outcome of row `row`. outputs: [rows, units of the last layer]; wanted: [rows, targets], for
+ * OUTCOME_ERROR only.
+ */
 void outcome_find(const struct trained *trained, const float *outputs, const float *wanted, int row,
                   struct outcome *outcome);
 
-/* Of OUTCOME_FLAGS: is the target predicted to be 1? Of OUTCOME_ERROR: is the example an anomaly? */
+/* True if a target is predicted to be 1 (OUTCOME_FLAGS), or the example is an anomaly (OUTCOME_ERROR). */
 bool outcome_flag(const struct outcome *outcome, int index);
 
 enum outcome_kind outcome_kind(const struct trained *trained);
 const char *outcome_kind_name(const struct trained *trained); /* "probabilities", "predictions", "errors" */
 int outcome_count(const struct trained *trained);
 
-/* The name of a class or target; of pictures that have none its number, put into `buffer`. */
+/* The name of a class or target; for pictures without names its number, written to `buffer`. */
 const char *outcome_name(const struct trained *trained, int index, char buffer[OUTCOME_NAME]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Predictions for rows of a table: the file's own columns, and behind them what the model says. */
+/* Predictions for rows of a table: the file's own columns, followed by the model's predictions. */
 #ifndef WORKER_EXPORT_PREDICT_ROWS_H
 #define WORKER_EXPORT_PREDICT_ROWS_H
 
@@ -20,14 +20,14 @@
  *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
  *                  the model's threshold, if it has one
  *
- * What is written before a damaged place stays, and the error says so. The model was learnt from a table and has been
- * started. path "-": standard input. Up to max_bad_records rows with faults are left out, each with a warning.
+ * Output written before a damaged place stays, and the error says so. The model must be of a table, and started. path
+ * "-": standard input. Up to max_bad_records rows with faults are skipped, each with a warning.
  */
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
 
 /*
- * The same of a file in memory, by an engine of the caller's, who is shown each row as it is taken, unless `took` is
- * NULL, and then the batch that it is part of. Errors call the file "body".
+ * The same for a file in memory, with the caller's engine. `took` (may be NULL) is called for each row as it is read,
+ * `saw` for each batch of them. Errors call the file "body".
  */
 struct predict_watch {
     void (*took)(void *context, const struct encoder *encoder, const struct row *row);
@@ -38,8 +38,8 @@ bool predict_rows_bytes(const struct trained *trained, struct engine *engine, co
                         const struct predict_watch *watch, FILE *out, struct error *error);
 
 /*
- * Adds to the error of a file that so many predictions came before it: they went out before the file's checksum, if it
- * has one, could be verified. Returns false.
+ * Adds to a file's error that `told` predictions were written before it: that was before the file's checksum, if it has
+ * one, could be verified. Returns false.
  */
 bool predict_doubt(int64_t told, struct error *error);
 

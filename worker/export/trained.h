@@ -22,8 +22,8 @@ struct trained {
         config; /* the command's, with the checkpoint's model, loss and metric, no slots and averages; owns nothing */
     struct checkpoint_file *file;
     struct schema *schema; /* of a table's columns; NULL: pictures */
-    struct names classes;  /* of pictures, by label, as far as they have names */
-    char **targets;        /* their names, in config.data.target unless the command names some */
+    struct names classes;  /* of pictures, by label, if they have names */
+    char **targets;        /* target names that config.data.target points to, unless the command names some */
     double threshold;      /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
@@ -41,7 +41,10 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
 /* Creates an engine with the parameters: trained->engine. */
 bool trained_start(struct trained *trained, struct error *error);
 
-/* One more, which is the caller's. like: what its examples look like, if not as training's did; else NULL. */
+/*
+ * Creates another engine, owned by the caller. like: the shape of its examples, if it differs from training's; else
+ * NULL.
+ */
 bool trained_engine(const struct trained *trained, const struct examples *like, struct engine **engine,
                     struct error *error);
 

@@ -1,6 +1,6 @@
 /*
- * Passes a gradient, which becomes final from its first float on, to a sink in blocks of whole rows; and the rest of it
- * from another engine, if the first one fails halfway.
+ * Passes a gradient that becomes final front to back on to a sink, in blocks of whole rows; if the engine fails
+ * halfway, the rest comes from another engine.
  */
 #ifndef WORKER_GPU_GRADIENT_STREAM_H
 #define WORKER_GPU_GRADIENT_STREAM_H

@@ -1,13 +1,13 @@
 /*
  * Several devices as one engine: "towers", as TensorFlow's tutorials call them. Each has the parameters and computes
- * gradients of its own batches; the host averages them, in the order of the batches, and makes the update. The number
+ * gradients of its own batches; the host averages them, in the order of the batches, and applies the update. The number
  * of towers changes how fast a step is, not its result: n towers share the train.micro_batches of a step.
  *
- * The host makes the update on purpose. It has all gradients anyway, in memory shared with the devices' processes, and
- * must send something to every device after the sum: the new parameters, which are no larger than the sum. If devices
- * made the update, that would save the host's pass over the vectors but no traffic, and all of them would have to keep
- * identical slots and averages. Direct transfers between devices would save traffic, but they are in different
- * processes here, and this cannot be tested without two GPUs.
+ * The host applies the update on purpose. It has all gradients anyway, in memory shared with the devices' processes,
+ * and after summing must send every device either the sum or the new parameters, which are no larger. Updating on the
+ * devices would save the host's pass over the vectors but no traffic, and all devices would have to keep identical
+ * slots and averages. Direct transfers between devices would save traffic, but they are in different processes here,
+ * and this cannot be tested without two GPUs.
  *
  * A tower whose device fails continues on the CPU, if train.allow_soft_placement is on.
  */

@@ -1,5 +1,5 @@
 /*
- * Profiles of several members (base/profile.h), read back, and brought to one clock.
+ * Reads profiles of several members (base/profile.h) and aligns them to one clock.
  *
  * The clocks of two machines need not agree. Requests bound the offset between them: a push is served after it was
  * sent, and its answer arrives after the ps began to send it. Of all pushes between a worker and a ps, the one with the
@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 
-/* Of files, and in each: lines of our own have some 200 bytes, and a profile keeps about a million spans. */
+/* Limits on files, and per file. Our own lines have some 200 bytes, and a profile keeps about a million spans. */
 enum {
     TRACE_MAX_FILES = 64,
     TRACE_MAX_NAMES = 128,
@@ -64,7 +64,7 @@ struct trace {
 bool trace_read(struct trace **traces, char *const *paths, int count, struct error *error);
 void trace_free(struct trace *traces, int count); /* safe on NULL */
 
-/* Writes all traces to one file, by one clock, with an arrow from each push to where it is served. */
+/* Writes all traces to one file, by one clock, with an arrow from each push to the span that serves it. */
 bool trace_write(const struct trace *traces, int count, const char *path, struct error *error);
 
 #endif

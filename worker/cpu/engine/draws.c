@@ -1,4 +1,4 @@
-/* Prepares batches for the team: draws their images, and indexes where these are not zero. */
+/* Prepares batches for the team: draws their images, and indexes their nonzero pixels. */
 #include <stdlib.h>
 #include <string.h>
 

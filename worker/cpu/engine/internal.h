@@ -15,8 +15,8 @@
  * 1, so there are four. Partial sums of q + 1 are written while those of q are read, so there are two, and so are a
  * thread's own views of packed indexes, since it goes on to q + 1 strip by strip.
  *
- * draws.c draws and indexes batches, gradient.c computes the loss and gradient of one, train.c loops over many, and in
- * evaluate.c each thread has its own images. `thread` counts within the team.
+ * draws.c draws and indexes batches, gradient.c computes the loss and gradient of one, train.c loops over many, and
+ * evaluate.c gives each thread its own images. `thread` counts within the team.
  */
 #ifndef WORKER_CPU_ENGINE_INTERNAL_H
 #define WORKER_CPU_ENGINE_INTERNAL_H
@@ -38,7 +38,7 @@ struct sampled_batch {
     const struct examples *examples; /* which the indexes refer to */
     int32_t *indexes;                /* [capacity] */
     int32_t *labels;                 /* [capacity] */
-    int32_t *places;                 /* [capacity]: positions before they were put in order */
+    int32_t *places;                 /* [capacity]: positions before reordering */
     float *wanted;                   /* [capacity, wanted_stride]: target values; NULL: labels */
     float *weights;                  /* [capacity] */
     bool is_weighted;
@@ -51,7 +51,7 @@ struct sampled_batch {
 struct engine_thread {
     struct scratch scratch;
     struct index_scratch index_scratch;
-    struct batch_index views[VIEWS]; /* of batches that are in work, if indexes are packed */
+    struct batch_index views[VIEWS]; /* of the batches in progress, if indexes are packed */
     struct workspace evaluation;     /* for KERNEL_CHUNK images of forward() */
     struct batch_index evaluation_index;
     struct store store;         /* the engine's, with its own step: threads may be a step apart */
@@ -67,7 +67,7 @@ struct cpu_engine {
     bool starved; /* data cannot be read any more: */
     struct error starved_error;
     struct network network;
-    const char *why; /* these kernels were chosen */
+    const char *why; /* why these kernels were chosen */
     struct pool *pool;
     int threads;
     struct store store;
@@ -107,8 +107,8 @@ static inline int micro_batches(const struct cpu_engine *engine)
 /* --- draws.c --- */
 
 /*
- * Puts a batch's images in the order of their labels; if samples are processed in pairs (struct sparse), then so that
- * the two of a pair are similar. The order depends on the images alone. Notes whose batch it is, for dropout.
+ * Sorts a batch's images by label; if samples are processed in pairs (struct sparse), also so that the two of a pair
+ * are similar. The order depends on the images alone. Records whose batch it is, for dropout.
  */
 void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct batch *batch);
 

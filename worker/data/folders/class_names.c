@@ -1,4 +1,4 @@
-/* Names of classes as JSON; what they are for is said in worker/data/folders/class_names.h. */
+/* Class names as JSON; worker/data/folders/class_names.h explains their use. */
 #include "worker/data/folders/class_names.h"
 
 #include <stdlib.h>

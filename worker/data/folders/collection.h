@@ -30,12 +30,12 @@ struct collection {
 bool collection_list_classes(struct names *classes, const char *path, struct error *error);
 
 /*
- * All pictures of a part in order. training: the folder of the training set, whose classes are those of other parts as
- * well, or one that lacks some would be numbered otherwise. The caller calls collection_free, also after a failure.
+ * All pictures of a part in order. training: the training set's folder, whose classes number those of every part, so
+ * that a part that lacks some is numbered alike. The caller calls collection_free, also after a failure.
  */
 bool collection_list(struct collection *collection, const char *path, const char *training, struct error *error);
 
-/* Does every name stand for its label itself? */
+/* True if every name is a number, its label. */
 bool collection_are_numbers(const struct names *classes);
 void collection_free(struct collection *collection); /* safe on zeros */
 

@@ -22,15 +22,15 @@
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error);
 
 /*
- * What the classes of a training set are called (worker/data/folders/class_names.h), which the caller frees; NULL: they
- * are numbers.
+ * The class names of a training set (worker/data/folders/class_names.h), which the caller frees; NULL: they are
+ * numbers.
  */
 bool folders_class_names(char **text, const char *training, struct error *error);
 
 /*
- * training: the folder of the training set, path itself or that beside it, whose classes count. inputs: of the model. A
- * file that is not a picture is an error that names it. If the pictures exceed the overflow's limit and stream from
- * disk, it is reported when it is read.
+ * training: the folder of the training set (path itself or its sibling), which defines the classes. inputs: of the
+ * model. A file that is not a picture is an error that names it. If the pictures exceed the overflow's limit and stream
+ * from disk, the error comes when the file is read.
  */
 bool folders_read(struct examples *examples, const char *path, const char *training, int inputs,
                   struct overflow *overflow, struct error *error);

@@ -1,4 +1,4 @@
-/* A tenth of a small set: what is held out of a large one would leave too little of it to train on. */
+/* Limits held-out rows to a tenth: a large set's number would leave too little of a small one to train on. */
 #include "worker/data/streaming/overflow.h"
 
 void overflow_settle(struct overflow *overflow, int count)

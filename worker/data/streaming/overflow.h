@@ -23,8 +23,8 @@ struct overflow {
 };
 
 /*
- * How many examples there are is known: held_out, and keep with it, become what they stay. A reader calls it before it
- * notes the blocks of a part that is larger than the limit. A second call changes nothing.
+ * Fixes held_out, and keep with it, once the number of examples is known. A reader calls it before it records the
+ * blocks of a part larger than the limit. A second call changes nothing.
  */
 void overflow_settle(struct overflow *overflow, int count);
 

@@ -26,9 +26,9 @@ struct example_source_table {
     bool (*open)(const struct example_source *source, struct example_reader **reader, struct error *error);
 
     /*
-     * Reads examples [first, first + into->count) of a block, not counting skipped ones. `into` looks like the source's
-     * examples; each label is below its classes. Cheap if it continues where the last call ended. A file that has
-     * changed since the blocks were made is an error.
+     * Reads examples [first, first + into->count) of a block, not counting skipped ones. `into` has the shape of the
+     * source's examples; each label is below its classes. Cheap if it continues where the last call ended. A file that
+     * has changed since the blocks were made is an error.
      */
     bool (*read)(struct example_reader *reader, const struct stream_block *block, uint32_t first,
                  const struct examples *into, struct error *error);
@@ -39,7 +39,7 @@ struct example_source_table {
 /* First member of every source. */
 struct example_source {
     const struct example_source_table *table;
-    struct examples like; /* what its examples look like: sizes alone */
+    struct examples like; /* the shape of its examples; sizes only */
     int files;
     const bool *forward_only; /* [files]; NULL: all can seek (blocks_order) */
 };

@@ -9,7 +9,7 @@
  *
  * A task has two windows in memory: the one that batches are drawn from, and the next one, which the task's own thread
  * reads and unpacks meanwhile. So the engine waits for the first window, and later only if the disk is slower than
- * training. After a jump (a resumed run) the thread seeks straight to the wanted block; a gzip or zlib file has to be
+ * training. After a jump (a resumed run) the thread seeks straight to the block it needs; a gzip or zlib file must be
  * read up to it.
  */
 #ifndef WORKER_DATA_STREAMING_STREAMING_H
@@ -31,7 +31,7 @@ struct streaming_options {
     int shuffle_buffer; /* examples; a window is that, rounded to whole batches */
 };
 
-/* Bytes of both windows of one task. like: what the examples look like. */
+/* Bytes of both windows of one task. like: the shape of the examples. */
 size_t streaming_task_bytes(const struct streaming_options *options, const struct examples *like);
 
 /* Takes ownership of source and blocks, also if it fails; blocks must not be empty. */
@@ -43,14 +43,14 @@ void streaming_destroy(struct streaming *streaming); /* safe on NULL; no draw ma
 void streaming_take_share(struct streaming *streaming, int64_t first, int64_t count);
 
 /*
- * Batch `step` (0, 1, ... over all epochs) of a task into a set made by streaming_create_batch; drawn->count becomes
- * how many they are. Waits for the window to be read. The next step, or the same one again, is cheap. Any thread may
+ * Draws batch `step` (0, 1, ... over all epochs) of a task into a set made by streaming_create_batch, and sets
+ * drawn->count. Waits until the window has been read. The next step, or the same one again, is cheap. Any thread may
  * call it. Fails permanently if a file cannot be read or has changed.
  */
 bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
                     struct error *error);
 
-/* Memory for a whole batch; the caller frees it with examples_free. */
+/* Allocates a whole batch; the caller frees it with examples_free. */
 bool streaming_create_batch(const struct streaming *streaming, struct examples *batch, struct error *error);
 
 #endif

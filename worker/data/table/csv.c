@@ -1,6 +1,6 @@
 /*
- * One pass over a buffer of whole rows. The scanner marks 64 bytes at a time which of them mean something (delimiter,
- * quote, end of line, zero byte); rows are cut at those marks, and bytes between them are never looked at.
+ * One pass over a buffer of whole rows. The scanner marks special bytes (delimiter, quote, end of line, zero) 64 at a
+ * time; rows are split at those marks, and bytes between them are never examined.
  */
 #include "worker/data/table/csv.h"
 

@@ -23,7 +23,7 @@ enum {
 enum csv_status {
     CSV_ROW,
     CSV_END,
-    CSV_BAD,    /* one row; the error says "FILE:LINE:COLUMN: ...". The next call continues behind it */
+    CSV_BAD,    /* one row; the error says "FILE:LINE:COLUMN: ...". The next call continues after it */
     CSV_FAILED, /* the file cannot be read or unpacked, or a line is longer than CSV_MAX_LINE */
 };
 
@@ -35,16 +35,16 @@ struct csv_field {
 };
 
 struct csv_row {
-    const struct csv_field *fields; /* [count]; valid until the next call, as their texts are */
+    const struct csv_field *fields; /* [count]; they and their texts are valid until the next call */
     int count;
     uint64_t line;   /* of its first byte, from 1 */
-    const char *raw; /* [raw_size]: as it stands in the file, without the end of the line */
+    const char *raw; /* [raw_size]: the row as in the file, without the end of the line */
     size_t raw_size;
 };
 
 struct csv_reader;
 
-/* Finds the delimiter (one of , ; tab |) by the first lines. */
+/* Detects the delimiter (one of , ; tab |) from the first lines. */
 bool csv_open(struct csv_reader **reader, const char *path, struct error *error);
 
 /* From memory, which must outlive the reader; `name` replaces the path in errors. */
@@ -54,7 +54,7 @@ void csv_close(struct csv_reader *reader); /* safe on NULL */
 /* Rows with another number of fields than the first one are bad. */
 enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct error *error);
 
-/* The next row is the one that was returned last. */
+/* Makes csv_next return the last row once more. */
 void csv_unread(struct csv_reader *reader);
 
 char csv_delimiter(const struct csv_reader *reader);

@@ -1,5 +1,7 @@
-/* Open addressing with linear probing; the texts lie one behind another, so that a million of them cost no million
- * allocations. */
+/*
+ * Open addressing with linear probing; the texts are stored contiguously, so that a million of them need no million
+ * allocations.
+ */
 #include "worker/data/table/dictionary.h"
 
 #include <math.h>

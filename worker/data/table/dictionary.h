@@ -1,4 +1,4 @@
-/* Texts by number and numbers by text, with how often each was seen. */
+/* Maps texts to numbers and back, and counts how often each was seen. */
 #ifndef WORKER_DATA_TABLE_DICTIONARY_H
 #define WORKER_DATA_TABLE_DICTIONARY_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct dictionary_entry {
-    size_t offset; /* in `texts`; a zero ends it there */
+    size_t offset; /* in `texts`, where it ends with a zero byte */
     uint32_t size;
     uint32_t hash;
     int64_t count; /* how often it was added */
@@ -15,7 +15,7 @@ struct dictionary_entry {
 
 /* A zeroed dictionary is empty; dictionary_free releases it. */
 struct dictionary {
-    struct dictionary_entry *entries; /* [count] in the order they came, or sorted */
+    struct dictionary_entry *entries; /* [count] in order of arrival, or sorted */
     int count, capacity;
     char *texts;
     size_t texts_used, texts_capacity;
@@ -23,7 +23,7 @@ struct dictionary {
     uint32_t slot_count;
 };
 
-/* Counts one more of the text, new or not; returns its number, -1 if out of memory. */
+/* Adds the text, or counts it once more; returns its number, -1 if out of memory. */
 int dictionary_add(struct dictionary *dictionary, const char *text, size_t size);
 
 /* -1 if it is not there. */
@@ -37,10 +37,10 @@ const char *dictionary_text(const struct dictionary *dictionary, int number);
 bool dictionary_settle(struct dictionary *dictionary, int64_t least);
 void dictionary_free(struct dictionary *dictionary);
 
-/* Of a few bytes, well mixed. */
+/* A well-mixed hash of a few bytes. */
 uint64_t dictionary_hash(const void *bytes, size_t size);
 
-/* The same of `count` texts of one size, one behind another: side by side, as each waits for its own products. */
+/* The same for `count` adjacent texts of one size, interleaved to hide the latency of the multiplications. */
 void dictionary_hashes(const void *bytes, size_t size, int count, uint64_t *hashes);
 
 #endif

@@ -1,4 +1,4 @@
-/* Arithmetic is in double and rounded once, so that large centres cost no digits. */
+/* Arithmetic is in double and rounded once, so that large centres cost no precision. */
 #include "worker/data/table/encode.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* Means and deviations are merged as those of chunks are (moments.h). */
+/* Means and deviations are merged like those of chunks (moments.h). */
 #include "worker/data/table/figures.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /*
- * What a survey found, as JSON, so that rows which stay on several machines have the preprocessing that they would have
- * together: counts, extremes, means, deviations and categories are merged exactly, up to the rounding of sums. Only
- * quantiles can't be.
+ * A survey's results as JSON, so that rows that stay on several machines get the preprocessing that they would get
+ * together: counts, extremes, means, deviations and categories merge exactly, up to the rounding of sums. Only
+ * quantiles can't be merged.
  *
- * Who reads the text learns every category of a column, and how often it occurs.
+ * The text reveals every category of a column, and how often it occurs.
  */
 #ifndef WORKER_DATA_TABLE_FIGURES_H
 #define WORKER_DATA_TABLE_FIGURES_H
@@ -13,12 +13,12 @@
 #include "base/error.h"
 #include "worker/data/table/survey.h"
 
-/* Of a survey that is settled; the caller frees it. NULL: out of memory. */
+/* The survey must be settled; the caller frees the text. NULL: out of memory. */
 char *figures_text(const struct survey *survey);
 
 /*
- * Adds another survey's figures, from a text that need not be trusted, to one that is settled. Fails if its columns are
- * others, or of other kinds: the error names the column. After a failure the survey is good for nothing.
+ * Adds another survey's figures, from an untrusted text, to a settled survey. Fails if its columns or their kinds
+ * differ: the error names the column. After a failure the survey is unusable.
  */
 bool figures_merge(struct survey *survey, const char *text, struct error *error);
 

@@ -1,4 +1,4 @@
-/* The survey that training makes, of all values of all columns. */
+/* Shows training's survey, extended to all values of all columns. */
 #include "worker/data/table/info.h"
 
 #include <inttypes.h>

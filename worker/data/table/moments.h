@@ -9,15 +9,15 @@
 
 enum { MOMENTS_CHUNK = 512 };
 
-/* Zeros are where it begins. */
+/* Starts as zeros. */
 struct moments {
-    int64_t count;        /* of the chunks that are merged */
+    int64_t count;        /* of the merged chunks */
     double mean, squares; /* squares: sum of squared differences from the mean */
     int in_chunk;
-    double shift, sum, sum_squares; /* of the chunk under way */
+    double shift, sum, sum_squares; /* of the current chunk */
 };
 
-/* Merges the chunk under way. Call it before count, mean and squares are read. */
+/* Merges the current chunk. Call it before reading count, mean and squares. */
 static inline void moments_settle(struct moments *moments)
 {
     if (moments->in_chunk == 0) {

@@ -1,4 +1,4 @@
-/* Headers are read by a parser of just that dictionary; archives by their central directory. */
+/* Headers are read by a parser for just that dictionary; archives through their central directory. */
 #include "worker/data/table/npy.h"
 
 #include <stdio.h>

@@ -2,10 +2,10 @@
  * Arrays of numpy as rows of numbers: .npy (numpy.lib.format, versions 1 to 3) and .npz, a zip archive of them, stored
  * or deflated.
  *
- * An array is [rows, columns] or [rows]. Of an archive all arrays have as many rows, and stand side by side: the
- * columns of X are X.0, X.1, ..., the one of y is y. Types are all of bool, integers and floats, of both byte orders,
- * in C or Fortran order. A .npy file in C order is read as it is used; others are read whole. Rows become doubles in
- * blocks that stay in the cache.
+ * An array is [rows, columns] or [rows]. All arrays of an archive have the same number of rows and are placed side by
+ * side: the columns of X are X.0, X.1, ..., that of y is y. Types are bool, integers and floats of all sizes, in both
+ * byte orders, in C or Fortran order. A .npy file in C order is streamed; others are read whole. Rows are converted to
+ * doubles in blocks that fit the cache.
  */
 #ifndef WORKER_DATA_TABLE_NPY_H
 #define WORKER_DATA_TABLE_NPY_H
@@ -26,29 +26,31 @@ enum {
 
 struct npy_reader;
 
-/* By its first NPY_HEAD bytes: is it one of them? */
+/* True if the first NPY_HEAD bytes are those of .npy or .npz. */
 bool npy_is_known(const void *head, size_t size);
 
-/* The stream is at its beginning, and passes to the reader, also if it fails. head: its first NPY_HEAD bytes. */
+/*
+ * The stream must be at its beginning; ownership passes to the reader, even on failure. head: its first NPY_HEAD bytes.
+ */
 bool npy_open(struct npy_reader **reader, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error);
 void npy_close(struct npy_reader *reader); /* safe on NULL */
 
 int npy_columns(const struct npy_reader *reader);
 const char *npy_column_name(const struct npy_reader *reader, int column);
 
-/* Arrays of an archive that are no columns are left out: about the last of them, why; "" if there is none. */
+/* Arrays of an archive that are not columns are skipped: the reason for the last of them; "" if none was. */
 const char *npy_left_out(const struct npy_reader *reader);
 const char *npy_name(const struct npy_reader *reader);
 
-/* The next row into numbers [columns], which is valid until the next call; *there: there was one. */
+/* The next row as numbers [columns], valid until the next call; *there: whether there was one. */
 bool npy_next(struct npy_reader *reader, const double **numbers, bool *there, struct error *error);
 
-/* Which row npy_next gave last, from 0. */
+/* The number of the row that npy_next returned last, from 0. */
 uint64_t npy_row(const struct npy_reader *reader);
 
 /*
- * How many rows from that one on lie one behind another in memory, with numbers alone that are finite and below 2^127:
- * at most NPY_MOST_PLAIN; 0 if it is none of these itself. npy_skip goes over rows behind it of as many.
+ * How many rows, from that one on, are contiguous in memory and hold only numbers that are finite and below 2^127: at
+ * most NPY_MOST_PLAIN; 0 if that row itself does not. npy_skip skips the following rows among these.
  */
 int npy_plain(struct npy_reader *reader);
 void npy_skip(struct npy_reader *reader, int count);

@@ -1,6 +1,6 @@
 /*
- * Numbers in text, correctly rounded: the double nearest to what is written, as strtod gives it, but several times
- * faster for numbers as tables hold them.
+ * Numbers in text, correctly rounded: the nearest double, as from strtod, but several times faster for numbers as found
+ * in tables.
  */
 #ifndef WORKER_DATA_TABLE_NUMBER_H
 #define WORKER_DATA_TABLE_NUMBER_H
@@ -10,9 +10,9 @@
 
 enum number_kind {
     NUMBER_FINITE,
-    NUMBER_MISSING, /* nothing, or a usual mark for it: NA, NaN, null, ?, ... */
+    NUMBER_MISSING, /* empty, or a usual mark for missing: NA, NaN, null, ?, ... */
     NUMBER_INFINITE,
-    NUMBER_TEXT, /* no number at all */
+    NUMBER_TEXT, /* not a number */
 };
 
 /*
@@ -21,7 +21,7 @@ enum number_kind {
  */
 enum number_kind number_parse(const char *text, size_t size, double *value);
 
-/* What stands for a missing value, up to a NULL, in small letters; capitals do as well. */
+/* Marks of missing values, in lower case, ending with NULL; they match in any case. */
 enum { NUMBER_MARK = 8 };
 extern const char *const number_missing_marks[];
 

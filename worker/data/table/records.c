@@ -1,4 +1,4 @@
-/* A file is opened twice: to find its columns, which may take some records if the first are damaged, and to be read. */
+/* A file is opened twice: to find its columns, which takes several records if the first are damaged, and to read it. */
 #include "worker/data/table/records.h"
 
 #include <fnmatch.h>

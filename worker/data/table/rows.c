@@ -1,4 +1,4 @@
-/* The header of a CSV file is guessed where the config does not say: a first row without a number or an empty field. */
+/* Unless the config says, a CSV file's header is guessed: a first row without a number or an empty field. */
 #include "worker/data/table/rows.h"
 
 #include <assert.h>

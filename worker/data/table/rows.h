@@ -27,8 +27,8 @@ struct row {
     const void *raw;
     size_t raw_size; /* bytes that stand for the whole row */
     /*
-     * Of numbers: so many rows from this one on lie one behind another, and all of their numbers are finite and below
-     * 2^127, so that they fit into float32; at most ROWS_MOST_PLAIN. 0: this row has others, or nobody has looked.
+     * For numbers: how many rows, from this one on, are contiguous and hold only numbers that are finite and below
+     * 2^127, so that they fit into float32; at most ROWS_MOST_PLAIN. 0: this row has others, or was not checked.
      */
     int plain;
 };
@@ -36,8 +36,8 @@ struct row {
 struct rows;
 
 /*
- * A .csv, .tsv, .npy, .npz or .tfrecord file, known by its content; gzip is unpacked. data: whether a text file has a
- * header, and what numbers a TFRecord's raw bytes are; NULL for the defaults.
+ * A .csv, .tsv, .npy, .npz or .tfrecord file, recognised by its content; gzip is unpacked. data: whether a text file
+ * has a header, and what numbers a TFRecord's raw bytes are; NULL for the defaults.
  */
 bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error);
 bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
@@ -47,13 +47,13 @@ void rows_close(struct rows *rows); /* safe on NULL */
 /* Rows that are damaged are CSV_BAD, as in worker/data/table/csv.h. */
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error);
 
-/* Goes over `count` rows behind the one that rows_next gave last, which are some of its `plain` ones. */
+/* Skips `count` of the `plain` rows that follow the row returned last. */
 void rows_skip(struct rows *rows, int count);
 
-/* The row `index` of the `plain` ones from this one on. */
+/* Row `index` of the `plain` ones that start with this one. */
 struct row row_behind(const struct row *row, int index);
 
-/* Columns by name: those of the header, or else their numbers from 0. */
+/* Column names: those of the header, or else numbers from 0. */
 int rows_columns(const struct rows *rows);
 const char *rows_column_name(const struct rows *rows, int column);
 bool rows_has_header(const struct rows *rows);
@@ -68,7 +68,7 @@ int rows_find_column(const struct rows *rows, const char *name);
 enum number_kind row_number(const struct row *row, int column, double *value);
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
 
-/* Puts the place of a field before the error; returns false. rows NULL: the row is no file's. */
+/* Prefixes the error with the place of a field; returns false. rows NULL: the row is not from a file. */
 bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error);
 
 #endif

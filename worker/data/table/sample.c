@@ -1,4 +1,4 @@
-/* Whether a row is kept is a matter of its number's hash: whenever room ends, half of the rows go. */
+/* A hash of a row's number decides whether it is kept: whenever room runs out, half of the rows are dropped. */
 #include "worker/data/table/sample.h"
 
 #include <math.h>

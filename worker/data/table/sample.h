@@ -1,6 +1,6 @@
 /*
- * Numbers of rows, for quantiles: all of them as long as they fit, then an even sample, drawn by the number of the row,
- * so that the same rows give the same sample.
+ * The values of rows, for quantiles: all of them while they fit, then a uniform sample, drawn by row number, so that
+ * the same rows give the same sample.
  */
 #ifndef WORKER_DATA_TABLE_SAMPLE_H
 #define WORKER_DATA_TABLE_SAMPLE_H
@@ -13,7 +13,7 @@ struct sample {
     double *values;        /* [capacity, columns]; NaN: missing */
     uint64_t *numbers;     /* [capacity]: of the rows, from 0 */
     int count;
-    int level;     /* of the rows one in 2^level is kept */
+    int level;     /* one row in 2^level is kept */
     uint64_t next; /* number of the next row */
 };
 
@@ -21,13 +21,13 @@ struct sample {
 bool sample_create(struct sample *sample, int columns, uint64_t bytes);
 void sample_free(struct sample *sample); /* safe on zeros */
 
-/* Begins once more, with no rows. */
+/* Starts over with no rows. */
 void sample_clear(struct sample *sample);
 
 /* Where the numbers [columns] of the next row go; NULL: the row is not in the sample. */
 double *sample_add(struct sample *sample);
 
-/* The share's quantile of a column, between two numbers in proportion, as numpy.quantile; NaN if all are missing. */
+/* The quantiles of a column at `shares`, interpolated linearly as by numpy.quantile; NaN if all values are missing. */
 bool sample_quantile(const struct sample *sample, int column, const double *shares, int count, double *quantiles);
 
 #endif

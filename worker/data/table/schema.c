@@ -1,4 +1,4 @@
-/* Places follow from the columns, so that they are not written down: two files can't disagree about them. */
+/* Places follow from the columns and are not stored, so that two files can't disagree about them. */
 #include "worker/data/table/schema.h"
 
 #include <math.h>

@@ -1,13 +1,13 @@
 /*
  * The preprocessing of a table, part of the model that was trained on it: which columns become which inputs and
- * targets, how numbers are scaled, which categories have a place of their own.
+ * targets, how numbers are scaled, which categories have an input of their own.
  *
  * The inputs of a row are first its numbers, then a place for every category. A number becomes (x - center) / scale; a
- * missing one becomes `fill`, and sets the column's indicator, one more place. Of a column of categories one place is
- * 1: the first one for what is rare or was never seen, then one for each category in order, then one for missing values
- * if there were any.
+ * missing one becomes `fill`, and sets the column's indicator, one more place. In a column of categories exactly one
+ * place is 1: the first stands for rare or unseen values, then one for each category in order, then one for missing
+ * values if there were any.
  *
- * As JSON it stands in the checkpoint. Doubles are written so that they read back as the same bits.
+ * The checkpoint stores it as JSON. Doubles are written so that they read back with the same bits.
  */
 #ifndef WORKER_DATA_TABLE_SCHEMA_H
 #define WORKER_DATA_TABLE_SCHEMA_H
@@ -26,7 +26,7 @@ enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY };
 /* What is to be learnt. */
 enum schema_task {
     TASK_CLASS,   /* one of the categories of the one target */
-    TASK_FLAGS,   /* targets of 0 or 1, each for itself */
+    TASK_FLAGS,   /* independent targets of 0 or 1 */
     TASK_NUMBERS, /* targets as numbers */
     TASK_INPUTS,  /* the inputs themselves */
 };
@@ -35,12 +35,12 @@ struct schema_column {
     char *name;
     enum schema_role role;
     enum schema_kind kind;
-    bool may_miss; /* values were missing: there is an indicator, or a place for that */
+    bool may_miss; /* values were missing: it has an indicator, or a place for them */
     double center, scale, fill;
     struct dictionary categories; /* in order; of SCHEMA_CATEGORY */
-    int input;                    /* of a number: which one; of a target: which one; -1: none */
+    int input;                    /* index of a number, or of a target; -1: none */
     int place;                    /* its first place; -1: none */
-    int code;                     /* which of a row's codes says it; -1: none */
+    int code;                     /* index among a row's codes; -1: none */
 };
 
 struct schema {
@@ -56,22 +56,22 @@ struct schema {
 /* A zeroed schema may be freed. */
 void schema_free(struct schema *schema);
 
-/* Adds a column with a copy of the name; NULL if out of memory. The pointer is good until the next one is added. */
+/* Adds a column with a copy of the name; NULL if out of memory. The pointer is valid until the next column is added. */
 struct schema_column *schema_add(struct schema *schema, const char *name, enum schema_role role, enum schema_kind kind);
 
-/* Once all columns are there: gives them their places and makes the text. */
+/* Call it after adding all columns: assigns their places and makes the text. */
 bool schema_finish(struct schema *schema, struct error *error);
 
-/* From the text, which need not be trusted. */
+/* Parses the text, which need not be trusted. */
 bool schema_parse(struct schema *schema, const char *text, struct error *error);
 
-/* True if both are the same to the bit; otherwise the error names what differs: "column age: its mean ...". */
+/* True if both are identical to the bit; otherwise the error names the difference: "column age: its mean ...". */
 bool schema_same(const struct schema *there, const struct schema *here, struct error *error);
 
-/* The same, of a checkpoint's text; either may be NULL, for pictures. path: of the checkpoint. */
+/* The same for a checkpoint's text; either may be NULL, for pictures. path: of the checkpoint. */
 bool schema_check(const char *path, const char *there, const struct schema *here, struct error *error);
 
-/* Outputs of a model for it. */
+/* The number of the model's outputs. */
 static inline int schema_outputs(const struct schema *schema)
 {
     return schema->task == TASK_CLASS ? schema->classes : schema->targets;
@@ -80,7 +80,7 @@ static inline int schema_outputs(const struct schema *schema)
 /* The loss that suits the task. */
 enum loss_kind schema_usual_loss(const struct schema *schema);
 
-/* Columns to learn from. */
+/* The number of columns to learn from. */
 int schema_features(const struct schema *schema);
 
 /* The name of a class, or of a target. */

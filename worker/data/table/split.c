@@ -1,6 +1,6 @@
 /*
- * The smallest keys are held out. Of hashes as many are kept as may be held out, and by and by the others are dropped;
- * the share for the test is a range of hashes, so that a row's side is known when it is first seen.
+ * The rows with the smallest keys are held out. Only as many hashes are kept as may be held out; larger ones are
+ * dropped along the way. The test's share is a range of hashes, so that a row's side is known when it is first seen.
  */
 #include "worker/data/table/split.h"
 

@@ -1,9 +1,9 @@
 /*
- * Which rows of a table are held out: by a hash of the row, or of its group, so that neither the order of rows nor of
- * files matters, and the same row is never on both sides; or the latest, by a column of times.
+ * Which rows of a table are held out: by a hash of the row or of its group, so that neither the order of rows nor of
+ * files matters, and the same row never lands on both sides; or the latest rows, by a column of times.
  *
- * A row has a key, and those with the smallest are held out. First every row's key is shown to it, then it is asked
- * about each. By time the test's rows are known only once all times have been seen (split_sample).
+ * Each row has a key, and the rows with the smallest keys are held out. First the split sees every row's key, then it
+ * can be asked about each. By time, the test rows are known only after all times have been seen (split_sample).
  */
 #ifndef WORKER_DATA_TABLE_SPLIT_H
 #define WORKER_DATA_TABLE_SPLIT_H
@@ -39,27 +39,27 @@ void split_free(struct split *split);
 /* Finds the column that the config names in a file. */
 bool split_find_column(struct split *split, const struct rows *rows, const struct config *config, struct error *error);
 
-/* test_share, most and is_at_most are set. Also to begin once more. */
+/* test_share, most and is_at_most must be set. May be called again to start over. */
 void split_begin(struct split *split);
 
-/* The key of a row. Fails if its time is none: a fault of the row. */
+/* The key of a row. Fails if its time is invalid: a fault of the row. */
 bool split_key(const struct split *split, const struct rows *rows, const struct row *row, uint64_t *key,
                struct error *error);
 
-/* The same of all rows that are plain from this one on, side by side; the whole row is what counts (column -1). */
+/* The same for all plain rows from this one on, interleaved; hashes whole rows (column -1). */
 void split_keys(const struct row *row, uint64_t keys[ROWS_MOST_PLAIN]);
 
-/* By time: takes down the key of every row, before all else; then finds the test's share of them. */
+/* By time: records the key of every row, before all else; then finds the test's share of them. */
 bool split_sample(struct split *split, uint64_t key, struct error *error);
 bool split_settle_test(struct split *split, struct error *error);
 
-/* Shows it a row. Fails only if out of memory. */
+/* Adds a row's key. Fails only if out of memory. */
 bool split_show(struct split *split, uint64_t key, struct error *error);
 
-/* All rows have been shown. */
+/* Call it after all rows have been shown. */
 bool split_settle(struct split *split, struct error *error);
 
-/* Is a row for the test? Known at once, so that its values are left out of all statistics. */
+/* True if a row is for the test. Known before split_settle, so that its values stay out of all statistics. */
 bool split_is_test(const struct split *split, uint64_t key);
 enum dataset_part split_part(const struct split *split, uint64_t key);
 

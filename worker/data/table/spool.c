@@ -1,4 +1,4 @@
-/* A row is its numbers, places, what is to be learnt and its weight, 4 bytes each, as they lie in memory. */
+/* A row is its numbers, places, label or targets, and weight, 4 bytes each, as in memory. */
 #include "worker/data/table/spool.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /*
- * Rows of a table that is larger than memory: they are preprocessed once, written one behind another into a temporary
- * file, and stream from there (worker/data/streaming/source.h). So an epoch costs the same whatever the format, and
- * what happens to the table's own files after that does not matter.
+ * Rows of a table larger than memory: they are preprocessed once, appended to a temporary file, and stream from there
+ * (worker/data/streaming/source.h). So an epoch costs the same whatever the format, and later changes to the table's
+ * own files do not matter.
  *
- * The file has no name, so that nothing is left of it however the process ends.
+ * The file has no name, so nothing is left of it however the process ends.
  */
 #ifndef WORKER_DATA_TABLE_SPOOL_H
 #define WORKER_DATA_TABLE_SPOOL_H
@@ -17,15 +17,15 @@
 
 struct spool;
 
-/* folder: where the file is; it exists. like: what the rows look like; what it borrows must outlive the spool. */
+/* folder: for the file; must exist. like: the shape of the rows; what it borrows must outlive the spool. */
 bool spool_create(struct spool **spool, const char *folder, const struct examples *like, struct error *error);
 
-/* Writes example `index` of a set behind the others. */
+/* Appends example `index` of a set. */
 bool spool_add(struct spool *spool, const struct examples *examples, int index, struct error *error);
 
 /*
- * No more rows come: overflow->source becomes the spool, and its blocks all the rows. Rows are weighted as they are
- * read. The weights pass to the spool, as the spool does to the overflow, also if it fails.
+ * Call it after the last row: overflow->source becomes the spool, and its blocks all the rows. Rows are weighted as
+ * they are read. Ownership of the weights passes to the spool, and of the spool to the overflow, even on failure.
  */
 bool spool_finish(struct spool *spool, struct overflow *overflow, struct weights *weights, struct error *error);
 

@@ -1,6 +1,6 @@
 /*
- * Numbers are only parsed and summed; values are counted one by one where texts are, or where they may be classes. A
- * column that turns out to be something else than its first rows looked like is surveyed a second time.
+ * Numbers are only parsed and summed; distinct values are counted only for texts and possible classes. A column that
+ * turns out to differ from its first rows is surveyed a second time.
  */
 #include "worker/data/table/survey.h"
 

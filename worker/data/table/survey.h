@@ -1,6 +1,6 @@
 /*
- * What is in the columns of a table: one pass over its training rows. From it and the config follow the types, and the
- * schema.
+ * What the columns of a table hold, from one pass over its training rows. The survey and the config determine the types
+ * and the schema.
  */
 #ifndef WORKER_DATA_TABLE_SURVEY_H
 #define WORKER_DATA_TABLE_SURVEY_H
@@ -16,26 +16,26 @@
 #include "worker/data/table/sample.h"
 #include "worker/data/table/schema.h"
 
-/* What the config has a column for. */
+/* What the config uses a column for. */
 enum survey_use { USE_FEATURE, USE_TARGET, USE_WEIGHT, USE_NOTHING };
 
 struct survey_column {
     char *name;
     enum survey_use use;
-    bool is_category;  /* by the config, or by a first pass that found texts among numbers */
-    bool is_number;    /* by a first pass that found few texts among numbers, which are faults then */
+    bool is_category;  /* by the config, or because a first pass found texts among numbers */
+    bool is_number;    /* because a first pass found few texts among numbers; these count as faults */
     bool is_collected; /* its values are counted one by one */
-    bool is_summed;    /* with its neighbours, in the plain rows under way */
-    bool has_too_many; /* different values to count */
-    size_t bytes;      /* of its values, about */
-    uint64_t same;     /* of a feature: which of the first 64 columns are targets that have been equal in every row */
+    bool is_summed;    /* together with its neighbours, in the current plain rows */
+    bool has_too_many; /* too many distinct values to count */
+    size_t bytes;      /* of its values, approximately */
+    uint64_t same;     /* of a feature: bit mask of the first 64 columns, for targets equal to it in every row so far */
     int64_t missing, texts, infinite;
-    int64_t commas;  /* texts that are numbers in countries which write 1,5 for one and a half */
-    bool is_integer; /* no number is anything else */
+    int64_t commas;  /* texts that are numbers with a decimal comma, such as 1,5 */
+    bool is_integer; /* all numbers are integers */
     double minimum, maximum;
     struct moments numbers;
     struct dictionary values;
-    char first_text[512]; /* where the first text, or infinity, is: an error */
+    char first_text[512]; /* an error message with the place of the first text or infinity */
 };
 
 struct survey {
@@ -43,9 +43,9 @@ struct survey {
     int count;
     int64_t rows;
     bool counts_all;      /* every column's values, for people to see */
-    enum loss_kind loss;  /* of the config: which targets may be classes */
-    struct sample sample; /* of all columns' numbers, where quantiles are asked for */
-    size_t bytes;         /* of all columns' values, about */
+    enum loss_kind loss;  /* from the config; decides which targets may be classes */
+    struct sample sample; /* of all columns' numbers, if quantiles are needed */
+    size_t bytes;         /* of all columns' values, approximately */
 };
 
 /* Takes the columns from the first file and their use from the config. */
@@ -53,23 +53,23 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
                   struct error *error);
 void survey_free(struct survey *survey); /* safe on zeros */
 
-/* Takes down one row, whose columns are those of the first file. Fails only if out of memory. */
+/* Records one row, whose columns are those of the first file. Fails only if out of memory. */
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
 
-/* The same of `count` of the rows that are plain from this one on, by their places behind it in order. */
+/* The same for `count` of the plain rows from this one on, given their ascending offsets from it. */
 bool survey_add_plain(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
                       int count, struct error *error);
 
 /*
- * After the last row. *again: what was taken for numbers are categories (or has faults to be skipped), so that all rows
- * are to be added once more; then everything but the columns' kinds is forgotten.
+ * Call it after the last row. *again: some columns taken for numbers are categories (or have faults to skip), so that
+ * all rows must be added again; everything but the columns' kinds has been reset for that.
  */
 bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct error *error);
 
-/* Does the row hold a fault: text where numbers are, or infinity? The error says where and what to do. */
+/* False if the row has a fault, text among numbers or infinity; the error says where, and what to do. */
 bool survey_accepts(const struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
 
-/* The schema that follows; name: of the data, for errors. Logs warnings about columns that teach nothing. */
+/* Builds the schema; name: of the data, for errors. Logs warnings about columns that carry no information. */
 bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
                    struct error *error);
 

@@ -1,6 +1,6 @@
 /*
- * Two passes over the same files, which must be the same both times: a row counts alike in both, or the error says that
- * the file has changed.
+ * Two passes over the same files, which must not change in between: if the rows differ, the error says that the file
+ * has changed.
  */
 #include "worker/data/table/table.h"
 

@@ -1,4 +1,4 @@
-/* By class: how many rows there are, and what they count. From these follow one factor for each class, and the mean. */
+/* Counts the rows and their weights by class. From these follow one factor per class, and the mean. */
 #include "worker/data/table/weights.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * What each row counts in the loss: by a column of the table, by its class, or both. First every training row is
- * counted, then weights are applied to whatever rows come.
+ * Each row's weight in the loss: by a column of the table, by its class, or both. First every training row is counted,
+ * then weights can be applied to any rows.
  */
 #ifndef WORKER_DATA_TABLE_WEIGHTS_H
 #define WORKER_DATA_TABLE_WEIGHTS_H
@@ -12,13 +12,13 @@
 #include "worker/data/examples.h"
 #include "worker/data/table/schema.h"
 
-/* Zeros, of which nothing was begun, apply no weights. */
+/* Zeros (before weights_begin) apply no weights. */
 struct weights {
-    int classes;     /* 1: no classes have weights of their own */
-    double *factors; /* [classes]: of a row's own weight; while rows are counted: of the class alone */
+    int classes;     /* 1: there are no class weights */
+    double *factors; /* [classes]: multiplies a row's own weight; during counting: the class weight alone */
     double *sums;    /* [classes]: of the rows' own weights */
     int64_t *rows;   /* [classes] */
-    double mean;     /* of all training rows, by which everything is divided */
+    double mean;     /* of all training rows; every weight is divided by it */
     bool are_balanced;
 };
 
@@ -30,15 +30,15 @@ bool weights_begin(struct weights *weights, const struct schema *schema, const c
                    struct error *error);
 void weights_free(struct weights *weights);
 
-/* Counts a training row; its weight, if it has one, is its own. */
+/* Counts a training row; its weight, if it has one, is still its own. */
 void weights_count(struct weights *weights, const struct examples *examples, int row);
 
-/* All rows have been counted; weights become 1 on average. name: of the data, for errors. */
+/* Call it after all rows: normalizes weights to 1 on average. name: of the data, for errors. */
 bool weights_settle(struct weights *weights, const char *name, struct error *error);
 
 /*
- * Turns the rows' own weights into those that count, if they have any. The first `held_out` of them are not trained on:
- * what their class counts does not matter.
+ * Turns the rows' own weights, if any, into final ones. The first `held_out` rows are not trained on: class weights do
+ * not apply to them.
  */
 void weights_apply(const struct weights *weights, const struct examples *examples, int held_out);
 

@@ -1,4 +1,4 @@
-/* Integers of 128 bits: enough for the product of two of 64. */
+/* 128-bit integers, for products of two 64-bit ones. */
 #ifndef WORKER_DATA_TABLE_WIDE_H
 #define WORKER_DATA_TABLE_WIDE_H
 
@@ -6,7 +6,7 @@
 
 __extension__ typedef unsigned __int128 wide;
 
-/* Both halves of the product, folded: a good hash of the two. */
+/* The XOR of the product's halves: a good hash of the two. */
 static inline uint64_t wide_mix(uint64_t a, uint64_t b)
 {
     const wide product = (wide)a * b;

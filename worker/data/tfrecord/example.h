@@ -55,7 +55,7 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
                     struct error *error);
 void example_free(struct example *example);
 
-/* A label alone: a number, one-hot, or either as raw bytes. names->image is not looked at. */
+/* A label alone: a number, one-hot, or either as raw bytes. names->image is ignored. */
 bool example_label(const struct feature *feature, const struct example_names *names, int32_t *label,
                    struct error *error);
 

@@ -25,10 +25,10 @@ struct feature {
     size_t size;
 };
 
-/* Name and value of an entry of the map; without bytes where they are missing. False if it is damaged. */
+/* Name and value of an entry of the map; empty if missing. False if it is damaged. */
 bool feature_entry(const struct proto_field *entry, struct proto_field *key, struct proto_field *value);
 
-/* From an entry's value: one of three lists. False if it is damaged. */
+/* Reads an entry's value: one of three lists. False if it is damaged. */
 bool feature_read(struct feature *feature, const struct proto_field *value);
 
 /* Walks a list of floats or integers, packed or not. */

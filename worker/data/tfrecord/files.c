@@ -1,6 +1,6 @@
 /*
- * Reads all files of a part round robin, so that classes that are stored file by file are mixed from the start. If
- * memory runs out, only block offsets are noted from there on, and the set streams.
+ * Reads all files of a part round robin, so that classes that are stored file by file are mixed from the start. Beyond
+ * the memory limit only block offsets are recorded, and the set streams.
  */
 #include "worker/data/tfrecord/files.h"
 

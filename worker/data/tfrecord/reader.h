@@ -41,7 +41,7 @@ enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t
 bool tfrecord_go_to(struct tfrecord_reader *reader, uint64_t offset, struct error *error);
 bool tfrecord_is_packed(const struct tfrecord_reader *reader);
 
-/* Where the next record, and the record returned last, begin in the unpacked content. */
+/* Offsets in the unpacked content of the next record, and of the record returned last. */
 uint64_t tfrecord_position(const struct tfrecord_reader *reader);
 uint64_t tfrecord_offset(const struct tfrecord_reader *reader);
 const char *tfrecord_name(const struct tfrecord_reader *reader);
