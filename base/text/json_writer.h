@@ -1,8 +1,8 @@
 /*
- * Text that grows, and JSON in it. Numbers by the thousand are written into one stretch of memory, where a tree of
- * values would take fifty times that.
+ * Growing text, and JSON in it. Thousands of numbers go into one block of memory, where a tree of values would take
+ * fifty times as much.
  *
- * Running out of memory is noted, and shows in text_buffer_take; until then writing goes on and does nothing.
+ * Running out of memory is recorded and reported by text_buffer_take; until then further writes do nothing.
  */
 #ifndef BASE_TEXT_JSON_WRITER_H
 #define BASE_TEXT_JSON_WRITER_H
@@ -26,13 +26,13 @@ char *text_buffer_take(struct text_buffer *text, size_t *size);
 void text_buffer_free(struct text_buffer *text);
 
 /*
- * JSON: name NULL inside an array, and for the whole. Names are ours and need no escapes; texts may hold anything, of
- * which what is not UTF-8 becomes '?'.
+ * JSON: name is NULL inside an array and for the outermost value. Names must be our own, without escapes; texts may
+ * hold anything; bytes that are not UTF-8 become '?'.
  */
 void json_write_open(struct text_buffer *text, const char *name, char bracket); /* '{' or '[' */
 void json_write_close(struct text_buffer *text, char bracket);                  /* '}' or ']' */
-void json_write_name(struct text_buffer *text,
-                     const char *name); /* one that is not ours: of the value that follows without one */
+/* Writes a foreign name, for the next value, which is then written with name NULL. */
+void json_write_name(struct text_buffer *text, const char *name);
 void json_write_string(struct text_buffer *text, const char *name, const char *value); /* NULL: null */
 void json_write_integer(struct text_buffer *text, const char *name, int64_t value);
 void json_write_number(struct text_buffer *text, const char *name, double value); /* 9 digits; not finite: null */

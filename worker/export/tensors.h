@@ -36,7 +36,7 @@ enum { TENSOR_SHAPE_TEXT = 96 };
 void tensor_shape_text(const struct safetensors_tensor *tensor, char text[TENSOR_SHAPE_TEXT]);
 cJSON *tensor_shape_json(const struct safetensors_tensor *tensor);
 
-/* A name or value of the header as a C string without its escapes, to be freed; NULL without memory. */
+/* A name or value of the header as an unescaped C string, which the caller frees; NULL if out of memory. */
 char *tensor_copy_text(const struct safetensors_text *text);
 
 /* --- Numbers --- */
