@@ -134,7 +134,7 @@ static void sayings(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct saying *saying = &cases[i];
         const uint8_t plain[] = {saying->type, 3, 3, 0, 2, saying->content[0], saying->content[1]};
-        struct loopback server;
+        struct loopback server = {0};
         struct client client;
         loopback_start(&server, fleet_key, NULL, NULL);
         begin(&client, &server);
