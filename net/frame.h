@@ -32,7 +32,7 @@ enum {
     PROTOCOL_PROGRAMS = 2,    /* first version that rolls out programs: messages 38 to 41 */
     PROTOCOL_ROUNDS = 2,      /* first version whose status may describe rounds: message 43 */
     PROTOCOL_VALIDATIONS = 3, /* first version whose workers report validations: messages 44 to 46 */
-    PROTOCOL_TOLD = 4         /* first version whose answers may be int8 or the largest; adds vector 4 */
+    PROTOCOL_SENT_MODEL = 4   /* first version whose answers may be int8 or the largest; adds vector 4 */
 };
 
 struct frame {

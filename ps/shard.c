@@ -357,19 +357,19 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
 
 bool shard_tells(const struct shard *shard)
 {
-    return shard->told;
+    return shard->sent_log;
 }
 
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes)
 {
     const bool tells = dtype_is_packed(dtype);
-    const enum store_vector vector = tells ? STORE_TOLD : STORE_PARAMETERS;
-    assert(!tells || shard->told);
+    const enum store_vector vector = tells ? STORE_SENT : STORE_PARAMETERS;
+    assert(!tells || shard->sent_log);
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
-    if (tells && shard_told_since(shard, stage, since_version, changes)) {
+    if (tells && shard_sent_since(shard, stage, since_version, changes)) {
         pthread_mutex_unlock(&shard->stripes[0].lock);
         return true;
     }

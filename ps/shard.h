@@ -22,8 +22,8 @@
  * x 2 x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x
  * (2 + one per worker): answers cannot use the memory of gradients that still wait for their step, and two buffers hold
  * the answers shared by all workers. train.buffer_size takes 4 bytes x floats, however large it is. With wire_dtype
- * bfloat16, 2 bytes x floats per worker remember what it was told; where answers are packed (ps/store/told.h), 4 bytes
- * x floats x 4 do so for all workers. A push allocates nothing.
+ * bfloat16, 2 bytes x floats per worker remember what it was told; where answers are packed (ps/store/sent_model.h), 4
+ * bytes x floats x 4 do so for all workers. A push allocates nothing.
  *
  * Threads: any may call anything, but only one thread at a time uses a stage. The shard knows neither clock nor
  * network; it waits only for locks, which are held for microseconds.
@@ -67,7 +67,7 @@ void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step);
  * reading and snapshots fail. It resets slots to their initial values, all else to zero, and the version to 0.
  * shard_claim_write returns where the values of a range go; the caller writes them there, before shard_end_write, and
  * then calls shard_wrote. A vector's ranges ascend; after a broken connection they may resume from an earlier one.
- * shard_end_write fails if parameters are missing or a value is not finite; unwritten averages, and the told model,
+ * shard_end_write fails if parameters are missing or a value is not finite; unwritten averages, and the sent model,
  * start as copies of the parameters. epoch_steps replaces a train.lr_decay_steps of 0. The version is 1 afterwards. One
  * thread writes.
  */
@@ -103,7 +103,7 @@ struct changes {
     enum dtype dtype;
     const uint8_t *ranges; /* [range_count * RANGE_BYTES], as on the wire; they may include padding between rows */
     uint32_t range_count;
-    const void *values;   /* float32 or bfloat16; for a packed dtype: consecutive told_piece_at, and no ranges */
+    const void *values;   /* float32 or bfloat16; for a packed dtype: consecutive sent_piece_at, and no ranges */
     uint64_t value_count; /* for a packed dtype: bytes */
     void *shared;         /* for shard_answer: may be shared by several */
 };
@@ -118,21 +118,21 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
                  struct changes *changes);
 
 /*
- * Packed answers (ps/store/told.h): one piece; the next begins after its bytes. The pieces of a version are ascending;
- * those of the next version follow.
+ * Packed answers (ps/store/sent_model.h): one piece; the next begins after its bytes. The pieces of a version are
+ * ascending; those of the next version follow.
  */
-enum { TOLD_HEAD = RANGE_BYTES + 4 };
-struct told_piece {
+enum { SENT_HEAD = RANGE_BYTES + 4 };
+struct sent_piece {
     struct range range;
     uint32_t size;
     const uint8_t *bytes;
 };
-struct told_piece told_piece_at(const uint8_t *bytes);
+struct sent_piece sent_piece_at(const uint8_t *bytes);
 bool shard_tells(const struct shard *shard); /* true if answers are packed */
 
 /*
- * The same without applying anything. since_version 0: all. For a packed dtype, if shard_tells: what was told since
- * that version; or, if that is no longer known, the told model, as float32 (changes->dtype).
+ * The same without applying anything. since_version 0: all. For a packed dtype, if shard_tells: what was sent since
+ * that version; or, if that is no longer known, the sent model, as float32 (changes->dtype).
  */
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes);

@@ -54,7 +54,7 @@ struct checkpoint_info {
 struct checkpoint_state {
     const struct model *model;        /* borrowed */
     const struct config_train *train; /* borrowed */
-    /* [model->float_count] each, 64-byte aligned, or NULL, as in struct store. STORE_TOLD: the caller's, in no file. */
+    /* [model->float_count] each, 64-byte aligned, or NULL, as in struct store. STORE_SENT: the caller's, in no file. */
     float *vectors[STORE_PS_VECTORS];
     void *memory;
 };

@@ -47,7 +47,7 @@ struct aggregate {
     struct step step;
     struct block_walk walk;
     enum dtype dtype;
-    struct broadcast *broadcast;  /* NULL: both are in use, or something else is told */
+    struct broadcast *broadcast;  /* NULL: both are in use, or answers are packed */
     uint64_t starts[MAX_STRIPES]; /* floats of the answer before each stripe */
 
     unsigned char *fates; /* [block_count]: what the step does to a block */
@@ -383,7 +383,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     shard_step_prepare(shard, aggregate->walk.global_step, &aggregate->step);
     shard_join_snapshots(shard, &aggregate->walk);
     pthread_mutex_lock(&aggregate->lock);
-    aggregate->broadcast = shard->told ? NULL : free_broadcast(aggregate);
+    aggregate->broadcast = shard->sent_log ? NULL : free_broadcast(aggregate);
     aggregate->latest = NULL;
     foresee(shard, aggregate);
     atomic_store(&aggregate->next, 0);
@@ -407,8 +407,8 @@ static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_
         aggregate->latest->generation = generation;
     }
     pthread_mutex_unlock(&aggregate->lock);
-    if (shard->told) {
-        shard_told_step(shard, aggregate->walk.version);
+    if (shard->sent_log) {
+        shard_sent_step(shard, aggregate->walk.version);
     }
     shard->done_version = aggregate->walk.version;
     shard->done_step = aggregate->walk.global_step + 1;

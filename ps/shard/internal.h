@@ -1,8 +1,8 @@
 /*
  * Inside the shard: how it is laid out, and what its two ways to apply gradients share. shard.c has stages and
- * asynchronous pushes, buffer.c what gathers several of them for a step, aggregate.c the synchronous steps, and told.c
- * what workers are told of these where it travels packed; layout.c says what lies where, restore.c writes it,
- * snapshot.c keeps it, and schedule.c has what of the config is in force.
+ * asynchronous pushes, buffer.c what gathers several of them for a step, aggregate.c the synchronous steps, and
+ * sent_model.c what workers are sent of these where answers are packed; layout.c says what lies where, restore.c writes
+ * it, snapshot.c keeps it, and schedule.c has what of the config is in force.
  */
 #ifndef PS_SHARD_INTERNAL_H
 #define PS_SHARD_INTERNAL_H
@@ -12,7 +12,7 @@
 
 #include "base/simulation.h"
 #include "ps/store/optimizer.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "ps/shard.h"
 
 enum {
@@ -124,7 +124,7 @@ struct shard {
 
     struct buffer buffer;
     struct aggregate *aggregate; /* with synchronous training */
-    struct told *told;           /* where its answers are packed; else NULL */
+    struct sent_log *sent_log;   /* where its answers are packed; else NULL */
     struct stage *stages;
     int worker_count;
     void *memory;
@@ -211,17 +211,17 @@ size_t aggregate_memory(size_t floats, size_t blocks, int workers);
 void aggregate_create(struct shard *shard, void *memory); /* zeroed, aggregate_memory bytes, aligned */
 void aggregate_destroy(struct shard *shard);
 
-/* Memory of what is told, and its beginning. */
-size_t shard_told_memory(size_t floats);
-void shard_told_create(struct shard *shard, const struct config_cluster *cluster, void *memory); /* zeroed, aligned */
-void shard_told_forget(struct shard *shard); /* the told model was written: no version leads to it */
-/* A synchronous step was made, and all stripes are locked still: says how to bring the told model up to it. */
-void shard_told_step(struct shard *shard, uint64_t version);
+/* Memory of what is sent, and its beginning. */
+size_t shard_sent_memory(size_t floats);
+void shard_sent_create(struct shard *shard, const struct config_cluster *cluster, void *memory); /* zeroed, aligned */
+void shard_sent_forget(struct shard *shard); /* the sent model was written: no version leads to it */
+/* A synchronous step was made, and all stripes are locked still: says how to bring the sent model up to it. */
+void shard_sent_step(struct shard *shard, uint64_t version);
 /*
- * With the first stripe locked: what was told since that version, as it was told; ranges are among the values
- * (told_piece_at). False: it is not known any more, and the told model is to be sent as a whole.
+ * With the first stripe locked: what was sent since that version, as it was sent; ranges are among the values
+ * (sent_piece_at). False: it is not known any more, and the sent model is to be sent as a whole.
  */
-bool shard_told_since(struct shard *shard, struct stage *stage, uint64_t since_version, struct changes *changes);
+bool shard_sent_since(struct shard *shard, struct stage *stage, uint64_t since_version, struct changes *changes);
 
 static inline size_t shard_round_up(size_t bytes)
 {

@@ -81,7 +81,7 @@ struct layout_plan {
     bool synchronous;
     int vectors, workers;
     size_t vector_bytes, known_bytes, present_bytes, range_bytes, version_bytes, block_bytes, stage_bytes;
-    size_t aggregate_bytes, buffer_bytes, told_bytes;
+    size_t aggregate_bytes, buffer_bytes, sent_log_bytes;
     size_t total;
 };
 
@@ -96,8 +96,8 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     plan->blocks = cut_spans(model, plan->spans, plan->span_count, NULL);
     const struct config_train train = outer_train(&config->train);
     for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
-        plan->has[vector] =
-            vector == STORE_TOLD ? told_is_kept(&config->cluster) : store_has_vector(&train, (enum store_vector)vector);
+        plan->has[vector] = vector == STORE_SENT ? sent_model_is_kept(&config->cluster)
+                                                 : store_has_vector(&train, (enum store_vector)vector);
         plan->vectors += plan->has[vector];
     }
     plan->workers = config_worker_room(&config->cluster);
@@ -111,14 +111,14 @@ static void plan_make(struct layout_plan *plan, const struct model *model, const
     plan->aggregate_bytes =
         plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks, plan->workers)) : 0;
     plan->buffer_bytes = config->train.buffer_size > 0 ? plan->vector_bytes + plan->present_bytes : 0;
-    plan->told_bytes = plan->has[STORE_TOLD] ? shard_round_up(shard_told_memory(plan->floats)) : 0;
+    plan->sent_log_bytes = plan->has[STORE_SENT] ? shard_round_up(shard_sent_memory(plan->floats)) : 0;
     plan->known_bytes =
         config->cluster.wire_dtype != WIRE_FLOAT32 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
     size_t per_worker =
         plan->vector_bytes * (plan->synchronous ? 2 : 1) + plan->known_bytes + plan->present_bytes + plan->range_bytes;
     plan->total = plan->vector_bytes * 2 * (size_t)plan->vectors + plan->block_bytes + plan->version_bytes +
                   plan->present_bytes + plan->stage_bytes + plan->buffer_bytes + plan->aggregate_bytes +
-                  plan->told_bytes + (size_t)plan->workers * per_worker;
+                  plan->sent_log_bytes + (size_t)plan->workers * per_worker;
 }
 
 size_t shard_memory(const struct model *model, const struct config *config, int ps)
@@ -225,8 +225,8 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     if (plan.synchronous) {
         aggregate_create(shard, end - plan.aggregate_bytes);
     }
-    if (plan.has[STORE_TOLD]) {
-        shard_told_create(shard, &config->cluster, end - plan.aggregate_bytes - plan.told_bytes);
+    if (plan.has[STORE_SENT]) {
+        shard_sent_create(shard, &config->cluster, end - plan.aggregate_bytes - plan.sent_log_bytes);
     }
     pthread_mutex_init(&shard->snapshot_lock, NULL);
     atomic_init(&shard->closed, true);

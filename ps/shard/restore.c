@@ -140,8 +140,8 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
     if (averages && shard->written[STORE_AVERAGES] == 0) {
         memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
     }
-    if (shard->told && shard->written[STORE_TOLD] == 0) {
-        memcpy(shard->vectors[STORE_TOLD], shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
+    if (shard->sent_log && shard->written[STORE_SENT] == 0) {
+        memcpy(shard->vectors[STORE_SENT], shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
     }
     for (size_t i = 0; i < shard->block_count; i++) {
         size_t end = i + 1 < shard->block_count ? shard->blocks[i + 1].local : shard->floats;
@@ -156,8 +156,8 @@ bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_ste
     pthread_mutex_lock(&shard->stripes[0].lock);
     shard->version = 1;
     shard->global_step = global_step;
-    if (shard->told) {
-        shard_told_forget(shard);
+    if (shard->sent_log) {
+        shard_sent_forget(shard);
     }
     shard_snapshots_from(shard, global_step);
     for (int i = 0; i < shard->stripe_count; i++) {

@@ -51,7 +51,7 @@ enum store_vector {
     STORE_SLOT1,
     STORE_AVERAGES,
     STORE_VECTORS,              /* of a store, an engine, a checkpoint */
-    STORE_TOLD = STORE_VECTORS, /* of a ps only: what workers were told (ps/store/told.h) */
+    STORE_SENT = STORE_VECTORS, /* of a ps only: as it was sent to workers (ps/store/sent_model.h) */
     STORE_PS_VECTORS
 };
 

@@ -6,7 +6,7 @@
 
 #include "ps/store/int8.h"
 #include "ps/store/largest.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 
 static void read_int8(const uint8_t *bytes, size_t size)
 {
@@ -55,11 +55,11 @@ static void learn(const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
     uint8_t *exact = malloc(size);
     assert(known && exact);
     memcpy(exact, bytes, size);
-    const size_t took = told_learn(known, exact, size, n, dtype);
+    const size_t took = sent_model_apply(known, exact, size, n, dtype);
     assert(took <= size);
     if (took > 0) {
         float *again = calloc(n, sizeof *again);
-        assert(again && told_learn(again, exact, took, n, dtype) == took);
+        assert(again && sent_model_apply(again, exact, took, n, dtype) == took);
         assert(memcmp(again, known, n * sizeof *known) == 0);
         free(again);
     }

@@ -29,7 +29,7 @@ struct odd_engine {
 
 float engine_mix(float parameter, int worker, int draw, int col)
 {
-    /* What workers are told of int8 steps is not the parameters: nothing depends on it, but that all know the same. */
+    /* What workers are sent of int8 steps is not the parameters: nothing depends on it, but that all know the same. */
     const float known = oracle.int8 && oracle.synchronous ? 0 : parameter;
     const float seen = oracle.bfloat16 ? bfloat16_widen(bfloat16_round(known)) : known;
     const float mixed = 0.001f * seen + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;

@@ -28,7 +28,7 @@ struct clients {
     struct store shared;
     struct players *players;
     struct small_messages *messages; /* NULL: all that is exchanged arrives as it is */
-    bool shows_told;                 /* the engine inside has what clients were told, and not the shared model */
+    bool shows_sent;                 /* the engine inside has what was sent to clients, and not the shared model */
     const struct clients_data *data;
     struct client_validations { /* by each client, on rows of its own */
         struct validation_sum sum;
@@ -45,7 +45,7 @@ struct clients {
     float *weights, *scales; /* [in_round] */
     void *scratch;           /* robust_scratch */
     bool has_averages;       /* the engine inside has the newest */
-    bool is_asked_as_told;   /* forward passes are of what clients know */
+    bool is_asked_as_sent;   /* forward passes are of what clients know */
 };
 
 static struct clients *of(struct engine *engine)
@@ -151,7 +151,7 @@ static bool end_steps(void *context, int at, struct local_steps *steps, struct e
 
 static const float *known_parameters(const struct clients *all)
 {
-    return all->messages ? small_messages_told(all->messages) : all->shared.vectors[STORE_PARAMETERS];
+    return all->messages ? small_messages_sent_model(all->messages) : all->shared.vectors[STORE_PARAMETERS];
 }
 
 /* What the round's differences come to, into the sum. */
@@ -180,18 +180,18 @@ static bool write_inside(struct clients *all, const float *parameters, struct er
 /* The shared parameters to the engine inside. */
 static bool show(struct clients *all, struct error *error)
 {
-    all->shows_told = all->has_averages = false;
+    all->shows_sent = all->has_averages = false;
     return write_inside(all, all->shared.vectors[STORE_PARAMETERS], error);
 }
 
 /* There, what clients know of the shared parameters; or these themselves. */
-static bool show_as(struct clients *all, bool told, struct error *error)
+static bool show_as(struct clients *all, bool sent, struct error *error)
 {
-    if (!all->messages || all->shows_told == told) {
+    if (!all->messages || all->shows_sent == sent) {
         return true;
     }
-    all->shows_told = told;
-    return write_inside(all, told ? known_parameters(all) : all->shared.vectors[STORE_PARAMETERS], error);
+    all->shows_sent = sent;
+    return write_inside(all, sent ? known_parameters(all) : all->shared.vectors[STORE_PARAMETERS], error);
 }
 
 static void apply(struct clients *all)
@@ -251,7 +251,7 @@ static bool clients_forward(struct engine *base, bool averaged, const struct exa
         all->has_averages = inside->table->write(inside, STORE_AVERAGES, 0, all->model->float_count,
                                                  all->shared.vectors[STORE_AVERAGES], error);
     }
-    return (averaged ? all->has_averages : show_as(all, all->is_asked_as_told, error)) &&
+    return (averaged ? all->has_averages : show_as(all, all->is_asked_as_sent, error)) &&
            inside->table->forward(inside, averaged, examples, first, count, logits, error);
 }
 
@@ -399,11 +399,11 @@ bool clients_validate(struct engine *engine, enum metric metric, struct evaluati
         validation_sum_begin(sum, evaluation, metric);
         validation_sum_again(sum);
     }
-    all->is_asked_as_told = true;
+    all->is_asked_as_sent = true;
     for (int client = 1; client < all->count && done; client++) {
         done = !all->chosen[client] || add_validation(all, client, metric, error);
     }
-    all->is_asked_as_told = false;
+    all->is_asked_as_sent = false;
     if (done) {
         validation_sum_end(sum, metric, validators);
     }

@@ -7,7 +7,7 @@
 
 #include "base/copy.h"
 #include "base/log.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/exchange/outbox.h"
 
@@ -18,16 +18,16 @@ struct small_messages {
     bool has_residuals; /* some of them is not zero */
     struct span whole;  /* what the one ps holds */
     struct outbox outbox;
-    struct teller teller;
+    struct sent_packer packer;
     float *residuals;       /* [clients, float_count]: of zero pages until a client takes part */
     float *arrived;         /* [float_count] */
-    float *told;            /* [float_count] */
-    float *teller_residual; /* [float_count] */
+    float *sent_model;      /* [float_count] */
+    float *packer_residual; /* [float_count] */
 };
 
 bool small_messages_are_known(const struct config_cluster *cluster)
 {
-    return dtype_is_packed(told_gradient_dtype(cluster));
+    return dtype_is_packed(sent_model_gradient_dtype(cluster));
 }
 
 static size_t count_values(const struct model *model)
@@ -50,15 +50,15 @@ bool small_messages_create(struct small_messages **out, const struct model *mode
     *messages = (struct small_messages){.model = model, .config = config, .clients = clients, .whole = {0, floats}};
     messages->residuals = calloc((size_t)clients * floats, sizeof(float));
     messages->arrived = calloc(floats, sizeof(float));
-    messages->told = calloc(floats, sizeof(float));
-    messages->teller_residual = calloc(floats, sizeof(float));
-    const bool there = messages->residuals && messages->arrived && messages->told && messages->teller_residual;
+    messages->sent_model = calloc(floats, sizeof(float));
+    messages->packer_residual = calloc(floats, sizeof(float));
+    const bool there = messages->residuals && messages->arrived && messages->sent_model && messages->packer_residual;
     if (!(there || error_set(error, "out of memory for the unsent parts of the messages of %d clients", clients)) ||
         !outbox_create(&messages->outbox, model, outbox_form(config), NULL, error)) {
         small_messages_destroy(messages);
         return false;
     }
-    teller_begin(&messages->teller, &config->cluster, count_values(model), messages->teller_residual);
+    sent_packer_begin(&messages->packer, &config->cluster, count_values(model), messages->packer_residual);
     *out = messages;
     return true;
 }
@@ -69,8 +69,8 @@ void small_messages_destroy(struct small_messages *messages)
         outbox_destroy(&messages->outbox);
         free(messages->residuals);
         free(messages->arrived);
-        free(messages->told);
-        free(messages->teller_residual);
+        free(messages->sent_model);
+        free(messages->packer_residual);
         free(messages);
     }
 }
@@ -82,7 +82,7 @@ void small_messages_forget(struct small_messages *messages, const float *paramet
         memset(messages->residuals, 0, (size_t)messages->clients * floats * sizeof(float));
         messages->has_residuals = false;
     }
-    copy_bytes(messages->told, parameters, floats * sizeof(float));
+    copy_bytes(messages->sent_model, parameters, floats * sizeof(float));
 }
 
 /* --- To the ps --- */
@@ -114,7 +114,7 @@ const float *small_messages_deliver(struct small_messages *messages, int client)
     const void *piece;
     size_t size;
     while (outbox_next(&cursor, &range, &piece, &size)) {
-        const size_t took = told_learn(messages->arrived + range.first, piece, size, range.count, outbox->dtype);
+        const size_t took = sent_model_apply(messages->arrived + range.first, piece, size, range.count, outbox->dtype);
         assert(took == size);
         (void)took;
     }
@@ -125,12 +125,12 @@ const float *small_messages_deliver(struct small_messages *messages, int client)
 
 void small_messages_tell(struct small_messages *messages, const float *parameters)
 {
-    teller_tell(&messages->teller, parameters, messages->told, &messages->whole, 1, NULL);
+    sent_packer_pack(&messages->packer, parameters, messages->sent_model, &messages->whole, 1, NULL);
 }
 
-const float *small_messages_told(const struct small_messages *messages)
+const float *small_messages_sent_model(const struct small_messages *messages)
 {
-    return messages->told;
+    return messages->sent_model;
 }
 
 /* --- Files --- */
@@ -149,9 +149,9 @@ static struct residual_files files_of(const struct small_messages *messages, int
 bool small_messages_keep(const struct small_messages *messages, int64_t step, struct error *error)
 {
     const struct residual_files clients = files_of(messages, RESIDUAL_FILES_CLIENTS),
-                                told = files_of(messages, RESIDUAL_FILES_TOLD);
+                                sent = files_of(messages, RESIDUAL_FILES_SENT);
     return residual_files_save(&clients, step, messages->residuals, error) &&
-           residual_files_save(&told, step, messages->told, error);
+           residual_files_save(&sent, step, messages->sent_model, error);
 }
 
 /* *found: is there one of this very step? */
@@ -166,14 +166,14 @@ static bool load(const struct residual_files *files, int64_t step, float *floats
 bool small_messages_recall(struct small_messages *messages, int64_t step, const float *parameters, struct error *error)
 {
     const struct residual_files clients = files_of(messages, RESIDUAL_FILES_CLIENTS),
-                                told = files_of(messages, RESIDUAL_FILES_TOLD);
-    bool has_clients, has_told;
+                                sent = files_of(messages, RESIDUAL_FILES_SENT);
+    bool has_clients, has_sent;
     messages->has_residuals = true;
     if (!load(&clients, step, messages->residuals, &has_clients, error) ||
-        !load(&told, step, messages->told, &has_told, error)) {
+        !load(&sent, step, messages->sent_model, &has_sent, error)) {
         return false;
     }
-    if (!has_clients || !has_told) {
+    if (!has_clients || !has_sent) {
         log_warning("the unsent parts of small messages at step %lld are missing: starting without any",
                     (long long)step);
         small_messages_forget(messages, parameters);

@@ -1,7 +1,7 @@
 /*
  * Small messages (cluster.wire_dtype int8, cluster.wire_top) where one process plays many workers. Nothing travels; but
- * what a client pushes is packed and unpacked again, and a round begins with what clients were told of the model. So
- * the bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/told.h).
+ * what a client pushes is packed and unpacked again, and a round begins with the model as it was sent to clients. So
+ * the bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/sent_model.h).
  *
  * Memory: 4 bytes x floats x 6, what packed floats take at most, and 4 bytes x floats for each client that has taken
  * part in a round, for the residual of its messages.
@@ -33,7 +33,7 @@ const float *small_messages_deliver(struct small_messages *messages, int client)
 
 /* A step was made: tells all of it. Then what they know, [float_count]. */
 void small_messages_tell(struct small_messages *messages, const float *parameters);
-const float *small_messages_told(const struct small_messages *messages);
+const float *small_messages_sent_model(const struct small_messages *messages);
 
 /*
  * The residuals of both ways, in files beside the checkpoint of this step (worker/remote/exchange/residual_files.h),

@@ -9,7 +9,7 @@
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "ps/store/outer.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
@@ -22,18 +22,18 @@ static void create_locks(struct chief *chief)
     condition_create(&chief->wake);
 }
 
-/* What workers were told is none of the model's: it lies beside the checkpoints (ps/store/told.h). */
-static bool create_told(struct chief *chief, const struct config *config, struct error *error)
+/* The sent model is no part of the model: it lies beside the checkpoints (ps/store/sent_model.h). */
+static bool create_sent_model(struct chief *chief, const struct config *config, struct error *error)
 {
     const size_t floats = chief->options.model->float_count;
-    if (!told_is_kept(&config->cluster) || config->output.train_dir[0] == '\0') {
+    if (!sent_model_is_kept(&config->cluster) || config->output.train_dir[0] == '\0') {
         return true;
     }
-    chief->told = calloc(floats, sizeof *chief->told);
-    chief->state.vectors[STORE_TOLD] = chief->told;
-    chief->told_files =
-        (struct residual_files){config->output.train_dir, RESIDUAL_FILES_TOLD, floats, config->output.save_steps};
-    return chief->told || error_set(error, "out of memory for the sent model");
+    chief->sent_model = calloc(floats, sizeof *chief->sent_model);
+    chief->state.vectors[STORE_SENT] = chief->sent_model;
+    chief->sent_files =
+        (struct residual_files){config->output.train_dir, RESIDUAL_FILES_SENT, floats, config->output.save_steps};
+    return chief->sent_model || error_set(error, "out of memory for the sent model");
 }
 
 bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)
@@ -62,7 +62,7 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                                          .context = options->context};
     bool done = push_pull_create(&chief->shards, &exchange, error) &&
                 checkpoint_state_create(&chief->state, options->model, &chief->train, error) &&
-                create_told(chief, config, error);
+                create_sent_model(chief, config, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
             checkpoint_folder_open(&chief->ledger.folder, config->output.train_dir, &chief->output, error);
@@ -81,7 +81,7 @@ void chief_destroy(struct chief *chief)
         chief_stop_saving(chief);
         push_pull_destroy(&chief->shards);
         checkpoint_state_destroy(&chief->state);
-        free(chief->told);
+        free(chief->sent_model);
         if (chief->has_folder) {
             checkpoint_folder_close(&chief->ledger.folder);
         }

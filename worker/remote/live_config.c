@@ -23,7 +23,7 @@
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/outer.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "worker/remote/trial.h"
@@ -101,8 +101,8 @@ static uint64_t memory_wanted(const struct config *then, const struct model *mod
         units += (uint64_t)then->model.layers[i];
     }
     const uint64_t known = then->cluster.wire_dtype != WIRE_FLOAT32 ? sizeof(uint16_t) * floats : 0;
-    const uint64_t told = told_is_kept(&then->cluster) ? sizeof(float) * floats : 0;
-    return sizeof(float) * (6 * floats + 3 * units * (uint64_t)then->train.batch_size) + known + told;
+    const uint64_t sent = sent_model_is_kept(&then->cluster) ? sizeof(float) * floats : 0;
+    return sizeof(float) * (6 * floats + 3 * units * (uint64_t)then->train.batch_size) + known + sent;
 }
 
 static bool check_disk(const struct config *then, const struct model *model, struct error *error)

@@ -4,7 +4,7 @@
 #include "base/profile.h"
 #include "net/spans.h"
 #include "ps/store/bfloat16.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "ps/server/requests/requests.h"
 
 enum {
@@ -79,10 +79,10 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
 }
 
 /* Pieces that are packed as they are to be sent. They are moved together, since what is between them is not. */
-static bool send_told(struct session *session, enum message_type type, uint64_t request, const void *message,
-                      struct ranges *ranges, const struct changes *changes, struct error *error)
+static bool send_pieces(struct session *session, enum message_type type, uint64_t request, const void *message,
+                        struct ranges *ranges, const struct changes *changes, struct error *error)
 {
-    uint8_t bytes[TOLD_FRAME_RANGES * RANGE_BYTES];
+    uint8_t bytes[SENT_FRAME_RANGES * RANGE_BYTES];
     uint8_t *at = (uint8_t *)(uintptr_t)changes->values, *const end = at + changes->value_count; /* the stage's */
     const double deadline_s = serve_deadline();
     bool sent;
@@ -90,14 +90,14 @@ static bool send_told(struct session *session, enum message_type type, uint64_t 
         uint8_t *const begin = at, *packed = at;
         uint64_t behind = 0;
         *ranges = (struct ranges){bytes, 0};
-        while (at < end && ranges->count < TOLD_FRAME_RANGES) {
-            const struct told_piece piece = told_piece_at(at);
-            if (piece.range.first < behind || (size_t)(packed - begin) + piece.size > TOLD_FRAME_BYTES) {
+        while (at < end && ranges->count < SENT_FRAME_RANGES) {
+            const struct sent_piece piece = sent_piece_at(at);
+            if (piece.range.first < behind || (size_t)(packed - begin) + piece.size > SENT_FRAME_BYTES) {
                 break; /* another version begins, or the frame is full */
             }
             range_put(bytes, ranges->count++, piece.range);
             behind = piece.range.first + piece.range.count;
-            at += TOLD_HEAD + piece.size;
+            at += SENT_HEAD + piece.size;
             memmove(packed, piece.bytes, piece.size);
             packed += piece.size;
         }
@@ -120,7 +120,7 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
 {
     PROFILE(SPAN_SEND_CHANGES);
     if (dtype_is_packed(changes->dtype)) {
-        return send_told(session, type, request, message, ranges, changes, error);
+        return send_pieces(session, type, request, message, ranges, changes, error);
     }
     uint8_t told[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
                  DIFFERENCES_RANGES];

@@ -4,7 +4,7 @@
 #include "ps/store/bfloat16.h"
 #include "ps/store/int8.h"
 #include "ps/store/largest.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 
 static struct serving_session *worker;
 static uint64_t sequence;
@@ -365,17 +365,17 @@ static void what_is_not_kept_comes_plain(void **state)
     serving_end();
 }
 
-/* The told model in full first, and then what brings it up to each step. */
+/* The sent model in full first, and then what brings it up to each step. */
 static void packed_answers_bring_the_told_model_up(void **state)
 {
-    static float told[4096];
+    static float sent_model[4096];
     float gradient[FEW];
     (void)state;
     begin(true, WIRE_INT8, 6, 40);
     assert_int_equal(pull(DTYPE_INT8, 0), MESSAGE_values);
     assert_int_equal(worker->client.message.values.dtype, DTYPE_FLOAT32);
     const uint64_t version = worker->client.message.values.version;
-    bulk_here((uint8_t *)told, sizeof told);
+    bulk_here((uint8_t *)sent_model, sizeof sent_model);
     for (int i = 0; i < FEW; i++) {
         gradient[i] = 127;
     }
@@ -392,7 +392,7 @@ static void packed_answers_bring_the_told_model_up(void **state)
         assert_int_equal(pushed.outcome, PUSH_APPLIED);
         assert_int_equal(pushed.dtype, DTYPE_INT8);
         assert_int_equal(pushed.version, version + 1);
-        struct range ranges[TOLD_FRAME_RANGES];
+        struct range ranges[SENT_FRAME_RANGES];
         const uint32_t count = pushed.ranges.count;
         for (uint32_t i = 0; i < count; i++) {
             ranges[i] = range_get(&pushed.ranges, i);
@@ -400,7 +400,8 @@ static void packed_answers_bring_the_told_model_up(void **state)
         const size_t size = bulk_here(bulk, sizeof bulk);
         size_t at = 0;
         for (uint32_t i = 0; i < count; i++) {
-            const size_t took = told_learn(told + ranges[i].first, bulk + at, size - at, ranges[i].count, DTYPE_INT8);
+            const size_t took =
+                sent_model_apply(sent_model + ranges[i].first, bulk + at, size - at, ranges[i].count, DTYPE_INT8);
             assert_true(took > 0);
             at += took;
         }
@@ -410,7 +411,7 @@ static void packed_answers_bring_the_told_model_up(void **state)
         }
     }
     for (int i = 0; i < FEW; i++) {
-        assert_true(told[i] == -127);
+        assert_true(sent_model[i] == -127);
     }
     serving_end();
 }

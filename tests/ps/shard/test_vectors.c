@@ -99,7 +99,7 @@ static void vectors_are_those_of_the_optimizer(void **state)
 
 static void vectors_that_there_are_not_are_refused(void **state)
 {
-    static const enum store_vector none[] = {STORE_SLOT0, STORE_AVERAGES, STORE_TOLD, STORE_PS_VECTORS};
+    static const enum store_vector none[] = {STORE_SLOT0, STORE_AVERAGES, STORE_SENT, STORE_PS_VECTORS};
     const float *there;
     float value, *values;
     int64_t step;

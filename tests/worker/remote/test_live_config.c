@@ -329,7 +329,7 @@ static void memory_that_is_wanted(void **state)
                  {WIRE_FLOAT32, wanted - 1, false},
                  {WIRE_FLOAT32, 0, true}, /* not known */
                  {WIRE_BFLOAT16, wanted + 2 * 672, true},
-                 {WIRE_INT8, wanted + 2 * 672 + 4 * 672, true}, /* what workers are told, too */
+                 {WIRE_INT8, wanted + 2 * 672 + 4 * 672, true}, /* the sent model, too */
                  {WIRE_INT8, wanted + 2 * 672 + 4 * 672 - 1, false},
                  {WIRE_BFLOAT16, wanted + 2 * 672 - 1, false}};
     for (int i = 0; i < 7; i++) {

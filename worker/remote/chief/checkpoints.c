@@ -52,10 +52,10 @@ static bool chief_state_is_finite(const struct chief *chief)
 }
 
 /* Before the checkpoint itself: whoever goes on from that finds it. */
-static void keep_told(struct chief *chief, int64_t global_step)
+static void keep_sent_model(struct chief *chief, int64_t global_step)
 {
     struct error error;
-    if (chief->told && !residual_files_save(&chief->told_files, global_step, chief->told, &error)) {
+    if (chief->sent_model && !residual_files_save(&chief->sent_files, global_step, chief->sent_model, &error)) {
         log_warning("the sent model is not saved: %s", error.text);
     }
 }
@@ -72,7 +72,7 @@ static bool write_checkpoint(struct chief *chief, int targets, int64_t global_st
     snprintf(info->config_digest, sizeof info->config_digest, "%s", now->digest);
     checkpoint_ledger_begin(&chief->ledger, targets, global_step);
     if (targets & CHECKPOINT_MODEL) {
-        keep_told(chief, global_step);
+        keep_sent_model(chief, global_step);
     }
     const double began_s = clock_monotonic_s();
     char *kept_rows = kept_rows_tell(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);
@@ -184,7 +184,7 @@ enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, str
                                   struct error *error)
 {
     /* All of it if it may turn out to be the best, and so worth keeping. */
-    unsigned which = chief->has_folder ? ~(1u << STORE_TOLD) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
+    unsigned which = chief->has_folder ? ~(1u << STORE_SENT) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
     enum chief_hold_result result = CHIEF_NOT_NOW;
     chief_lock(chief);
     if (take_now(chief, which, &chief->held_step, error) == EXCHANGE_OK) {

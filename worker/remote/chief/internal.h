@@ -29,8 +29,8 @@ struct chief {
     struct push_pull shards;
     struct config_train train; /* by which the state is kept */
     struct checkpoint_state state;
-    float *told;                      /* [float_count]: the state's STORE_TOLD; NULL: it has none */
-    struct residual_files told_files; /* files of it, one for each checkpoint */
+    float *sent_model;                /* [float_count]: the state's STORE_SENT; NULL: it has none */
+    struct residual_files sent_files; /* files of it, one for each checkpoint */
     struct config_output output;      /* when to save, and what to keep. Locked */
     struct plan plan;                 /* locked, too */
     struct checkpoint_ledger ledger;  /* its folder: only with a train_dir */

@@ -108,19 +108,20 @@ static void begin_supervising(struct chief *chief, int64_t saved)
     chief->ordered = -1;
 }
 
-/* What workers had been told at that step; else they are told all of it. */
-static bool recall_told(struct chief *chief, struct error *error)
+/* The sent model of that step; without it workers are sent the complete model. */
+static bool recall_sent_model(struct chief *chief, struct error *error)
 {
     const int64_t step = chief->ledger.info.global_step;
     int64_t found = -1;
-    if (!chief->told) {
+    if (!chief->sent_model) {
         return true;
     }
-    if (chief->has_folder && !residual_files_load(&chief->told_files, step, chief->told, &found, error)) {
+    if (chief->has_folder && !residual_files_load(&chief->sent_files, step, chief->sent_model, &found, error)) {
         return false;
     }
     if (found != step) {
-        memcpy(chief->told, chief->state.vectors[STORE_PARAMETERS], chief->told_files.count * sizeof *chief->told);
+        memcpy(chief->sent_model, chief->state.vectors[STORE_PARAMETERS],
+               chief->sent_files.count * sizeof *chief->sent_model);
     }
     if (found != step && step > 0) {
         log_warning("the sent model of step %lld is missing: workers are sent the complete model", (long long)step);
@@ -132,7 +133,7 @@ static enum exchange_result write_shards(struct chief *chief, uint32_t generatio
                                          struct error *error)
 {
     char source[256] = "";
-    if (!find_state(chief, true, source, sizeof source, error) || !recall_told(chief, error)) {
+    if (!find_state(chief, true, source, sizeof source, error) || !recall_sent_model(chief, error)) {
         return EXCHANGE_FAILED;
     }
     start->global_step = chief->ledger.info.global_step;

@@ -117,16 +117,16 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
     return link_call(&part->link, &frame, MESSAGE_done, code, error);
 }
 
-/* A ps of an earlier program knows nothing of what workers were told, and tells them the parameters. */
+/* A ps of an earlier program knows nothing of the sent model, and sends the parameters. */
 static bool has_vector(const struct shard_part *part, const struct checkpoint_state *state, int vector)
 {
-    return state->vectors[vector] && (vector != STORE_TOLD || part->link.channel.version >= PROTOCOL_TOLD);
+    return state->vectors[vector] && (vector != STORE_SENT || part->link.channel.version >= PROTOCOL_SENT_MODEL);
 }
 
-/* The parameters themselves are what a ps takes for told unless it is told otherwise: so at the beginning. */
+/* The parameters themselves are what a ps takes for the sent model unless it gets another: so at the beginning. */
 static bool is_worth_writing(const struct shard_part *part, const struct checkpoint_state *state, int vector)
 {
-    bool same = vector == STORE_TOLD;
+    bool same = vector == STORE_SENT;
     for (int i = 0; same && i < part->span_count; i++) {
         const size_t first = part->spans[i].first, bytes = part->spans[i].count * sizeof(float);
         same = memcmp(state->vectors[vector] + first, state->vectors[STORE_PARAMETERS] + first, bytes) == 0;
@@ -349,12 +349,12 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
     return true;
 }
 
-/* What such a ps has told: what it holds. */
-static void take_as_told(const struct shard_part *part, struct checkpoint_state *state)
+/* What such a ps has sent: what it holds. */
+static void take_as_sent(const struct shard_part *part, struct checkpoint_state *state)
 {
     for (int i = 0; i < part->span_count; i++) {
         const struct span *span = &part->spans[i];
-        memcpy(state->vectors[STORE_TOLD] + span->first, state->vectors[STORE_PARAMETERS] + span->first,
+        memcpy(state->vectors[STORE_SENT] + span->first, state->vectors[STORE_PARAMETERS] + span->first,
                span->count * sizeof(float));
     }
 }
@@ -370,7 +370,7 @@ static enum exchange_result read_part(struct push_pull *exchange, struct shard_p
             continue;
         }
         if (!has_vector(part, state, v)) {
-            take_as_told(part, state);
+            take_as_sent(part, state);
             continue;
         }
         struct message_read read = {.vector = (uint8_t)v, .snapshot = number};

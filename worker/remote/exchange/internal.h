@@ -24,8 +24,8 @@ enum exchange_result push_pull_open_link(struct push_pull *exchange, struct shar
 /* What parameters are to travel as, from a ps that we have a link to. */
 enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part);
 
-/* Brings the told model into the engine, of what this ps holds. */
-bool push_pull_show_told(struct push_pull *exchange, const struct shard_part *part, struct error *error);
+/* Brings the sent model into the engine, of what this ps holds. */
+bool push_pull_load_sent_model(struct push_pull *exchange, const struct shard_part *part, struct error *error);
 
 /* An error that a ps answered with: what it means for us. */
 enum exchange_result push_pull_by_code(uint16_t code);

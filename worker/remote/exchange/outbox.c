@@ -13,7 +13,7 @@
 #include "ps/store/bfloat16.h"
 #include "ps/store/int8.h"
 #include "ps/store/largest.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 
 enum {
     PADDING_SENT = 32,      /* floats between two rows that are still sent along */
@@ -29,7 +29,7 @@ static size_t round_up(size_t bytes)
 
 struct outbox_form outbox_form(const struct config *config)
 {
-    return (struct outbox_form){told_gradient_dtype(&config->cluster), config->cluster.wire_top};
+    return (struct outbox_form){sent_model_gradient_dtype(&config->cluster), config->cluster.wire_top};
 }
 
 /* Memory for what is packed. */

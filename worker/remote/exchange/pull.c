@@ -292,11 +292,11 @@ enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t a
 
 static enum exchange_result refresh_part(struct push_pull *exchange, struct shard_part *part, struct error *error)
 {
-    const uint64_t since = part->is_told ? part->version : 0;
+    const uint64_t since = part->has_sent_model ? part->version : 0;
     if (part->span_count == 0) {
         return EXCHANGE_OK;
     }
-    if (since > 0 && !push_pull_show_told(exchange, part, error)) {
+    if (since > 0 && !push_pull_load_sent_model(exchange, part, error)) {
         return EXCHANGE_FAILED;
     }
     return pull_part(exchange, part, since, -1, error);

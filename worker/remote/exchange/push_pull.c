@@ -10,11 +10,11 @@
 #include "base/config/pace.h"
 #include "base/process/signals.h"
 #include "ps/store/bfloat16.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { LANDING_BYTES = 64 * 1024 /* stays in the innermost caches on its way */ };
-_Static_assert((int)LANDING_BYTES >= (int)TOLD_FRAME_BYTES, "a frame of what is told lands as a whole");
+_Static_assert((int)LANDING_BYTES >= (int)SENT_FRAME_BYTES, "a frame of packed answers lands as a whole");
 
 static const double CHIEF_DELAY_S = 0.1; /* the longest between two tries */
 
@@ -35,13 +35,13 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     exchange->landing = malloc(LANDING_BYTES);
     exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
     /* Where both are there a ps of an earlier program uses the first; pages that are not touched take no memory. */
-    bool halves = cluster->wire_dtype != WIRE_FLOAT32, tells = told_is_kept(cluster);
+    bool halves = cluster->wire_dtype != WIRE_FLOAT32, tells = sent_model_is_kept(cluster);
     exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
-    exchange->told = tells ? calloc(options->model->float_count, sizeof *exchange->told) : NULL;
-    exchange->told_dtype = told_gradient_dtype(cluster);
+    exchange->sent_model = tells ? calloc(options->model->float_count, sizeof *exchange->sent_model) : NULL;
+    exchange->sent_dtype = sent_model_gradient_dtype(cluster);
     exchange->polled = calloc((size_t)exchange->count, sizeof *exchange->polled);
     if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||
-        !exchange->widened || (halves && !exchange->known) || (tells && !exchange->told)) {
+        !exchange->widened || (halves && !exchange->known) || (tells && !exchange->sent_model)) {
         push_pull_destroy(exchange);
         return error_set(error, "out of memory for connections to %d parameter servers", cluster->ps_hosts.count);
     }
@@ -74,7 +74,7 @@ void push_pull_destroy(struct push_pull *exchange)
     free(exchange->landing);
     free(exchange->widened);
     free(exchange->known);
-    free(exchange->told);
+    free(exchange->sent_model);
     memset(exchange, 0, sizeof *exchange);
 }
 
@@ -174,9 +174,9 @@ static bool check_range(const struct shard_part *part, struct range range, struc
 
 enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part)
 {
-    return exchange->told && part->link.channel.version >= PROTOCOL_TOLD ? exchange->told_dtype
-           : exchange->known                                             ? DTYPE_DIFFERENCES
-                                                                         : DTYPE_FLOAT32;
+    return exchange->sent_model && part->link.channel.version >= PROTOCOL_SENT_MODEL ? exchange->sent_dtype
+           : exchange->known                                                         ? DTYPE_DIFFERENCES
+                                                                                     : DTYPE_FLOAT32;
 }
 
 /* The whole bulk of a frame that is not large; `what` is in it. */
@@ -201,7 +201,7 @@ static bool land_differences(struct push_pull *exchange, struct shard_part *part
     if (!exchange->known) {
         return error_set(error, "%s: sent differences that were not requested", name);
     }
-    part->is_told = false;
+    part->has_sent_model = false;
     if (!land_bulk(exchange, part, "differences", &left, error)) {
         return false;
     }
@@ -225,18 +225,18 @@ static bool land_differences(struct push_pull *exchange, struct shard_part *part
     return left == 0 || error_set(error, "%s: %zu bytes more of differences than of floats", name, left);
 }
 
-/* Reads a frame of what brings the told model up to a later version: until the last one is in, it is of none. */
-static bool land_told(struct push_pull *exchange, struct shard_part *part, enum dtype dtype,
-                      const struct ranges *ranges, struct error *error)
+/* Reads a frame of what brings the sent model up to a later version: until the last one is in, it is of none. */
+static bool land_pieces(struct push_pull *exchange, struct shard_part *part, enum dtype dtype,
+                        const struct ranges *ranges, struct error *error)
 {
     const uint8_t *bytes = exchange->landing;
     const char *name = part->link.name;
     size_t left;
-    if (!exchange->told || dtype != exchange->told_dtype) {
+    if (!exchange->sent_model || dtype != exchange->sent_dtype) {
         return error_set(error, "%s: sent parameters packed in a way that was not requested", name);
     }
     part->version = 0;
-    part->is_told = true;
+    part->has_sent_model = true;
     if (!land_bulk(exchange, part, "packed parameters", &left, error)) {
         return false;
     }
@@ -246,48 +246,48 @@ static bool land_told(struct push_pull *exchange, struct shard_part *part, enum 
         if (!check_range(part, range, error)) {
             return false;
         }
-        const size_t took = told_learn(exchange->told + first, bytes, left, range.count, dtype);
+        const size_t took = sent_model_apply(exchange->sent_model + first, bytes, left, range.count, dtype);
         if (took == 0) {
             return error_set(error, "%s: packed parameters %zu and on make no sense", name, first);
         }
         bytes += took;
         left -= took;
         if (!put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, first, range.count,
-                 (const uint8_t *)(const void *)(exchange->told + first), error)) {
+                 (const uint8_t *)(const void *)(exchange->sent_model + first), error)) {
             return false;
         }
     }
     return left == 0 || error_set(error, "%s: %zu bytes more than packed parameters take", name, left);
 }
 
-/* Reads a frame of the told model itself, which is the parameters that we are to have. */
+/* Reads a frame of the sent model itself, which is the parameters that we are to have. */
 static bool land_whole(struct push_pull *exchange, struct shard_part *part, const struct ranges *ranges,
                        struct error *error)
 {
     const double deadline_s = clock_monotonic_s() + LINK_ANSWER_S;
     part->version = 0;
-    part->is_told = true;
+    part->has_sent_model = true;
     for (uint32_t i = 0; i < ranges->count; i++) {
         const struct range range = range_get(ranges, i);
         if (!check_range(part, range, error)) {
             return false;
         }
-        float *told = exchange->told + range.first;
-        if (!channel_read_bulk(&part->link.channel, told, range.count * sizeof *told, deadline_s, error) ||
+        float *sent = exchange->sent_model + range.first;
+        if (!channel_read_bulk(&part->link.channel, sent, range.count * sizeof *sent, deadline_s, error) ||
             !put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, (size_t)range.first, range.count,
-                 (const uint8_t *)(const void *)told, error)) {
+                 (const uint8_t *)(const void *)sent, error)) {
             return false;
         }
     }
     return true;
 }
 
-bool push_pull_show_told(struct push_pull *exchange, const struct shard_part *part, struct error *error)
+bool push_pull_load_sent_model(struct push_pull *exchange, const struct shard_part *part, struct error *error)
 {
     for (int i = 0; i < part->span_count; i++) {
         const struct span *span = &part->spans[i];
-        const void *told = exchange->told + span->first;
-        if (!put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, span->first, span->count, told, error)) {
+        const void *sent = exchange->sent_model + span->first;
+        if (!put(exchange, STORE_PARAMETERS, DTYPE_FLOAT32, span->first, span->count, sent, error)) {
             return false;
         }
     }
@@ -303,9 +303,9 @@ bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum st
         return land_differences(exchange, part, ranges, error);
     }
     if (dtype_is_packed(dtype)) {
-        return land_told(exchange, part, dtype, ranges, error);
+        return land_pieces(exchange, part, dtype, ranges, error);
     }
-    if (dtype == DTYPE_FLOAT32 && vector == STORE_PARAMETERS && exchange->told) {
+    if (dtype == DTYPE_FLOAT32 && vector == STORE_PARAMETERS && exchange->sent_model) {
         return land_whole(exchange, part, ranges, error);
     }
     size_t size = dtype_size(dtype), at = 0, there = 0;

@@ -30,7 +30,7 @@ struct shard_part {
     int span_count;       /* 0: it holds nothing, and is asked for nothing */
     uint64_t version;     /* that our parameters have; 0: none of them all, since an answer broke off */
     uint64_t sequence;    /* of the last push */
-    bool is_told;         /* the told model is of that version, too */
+    bool has_sent_model;  /* the sent model is of that version, too */
     int64_t global_step;  /* at that version */
     uint64_t request;     /* of the push under way */
     bool pending, sent;   /* of the push under way */
@@ -64,8 +64,8 @@ struct push_pull {
     uint8_t *landing;   /* received bytes on their way into the engine */
     float *widened;     /* what they are as float32 */
     uint16_t *known; /* [float_count]: parameters as bfloat16, as each connection brought them; NULL: float32 travels */
-    float *told;     /* [float_count]: the told model (ps/store/told.h); NULL: there is none */
-    enum dtype told_dtype;
+    float *sent_model; /* [float_count] (ps/store/sent_model.h); NULL: there is none */
+    enum dtype sent_dtype;
 };
 
 struct push_pull_options {
@@ -113,7 +113,7 @@ enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t st
 bool push_pull_is_asked(const struct push_pull *exchange);
 enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error);
 
-/* Pulls all parameters again; where the told model is still there, only what it lacks. */
+/* Pulls all parameters again; where the sent model is still there, only what it lacks. */
 enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error *error);
 
 /*

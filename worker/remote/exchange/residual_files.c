@@ -42,8 +42,8 @@ static void put_head(uint8_t head[HEAD], const struct residual_files *files, int
 
 static void name_of(const struct residual_files *files, int64_t step, char name[MAX_NAME])
 {
-    if (files->worker == RESIDUAL_FILES_TOLD) {
-        snprintf(name, MAX_NAME, "told-%lld", (long long)step);
+    if (files->worker == RESIDUAL_FILES_SENT) {
+        snprintf(name, MAX_NAME, "told-%lld", (long long)step); /* what the sent model was called once */
     } else if (files->worker == RESIDUAL_FILES_CLIENTS) {
         snprintf(name, MAX_NAME, "left-over-clients-%lld", (long long)step);
     } else {

@@ -54,7 +54,7 @@ static struct {
     enum exchange_result asked, checked, written, ended, read, ordered, taken; /* how the next ends; then well */
     struct kept plain;                                                         /* the snapshot of now */
     float first;      /* of the parameters that were written last */
-    float first_told; /* likewise, of what workers were told */
+    float first_sent; /* likewise, of the sent model */
 } shards = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline enum exchange_result once(enum exchange_result *end)
@@ -122,7 +122,7 @@ enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t gener
     (void)error;
     exchange->generation = generation;
     shards.first = state->vectors[STORE_PARAMETERS][0];
-    shards.first_told = state->vectors[STORE_TOLD] ? state->vectors[STORE_TOLD][0] : NAN;
+    shards.first_sent = state->vectors[STORE_SENT] ? state->vectors[STORE_SENT][0] : NAN;
     tell("restore generation %u: %.30s\n", generation, source);
     return once(&shards.written);
 }
@@ -227,12 +227,12 @@ enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, 
     const int64_t step = order ? order->step : shards.plain.step;
     for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
         for (size_t i = 0; state->vectors[v] && (which >> v & 1) && i < exchange->model->float_count; i++) {
-            state->vectors[v][i] = (float)step + (v == STORE_TOLD ? 0.5f : shards.value);
+            state->vectors[v][i] = (float)step + (v == STORE_SENT ? 0.5f : shards.value);
         }
     }
     if (order || !shards.mute) {
         tell("read %lld%s\n", (long long)step,
-             state->vectors[STORE_TOLD] && (which >> STORE_TOLD & 1) ? " and what was told" : "");
+             state->vectors[STORE_SENT] && (which >> STORE_SENT & 1) ? " and what was told" : "");
     }
     if (order && end == EXCHANGE_OK) {
         *order = shards.orders[--shards.order_count];

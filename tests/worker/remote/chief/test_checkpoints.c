@@ -1,6 +1,6 @@
 /*
  * The chief's checkpoints where something is in the way: requests that fail, orders that are kept waiting or dropped,
- * shards that are apart; what is told of them, and what workers were told, which lies beside them.
+ * shards that are apart; what is told of them, and the sent model, which lies beside them.
  */
 #include "tests/worker/remote/chief/shards.h"
 
@@ -302,7 +302,7 @@ static void orders_that_are_dropped_are_not_missed(void **state)
     end(&bench, "model-0000000004.safetensors ");
 }
 
-/* --- What workers were told --- */
+/* --- The sent model --- */
 
 static void begin_telling(struct bench *bench)
 {
@@ -319,7 +319,7 @@ static bool is_there(const struct bench *bench, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* It lies beside each checkpoint, and comes back with it; where it is lost workers are told all. */
+/* It lies beside each checkpoint, and comes back with it; where it is lost workers are sent all. */
 static void what_was_told_comes_back(void **state)
 {
     struct bench bench;
@@ -330,7 +330,7 @@ static void what_was_told_comes_back(void **state)
     (void)state;
     listen_in();
     begin_telling(&bench);
-    assert_true(shards.first_told == shards.first && shards.first != 0); /* of a new model all is told */
+    assert_true(shards.first_sent == shards.first && shards.first != 0); /* of a new model all is sent */
     advance(bench.chief, 10);
     assert_true(await_told("saved 10"));
     assert_true(was_told("read 10 and what was told\n"));
@@ -343,14 +343,14 @@ static void what_was_told_comes_back(void **state)
     assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_true(is_there(&bench, "told-10") && is_there(&bench, "told-34"));
     create_again(&bench);
-    assert_true(shards.first == 34 && shards.first_told == 34.5f);
+    assert_true(shards.first == 34 && shards.first_sent == 34.5f);
     assert_string_equal(heard(), "");
     snprintf(path, sizeof path, "%s/told-34", bench.folder);
     assert_int_equal(unlink(path), 0);
     listen_in();
     create_again(&bench);
     assert_int_equal(times(heard(), "the sent model of step 34 is missing"), 1);
-    assert_true(shards.first == 34 && shards.first_told == 34);
+    assert_true(shards.first == 34 && shards.first_sent == 34);
     end(&bench, "best.safetensors model-0000000010.safetensors model-0000000020.safetensors "
                 "model-0000000030.safetensors model-0000000034.safetensors ");
 }

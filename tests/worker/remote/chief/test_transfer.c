@@ -29,7 +29,7 @@ static struct server {
     uint8_t state, job_state;
     uint32_t generation;
     int64_t step;
-    bool is_old; /* from its next lease on it speaks the protocol that knows nothing of what workers were told */
+    bool is_old; /* from its next lease on it speaks the protocol that knows nothing of the sent model */
     float *vectors[STORE_PS_VECTORS]; /* [float_count], as they were written */
 } servers[SERVERS];
 
@@ -154,7 +154,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     }
     if (type == MESSAGE_heartbeat) {
         const bool said = fake_member_say(channel, MESSAGE_lease, &lease);
-        channel->version = server->is_old ? PROTOCOL_TOLD - 1 : channel->version;
+        channel->version = server->is_old ? PROTOCOL_SENT_MODEL - 1 : channel->version;
         return said;
     }
     return type == MESSAGE_get_model ? fake_member_say(channel, MESSAGE_model, &model)
@@ -571,8 +571,8 @@ static void a_ps_without_parameters(void **state)
 }
 
 /*
- * What workers were told goes and comes with the rest, unless it is the parameters themselves, which a ps takes for
- * told anyway. One of an earlier program knows nothing of it, and tells them its parameters.
+ * The sent model goes and comes with the rest, unless it is the parameters themselves, which a ps takes for it
+ * anyway. One of an earlier program knows nothing of it, and sends its parameters.
  */
 static void what_workers_were_told(void **state)
 {
@@ -581,39 +581,39 @@ static void what_workers_were_told(void **state)
     (void)state;
     begin("6,20,3", "sgd");
     float *parameters = bench.state.vectors[STORE_PARAMETERS],
-          *was_told = calloc(bench.model.float_count, sizeof(float));
-    bench.state.vectors[STORE_TOLD] = was_told;
+          *sent_model = calloc(bench.model.float_count, sizeof(float));
+    bench.state.vectors[STORE_SENT] = sent_model;
     for (size_t i = 0; i < bench.model.float_count; i++) {
-        parameters[i] = was_told[i] = (float)i;
+        parameters[i] = sent_model[i] = (float)i;
     }
-    was_told[288] = -1; /* of ps 1 */
+    sent_model[288] = -1; /* of ps 1 */
     assert_int_equal(transfer_restore(&bench.exchange, 9, &bench.state, "anew", &error), EXCHANGE_OK);
     char wanted[64];
-    snprintf(wanted, sizeof wanted, "write vector %d, ", STORE_TOLD);
+    snprintf(wanted, sizeof wanted, "write vector %d, ", STORE_SENT);
     const char *text = told();
     assert_int_equal(times(text, wanted), 2);
     assert_non_null(strstr(strstr(text, "ps 1: begin"), wanted));
-    assert_true(servers[1].vectors[STORE_TOLD][288] == -1 && servers[1].vectors[STORE_TOLD][289] == 289);
+    assert_true(servers[1].vectors[STORE_SENT][288] == -1 && servers[1].vectors[STORE_SENT][289] == 289);
     for (int old = 0; old < 2; old++) {
         servers[1].is_old = old;
         assert_int_equal(transfer_status(&bench.exchange, found, &error), EXCHANGE_OK);
-        bench.exchange.parts[1].link.channel.version = old ? PROTOCOL_TOLD - 1 : PROTOCOL_TOLD;
-        memset(was_told, 0, bench.model.float_count * sizeof *was_told);
-        memset(servers[0].vectors[STORE_TOLD], 0, bench.model.float_count * sizeof(float));
-        servers[0].vectors[STORE_TOLD][3] = 5;
+        bench.exchange.parts[1].link.channel.version = old ? PROTOCOL_SENT_MODEL - 1 : PROTOCOL_SENT_MODEL;
+        memset(sent_model, 0, bench.model.float_count * sizeof *sent_model);
+        memset(servers[0].vectors[STORE_SENT], 0, bench.model.float_count * sizeof(float));
+        servers[0].vectors[STORE_SENT][3] = 5;
         told();
         assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), EXCHANGE_OK);
         text = told();
-        snprintf(wanted, sizeof wanted, "read 5 vector %d\n", STORE_TOLD);
+        snprintf(wanted, sizeof wanted, "read 5 vector %d\n", STORE_SENT);
         assert_int_equal(times(text, wanted), old ? 1 : 2);
-        assert_true(was_told[3] == 5 && was_told[4] == 0);
-        assert_true(was_told[288] == (old ? 288 : -1) && was_told[656] == 656);
+        assert_true(sent_model[3] == 5 && sent_model[4] == 0);
+        assert_true(sent_model[288] == (old ? 288 : -1) && sent_model[656] == 656);
     }
     assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), EXCHANGE_OK);
-    snprintf(wanted, sizeof wanted, "ps 1: write vector %d, ", STORE_TOLD);
+    snprintf(wanted, sizeof wanted, "ps 1: write vector %d, ", STORE_SENT);
     assert_null(strstr(told(), wanted));
-    bench.state.vectors[STORE_TOLD] = NULL;
-    free(was_told);
+    bench.state.vectors[STORE_SENT] = NULL;
+    free(sent_model);
     end();
 }
 

@@ -22,7 +22,7 @@
 #include "ps/store/bfloat16.h"
 #include "ps/store/int8.h"
 #include "ps/store/model.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "ps/identity.h"
 
 enum { FAKE_MOST_PUSHES = 1000 };
@@ -37,8 +37,8 @@ struct fake_ps {
     float *parameters;
     uint16_t *known;       /* what the open connection was told, as bfloat16 */
     bool knows;            /* it was told something */
-    float *told;           /* where answers are packed: what the worker was told... */
-    uint64_t told_version; /* ...as this version */
+    float *sent_model;     /* where answers are packed: as the worker got it... */
+    uint64_t sent_version; /* ...as this version */
     uint32_t generation;
     uint64_t applied; /* highest sequence */
     int64_t steps;
@@ -78,10 +78,10 @@ static inline bool fake_is_now(int *when, int push)
     return now;
 }
 
-/* Packed is what brings the told model up to the parameters, for who knows it; others get it in full. */
+/* Packed is what brings the sent model up to the parameters, for who knows it; others get it in full. */
 static inline enum dtype fake_dtype(struct fake_ps *ps, uint8_t wanted, uint64_t since_version)
 {
-    if (!dtype_is_packed((enum dtype)wanted) || (since_version > 0 && since_version == ps->told_version)) {
+    if (!dtype_is_packed((enum dtype)wanted) || (since_version > 0 && since_version == ps->sent_version)) {
         return (enum dtype)wanted;
     }
     return DTYPE_FLOAT32;
@@ -110,16 +110,16 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
     if (dtype == DTYPE_INT8) {
         float *left = malloc(count * sizeof *left);
         for (size_t i = 0; i < count; i++) {
-            left[i] = ps->parameters[i] - ps->told[i];
+            left[i] = ps->parameters[i] - ps->sent_model[i];
         }
-        bulk = (struct iovec){packed, told_tell(packed, left, ps->told, count, NULL, dtype)};
+        bulk = (struct iovec){packed, sent_model_pack(packed, left, ps->sent_model, count, NULL, dtype)};
         bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
         packed[3] |= fake_is_now(&ps->nonsense_at, ps->pushes) ? 0x80 : 0; /* a scale below 0 */
         free(left);
     } else {
-        memcpy(ps->told, ps->parameters, count * sizeof *ps->told);
+        memcpy(ps->sent_model, ps->parameters, count * sizeof *ps->sent_model);
     }
-    ps->told_version = (uint64_t)ps->steps + 1;
+    ps->sent_version = (uint64_t)ps->steps + 1;
     const bool cut = fake_is_now(&ps->cut_behind, ps->pushes);
     const struct outgoing frame = {
         .type = type, .request = request, .message = message, .bulk = &bulk, .bulk_parts = 1, .more = cut};
@@ -319,7 +319,7 @@ static inline void fake_ps_start(struct fake_ps *ps, const char *const *flags)
     model_layout(&ps->model, &ps->config.model);
     ps->parameters = calloc(ps->model.float_count, sizeof *ps->parameters);
     ps->known = calloc(ps->model.float_count, sizeof *ps->known);
-    ps->told = calloc(ps->model.float_count, sizeof *ps->told);
+    ps->sent_model = calloc(ps->model.float_count, sizeof *ps->sent_model);
     ps->generation = 1;
     int result = pthread_create(&ps->thread, NULL, fake_thread, ps);
     assert(result == 0);
@@ -338,7 +338,7 @@ static inline void fake_ps_free(struct fake_ps *ps)
 {
     free(ps->parameters);
     free(ps->known);
-    free(ps->told);
+    free(ps->sent_model);
     identity_destroy(&ps->identity);
     config_free(&ps->config);
 }

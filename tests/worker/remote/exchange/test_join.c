@@ -226,7 +226,7 @@ static void the_first_step(void **state)
 }
 
 /*
- * Where answers are packed, what came in full is what the worker was told. It knows it still when it pulls again, after
+ * Where answers are packed, what came in full is the sent model. The worker knows it still when it pulls again, after
  * the engine was used for something else: then it asks for no more than what came since.
  */
 static void what_was_told_is_known(void **state)

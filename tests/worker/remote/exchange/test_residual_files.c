@@ -98,7 +98,7 @@ static void other_workers_have_their_own(void **state)
     assert_int_equal(load(0), -1);
     files.worker = 33;
     assert_int_equal(load(10), 8);
-    files.worker = RESIDUAL_FILES_TOLD;
+    files.worker = RESIDUAL_FILES_SENT;
     assert_int_equal(load(10), -1);
     save(9);
     assert_int_equal(load(10), 9);

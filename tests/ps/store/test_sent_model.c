@@ -1,5 +1,5 @@
-/* Pieces of what workers are told: both sides know the same afterwards, and what makes no sense is refused. */
-#include "ps/store/told.h"
+/* Pieces of what workers are sent: both sides know the same afterwards, and what makes no sense is refused. */
+#include "ps/store/sent_model.h"
 
 #include <float.h>
 #include <math.h>
@@ -29,11 +29,11 @@ static struct largest choose(const float *left, size_t n, size_t count)
 }
 
 /* Exactly as many bytes as there are, so that a sanitizer sees who reads beyond them. */
-static size_t learn(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
+static size_t apply(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
 {
     uint8_t *exact = malloc(size > 0 ? size : 1);
     memcpy(exact, bytes, size);
-    const size_t took = told_learn(known, exact, size, n, dtype);
+    const size_t took = sent_model_apply(known, exact, size, n, dtype);
     free(exact);
     return took;
 }
@@ -41,7 +41,7 @@ static size_t learn(float *known, const uint8_t *bytes, size_t size, size_t n, e
 static void what_is_left_becomes_less_until_nothing_is(void **state)
 {
     enum { MOST = 700 };
-    struct test_random random = test_random_begin("told");
+    struct test_random random = test_random_begin("sent");
     static uint8_t bytes[LARGEST_ROOM];
     (void)state;
     for (int round = 0; round < 300; round++) {
@@ -58,11 +58,11 @@ static void what_is_left_becomes_less_until_nothing_is(void **state)
                 before = fmaxf(before, fabsf(left[i]));
             }
             struct largest chosen = choose(left, n, 1 + n / 8);
-            const size_t size = told_tell(bytes, left, known, n, &chosen, dtype);
+            const size_t size = sent_model_pack(bytes, left, known, n, &chosen, dtype);
             if (size == 0) {
                 break; /* nothing is left */
             }
-            assert_int_equal(learn(heard, bytes, size, n, dtype), size);
+            assert_int_equal(apply(heard, bytes, size, n, dtype), size);
             assert_memory_equal(heard, known, n * sizeof *known);
             for (size_t i = 0; i < n; i++) {
                 after = fmaxf(after, fabsf(wanted[i] - known[i]));
@@ -78,7 +78,7 @@ static void what_is_left_becomes_less_until_nothing_is(void **state)
 static void what_is_cut_short_makes_no_sense(void **state)
 {
     enum { N = 150 };
-    struct test_random random = test_random_begin("told, cut");
+    struct test_random random = test_random_begin("sent, cut");
     static uint8_t bytes[LARGEST_ROOM];
     (void)state;
     for (int round = 0; round < 40; round++) {
@@ -89,13 +89,13 @@ static void what_is_cut_short_makes_no_sense(void **state)
             left[i] = test_random_float(&random);
         }
         struct largest chosen = choose(left, N, 20);
-        const size_t size = told_tell(bytes, left, known, N, &chosen, dtype);
+        const size_t size = sent_model_pack(bytes, left, known, N, &chosen, dtype);
         for (size_t cut = 0; cut < size; cut++) {
-            assert_int_equal(learn(heard, bytes, cut, N, dtype), 0);
+            assert_int_equal(apply(heard, bytes, cut, N, dtype), 0);
             assert_memory_equal(heard, nothing, sizeof nothing);
         }
         bytes[size] = 0xff; /* what follows is another piece's */
-        assert_int_equal(learn(heard, bytes, size + 1, N, dtype), size);
+        assert_int_equal(apply(heard, bytes, size + 1, N, dtype), size);
         assert_memory_equal(heard, known, sizeof known);
     }
 }
@@ -108,11 +108,11 @@ static void nonsense_is_refused(void **state)
     uint8_t negative[sizeof scale + 2] = {0};
     (void)state;
     memcpy(negative, &scale, sizeof scale);
-    assert_int_equal(told_learn(known, none, sizeof none, 2, DTYPE_LARGEST_FLOAT32), 0);
-    assert_int_equal(told_learn(known, many, sizeof many, 2, DTYPE_LARGEST_BFLOAT16), 0);
-    assert_int_equal(told_learn(known, beyond, sizeof beyond, 2, DTYPE_LARGEST_FLOAT32), 0);
-    assert_int_equal(told_learn(known, gaps, sizeof gaps, 2, DTYPE_LARGEST_FLOAT32), 0);
-    assert_int_equal(told_learn(known, negative, sizeof negative, 2, DTYPE_INT8), 0);
+    assert_int_equal(sent_model_apply(known, none, sizeof none, 2, DTYPE_LARGEST_FLOAT32), 0);
+    assert_int_equal(sent_model_apply(known, many, sizeof many, 2, DTYPE_LARGEST_BFLOAT16), 0);
+    assert_int_equal(sent_model_apply(known, beyond, sizeof beyond, 2, DTYPE_LARGEST_FLOAT32), 0);
+    assert_int_equal(sent_model_apply(known, gaps, sizeof gaps, 2, DTYPE_LARGEST_FLOAT32), 0);
+    assert_int_equal(sent_model_apply(known, negative, sizeof negative, 2, DTYPE_INT8), 0);
     assert_true(known[0] == 1.0f && known[1] == 2.0f);
 }
 
@@ -135,8 +135,8 @@ static void it_is_kept_where_answers_are_packed(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct config_cluster cluster = {
             .issync = cases[i].issync, .wire_dtype = cases[i].dtype, .wire_top = cases[i].top};
-        assert_int_equal(told_is_kept(&cluster), cases[i].kept);
-        assert_int_equal(told_gradient_dtype(&cluster), cases[i].sent);
+        assert_int_equal(sent_model_is_kept(&cluster), cases[i].kept);
+        assert_int_equal(sent_model_gradient_dtype(&cluster), cases[i].sent);
     }
 }
 

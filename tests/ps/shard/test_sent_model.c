@@ -1,5 +1,5 @@
 /*
- * What workers are told of a shard, against a plain reference that keeps the told model float by float; and who was
+ * What is sent to workers of a shard, against a plain reference that keeps the sent model float by float; and who was
  * away, or begins, knows the same as everybody else.
  */
 #include <float.h>
@@ -15,7 +15,7 @@
 #include "net/message.h"
 #include "ps/store/bfloat16.h"
 #include "ps/store/int8.h"
-#include "ps/store/told.h"
+#include "ps/store/sent_model.h"
 #include "ps/shard.h"
 #include "tests/random.h"
 
@@ -25,7 +25,7 @@ struct bench {
     struct config config;
     struct model model;
     struct shard *shard;
-    float *parameters, *told; /* [float_count]: the shard's, and the reference's */
+    float *parameters, *sent; /* [float_count]: the shard's, and the reference's */
     float *views[WORKERS];    /* what each worker knows, of a version; 0: nothing */
     uint64_t versions[WORKERS];
     int pieces, wholes; /* answers of either kind, that said something */
@@ -58,13 +58,13 @@ static void write_vector(const struct bench *bench, enum store_vector vector, co
     }
 }
 
-static void restore(struct bench *bench, const float *parameters, const float *told, int64_t step)
+static void restore(struct bench *bench, const float *parameters, const float *sent, int64_t step)
 {
     struct error error;
     shard_begin_write(bench->shard, GENERATION);
     write_vector(bench, STORE_PARAMETERS, parameters);
-    if (told) {
-        write_vector(bench, STORE_TOLD, told);
+    if (sent) {
+        write_vector(bench, STORE_SENT, sent);
     }
     assert_true(shard_end_write(bench->shard, step, 0, &error));
     memset(bench->versions, 0, sizeof bench->versions);
@@ -88,7 +88,7 @@ static void begin(struct bench *bench, enum wire_dtype dtype, double top, int ps
     assert_true(shard_tells(bench->shard));
     const size_t floats = bench->model.float_count;
     bench->parameters = calloc(floats, sizeof(float));
-    bench->told = calloc(floats, sizeof(float));
+    bench->sent = calloc(floats, sizeof(float));
     for (int i = 0; i < WORKERS; i++) {
         bench->views[i] = calloc(floats, sizeof(float));
     }
@@ -101,14 +101,14 @@ static void begin(struct bench *bench, enum wire_dtype dtype, double top, int ps
         }
     }
     restore(bench, bench->parameters, NULL, 0);
-    read_vector(bench, STORE_PARAMETERS, bench->told);
+    read_vector(bench, STORE_PARAMETERS, bench->sent);
 }
 
 static void end(struct bench *bench)
 {
     shard_destroy(bench->shard);
     free(bench->parameters);
-    free(bench->told);
+    free(bench->sent);
     for (int i = 0; i < WORKERS; i++) {
         free(bench->views[i]);
     }
@@ -207,8 +207,8 @@ static size_t floats_of(const struct bench *bench, const struct span *spans, int
     return floats;
 }
 
-/* Brings the reference's told model up to the shard's parameters. */
-static void tell_plainly(struct bench *bench)
+/* Brings the reference's sent model up to the shard's parameters. */
+static void pack_plainly(struct bench *bench)
 {
     const struct config_cluster *cluster = &bench->config.cluster;
     const size_t floats = bench->model.float_count;
@@ -218,7 +218,7 @@ static void tell_plainly(struct bench *bench)
     read_vector(bench, STORE_PARAMETERS, bench->parameters);
     for (int i = 0; i < count; i++) {
         for (size_t k = spans[i].first; k < spans[i].first + spans[i].count; k++) {
-            left[k] = bench->parameters[k] - bench->told[k];
+            left[k] = bench->parameters[k] - bench->sent[k];
         }
     }
     size_t chosen = (size_t)ceil(cluster->wire_top * (double)floats_of(bench, spans, count));
@@ -241,7 +241,7 @@ static void tell_plainly(struct bench *bench)
             }
             say(said, values, taken, cluster->wire_dtype);
             for (size_t k = 0; k < taken; k++) {
-                bench->told[places[k]] += said[k];
+                bench->sent[places[k]] += said[k];
             }
         }
     }
@@ -255,10 +255,10 @@ static void take_pieces(float *view, const struct changes *changes)
 {
     const uint8_t *at = changes->values, *const all = at + changes->value_count;
     while (at < all) {
-        const struct told_piece piece = told_piece_at(at);
+        const struct sent_piece piece = sent_piece_at(at);
         assert_true(piece.range.count <= PACKED_FLOATS);
         assert_int_equal(
-            told_learn(view + piece.range.first, piece.bytes, piece.size, piece.range.count, changes->dtype),
+            sent_model_apply(view + piece.range.first, piece.bytes, piece.size, piece.range.count, changes->dtype),
             piece.size);
         at = piece.bytes + piece.size;
     }
@@ -279,7 +279,7 @@ static void take_whole(float *view, const struct changes *changes)
 static void answer(struct bench *bench, int worker)
 {
     struct changes changes;
-    const enum dtype dtype = told_gradient_dtype(&bench->config.cluster);
+    const enum dtype dtype = sent_model_gradient_dtype(&bench->config.cluster);
     assert_true(shard_answer(bench->shard, GENERATION, shard_stage(bench->shard, worker), bench->versions[worker],
                              dtype, &changes));
     if (changes.dtype == DTYPE_FLOAT32) {
@@ -301,12 +301,12 @@ static void run(enum wire_dtype dtype, double top, int ps, struct test_random *r
     struct bench bench;
     begin(&bench, dtype, top, ps, random);
     const size_t bytes = bench.model.float_count * sizeof(float);
-    float *told = calloc(1, bytes);
+    float *sent = calloc(1, bytes);
     for (int i = 0; i < STEPS; i++) {
         step(&bench, false, random);
-        tell_plainly(&bench);
-        read_vector(&bench, STORE_TOLD, told);
-        assert_memory_equal(told, bench.told, bytes);
+        pack_plainly(&bench);
+        read_vector(&bench, STORE_SENT, sent);
+        assert_memory_equal(sent, bench.sent, bytes);
         for (int worker = 0; worker < WORKERS; worker++) {
             if (worker > 0 && test_random_below(random, 4 * worker) > 0) {
                 continue;
@@ -314,17 +314,17 @@ static void run(enum wire_dtype dtype, double top, int ps, struct test_random *r
             bench.versions[worker] = worker == 2 && test_random_below(random, 3) == 0 ? 0 : bench.versions[worker];
             answer(&bench, worker);
             answer(&bench, worker); /* who knows all is told nothing */
-            assert_memory_equal(bench.views[worker], bench.told, bytes);
+            assert_memory_equal(bench.views[worker], bench.sent, bytes);
         }
     }
     assert_true(bench.pieces >= STEPS - 1);
-    free(told);
+    free(sent);
     end(&bench);
 }
 
 static void everybody_knows_what_a_plain_reference_says(void **state)
 {
-    struct test_random random = test_random_begin("told, of a shard");
+    struct test_random random = test_random_begin("sent, of a shard");
     (void)state;
     for (int dtype = WIRE_FLOAT32; dtype <= WIRE_INT8; dtype++) {
         for (int ps = 1; ps <= 2; ps++) {
@@ -338,7 +338,7 @@ static void everybody_knows_what_a_plain_reference_says(void **state)
 /* A log of int8 is worth keeping while it is smaller than what it leads to, which takes 4 bytes for 1.06 of it. */
 static void who_was_away_for_long_is_told_all_of_it(void **state)
 {
-    struct test_random random = test_random_begin("told, away");
+    struct test_random random = test_random_begin("sent, away");
     struct bench bench;
     (void)state;
     begin(&bench, WIRE_INT8, 1, 1, &random);
@@ -347,11 +347,11 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
         const int wholes = bench.wholes;
         for (int i = 0; i < away; i++) {
             step(&bench, true, &random);
-            tell_plainly(&bench);
+            pack_plainly(&bench);
         }
         answer(&bench, 1);
         assert_int_equal(bench.wholes - wholes, away > 3);
-        assert_memory_equal(bench.views[1], bench.told, bench.model.float_count * sizeof(float));
+        assert_memory_equal(bench.views[1], bench.sent, bench.model.float_count * sizeof(float));
     }
     end(&bench);
 }
@@ -359,15 +359,15 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
 /* Nearly all floats, and where they belong, take more than the floats. */
 static void what_is_larger_than_the_model_is_not_kept(void **state)
 {
-    struct test_random random = test_random_begin("told, large");
+    struct test_random random = test_random_begin("sent, large");
     struct bench bench;
     (void)state;
     begin(&bench, WIRE_FLOAT32, 0.999, 1, &random);
     for (int i = 0; i < 4; i++) {
         answer(&bench, 0);
-        assert_memory_equal(bench.views[0], bench.told, bench.model.float_count * sizeof(float));
+        assert_memory_equal(bench.views[0], bench.sent, bench.model.float_count * sizeof(float));
         step(&bench, true, &random);
-        tell_plainly(&bench);
+        pack_plainly(&bench);
     }
     assert_int_equal(bench.wholes, 4);
     end(&bench);
@@ -375,7 +375,7 @@ static void what_is_larger_than_the_model_is_not_kept(void **state)
 
 static void a_restored_shard_goes_on_with_the_same_bits(void **state)
 {
-    struct test_random random = test_random_begin("told, restored");
+    struct test_random random = test_random_begin("sent, restored");
     (void)state;
     for (int i = 0; i < 4; i++) {
         struct bench whole, restored;
@@ -387,17 +387,17 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
             step(&whole, false, &random);
         }
         read_vector(&whole, STORE_PARAMETERS, whole.parameters);
-        read_vector(&whole, STORE_TOLD, whole.told);
-        restore(&restored, whole.parameters, whole.told, 5);
+        read_vector(&whole, STORE_SENT, whole.sent);
+        restore(&restored, whole.parameters, whole.sent, 5);
         for (int k = 0; k < 5; k++) {
             struct test_random same = random;
             step(&whole, false, &random);
             step(&restored, false, &same);
         }
-        read_vector(&whole, STORE_TOLD, whole.told);
+        read_vector(&whole, STORE_SENT, whole.sent);
         answer(&restored, 0);
         assert_int_equal(restored.wholes, 1); /* no version from before leads there */
-        assert_memory_equal(restored.views[0], whole.told, bytes);
+        assert_memory_equal(restored.views[0], whole.sent, bytes);
         end(&whole);
         end(&restored);
     }
@@ -405,7 +405,7 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
 
 static void a_snapshot_has_what_was_told_at_its_step(void **state)
 {
-    struct test_random random = test_random_begin("told, snapshot");
+    struct test_random random = test_random_begin("sent, snapshot");
     struct bench bench;
     struct error error;
     int64_t at;
@@ -415,7 +415,7 @@ static void a_snapshot_has_what_was_told_at_its_step(void **state)
     for (int i = 0; i < 6; i++) {
         step(&bench, false, &random);
         if (i < 3) {
-            tell_plainly(&bench);
+            pack_plainly(&bench);
         }
     }
     const struct span *spans;
@@ -423,9 +423,9 @@ static void a_snapshot_has_what_was_told_at_its_step(void **state)
     assert_int_equal(shard_snapshot(bench.shard, 9, 3, &at), SNAPSHOT_TAKEN);
     for (int i = 0; i < shard_spans(bench.shard, &spans); i++) {
         const struct range range = {spans[i].first, (uint32_t)spans[i].count};
-        assert_true(shard_snapshot_values(bench.shard, 9, STORE_TOLD, range, &values, &at, &error));
+        assert_true(shard_snapshot_values(bench.shard, 9, STORE_SENT, range, &values, &at, &error));
         assert_int_equal(at, 3);
-        assert_memory_equal(values, bench.told + range.first, range.count * sizeof *values);
+        assert_memory_equal(values, bench.sent + range.first, range.count * sizeof *values);
     }
     end(&bench);
 }

@@ -1,5 +1,5 @@
-/* Pieces of what is told. The teller learns its own words, so that it can't know anything but what listeners do. */
-#include "ps/store/told.h"
+/* Pieces of what is sent. The packer applies its own, so that it can't know anything but what receivers do. */
+#include "ps/store/sent_model.h"
 
 #include <assert.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 _Static_assert((int)LARGEST_PIECE == (int)PACKED_FLOATS && sizeof(float) * PACKED_FLOATS < LARGEST_ROOM,
                "a piece as int8 fits, too");
 
-enum dtype told_gradient_dtype(const struct config_cluster *cluster)
+enum dtype sent_model_gradient_dtype(const struct config_cluster *cluster)
 {
     static const enum dtype all[] = {
         [WIRE_FLOAT32] = DTYPE_FLOAT32, [WIRE_BFLOAT16] = DTYPE_BFLOAT16, [WIRE_INT8] = DTYPE_INT8};
@@ -20,12 +20,12 @@ enum dtype told_gradient_dtype(const struct config_cluster *cluster)
     return (cluster->wire_top > 0 && cluster->wire_top < 1 ? largest : all)[cluster->wire_dtype];
 }
 
-bool told_is_kept(const struct config_cluster *cluster)
+bool sent_model_is_kept(const struct config_cluster *cluster)
 {
-    return cluster->issync && dtype_is_packed(told_gradient_dtype(cluster));
+    return cluster->issync && dtype_is_packed(sent_model_gradient_dtype(cluster));
 }
 
-size_t told_tell(uint8_t *bytes, float *left, float *known, size_t n, struct largest *chosen, enum dtype dtype)
+size_t sent_model_pack(uint8_t *bytes, float *left, float *known, size_t n, struct largest *chosen, enum dtype dtype)
 {
     size_t size = int8_size(n);
     if (dtype == DTYPE_INT8) {
@@ -33,9 +33,9 @@ size_t told_tell(uint8_t *bytes, float *left, float *known, size_t n, struct lar
     } else {
         size = largest_pack(bytes, left, n, chosen, dtype);
     }
-    const size_t learnt = size > 0 ? told_learn(known, bytes, size, n, dtype) : 0;
-    assert(learnt == size);
-    return learnt;
+    const size_t applied = size > 0 ? sent_model_apply(known, bytes, size, n, dtype) : 0;
+    assert(applied == size);
+    return applied;
 }
 
 static void add(float *restrict to, const float *restrict values, size_t n)
@@ -45,7 +45,7 @@ static void add(float *restrict to, const float *restrict values, size_t n)
     }
 }
 
-static size_t learn_int8(float *known, const uint8_t *bytes, size_t size, size_t n)
+static size_t apply_int8(float *known, const uint8_t *bytes, size_t size, size_t n)
 {
     float values[PACKED_FLOATS];
     if (size < int8_size(n) || !int8_widen(values, bytes, n)) {
@@ -55,7 +55,7 @@ static size_t learn_int8(float *known, const uint8_t *bytes, size_t size, size_t
     return int8_size(n);
 }
 
-static size_t learn_largest(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
+static size_t apply_largest(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
 {
     uint16_t places[PACKED_FLOATS];
     float values[PACKED_FLOATS];
@@ -77,19 +77,19 @@ static size_t learn_largest(float *known, const uint8_t *bytes, size_t size, siz
     return end;
 }
 
-size_t told_learn(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
+size_t sent_model_apply(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
 {
     assert(n > 0 && n <= PACKED_FLOATS && dtype_is_packed(dtype));
-    return dtype == DTYPE_INT8 ? learn_int8(known, bytes, size, n) : learn_largest(known, bytes, size, n, dtype);
+    return dtype == DTYPE_INT8 ? apply_int8(known, bytes, size, n) : apply_largest(known, bytes, size, n, dtype);
 }
 
 /* --- A whole step --- */
 
-void teller_begin(struct teller *teller, const struct config_cluster *cluster, size_t values, float *left)
+void sent_packer_begin(struct sent_packer *packer, const struct config_cluster *cluster, size_t values, float *left)
 {
-    teller->dtype = told_gradient_dtype(cluster);
-    teller->chosen = (size_t)ceil(cluster->wire_top * (double)values);
-    teller->left = left;
+    packer->dtype = sent_model_gradient_dtype(cluster);
+    packer->chosen = (size_t)ceil(cluster->wire_top * (double)values);
+    packer->left = left;
 }
 
 static void subtract(float *restrict left, const float *restrict parameters, const float *restrict known, size_t n)
@@ -110,80 +110,81 @@ static bool is_zero(const float *values, size_t n)
     return any == 0;
 }
 
-/* Where a teller is in its spans. */
-struct told_walk {
-    struct teller *teller;
+/* Where a packer is in its spans. */
+struct packer_walk {
+    struct sent_packer *packer;
     struct largest chosen;
-    const struct told_sink *sink;
+    const struct sent_sink *sink;
     float *left, *known; /* of the span */
     size_t first;        /* of the span, in the model */
 };
 
-static void tell_piece(struct told_walk *walk, size_t at, size_t n)
+static void pack_piece(struct packer_walk *walk, size_t at, size_t n)
 {
-    struct teller *teller = walk->teller;
-    const size_t size = told_tell(teller->piece, walk->left + at, walk->known + at, n, &walk->chosen, teller->dtype);
+    struct sent_packer *packer = walk->packer;
+    const size_t size =
+        sent_model_pack(packer->piece, walk->left + at, walk->known + at, n, &walk->chosen, packer->dtype);
     if (size > 0 && walk->sink) {
         const struct range range = {walk->first + at, (uint32_t)n};
-        walk->sink->piece(walk->sink->context, range, teller->piece, size);
+        walk->sink->piece(walk->sink->context, range, packer->piece, size);
     }
 }
 
 /* Floats that did not change are left out where that saves a whole block, which costs more than another range. */
-static void tell_int8(struct told_walk *walk, size_t count)
+static void pack_int8(struct packer_walk *walk, size_t count)
 {
     size_t begin = 0, at = 0;
     while (at < count) {
         const size_t n = count - at < INT8_BLOCK ? count - at : INT8_BLOCK;
         const bool rests = is_zero(walk->left + at, n);
         if (at > begin && (rests || at - begin + n > PACKED_FLOATS)) {
-            tell_piece(walk, begin, at - begin);
+            pack_piece(walk, begin, at - begin);
             begin = at;
         }
         at += n;
         begin = rests ? at : begin;
     }
     if (at > begin) {
-        tell_piece(walk, begin, at - begin);
+        pack_piece(walk, begin, at - begin);
     }
 }
 
-static void tell_largest(struct told_walk *walk, size_t count)
+static void pack_largest(struct packer_walk *walk, size_t count)
 {
     for (size_t at = 0; at < count; at += PACKED_FLOATS) {
-        tell_piece(walk, at, count - at < PACKED_FLOATS ? count - at : PACKED_FLOATS);
+        pack_piece(walk, at, count - at < PACKED_FLOATS ? count - at : PACKED_FLOATS);
     }
 }
 
-static struct largest find_largest(const struct teller *teller, size_t floats)
+static struct largest find_largest(const struct sent_packer *packer, size_t floats)
 {
     struct largest_search search;
-    largest_begin(&search, teller->chosen);
+    largest_begin(&search, packer->chosen);
     for (int pass = 0; pass < LARGEST_PASSES; pass++) {
-        largest_look(&search, teller->left, floats);
+        largest_look(&search, packer->left, floats);
         largest_end_pass(&search);
     }
     return largest_found(&search);
 }
 
-void teller_tell(struct teller *teller, const float *parameters, float *known, const struct span *spans, int span_count,
-                 const struct told_sink *sink)
+void sent_packer_pack(struct sent_packer *packer, const float *parameters, float *known, const struct span *spans,
+                      int span_count, const struct sent_sink *sink)
 {
-    struct told_walk walk = {.teller = teller, .sink = sink, .left = teller->left, .known = known};
+    struct packer_walk walk = {.packer = packer, .sink = sink, .left = packer->left, .known = known};
     size_t floats = 0;
     for (int i = 0; i < span_count; i++) {
         floats += spans[i].count;
     }
-    subtract(teller->left, parameters, known, floats);
-    if (teller->dtype != DTYPE_INT8) {
-        walk.chosen = find_largest(teller, floats);
+    subtract(packer->left, parameters, known, floats);
+    if (packer->dtype != DTYPE_INT8) {
+        walk.chosen = find_largest(packer, floats);
     }
     for (int i = 0; i < span_count; i++) {
         walk.first = spans[i].first;
-        if (teller->dtype == DTYPE_INT8) {
-            tell_int8(&walk, spans[i].count);
+        if (packer->dtype == DTYPE_INT8) {
+            pack_int8(&walk, spans[i].count);
         } else {
-            tell_largest(&walk, spans[i].count);
+            pack_largest(&walk, spans[i].count);
         }
         walk.left += spans[i].count;
         walk.known += spans[i].count;
