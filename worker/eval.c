@@ -21,7 +21,7 @@
 #include "worker/observed.h"
 #include "worker/report.h"
 
-static const double TOLD_EVERY_S = 60;
+static const double LOG_EVERY_S = 60;
 
 /* Everything an evaluation owns; zeros are fine to release. */
 struct eval {
@@ -115,7 +115,7 @@ struct checkpoint_follower {
     const struct eval_follow *follow;
     struct eval eval;
     int64_t last_step; /* evaluated; -1: none */
-    double heard_s, told_s;
+    double heard_s, logged_s;
 };
 
 static void pause_until(double until_s)
@@ -158,7 +158,7 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
     }
     follower->last_step = checkpoint_file_info(trained->file)->global_step;
     show(&follower->eval.evaluation, follower->last_step);
-    follower->heard_s = follower->told_s = clock_monotonic_s();
+    follower->heard_s = follower->logged_s = clock_monotonic_s();
     return true;
 }
 
@@ -181,8 +181,8 @@ static bool is_over(struct checkpoint_follower *follower, int *status)
         *status = COMMAND_FAILED;
         return true;
     }
-    if (now_s - follower->told_s >= TOLD_EVERY_S) {
-        follower->told_s = now_s;
+    if (now_s - follower->logged_s >= LOG_EVERY_S) {
+        follower->logged_s = now_s;
         log_info("waiting for a new checkpoint in %s, %.0f s", follow->train_dir, waited_s);
     }
     return false;
@@ -194,7 +194,7 @@ int eval_follow_run(const struct config *config, const struct eval_follow *follo
     struct error error;
     int status = COMMAND_FAILED;
     signals_catch();
-    follower.heard_s = follower.told_s = clock_monotonic_s();
+    follower.heard_s = follower.logged_s = clock_monotonic_s();
     for (;;) {
         double next_s = clock_monotonic_s() + follow->interval_s;
         if (!look(&follower, &error)) {

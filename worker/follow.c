@@ -174,7 +174,7 @@ static bool find_new(struct follow *follow, struct error *error)
 /* Until there are files; false for a signal, too. */
 static bool wait_for_files(struct follow *follow, struct error *error)
 {
-    bool has_told = false;
+    bool has_logged = false;
     while (signals_pending() == 0) {
         if (!find_new(follow, error)) {
             return false;
@@ -182,9 +182,9 @@ static bool wait_for_files(struct follow *follow, struct error *error)
         if (follow->now.count > 0) {
             return true;
         }
-        if (!has_told) {
+        if (!has_logged) {
             log_info("waiting for new files in %s", follow->config->data.data_dir);
-            has_told = true;
+            has_logged = true;
         }
         signals_pause(clock_monotonic_s() + LOOK_EVERY_S);
     }

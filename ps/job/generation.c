@@ -27,7 +27,7 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
     }
     job->state = JOB_RESTORING;
     job->generation = generation;
-    job->began_s = job->told_s = now_s;
+    job->began_s = job->logged_s = now_s;
     job->test_accuracy = NAN;
     job->message[0] = '\0';
     job_forget_buffer(job);
@@ -77,7 +77,7 @@ void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t g
     job->global_step = global_step;
     job->epoch_batches = epoch_batches;
     job_set_end(job);
-    job->began_s = job->told_s = now_s;
+    job->began_s = job->logged_s = now_s;
     job_say(job, LOG_INFO, "the model of generation %u is complete, at global step %lld", generation,
             (long long)global_step);
     job->last_set_step = -1;

@@ -30,7 +30,7 @@ bool job_create(struct job *job, const struct config *config, int ps, double now
         worker->taken_step = -1;
     }
     job->began_s = now_s;
-    job->told_s = now_s;
+    job->logged_s = now_s;
     job->ticked_s = now_s;
     job->test_accuracy = NAN;
     job_forget_buffer(job);
@@ -333,8 +333,8 @@ bool job_tick(struct job *job, double now_s)
         return true;
     }
     job_consider(job, now_s);
-    if (now_s - job->told_s >= JOB_WAITED_FOR_MS / 1000.0) {
-        job->told_s = now_s;
+    if (now_s - job->logged_s >= JOB_WAITED_FOR_MS / 1000.0) {
+        job->logged_s = now_s;
         if (!job_ready(job, now_s, message) ||
             (job_describe_wait(job, now_s, message) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
             job_say(job, LOG_INFO, "%s", message);

@@ -154,7 +154,7 @@ struct job {
     uint64_t asks;        /* number of times that workers were asked */
     double asked_s;       /* when workers were last asked for the present round */
     uint64_t changes;     /* counts changes that a follower must report to the coordinator */
-    bool told_absent;     /* it was logged that some workers never came */
+    bool logged_absent;   /* it was logged that some workers never came */
 
     /*
      * Asynchronous rounds (train.buffer_size): pushes buffered for the next step, which the last of buffer_size makes.
@@ -163,7 +163,7 @@ struct job {
     double buffered_staleness; /* sum over these */
     double mean_staleness;     /* over the pushes of the last step; NaN: none yet */
 
-    double began_s, ended_s, told_s;
+    double began_s, ended_s, logged_s;
     double ticked_s; /* when job_tick was called last */
     float test_accuracy;
     char message[256]; /* of the chief's end_job */

@@ -115,10 +115,10 @@ static void see_awaited(struct job *job, double now_s)
 static void tell_absent(struct job *job, double now_s)
 {
     int absent = 0, first = -1;
-    if (job->told_absent || now_s - job->began_s < job->config.cluster.lease_secs) {
+    if (job->logged_absent || now_s - job->began_s < job->config.cluster.lease_secs) {
         return;
     }
-    job->told_absent = true;
+    job->logged_absent = true;
     for (int i = 0; i < job->config.cluster.worker_hosts.count; i++) {
         if (job->workers[i].incarnation == 0) {
             first = first < 0 ? i : first;

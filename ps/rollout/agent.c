@@ -27,7 +27,7 @@ enum { MOST_LINES = 32 }; /* of what a rollout changes, to show */
 /* Members: with more, each reports less often during a rollout, since ps 0 hears all; but a ps does not, for all wait
    until every one has restarted. */
 static const int OFTEN = 20;
-static const double TOLD_AFTER_S = 30.0;
+static const double LOG_AFTER_S = 30.0;
 static const double FETCH_S = 0.3; /* of a program between two reports */
 
 struct agent {
@@ -246,18 +246,18 @@ static void *run(void *context)
 {
     struct agent *agent = context;
     double reached_s = clock_monotonic_s();
-    bool told = false;
+    bool logged = false;
     while (!atomic_load(&agent->end)) {
         bool busy = false;
         struct error error;
         bool reached = talk(agent, &busy, &error);
         double now_s = clock_monotonic_s();
         reached_s = reached ? now_s : reached_s;
-        if (!reached && !told && now_s - reached_s >= TOLD_AFTER_S) {
-            log_warning("ps 0 has not been reached for %.0f s, so this member learns of no rollout: %s", TOLD_AFTER_S,
+        if (!reached && !logged && now_s - reached_s >= LOG_AFTER_S) {
+            log_warning("ps 0 has not been reached for %.0f s, so this member learns of no rollout: %s", LOG_AFTER_S,
                         error.text);
         }
-        told = !reached && now_s - reached_s >= TOLD_AFTER_S;
+        logged = !reached && now_s - reached_s >= LOG_AFTER_S;
         wake_wait(-1, 0, &agent->wake, next_report_s(agent, reached, busy));
     }
     return NULL;

@@ -51,7 +51,7 @@ static void audit(const struct rollout_participant *participant, const char *wha
     write_audit(participant, what, participant->target, outcome, 0);
 }
 
-/* Of what ps 0 may send any number of times, signed or not; false: there was too much of it to be told. */
+/* Of what ps 0 may send any number of times, signed or not; false: there was too much of it to be logged. */
 static bool audit_manifest(struct rollout_participant *participant, const char *what, uint64_t version,
                            const char *outcome)
 {
@@ -758,10 +758,10 @@ static void catch_up(struct rollout_participant *participant, const struct parti
         return;
     }
     bool stays_out = done && !change_has_member(&participant->configs[0], participant->who);
-    const bool told = audit_manifest(participant, "catch up", order->in_force, done ? "begun" : error.text);
+    const bool may_log = audit_manifest(participant, "catch up", order->in_force, done ? "begun" : error.text);
     if (!done) {
         fail(participant, error.text);
-        if (told) {
+        if (may_log) {
             log_error("this member has version %llu of the config, the fleet is at version %llu, and it can't follow: "
                       "%s",
                       (unsigned long long)participant->version, (unsigned long long)order->in_force, error.text);

@@ -18,7 +18,7 @@
 enum { DECISION_WAIT_MS = 1000 };
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
-static const double TOLD_AFTER_S = 2.0; /* that the coordinator is missing */
+static const double LOG_AFTER_S = 2.0; /* that the coordinator is missing */
 
 struct follower_exchange {
     struct follower *follower;
@@ -188,7 +188,7 @@ static bool start_exchange(struct follower_exchange *exchange, struct follower *
                                          .wake = &follower->wake,
                                          .purpose = ", which decides on the steps",
                                          .timeout_s = CONNECT_S,
-                                         .logged_after_s = TOLD_AFTER_S,
+                                         .logged_after_s = LOG_AFTER_S,
                                          .quiet = quiet,
                                          .retries_refusals = true};
     if (!link_create(&exchange->link, host, &options, error)) {

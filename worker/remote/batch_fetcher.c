@@ -270,7 +270,7 @@ static void turn_to(struct batch_fetcher *fetcher, int64_t number)
 enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t number, struct batch *batch,
                                         struct error *error)
 {
-    double begun_s = clock_monotonic_s(), told_s = begun_s;
+    double begun_s = clock_monotonic_s(), logged_s = begun_s;
     enum exchange_result end = EXCHANGE_OK;
     pthread_mutex_lock(&fetcher->lock);
     if (fetcher->first != number) {
@@ -280,8 +280,8 @@ enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t n
         condition_wait_for(&fetcher->changed, &fetcher->lock, SLICE_S);
         pthread_mutex_unlock(&fetcher->lock);
         double now_s = clock_monotonic_s();
-        if (now_s - told_s >= LINK_LOGGED_EVERY_S) {
-            told_s = now_s;
+        if (now_s - logged_s >= LINK_LOGGED_EVERY_S) {
+            logged_s = now_s;
             log_info("waiting for %s to send batch %lld, %.0f s", fetcher->link.name, (long long)number,
                      now_s - begun_s);
         }

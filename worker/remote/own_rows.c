@@ -27,11 +27,11 @@ static bool is_done(enum exchange_result end, struct error *error)
                                    : end == EXCHANGE_OK;
 }
 
-static bool pause_asking(double *told_s, const char *what, struct error *error)
+static bool pause_asking(double *logged_s, const char *what, struct error *error)
 {
     const double now_s = clock_monotonic_s();
-    if (now_s - *told_s >= LINK_LOGGED_EVERY_S) {
-        *told_s = now_s;
+    if (now_s - *logged_s >= LINK_LOGGED_EVERY_S) {
+        *logged_s = now_s;
         log_info("waiting for %s", what);
     }
     clock_pause(now_s + ASK_EVERY_S);
@@ -62,7 +62,7 @@ static bool tell(struct agreement *agreement, char **figures, struct error *erro
 static bool await_chief(struct agreement *agreement, char **text, struct error *error)
 {
     char *figures = NULL;
-    double told_s = clock_monotonic_s(), figures_s = -TELL_EVERY_S;
+    double logged_s = clock_monotonic_s(), figures_s = -TELL_EVERY_S;
     bool done = true;
     *text = NULL;
     while (done && !*text) {
@@ -71,7 +71,7 @@ static bool await_chief(struct agreement *agreement, char **text, struct error *
             done = tell(agreement, &figures, error);
             figures_s = clock_monotonic_s();
         }
-        done = done && (*text || pause_asking(&told_s, "worker 0 to send the preprocessing", error));
+        done = done && (*text || pause_asking(&logged_s, "worker 0 to send the preprocessing", error));
     }
     free(figures);
     return done;
@@ -117,7 +117,7 @@ static bool ask_all(struct agreement *agreement, char **figures, int *missing, s
 static bool gather(struct agreement *agreement, char **figures, struct error *error)
 {
     const double until_s = clock_monotonic_s() + agreement->config->cluster.lease_secs;
-    double told_s = clock_monotonic_s();
+    double logged_s = clock_monotonic_s();
     int missing;
     for (;;) {
         if (!ask_all(agreement, figures, &missing, error)) {
@@ -126,7 +126,7 @@ static bool gather(struct agreement *agreement, char **figures, struct error *er
         if (missing == 0 || clock_monotonic_s() >= until_s) {
             break;
         }
-        if (!pause_asking(&told_s, "other workers to send the statistics of their rows", error)) {
+        if (!pause_asking(&logged_s, "other workers to send the statistics of their rows", error)) {
             return false;
         }
     }

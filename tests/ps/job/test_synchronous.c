@@ -618,8 +618,8 @@ static void test_many_are_lost_at_once(void **state)
         }
     }
     scene.log[0] = '\0';
-    scene.jobs[0].told_s = 0; /* and who is awaited, and who never came */
-    scene.jobs[0].told_absent = false;
+    scene.jobs[0].logged_s = 0; /* and who is awaited, and who never came */
+    scene.jobs[0].logged_absent = false;
     for (int more = 1, calls = 0; more; calls++) {
         more = job_tick(&scene.jobs[0], scene.now_s);
         play(&scene);

@@ -12,12 +12,12 @@
 
 enum { MOST_SHARDS = 1024 };
 
-static const double TOLD_EVERY_S = 1;
+static const double LOG_EVERY_S = 1;
 
 /* The part being written, for progress lines. */
 struct telling {
     const char *part;
-    double told_s;
+    double logged_s;
 };
 
 static void tell(void *context, int done, int count)
@@ -25,8 +25,8 @@ static void tell(void *context, int done, int count)
     struct telling *telling = context;
     char so_far[COUNT_TEXT], all[COUNT_TEXT];
     double now_s = clock_monotonic_s();
-    if (done == count || now_s - telling->told_s >= TOLD_EVERY_S) {
-        telling->told_s = now_s;
+    if (done == count || now_s - telling->logged_s >= LOG_EVERY_S) {
+        telling->logged_s = now_s;
         log_info("%s: %s of %s images", telling->part, count_text(so_far, done), count_text(all, count));
     }
 }

@@ -15,7 +15,7 @@
 #include "base/profile.h"
 #include "base/random/sampler.h"
 
-enum { WINDOWS = 2, STACK = 256 * 1024, TOLD_EVERY_S = 10 };
+enum { WINDOWS = 2, STACK = 256 * 1024, LOG_EVERY_S = 10 };
 
 /* A window: examples in the order they were read. number: counted over all epochs; -1: not read. */
 struct window {
@@ -238,17 +238,17 @@ static bool await_window(struct lane *lane, int64_t number, struct error *error)
 {
     PROFILE("wait for data");
     const struct window *window = &lane->windows[number % WINDOWS];
-    double begun_s = clock_monotonic_s(), told_s = begun_s;
+    double begun_s = clock_monotonic_s(), logged_s = begun_s;
     while (!lane->failed) {
         lane->wanted = number;
         if (window->number == number) {
             return true;
         }
         pthread_cond_broadcast(&lane->changed);
-        condition_wait_for(&lane->changed, &lane->lock, TOLD_EVERY_S);
+        condition_wait_for(&lane->changed, &lane->lock, LOG_EVERY_S);
         double now_s = clock_monotonic_s();
-        if (now_s - told_s >= TOLD_EVERY_S) {
-            told_s = now_s;
+        if (now_s - logged_s >= LOG_EVERY_S) {
+            logged_s = now_s;
             log_info("waiting for data from disk, %.0f s", now_s - begun_s);
         }
     }

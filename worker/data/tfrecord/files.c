@@ -16,7 +16,7 @@
 #include "worker/data/tfrecord/reader.h"
 #include "worker/data/tfrecord/source.h"
 
-enum { MOST_FILES = 1024 /* open at the same time */, TOLD_AT = 4096, TOLD_EVERY_S = 10 };
+enum { MOST_FILES = 1024 /* open at the same time */, LOG_AT = 4096, LOG_EVERY_S = 10 };
 
 const char *tfrecord_pattern(const struct config_data *config, enum dataset_part part)
 {
@@ -47,7 +47,7 @@ struct reading {
     int64_t count;       /* good examples so far */
     int32_t classes;
     int bad;
-    double told_s;
+    double logged_s;
 };
 
 static bool open_readers(struct reading *reading, const char *pattern, struct error *error)
@@ -102,8 +102,8 @@ static bool pass_over_record(struct reading *reading, const struct tfrecord_read
 static void tell(struct reading *reading)
 {
     double now_s = clock_monotonic_s();
-    if (now_s - reading->told_s >= TOLD_EVERY_S) {
-        reading->told_s = now_s;
+    if (now_s - reading->logged_s >= LOG_EVERY_S) {
+        reading->logged_s = now_s;
         log_info("reading %s: %lld images so far%s", reading->config->data_dir, (long long)reading->count,
                  reading->too_large ? ", more than data.memory_mb allows: they will stream" : "");
     }
@@ -121,7 +121,7 @@ static bool keep(struct reading *reading, int file, struct error *error)
         return false;
     }
     int64_t number = reading->count++;
-    if (number % TOLD_AT == 0) {
+    if (number % LOG_AT == 0) {
         tell(reading);
     }
     reading->classes = reading->example.label >= reading->classes ? reading->example.label + 1 : reading->classes;
@@ -240,7 +240,7 @@ static bool finish(struct reading *reading, struct examples *examples, const cha
 bool tfrecord_files_read(struct examples *examples, const struct config_data *config, enum dataset_part part,
                          struct overflow *overflow, struct error *error)
 {
-    struct reading reading = {.config = config, .overflow = overflow, .told_s = clock_monotonic_s()};
+    struct reading reading = {.config = config, .overflow = overflow, .logged_s = clock_monotonic_s()};
     const char *pattern = tfrecord_pattern(config, part);
     bool done = open_readers(&reading, pattern, error);
     int files = reading.names.count;

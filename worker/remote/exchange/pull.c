@@ -19,8 +19,8 @@ static const double MODEL_AGAIN_S = 10; /* until one of very many asks again for
 static void tell(struct push_pull *exchange, const struct shard_part *part, const char *message)
 {
     double now_s = clock_monotonic_s();
-    if (!part->link.quiet && message[0] != '\0' && now_s - exchange->told_s >= LINK_LOGGED_EVERY_S) {
-        exchange->told_s = now_s;
+    if (!part->link.quiet && message[0] != '\0' && now_s - exchange->logged_s >= LINK_LOGGED_EVERY_S) {
+        exchange->logged_s = now_s;
         log_info("%s: %s", part->link.name, message);
     }
 }

@@ -114,10 +114,10 @@ static bool wait_for_any(struct push_pull *exchange)
 static void tell_awaited(struct push_pull *exchange)
 {
     double now_s = clock_monotonic_s();
-    if (now_s - exchange->pushed_s < LINK_LOGGED_EVERY_S || now_s - exchange->told_s < LINK_LOGGED_EVERY_S) {
+    if (now_s - exchange->pushed_s < LINK_LOGGED_EVERY_S || now_s - exchange->logged_s < LINK_LOGGED_EVERY_S) {
         return;
     }
-    exchange->told_s = now_s;
+    exchange->logged_s = now_s;
     for (int i = 0; i < exchange->count; i++) {
         const struct shard_part *part = &exchange->parts[i];
         if (part->pending && part->sent) {

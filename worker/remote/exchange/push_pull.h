@@ -55,7 +55,7 @@ struct push_pull {
     uint32_t generation;
     int64_t global_step; /* the highest that is known */
     int64_t token;       /* with participation below 1: the step that we are asked for, as it was told last; -1: none */
-    double told_s, joined_s;
+    double logged_s, joined_s;
     double pushed_s;    /* when the push under way began */
     char awaited[256];  /* whom a ps waits for, as it said when it had held the answer back for long; "": not known */
     bool broken;        /* set where a connection broke, for callers */

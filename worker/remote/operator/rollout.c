@@ -241,7 +241,7 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
  */
 static int follow(struct rollout_client *client, uint64_t target, double arrive_s)
 {
-    char told[1024] = "";
+    char logged[1024] = "";
     double heard_s = clock_monotonic_s(), first_s = -1;
     struct error error;
     signals_catch();
@@ -251,9 +251,9 @@ static int follow(struct rollout_client *client, uint64_t target, double arrive_
         if (news) {
             heard_s = now_s;
             first_s = first_s < 0 ? now_s : first_s;
-            if (strcmp(told, news->message) != 0) {
-                snprintf(told, sizeof told, "%s", news->message);
-                log_info("%s", told);
+            if (strcmp(logged, news->message) != 0) {
+                snprintf(logged, sizeof logged, "%s", news->message);
+                log_info("%s", logged);
             }
             if (news->target == target && news->state == ROLLOUT_IDLE) {
                 return news->outcome == OUTCOME_DONE ? COMMAND_DONE : COMMAND_FAILED;

@@ -105,13 +105,13 @@ static void show_versions(const struct board_member *entries, int count)
 {
     for (int i = 0; i < count; i++) {
         char name[MEMBER_TEXT];
-        bool told = entries[i].program[0] == '\0';
-        for (int k = 0; k < i && !told; k++) {
-            told = strcmp(entries[k].program, entries[i].program) == 0 &&
-                   strcmp(entries[k].digest, entries[i].digest) == 0 &&
-                   entries[k].config_version == entries[i].config_version;
+        bool shown = entries[i].program[0] == '\0';
+        for (int k = 0; k < i && !shown; k++) {
+            shown = strcmp(entries[k].program, entries[i].program) == 0 &&
+                    strcmp(entries[k].digest, entries[i].digest) == 0 &&
+                    entries[k].config_version == entries[i].config_version;
         }
-        if (!told) {
+        if (!shown) {
             name_of(&entries[i], name);
             char version[24] = "-", program[256], digest[17];
             if (entries[i].has_version) {

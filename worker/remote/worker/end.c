@@ -88,7 +88,7 @@ static bool is_wait_over(struct remote_worker *worker, double waited_s)
 static void wait_for_end(struct remote_worker *worker)
 {
     struct job_status job;
-    double begin_s = clock_monotonic_s(), told_s = begin_s;
+    double begin_s = clock_monotonic_s(), logged_s = begin_s;
     heartbeat_set_message(worker->heartbeat, "waiting for worker 0 to end the job");
     heartbeat_wake(worker->heartbeat);
     worker_tell_vitals(worker, STATE_DONE);
@@ -102,8 +102,8 @@ static void wait_for_end(struct remote_worker *worker)
         if (is_wait_over(worker, now_s - begin_s)) {
             return;
         }
-        if (now_s - told_s >= LINK_LOGGED_EVERY_S) {
-            told_s = now_s;
+        if (now_s - logged_s >= LINK_LOGGED_EVERY_S) {
+            logged_s = now_s;
             log_info("waiting for worker 0 (%s) to end the job, %.0f s", worker->config.cluster.worker_hosts.items[0],
                      now_s - begin_s);
         }
