@@ -316,11 +316,11 @@ enum rollout_order rollout_order(const struct rollout *rollout, struct member wh
     return ORDER_NOTHING;
 }
 
-void rollout_told(struct rollout *rollout, struct member who)
+void rollout_delivered(struct rollout *rollout, struct member who)
 {
     struct rollout_member *member = find_member(rollout, who);
     if (member) {
-        member->told = true;
+        member->delivered = true;
     }
 }
 
@@ -357,7 +357,7 @@ static void enter(struct rollout *rollout, enum rollout_state state, double now_
     rollout->is_paused = false;
     rollout->leader_may_go = false;
     for (int i = 0; i < rollout->count; i++) {
-        rollout->members[i].told = false;
+        rollout->members[i].delivered = false;
     }
     rollout->changes++;
 }
@@ -417,7 +417,7 @@ static void begin_ps_turn(struct rollout *rollout, double now_s)
     rollout->leader_may_go = false;
     rollout->began_s = now_s;
     for (int i = 0; i < rollout->count; i++) {
-        rollout->members[i].told = false;
+        rollout->members[i].delivered = false;
     }
 }
 
@@ -643,12 +643,12 @@ static bool would_be_over(struct rollout *rollout, int64_t step, double now_s)
 /* ps 0 restarts last, or else the others would not hear of it in time. */
 static void let_leader_go(struct rollout *rollout, double now_s)
 {
-    bool all_told = true;
+    bool all_delivered = true;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        all_told = all_told && (member->told || !member->takes_part || is_leader(member->who));
+        all_delivered = all_delivered && (member->delivered || !member->takes_part || is_leader(member->who));
     }
-    rollout->leader_may_go = all_told || now_s - rollout->began_s >= LEADER_WAITS_S;
+    rollout->leader_may_go = all_delivered || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
 
 /* What is wrong now, as the reason; "" if nothing is. *at_once: there is no need for a second look. */

@@ -111,10 +111,10 @@ bool rollout_go_on(struct rollout *rollout, double now_s, char message[256]);
 /* True if the job must not begin to train yet. */
 bool rollout_keeps_waiting(const struct rollout *rollout);
 
-/* The order for this member, and the step from which it applies (0: at once); call rollout_told once it was sent. */
+/* The order for this member, and the step from which it applies (0: at once); once it was sent: rollout_delivered. */
 int64_t rollout_order_step(const struct rollout *rollout);
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who);
-void rollout_told(struct rollout *rollout, struct member who);
+void rollout_delivered(struct rollout *rollout, struct member who);
 
 /*
  * The order for a member that was away and whose version is not the one in force at ps 0, while there is no rollout, or

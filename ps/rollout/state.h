@@ -105,7 +105,7 @@ struct rollout_member {
     bool takes_part;  /* in the current rollout; all awaited members do */
     bool is_late;     /* it joined while others were already switching, and is not a canary beside one of them */
     bool ready;       /* it takes part in training */
-    bool told;        /* it was sent the current state's order */
+    bool delivered;   /* it was sent the current state's order */
     bool runs_target; /* in a rollout that includes a program */
     bool is_out;      /* it could not follow, within the budget */
     int architecture; /* as in its report */

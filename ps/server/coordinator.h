@@ -105,7 +105,7 @@ void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator
 /* A program that may be handed on; NULL: none is known by that digest. Locked. */
 const struct manifest_program *coordinator_program(const struct rollout_coordinator *coordinator, const char *digest);
 
-/* What a member in this version is told now; it counts as told. Locked. */
+/* What a member in this version is told now; it counts as delivered. Locked. */
 enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version);
 /*
  * The version that a member with this order takes for the fleet's. Where processes restart, ps 0 may be in the target

@@ -24,7 +24,7 @@ struct follower_exchange {
     struct follower *follower;
     struct link link;
     bool (*talk)(struct follower_exchange *exchange, struct error *error);
-    uint64_t told_changes;
+    uint64_t sent_changes;
     uint8_t finite[WORKER_SET_BYTES], not_finite[WORKER_SET_BYTES];
     pthread_t thread;
     bool runs;
@@ -55,12 +55,12 @@ static bool compose(struct follower_exchange *exchange, struct message_staged *s
     struct server *server = exchange->follower->server;
     struct job *job = &server->job;
     server_lock(server);
-    bool news = job->changes != exchange->told_changes && job->state == JOB_TRAINING;
+    bool news = job->changes != exchange->sent_changes && job->state == JOB_TRAINING;
     if (!news && !exchange->follower->end && !server->leaving) {
         server_wait_step(server);
-        news = job->changes != exchange->told_changes && job->state == JOB_TRAINING;
+        news = job->changes != exchange->sent_changes && job->state == JOB_TRAINING;
     }
-    exchange->told_changes = news ? job->changes : exchange->told_changes;
+    exchange->sent_changes = news ? job->changes : exchange->sent_changes;
     exchange->link.channel.generation = job->generation;
     *staged = (struct message_staged){.step = job->global_step};
     staged->finite.bytes = finite;
@@ -166,7 +166,7 @@ static void *converse(void *context)
         }
         if (link->opened != opened) { /* it may be another process, which knows nothing */
             opened = link->opened;
-            exchange->told_changes = 0;
+            exchange->sent_changes = 0;
         }
         if (!exchange->talk(exchange, &error)) {
             link_lost(link, NULL);

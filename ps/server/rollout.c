@@ -380,7 +380,7 @@ enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator
         return rollout_catch_up(rollout, in_force, version);
     }
     enum rollout_order order = rollout_order(rollout, who);
-    rollout_told(rollout, who);
+    rollout_delivered(rollout, who);
     if (version != rollout->fallback && version != rollout->target &&
         rollout_catch_up(rollout, rollout->fallback, version) != ORDER_NOTHING) { /* it can take part only then */
         return ORDER_CATCH_UP;

@@ -46,7 +46,7 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mu
 
 static pthread_cond_t condition;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static bool told;
+static bool notified;
 
 static void asked_until(double most_s, time_t seconds, long nanoseconds)
 {
@@ -98,7 +98,7 @@ static void *tell(void *context)
 {
     (void)context;
     pthread_mutex_lock(&mutex);
-    told = true;
+    notified = true;
     pthread_cond_signal(&condition);
     pthread_mutex_unlock(&mutex);
     return NULL;
@@ -113,13 +113,13 @@ static void test_told(void **state)
     condition_create(&condition);
     pthread_mutex_lock(&mutex);
     assert_int_equal(pthread_create(&teller, NULL, tell, NULL), 0);
-    while (!told && in_time) {
+    while (!notified && in_time) {
         in_time = condition_wait_for(&condition, &mutex, 60);
     }
     pthread_mutex_unlock(&mutex);
     pthread_join(teller, NULL);
     pthread_cond_destroy(&condition);
-    assert_true(told && in_time);
+    assert_true(notified && in_time);
 }
 
 int main(void)

@@ -140,9 +140,9 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
                                       .test_accuracy = (float)test_accuracy,
                                       .message = why};
     chief_lock(chief);
-    bool told = transfer_end_job(&chief->shards, &message, clock_monotonic_s() + END_S, error);
+    bool notified = transfer_end_job(&chief->shards, &message, clock_monotonic_s() + END_S, error);
     pthread_mutex_unlock(&chief->mutex);
-    return told;
+    return notified;
 }
 
 void chief_record(struct chief *chief, struct updater_record *record)

@@ -173,8 +173,8 @@ static void one_process_takes_it_in(void **state)
     const pid_t child = fork();
     if (child == 0) {
         const bool open = program_intake_open(&intake, &programs, digest, SIZE, &error) == INTAKE_OPEN;
-        const bool told = program_intake_add(&intake, bytes, PIECE, &error) && write(ready[1], &byte, 1) == 1;
-        _exit(read(done[0], &byte, 1) == 1 && open && told ? 0 : 1);
+        const bool notified = program_intake_add(&intake, bytes, PIECE, &error) && write(ready[1], &byte, 1) == 1;
+        _exit(read(done[0], &byte, 1) == 1 && open && notified ? 0 : 1);
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
     assert_int_equal(program_intake_open(&intake, &programs, digest, SIZE, &error), INTAKE_BUSY);

@@ -513,7 +513,7 @@ static void obey(struct test_random *random, struct member who, uint64_t *versio
     if (test_random_below(random, 20) == 0) {
         phase = test_random_below(random, 3) > 0 ? PHASE_NONE : PHASE_FAILED;
     }
-    rollout_told(&rollout, who);
+    rollout_delivered(&rollout, who);
     say(who, phase, *version, now_s);
 }
 

@@ -475,7 +475,7 @@ static void a_job_starts_anew_and_its_leader_last(void **state)
         if (who.role != leader.role || who.index != leader.index) {
             assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
             assert_int_equal(rollout_order(&rollout, who), ORDER_RESTART);
-            rollout_told(&rollout, who);
+            rollout_delivered(&rollout, who);
             rollout_tick(&rollout, &fine, 1.1);
         }
     }

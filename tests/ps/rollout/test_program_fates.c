@@ -135,7 +135,7 @@ static enum rollout_order order_for(int i)
         return rollout_catch_up(&world.rollout, world.members[0].version, world.members[i].version);
     }
     const enum rollout_order order = rollout_order(&world.rollout, who_is(i));
-    rollout_told(&world.rollout, who_is(i));
+    rollout_delivered(&world.rollout, who_is(i));
     return order;
 }
 

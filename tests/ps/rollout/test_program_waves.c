@@ -78,7 +78,7 @@ static void obey(int i)
 {
     const struct member who = fleet.rollout.members[i].who;
     const enum rollout_order order = rollout_order(&fleet.rollout, who);
-    rollout_told(&fleet.rollout, who);
+    rollout_delivered(&fleet.rollout, who);
     fleet.failed[i] = fleet.failed[i] || (order == ORDER_RESTART && fleet.fails[i]);
     if (fleet.silent[i] || fleet.failed[i]) {
         return;

@@ -73,7 +73,7 @@ struct cluster {
     double looked_s;
     bool leaving;     /* it is over */
     double leaving_s; /* when members that are still there are told to leave */
-    bool workers_told, ps_told;
+    bool workers_notified, ps_notified;
     int result;
 };
 
@@ -287,12 +287,12 @@ static void escalate_shutdown(struct cluster *cluster)
     if (!cluster->leaving || late_s < 0) {
         return;
     }
-    if (!cluster->workers_told) {
-        cluster->workers_told = true;
+    if (!cluster->workers_notified) {
+        cluster->workers_notified = true;
         tell_all(cluster, MEMBER_WORKER, SIGTERM);
     }
-    if (!cluster->ps_told && (late_s >= LEAVE_S || !any_left(cluster, MEMBER_WORKER))) {
-        cluster->ps_told = true;
+    if (!cluster->ps_notified && (late_s >= LEAVE_S || !any_left(cluster, MEMBER_WORKER))) {
+        cluster->ps_notified = true;
         tell_all(cluster, MEMBER_PS, SIGTERM);
     }
     if (late_s >= LEAVE_S) {

@@ -143,7 +143,7 @@ static void concludes(void **state)
     told();
     remote_updater_table.conclude(&bench.worker.updater, false, 0.5, "all is well");
     assert_string_equal(told(), "notes 9\njob done, 0.5: all is well\n");
-    world.told_all = true;
+    world.cannot_notify = true;
     remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
     assert_string_equal(told(), "notes 9\njob failed, nan: it failed\n");
     assert_int_equal(times(heard_so_far(), "not every ps could be notified"), 0);

@@ -48,7 +48,7 @@ static struct world {
     struct updater_record record;
     struct checkpoint_info says; /* the next checkpoint */
     struct job_status job;
-    bool over, fenced, is_rolling, changes, told_all, cannot_load, cannot_compute, cannot_stand_by;
+    bool over, fenced, is_rolling, changes, cannot_notify, cannot_load, cannot_compute, cannot_stand_by;
     const char *needs_rejoin, *drift;
     enum live_config_end live_end;
     int rows;           /* of the gradient, so far */
@@ -685,7 +685,7 @@ bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const
 {
     (void)chief;
     tell("job %s, %g: %s\n", failed ? "failed" : "done", test_accuracy, why ? why : "");
-    return !world.told_all || error_set(error, "ps 1 is gone");
+    return !world.cannot_notify || error_set(error, "ps 1 is gone");
 }
 
 void chief_record(struct chief *chief, struct updater_record *record)
