@@ -293,22 +293,22 @@ static bool speaks_for(const struct session *session, struct member who)
 
 /* What an operator or a member is answered. Locked. */
 static void compose(struct session *session, struct member who, const struct message_report *report,
-                    struct message_rollout *told, char message[1024])
+                    struct message_rollout *answer, char message[1024])
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
     if (who.role != MEMBER_OPERATOR && speaks_for(session, who)) {
         coordinator_hear(coordinator, who, session->program, report);
     }
     rollout_describe(&coordinator->rollout, message, 1024);
-    *told = (struct message_rollout){
+    *answer = (struct message_rollout){
         .order = (uint8_t)coordinator_order_for(coordinator, who, report->version),
         .state = (uint8_t)(who.role == MEMBER_OPERATOR ? coordinator->rollout.state : coordinator->stored_state),
         .outcome = (uint8_t)coordinator->rollout.outcome,
         .target = coordinator->rollout.target,
         .step = rollout_order_step(&coordinator->rollout),
         .message = message};
-    told->step = who.role == MEMBER_OPERATOR ? coordinator->rollout.step : told->step;
-    told->version = coordinator_in_force(coordinator, (enum rollout_order)told->order);
+    answer->step = who.role == MEMBER_OPERATOR ? coordinator->rollout.step : answer->step;
+    answer->version = coordinator_in_force(coordinator, (enum rollout_order)answer->order);
 }
 
 /*
@@ -316,7 +316,7 @@ static void compose(struct session *session, struct member who, const struct mes
  * the one before, and what an operator signed of it, for they should not believe the rest. The receiver frees it all;
  * NULL: none, or no memory.
  */
-struct told_texts {
+struct rollout_texts {
     char *members, *job, *local, *earlier, *earlier_local;
     uint8_t *manifest;
     size_t manifest_size;
@@ -333,7 +333,7 @@ static char *copy_text(const char *text, size_t size)
 }
 
 /* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */
-static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct told_texts *texts)
+static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct rollout_texts *texts)
 {
     struct error ignored;
     server_lock(coordinator->server);
@@ -353,14 +353,14 @@ static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t v
     server_unlock(coordinator->server);
 }
 
-static void find_texts(struct rollout_coordinator *coordinator, struct told_texts *texts)
+static void find_texts(struct rollout_coordinator *coordinator, struct rollout_texts *texts)
 {
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1];
     size_t size;
     struct error ignored;
     struct manifest manifest;
-    *texts = (struct told_texts){.members = calloc(1, MEMBERS_TEXT)};
+    *texts = (struct rollout_texts){.members = calloc(1, MEMBERS_TEXT)};
     agent_version(coordinator->agent, &version, digest);
     if (strcmp(digest, coordinator->server->identity.digest) == 0 ||
         !versions_read(&coordinator->versions, version, &texts->job, &size, &ignored)) {
@@ -380,7 +380,7 @@ static void find_texts(struct rollout_coordinator *coordinator, struct told_text
     server_unlock(coordinator->server);
 }
 
-static void free_texts(struct told_texts *texts)
+static void free_texts(struct rollout_texts *texts)
 {
     free(texts->members);
     free(texts->job);
@@ -399,8 +399,8 @@ bool serve_report(struct session *session, struct error *error)
     const uint64_t request = channel->frame.request;
     const struct member who = session->who;
     const bool is_operator = who.role == MEMBER_OPERATOR;
-    struct message_rollout told;
-    struct told_texts texts = {NULL};
+    struct message_rollout answer;
+    struct rollout_texts texts = {NULL};
     char message[1024];
     if (!coordinator->leads) {
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, not_here, error);
@@ -409,26 +409,26 @@ bool serve_report(struct session *session, struct error *error)
         find_texts(coordinator, &texts);
     }
     server_lock(server);
-    compose(session, who, &report, &told, message);
+    compose(session, who, &report, &answer, message);
     if (texts.members) {
         list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
     }
-    if (!is_operator && coordinator_needs_manifest(coordinator, (enum rollout_order)told.order, report.target)) {
-        coordinator_copy_manifest_for(coordinator, (enum rollout_order)told.order, report.version, &texts.manifest,
+    if (!is_operator && coordinator_needs_manifest(coordinator, (enum rollout_order)answer.order, report.target)) {
+        coordinator_copy_manifest_for(coordinator, (enum rollout_order)answer.order, report.version, &texts.manifest,
                                       &texts.manifest_size);
     }
     channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
-    told.highest = coordinator->highest > told.version ? coordinator->highest : told.version;
+    answer.highest = coordinator->highest > answer.version ? coordinator->highest : answer.version;
     server_unlock(server);
-    told.members = texts.members;
-    told.job = texts.job;
-    told.local = texts.local;
-    told.earlier = texts.earlier;
-    told.earlier_local = texts.earlier_local;
+    answer.members = texts.members;
+    answer.job = texts.job;
+    answer.local = texts.local;
+    answer.earlier = texts.earlier;
+    answer.earlier_local = texts.earlier_local;
     struct iovec bulk = {texts.manifest, texts.manifest_size};
     const struct outgoing frame = {.type = MESSAGE_rollout,
                                    .request = request,
-                                   .message = &told,
+                                   .message = &answer,
                                    .bulk = &bulk,
                                    .bulk_parts = texts.manifest ? 1 : 0};
     bool sent = channel_send_frame(channel, &frame, serve_deadline(), error);
