@@ -37,6 +37,7 @@ bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct
         .message_bytes = get_le32(bytes + 24),
         .bulk_bytes = get_le32(bytes + 28),
     };
+    frame->request = decoded.request;
     if (!message_known(decoded.type)) {
         return error_set(error, "frame of unknown type %u (protocol version %u)", decoded.type, decoded.version);
     }

@@ -47,7 +47,10 @@ struct frame {
 
 void frame_encode(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);
 
-/* Checks magic, type, flags and limits; the caller checks whether the version is the right one. */
+/*
+ * Checks magic, type, flags and limits; the caller checks whether the version is the right one. A frame that is refused
+ * for anything but its magic still sets frame->request, so that the refusal names the right request.
+ */
 bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct error *error);
 
 /*

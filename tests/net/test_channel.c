@@ -171,12 +171,40 @@ static void answers(void **state)
     end(&pair);
 }
 
+/* A frame that can't be read is refused under its own number, and by earlier versions under that of the one before. */
+static void refusals_of_what_can_not_be_read(void **state)
+{
+    const struct frame strange = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_TYPES + 1, .request = 7};
+    struct pair pair;
+    struct error error;
+    uint8_t bytes[FRAME_HEADER];
+    uint16_t code = 0;
+    (void)state;
+    begin(&pair);
+    pair.ours.frame.request = 6;
+    frame_encode(&strange, bytes);
+    put(&pair, bytes, sizeof bytes);
+    assert_false(channel_receive(&pair.ours, INFINITY, &error));
+    assert_int_equal(pair.ours.frame.request, 7);
+    end(&pair);
+    begin(&pair);
+    pair.ours.next_request = 6;
+    for (uint64_t number = 6; number < 8; number++) {
+        assert_true(channel_send_error(&pair.theirs, number, ERROR_BAD_REQUEST, INFINITY, &error, "what?"));
+        assert_false(ask(&pair, &code, &error));
+        assert_int_equal(code, ERROR_BAD_REQUEST);
+        assert_string_equal(error.text, "ours: what?");
+    }
+    end(&pair);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_frame_comes_in_part),
         cmocka_unit_test(frames_that_are_not_whole),
         cmocka_unit_test(answers),
+        cmocka_unit_test(refusals_of_what_can_not_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -419,7 +419,8 @@ void chief_wake(struct chief *chief)
 static void rest(struct chief *chief)
 {
     pthread_mutex_lock(&chief->wake_mutex);
-    while (!chief->woken && condition_wait_for(&chief->wake, &chief->wake_mutex, LOOK_S)) {
+    if (!chief->woken) {
+        condition_wait_for(&chief->wake, &chief->wake_mutex, LOOK_S);
     }
     chief->woken = false;
     pthread_mutex_unlock(&chief->wake_mutex);
