@@ -165,12 +165,11 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
     return connection_read(channel->connection, bytes, size, allow(deadline_s, channel->frame.bulk_bytes), error);
 }
 
-/* A ps of an earlier version refuses a frame that it can't read under the number of the frame before it. */
-static bool answers(const struct channel *channel, uint64_t request)
+bool channel_is_late(const struct channel *channel, uint64_t request)
 {
     const struct frame *frame = &channel->frame;
-    return frame->request == request || (frame->request < request && frame->type == MESSAGE_error &&
-                                         channel->message.error.code == ERROR_BAD_REQUEST);
+    return frame->request < request &&
+           !(frame->type == MESSAGE_error && channel->message.error.code == ERROR_BAD_REQUEST);
 }
 
 bool channel_check_answer(const struct channel *channel, enum message_type type, uint64_t request,
@@ -181,7 +180,7 @@ bool channel_check_answer(const struct channel *channel, enum message_type type,
     if (code) {
         *code = 0;
     }
-    if (!answers(channel, request)) {
+    if (frame->request > request || channel_is_late(channel, request)) {
         return error_set(error, "%s: answer to a request that was not made", name);
     }
     if (frame->type == MESSAGE_error) {
@@ -208,7 +207,7 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
         if (!channel_receive(channel, deadline_s, error)) {
             return false;
         }
-    } while (channel->frame.request < request && !answers(channel, request));
+    } while (channel_is_late(channel, request));
     return channel_check_answer(channel, type, request, answer, code, error);
 }
 

@@ -86,6 +86,12 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
                   double deadline_s, uint16_t *code, struct error *error);
 
 /*
+ * True if the frame received last answers a request before `request`, and is to be dropped. A frame that it can't read,
+ * a ps of an earlier version refuses under the number of the one before it: that refusal is no late one.
+ */
+bool channel_is_late(const struct channel *channel, uint64_t request);
+
+/*
  * Checks that the frame received last is an answer, or the next part of one, to request number `request` of type
  * `type`: it must have type `answer`. Errors are as of channel_call.
  */

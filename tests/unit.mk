@@ -108,6 +108,9 @@ build/san/tests/worker/remote/test_batches build/san/tests/worker/remote/test_ba
 build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	streaming_draw streaming_create_batch)
 
+build/san/tests/worker/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
+	streaming_draw)
+
 # A worker by a clock of its test's own, which sees what else it asks of the system.
 build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \
 build/san/tests/worker/remote/worker/test_end build/san/tests/worker/remote/worker/test_role: \

@@ -26,6 +26,7 @@
  */
 #include "tests/simulate/oracle.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -146,6 +147,7 @@ const struct job *oracle_job(int ps)
 
 void oracle_begin(void)
 {
+    assert(written_step == 0 && computed[0].generation == 0); /* no cluster has run in this process */
     written_step = found_step = lost_step = -1;
 }
 

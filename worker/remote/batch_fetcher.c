@@ -43,7 +43,7 @@ struct batch_fetcher {
     int fetched;   /* in the ring, from `first` on */
     uint32_t round;
     bool ending;
-    enum exchange_result end; /* REFUSED: for good, and why */
+    enum exchange_result end; /* FAILED: for good, and why */
     struct error error;
 };
 

@@ -141,7 +141,9 @@ void cpu_draw_batch(const struct engine_run *run, int64_t number)
     const int64_t step = run->first_step + number / micro_batches(engine);
     struct batch batch = {
         .examples = &source->streamed, .indexes = source->indexes, .count = 1, .task = task, .step = step};
-    engine->starved = engine->starved || !batch_source_draw(source, task, step, &batch, &engine->starved_error);
+    if (!engine->starved && !batch_source_draw(source, task, step, &batch, &engine->starved_error)) {
+        engine->starved = true; /* written only then: other threads read what lies beside it */
+    }
     batch.count = engine->starved ? 1 : batch.count;
     cpu_draw_take(engine, draw, &batch);
 }

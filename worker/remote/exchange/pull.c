@@ -251,7 +251,7 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
         if (!await_answer(exchange, part, wait_s, error) || !link_receive(&part->link, error)) {
             return false;
         }
-    } while (channel->frame.request < request);
+    } while (channel_is_late(channel, request));
     if (!channel_check_answer(channel, MESSAGE_pull, request, MESSAGE_values, code, error)) {
         return false;
     }
