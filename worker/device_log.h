@@ -1,4 +1,4 @@
-/* --log_device_placement: which job, task and device holds each variable and runs each operation. */
+/* The report of --log_device_placement: which job, task and device holds each variable and runs each operation. */
 #ifndef WORKER_DEVICE_LOG_H
 #define WORKER_DEVICE_LOG_H
 

@@ -1,6 +1,6 @@
 /*
- * Which workers are asked to take part in a round (train.participation), and how many batches each takes: pure functions
- * of the config, seed and round, for a cluster's job and for a process that simulates its workers.
+ * Which workers are asked to take part in a round (train.participation), and how many batches each takes: pure
+ * functions of the config, seed and round, for a cluster's job and for a process that simulates its workers.
  */
 #ifndef PS_JOB_ROUND_H
 #define PS_JOB_ROUND_H

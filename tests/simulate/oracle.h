@@ -56,7 +56,7 @@ float engine_mix(float parameter, int worker, int draw, int col);
 /* A worker computes a step from these parameters. */
 void oracle_sees(int worker, int64_t step, const float *parameters);
 
-/* Once a process: of all that it keeps, only what does not begin as zero is set. Runs are many, and few touch much of it. */
+/* Once a process: sets only what does not begin as zero, for runs are many and touch little of the rest. */
 void oracle_begin(void);
 
 /* After every event of a machine. */

@@ -165,8 +165,8 @@ static int clamp_pixel(float at)
 }
 
 /*
- * Raises the ink (0..1) of all pixels near the line from a to b. Whole groups of pixels are computed, without a branch,
- * so that a compiler makes vectors of them; those outside the box, where rounding might leave a trace, stay as they are.
+ * Raises the ink (0..1) of all pixels near the line from a to b. Computes whole groups of pixels without a branch, so
+ * that the compiler makes vectors of them; pixels outside the box, where rounding might leave a trace, stay unchanged.
  */
 static void draw_line(float *ink, const struct vertex *a, const struct vertex *b, struct pen pen)
 {
