@@ -1,7 +1,9 @@
-"""Ports for tests, chosen by the system."""
+"""Ports for tests, that nothing else on this machine is given meanwhile."""
 
 import fcntl
 import os
+import pathlib
+import random
 import socket
 import tempfile
 
@@ -22,15 +24,30 @@ def claim(port):
     return True
 
 
+def candidates():
+    """Ports in a random order, below those that the system hands out by itself. It does so to every connection, and to
+    whoever listens on port 0: a port of its own range might be gone while a member is down that is to come back."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = list(range(10000, first)) if first > 12000 else list(range(1024, 65536))
+    random.SystemRandom().shuffle(ports)
+    return ports
+
+
 def free_ports(count):
     """Ports that nobody listens on, at any address of this machine, and that stay free of other tests of these: a
     member may stop and start again there, or a relay stand before it."""
     sockets, ports = [], []
-    while len(ports) < count:
-        sockets.append(socket.create_server(("", 0)))  # held until all are found, so that they differ
-        port = sockets[-1].getsockname()[1]
+    for port in candidates():
+        if len(ports) == count:
+            break
+        try:
+            server = socket.create_server(("", port))  # held until all are found
+        except OSError:
+            continue
+        sockets.append(server)
         if claim(port):
             ports.append(port)
     for each in sockets:
         each.close()
+    assert len(ports) == count, f"{count} ports are not free on this machine"
     return ports

@@ -1,7 +1,10 @@
 """Tests that run beside each other are never given the same port, whoever listens on it."""
 
+import pathlib
 import subprocess
 import sys
+
+import pytest
 
 import ports
 
@@ -18,6 +21,13 @@ def test_a_port_is_given_once():
     assert len(set(given)) == 40
     assert not any(ports.claim(port) for port in given)
     assert claims_of_another_process(given) == []
+
+
+def test_the_system_gives_them_to_nobody():
+    low, high = map(int, pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if low <= 12000:
+        pytest.skip("the system's own ports are nearly all")
+    assert not any(low <= port <= high for port in ports.free_ports(40))
 
 
 def test_ports_are_free_again_when_their_process_ended():
