@@ -258,12 +258,11 @@ static bool ask(struct member_query *one, struct error *error)
         if (!channel_receive(channel, deadline_s, error)) {
             return false;
         }
-        const enum message_type type = channel->frame.type;
-        if (type != MESSAGE_status && type != MESSAGE_rounds) {
-            return error_set(error, "%s: answered get_status with %s", one->link.name, message_name(type));
-        }
-        if (!(type == MESSAGE_rounds ? take_rounds(one, &channel->message.rounds, error)
-                                     : take_answer(one, &channel->message.status, error))) {
+        const bool is_rounds = channel->frame.type == MESSAGE_rounds;
+        if (!channel_check_answer(channel, MESSAGE_get_status, channel->next_request,
+                                  is_rounds ? MESSAGE_rounds : MESSAGE_status, NULL, error) ||
+            !(is_rounds ? take_rounds(one, &channel->message.rounds, error)
+                        : take_answer(one, &channel->message.status, error))) {
             return false;
         }
     }

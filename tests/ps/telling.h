@@ -28,6 +28,7 @@ struct telling {
     int status_count, rounds_count;
     bool is_silent;                       /* it answers nothing */
     enum message_type odd;                /* a frame of this kind comes after the first; 0: none */
+    bool misnumbers;                      /* rounds come under the number of another request */
     void (*when_asked)(void);             /* NULL: nothing */
     atomic_int asked, members, connected; /* members: as the last question had it */
 };
@@ -68,6 +69,7 @@ static inline bool telling_answer(struct fake_member *member, struct channel *ch
     if (sent && says->odd) {
         sent = telling_send(channel, says->odd, &(struct message_pong){.nonce = 1}, says->rounds_count > 0);
     }
+    channel->frame.request += says->misnumbers;
     for (int i = 0; i < says->rounds_count && sent; i++) {
         sent = telling_send(channel, MESSAGE_rounds, &says->rounds[i], i + 1 < says->rounds_count);
     }

@@ -371,10 +371,15 @@ static void one_that_does_not_answer_is_absent_and_says_why(void **state)
     assert_non_null(strstr(members[1].message, "answered get_status with pong"));
     is(&members[WORKER_0], "worker", 0, "training");
     telling.says[1].odd = 0;
-    ask(); /* on another connection */
+    telling.says[1].misnumbers = true;
+    ask(); /* on another connection, as after each of these */
+    is(&members[1], "ps", 1, "absent");
+    assert_non_null(strstr(members[1].message, "answer to a request that was not made"));
+    telling.says[1].misnumbers = false;
+    ask();
     is(&members[1], "ps", 1, "ready");
     assert_string_equal(members[1].message, "");
-    assert_int_equal(atomic_load(&telling.members[1].connections), 2);
+    assert_int_equal(atomic_load(&telling.members[1].connections), 3);
     assert_int_equal(atomic_load(&telling.members[0].connections), 1);
     atomic_store(&telling.members[1].absent, true);
     atomic_store(&telling.members[1].cut, true);
