@@ -32,8 +32,10 @@ build/fuzz/fuzz_answers: link_with += $(answers_link)
 build/fuzz/fuzz_tls_hello: link_with += -Wl,--wrap=transport_wait
 build/fuzz/fuzz_http: link_with += -Wl,--wrap=connection_live
 
-$(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/rooms.a $(native_libs)
-	@$(CLANG) $(sanitized) -fsanitize=fuzzer -o $@ $< build/fuzz/rooms.a -Lbuild/deps/native/lib $(link_with)
+$(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/tests/fuzz/limit.o \
+		build/fuzz/rooms.a $(native_libs)
+	@$(CLANG) $(sanitized) -fsanitize=fuzzer -Wl,--wrap=LLVMFuzzerTestOneInput -o $@ $(filter %.o,$^) \
+		build/fuzz/rooms.a -Lbuild/deps/native/lib $(link_with)
 
 fuzz: $(fuzz_programs)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(fuzzers)
@@ -70,7 +72,7 @@ $(counted_programs): build/fuzz-coverage/%: build/fuzz-coverage/tests/fuzz/%.o b
 fuzz-coverage: $(counted_programs)
 	@tests/fuzz/coverage $(fuzzers)
 
--include $(fuzz_objects:.o=.d) $(fuzzers:%=build/fuzz/tests/fuzz/%.d)
+-include $(fuzz_objects:.o=.d) $(fuzzers:%=build/fuzz/tests/fuzz/%.d) build/fuzz/tests/fuzz/limit.d
 -include $(fuzz_objects:build/fuzz/%.o=build/fuzz-coverage/%.d) $(fuzzers:%=build/fuzz-coverage/tests/fuzz/%.d)
 
 .PHONY: fuzz fuzz-long fuzz-coverage

@@ -12,6 +12,9 @@
 
 enum { MOST_DEPTH = 4, MOST_RANGES = 4, MOST_FLOATS = 4096, MOST_BULK = 1 << 21, TEXT = 12 };
 
+/* Of the ps, by all requests of an input, each of which may wait for ten minutes: then nobody does anything more. */
+enum { MOST_WAITS = 20000 };
+
 static struct input input;
 
 static uint8_t take(void)
@@ -529,13 +532,19 @@ static void act(void)
     }
 }
 
+/* Whether there is more to do: input, and time for it. */
+static bool has_more(void)
+{
+    return input.next < input.end && serving.waits < MOST_WAITS;
+}
+
 /* Others act while somebody waits. */
 static void act_meanwhile(void)
 {
     if (leader.patience > 0 && --leader.patience == 0) {
         serving.server.leaving = true;
     }
-    if (serving.depth < MOST_DEPTH && input.next < input.end) {
+    if (serving.depth < MOST_DEPTH && has_more()) {
         act();
     }
 }
@@ -611,7 +620,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     serving.server.identity.hello.program = serving.server.identity.hello.cluster = "";
     serving.server.identity.hello.digest = serving.server.identity.hello.job = "";
     serving.meanwhile = act_meanwhile;
-    while (input.next < input.end) {
+    while (has_more()) {
         act();
         check_counts();
         check_idle();
