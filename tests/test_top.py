@@ -154,8 +154,12 @@ def test_members_are_sorted_and_filtered(trainer, root):
                   [steps[i] for i in order] in (sorted(steps.values()), sorted(steps.values(), reverse=True)))
 
 
-def test_it_follows_the_size_of_the_terminal(trainer, watched):
-    with Terminal(trainer, address(watched)) as top:
+@pytest.mark.parametrize("inherited", [set(), {signal.SIGWINCH}])
+def test_it_follows_the_size_of_the_terminal(trainer, watched, inherited):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, inherited)  # as perf does with what it starts
+    top = Terminal(trainer, address(watched))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with top:
         top.until(lambda text: "local 0" in text)
         for columns, rows in ((200, 50), (40, 10), (12, 3), (80, 24)):
             top.resize(columns, rows)

@@ -47,6 +47,7 @@ static void catch_signals(void)
     sigaddset(&held, SIGTERM);
     sigaddset(&held, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &held, &self.open);
+    sigdelset(&self.open, SIGWINCH); /* perf and others start their children with it blocked */
     self.catches = true;
 }
 

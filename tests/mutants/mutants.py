@@ -287,8 +287,9 @@ def judged(bench, mutants, count, jobs):
             number, (mutant, place) = numbered
             by = bench.judge(mutant, place)
             shutil.rmtree(place)
-            print(f"{number:4} {'SURVIVES' if by is None else 'dies':8} {mutant.name()}{f' ({by})' if by else ''}",
-                  flush=True)
+            how = "SURVIVES" if by is None else "dies"
+            # In one piece: print() writes the end of a line by itself, and another thread's line gets between.
+            print(f"{number:4} {how:8} {mutant.name()}{f' ({by})' if by else ''}\n", end="", flush=True)
             return mutant, by
 
         chosen, tried = [], 0
