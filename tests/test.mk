@@ -78,7 +78,7 @@ test-fuzz: $(fuzz_programs)
 processors := $(or $(shell nproc 2>/dev/null),2)
 pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
 test-programs: $(programs_want)
-	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 3)) --dist loadgroup tests
+	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 4)) --dist loadgroup tests
 
 # To compile the tests takes pytest seconds, which each of its processes would spend: once, and kept beside the source
 # even where the environment says that Python keeps nothing.
