@@ -7,6 +7,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "ps/store/robust.h"
 
@@ -49,6 +50,7 @@ static void *help_on(void *context)
     struct helper *helper = context;
     while (!atomic_load(&helper->end)) {
         shard_help(helper->shard);
+        usleep(20); /* the lock is for others, too */
     }
     return NULL;
 }
