@@ -245,7 +245,7 @@ bool stage_is_known_to(const struct stage *stage, uint64_t connection)
 }
 
 size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool in_full, uint8_t *told)
+                  bool in_full, uint8_t *encoded)
 {
     size_t bytes = 0;
     stage->known_to = connection;
@@ -255,7 +255,7 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
         size_t local;
         bool held = shard_locate(stage->shard, range, &local, &error);
         assert(held);
-        bytes += held ? bfloat16_tell(told + bytes, stage->known + local, halves, range.count, in_full) : 0;
+        bytes += held ? bfloat16_tell(encoded + bytes, stage->known + local, halves, range.count, in_full) : 0;
         halves += range.count;
     }
     return bytes;

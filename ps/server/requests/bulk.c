@@ -122,8 +122,8 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
     if (dtype_is_packed(changes->dtype)) {
         return send_pieces(session, type, request, message, ranges, changes, error);
     }
-    uint8_t told[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
-                 DIFFERENCES_RANGES];
+    uint8_t encoded[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
+                    DIFFERENCES_RANGES];
     struct stage *stage = shard_stage(session->server->shard, session->worker);
     const struct ranges all = {changes->ranges, changes->range_count};
     const uint8_t *values = changes->values;
@@ -139,8 +139,8 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
         if (tells) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;
-            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, told);
-            bulk = (struct iovec){told, size};
+            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, encoded);
+            bulk = (struct iovec){encoded, size};
         }
         const struct outgoing frame = {
             .type = type,
