@@ -392,11 +392,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
-        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
-                         (int)vector);
-    }
-    if (!shard_locate(shard, range, &local, error)) {
+    if (!shard_check_vector(shard, vector, error) || !shard_locate(shard, range, &local, error)) {
         return false;
     }
     size_t end = local + range.count;

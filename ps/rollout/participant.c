@@ -505,11 +505,24 @@ static void take_manifest(struct rollout_participant *participant, const struct 
     }
 }
 
-/* Live. which: 0 the target, 1 the fallback. */
-static void change_over(struct rollout_participant *participant, int which, int64_t step)
+/* which: 0 the target, 1 the fallback. False: it failed. */
+static bool enter_version(struct rollout_participant *participant, int which)
 {
     struct error error;
-    uint64_t number = (uint64_t)participant->configs[which].fleet.version;
+    const uint64_t number = (uint64_t)participant->configs[which].fleet.version;
+    if (!versions_switch(&participant->versions, number, &error)) {
+        fail(participant, error.text);
+        return false;
+    }
+    participant->version = number;
+    memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
+    audit(participant, which == 0 ? "switch" : "go back", "done");
+    return true;
+}
+
+/* Live. */
+static void change_over(struct rollout_participant *participant, int which, int64_t step)
+{
     enum participant_switch result =
         participant->host.switch_to(participant->host.context, &participant->configs[which], step);
     if (result == SWITCH_PENDING) {
@@ -521,32 +534,21 @@ static void change_over(struct rollout_participant *participant, int which, int6
                  (long long)step);
         return;
     }
-    if (!versions_switch(&participant->versions, number, &error)) {
-        fail(participant, error.text);
-        return;
+    if (enter_version(participant, which)) {
+        participant->phase = which == 0 ? PHASE_SWITCHED : PHASE_BACK;
+        participant->message[0] = '\0';
+        log_info("version %llu of the config is in force%s", (unsigned long long)participant->version,
+                 which == 0 ? "" : ": went back");
     }
-    participant->version = number;
-    memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
-    participant->phase = which == 0 ? PHASE_SWITCHED : PHASE_BACK;
-    participant->message[0] = '\0';
-    audit(participant, which == 0 ? "switch" : "go back", "done");
-    log_info("version %llu of the config is in force%s", (unsigned long long)number, which == 0 ? "" : ": went back");
 }
 
 /* Local keys count from the next start on: nothing but the version changes now. */
 static void note_version(struct rollout_participant *participant, int which)
 {
-    struct error error;
-    uint64_t number = (uint64_t)participant->configs[which].fleet.version;
-    if (!versions_switch(&participant->versions, number, &error)) {
-        fail(participant, error.text);
-        return;
+    if (enter_version(participant, which)) {
+        log_info("version %llu of the config is in force; its local keys take effect at the next start",
+                 (unsigned long long)participant->version);
     }
-    participant->version = number;
-    memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
-    audit(participant, which == 0 ? "switch" : "go back", "done");
-    log_info("version %llu of the config is in force; its local keys take effect at the next start",
-             (unsigned long long)number);
 }
 
 static void restart(struct rollout_participant *participant, int which)

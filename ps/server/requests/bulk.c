@@ -1,4 +1,5 @@
-/* Floats between a connection and memory, in frames. */
+/* Floats between a connection and memory, in frames; and any other bulk, as a whole. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/profile.h"
@@ -11,6 +12,20 @@ enum {
     FRAME_RANGES = 8192,       /* of an answer's frame */
     DIFFERENCES_RANGES = 1024, /* of one with differences, which passes through the stack, too */
 };
+
+bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
+{
+    *size = session->channel->bulk_left;
+    *bytes = malloc(*size > 0 ? *size : 1);
+    if (!*bytes) {
+        return error_set(error, "out of memory for %zu bytes of a request", *size);
+    }
+    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
+        free(*bytes);
+        return false;
+    }
+    return true;
+}
 
 bool serve_read_floats(struct session *session, enum dtype dtype, float *values, size_t count, double deadline_s,
                        struct error *error)

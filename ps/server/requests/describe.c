@@ -20,13 +20,9 @@ static void keep_description(struct server *server, const char *digest, uint8_t 
 
 static bool take_description(struct session *session, const char *digest, struct error *error)
 {
-    const size_t size = session->channel->bulk_left;
-    uint8_t *bytes = malloc(size > 0 ? size : 1);
-    if (!bytes) {
-        return error_set(error, "out of memory for a description of %zu bytes", size);
-    }
-    if (!channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
-        free(bytes);
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     server_lock(session->server);

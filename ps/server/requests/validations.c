@@ -37,13 +37,9 @@ bool serve_validated(struct session *session, struct error *error)
                                     .examples = message.examples,
                                     .score = message.score,
                                     .rises = message.rises == 1};
-    const size_t size = session->channel->bulk_left;
-    uint8_t *bytes = size > 0 ? malloc(size) : NULL;
-    if (size > 0 && !bytes) {
-        return error_set(error, "out of memory for a validation of %zu bytes", size);
-    }
-    if (size > 0 && !channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
-        free(bytes);
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     server_lock(server);
