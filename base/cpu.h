@@ -21,6 +21,16 @@ struct cpu_features {
     char model[49]; /* the processor's own name for itself, trimmed; "" if it has none */
 };
 
+/* Tells the CPU that this thread spins. */
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Always the same answer; any thread may ask. Features of other architectures are false. */
 const struct cpu_features *cpu_features_get(void);
 

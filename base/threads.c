@@ -4,7 +4,6 @@
  * somebody sleeps.
  */
 #include "base/threads.h"
-#include "base/profile.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,6 +17,9 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/cpu.h"
+#include "base/profile.h"
 
 enum { CACHE_LINE = 64, SPIN_ROUNDS = 2000 };
 
@@ -45,15 +47,6 @@ struct pool {
     struct pool_thread *members;
 };
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Waits until the word differs from `old`; returns the new value. */
 static void counter_await(struct counter *counter, unsigned old, int spin_rounds)
 {
@@ -61,7 +54,7 @@ static void counter_await(struct counter *counter, unsigned old, int spin_rounds
         if (atomic_load_explicit(&counter->value, memory_order_acquire) != old) {
             return;
         }
-        relax();
+        cpu_relax();
     }
     atomic_fetch_add(&counter->sleepers, 1);
     while (atomic_load(&counter->value) == old) {

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
 #include "cuda/protocol.h"
 
 static inline int64_t handover_now_ns(void)
@@ -24,15 +25,6 @@ static inline int64_t handover_now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static inline void handover_pause(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 /* Sets a word and wakes its sleeper. A thread that sees the word also sees all earlier writes. */
@@ -63,7 +55,7 @@ static inline bool handover_spin(const struct protocol_word *word, uint32_t seen
             if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) {
                 return true;
             }
-            handover_pause();
+            cpu_relax();
         }
     } while (handover_now_ns() < until);
     return false;

@@ -80,7 +80,7 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
 /*
  * Sends a request of one frame without bulk and receives the first frame of its answer, which must have type `answer`.
  * If the peer answers with an error, it becomes ours, and *code (may be NULL) is its enum error_code; for failures of
- * the connection *code is 0. Answers to earlier requests are dropped.
+ * the connection *code is 0. Answers to earlier requests are dropped, and so are pings; link_call answers them.
  */
 bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
                   double deadline_s, uint16_t *code, struct error *error);

@@ -200,7 +200,8 @@ static void write_status(struct text_buffer *text, const struct api_run *run)
 
 /* --- Requests --- */
 
-static void answer_text(struct http_request *request, struct text_buffer *text, const char *type)
+/* Frees the text. */
+static void answer_status(struct http_request *request, int status, struct text_buffer *text, const char *type)
 {
     size_t size;
     char *bytes = text_buffer_take(text, &size);
@@ -208,13 +209,18 @@ static void answer_text(struct http_request *request, struct text_buffer *text, 
         http_answer_error(request, 503, "out of memory: try again later");
         return;
     }
-    http_answer(request, &(struct http_answer){.status = 200,
+    http_answer(request, &(struct http_answer){.status = status,
                                                .type = type,
                                                .headers = no_store,
                                                .body = bytes,
                                                .size = size,
                                                .release = free,
                                                .owner = bytes});
+}
+
+static void answer_text(struct http_request *request, struct text_buffer *text, const char *type)
+{
+    answer_status(request, 200, text, type);
 }
 
 /* NULL: it has been answered that there is no such run. */
@@ -547,16 +553,8 @@ static void get_columns(void *context, struct http_request *request)
 static void answer_plain(struct http_request *request, int status, const char *line)
 {
     struct text_buffer text = {.bytes = NULL};
-    size_t size;
     text_buffer_add(&text, "%s\n", line);
-    char *bytes = text_buffer_take(&text, &size);
-    http_answer(request, &(struct http_answer){.status = status,
-                                               .type = "text/plain; charset=utf-8",
-                                               .headers = no_store,
-                                               .body = bytes,
-                                               .size = size,
-                                               .release = free,
-                                               .owner = bytes});
+    answer_status(request, status, &text, "text/plain; charset=utf-8");
 }
 
 /* A run that stands still for so long that nobody would call it slow. */

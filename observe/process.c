@@ -29,10 +29,11 @@ static double seconds(struct timeval time)
     return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
 }
 
-static int count_descriptors(void)
+/* -1: not known. */
+static int count_entries(const char *path)
 {
-    DIR *folder = opendir("/proc/self/fd");
-    int count = -3; /* ".", ".." and the folder itself */
+    DIR *folder = opendir(path);
+    int count = -2; /* "." and ".." */
     if (!folder) {
         return -1;
     }
@@ -43,18 +44,15 @@ static int count_descriptors(void)
     return count;
 }
 
+static int count_descriptors(void)
+{
+    const int count = count_entries("/proc/self/fd");
+    return count > 0 ? count - 1 : count; /* that of the folder itself */
+}
+
 static int count_threads(void)
 {
-    DIR *folder = opendir("/proc/self/task");
-    int count = -2;
-    if (!folder) {
-        return -1;
-    }
-    while (readdir(folder)) {
-        count++;
-    }
-    closedir(folder);
-    return count;
+    return count_entries("/proc/self/task");
 }
 
 static double used_cpu_s(void)

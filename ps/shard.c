@@ -245,7 +245,7 @@ bool stage_is_known_to(const struct stage *stage, uint64_t connection)
 }
 
 size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool in_full, uint8_t *told)
+                  bool in_full, uint8_t *encoded)
 {
     size_t bytes = 0;
     stage->known_to = connection;
@@ -255,7 +255,7 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
         size_t local;
         bool held = shard_locate(stage->shard, range, &local, &error);
         assert(held);
-        bytes += held ? bfloat16_tell(told + bytes, stage->known + local, halves, range.count, in_full) : 0;
+        bytes += held ? bfloat16_tell(encoded + bytes, stage->known + local, halves, range.count, in_full) : 0;
         halves += range.count;
     }
     return bytes;
@@ -392,11 +392,7 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
-        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
-                         (int)vector);
-    }
-    if (!shard_locate(shard, range, &local, error)) {
+    if (!shard_check_vector(shard, vector, error) || !shard_locate(shard, range, &local, error)) {
         return false;
     }
     size_t end = local + range.count;

@@ -141,12 +141,13 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
  * Differences (ps/store/bfloat16.h): with wire_dtype bfloat16 a stage remembers what its worker was last told.
  * stage_is_known_to is true if this connection can use that; others are told every value in full. connection: a unique
  * number, not 0. stage_tell updates the memory to `halves`, the floats of these ranges one after another, and encodes
- * the update to `told`, which has room for bfloat16_told_room(floats) + ranges->count bytes; returns the bytes used.
+ * the update to `encoded`, which has room for bfloat16_encoded_room(floats) + ranges->count bytes; returns the bytes
+ * used.
  */
 bool stage_remembers(const struct stage *stage); /* true if it remembers anything */
 bool stage_is_known_to(const struct stage *stage, uint64_t connection);
 size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool in_full, uint8_t *told);
+                  bool in_full, uint8_t *encoded);
 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one

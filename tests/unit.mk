@@ -140,10 +140,12 @@ build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san
 
 # A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
-build/san/tests/ps/server/test_requests: link_with += $(serving_link) $(locks_link) \
-	$(addprefix -Wl$(comma)--wrap=,server_lock shard_changes)
 build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed build/san/tests/ps/server/test_validations \
-build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: link_with += $(serving_link) $(locks_link)
+build/san/tests/ps/server/test_requests build/san/tests/ps/server/test_restores build/san/tests/ps/server/test_pushes \
+build/san/tests/ps/server/test_reads build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: \
+	link_with += $(serving_link) $(locks_link)
+build/san/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
+build/san/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
 build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \

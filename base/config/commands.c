@@ -18,6 +18,17 @@ static int no_memory(void)
     return COMMAND_FAILED;
 }
 
+/* As cJSON printed it; NULL: it could not. */
+static int print_json(char *text)
+{
+    if (!text) {
+        return no_memory();
+    }
+    puts(text);
+    cJSON_free(text);
+    return COMMAND_DONE;
+}
+
 static int run_check(const struct command_call *call)
 {
     struct error error;
@@ -90,12 +101,7 @@ static int show_json(const struct config *config, const char *digest)
     }
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
-    if (!text) {
-        return no_memory();
-    }
-    puts(text);
-    cJSON_free(text);
-    return COMMAND_DONE;
+    return print_json(text);
 }
 
 static int show_text(const struct config *config, const char *digest)
@@ -133,12 +139,7 @@ static int run_schema(const struct command_call *call)
     cJSON *schema = config_schema();
     char *text = schema ? cJSON_Print(schema) : NULL;
     cJSON_Delete(schema);
-    if (!text) {
-        return no_memory();
-    }
-    puts(text);
-    cJSON_free(text);
-    return COMMAND_DONE;
+    return print_json(text);
 }
 
 static const struct command_flag show_flags[] = {

@@ -1,7 +1,10 @@
 /*
  * Moves data between host and device, layer by layer. The arithmetic is that of the CPU engine's reference kernels,
  * which accept any width and alignment, and of ps/store/optimizer_math.h, which the device shares: the faster kernels
- * would not fit into the GPU engine's program, and copying every batch dominates the time anyway.
+ * would exceed the GPU program's limit of 1 MiB, and copying every batch dominates the time anyway.
+ *
+ * The CPU engine's own passes (worker/cpu/pass.h) can't do this: they compute whole networks, in strips and from an
+ * index of a batch's nonzero inputs. Here a single layer stands between two of the device, in the device's layout.
  */
 #include "cuda/device/host.h"
 

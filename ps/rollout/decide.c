@@ -10,12 +10,11 @@
  * - A live change counts from one global step on, and that step must still lie ahead when the last member hears of
  *   it. Members poll; the slowest one's interval, measured while it staged, says how far ahead is far enough.
  * - In a restart of the whole job ps 0 goes last, since the others hear of it only from ps 0.
- * - Silence is evidence only against those who owe an answer: listed members that were there when it began. Workers
- *   that come and go, or were off, never hold up the others.
  * - A leader that was itself started again, or stood still, has no evidence at all yet: it waits before it judges.
  *
- * In this file: members and who takes part; what a member is told; the states, one function for each. Who restarts
- * with which wave is in waves.c, words for people are in describe.c.
+ * In this file: from state to state, what the states wait for, and the states, one function for each. Who takes part,
+ * and whose silence counts, is in members.c; what a member is told, in orders.c; who restarts with which wave, in
+ * waves.c; words for people are in describe.c.
  */
 #include "ps/rollout/decide.h"
 
@@ -23,10 +22,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
+#include "ps/rollout/members.h"
 #include "ps/rollout/waves.h"
 
 /* A live change takes effect this far ahead, at least and at most; members report at very different intervals. */
@@ -47,299 +45,6 @@ static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
 
 /* A pause of one machine is shorter. */
 static const double SLOW_FOR_S = 5.0;
-
-_Static_assert((int)ROLLOUT_MAX_LISTED >= (int)CONFIG_MAX_HOSTS, "every worker that can be listed has a bit");
-
-/* --- Members --- */
-
-bool rollout_create(struct rollout *rollout, int ps, int workers, int room)
-{
-    *rollout = (struct rollout){.count = ps + room,
-                                .members = calloc((size_t)ps + (size_t)room, sizeof(struct rollout_member))};
-    for (int i = 0; rollout->members && i < rollout->count; i++) {
-        const bool listed = i < ps + workers;
-        rollout->members[i] = (struct rollout_member){.who = i < ps ? (struct member){MEMBER_PS, i}
-                                                                    : (struct member){MEMBER_WORKER, i - ps},
-                                                      .listed = listed,
-                                                      .awaited = listed,
-                                                      .takes_part = listed,
-                                                      .heard_s = -1,
-                                                      .pace = {.since_s = -1, .rate = -1, .before = -1}};
-    }
-    return rollout->members;
-}
-
-void rollout_destroy(struct rollout *rollout)
-{
-    free(rollout->members);
-    *rollout = (struct rollout){.count = 0};
-}
-
-static bool is_chief(struct member who)
-{
-    return who.role == MEMBER_WORKER && who.index == 0;
-}
-
-static bool is_leader(struct member who)
-{
-    return who.role == MEMBER_PS && who.index == 0;
-}
-
-/* NULL: there is no such member. */
-static struct rollout_member *find_member(const struct rollout *rollout, struct member who)
-{
-    for (int i = 0; i < rollout->count; i++) {
-        if (rollout->members[i].who.role == who.role && rollout->members[i].who.index == who.index) {
-            return &rollout->members[i];
-        }
-    }
-    return NULL;
-}
-
-bool rollout_is_here(const struct rollout_member *member, double now_s)
-{
-    return member->heard_s >= 0 && now_s - member->heard_s < ROLLOUT_IDLE_TIMEOUT_S;
-}
-
-int rollout_count_members(const struct rollout *rollout)
-{
-    int count = 0;
-    for (int i = 0; i < rollout->count; i++) {
-        count += rollout->members[i].takes_part;
-    }
-    return count;
-}
-
-/* --- Who takes part, and whose silence counts --- */
-
-static bool may_be_off(struct member who)
-{
-    return who.role == MEMBER_WORKER && !is_chief(who);
-}
-
-bool rollout_is_absent(const struct rollout_absent *absent, struct member who)
-{
-    return may_be_off(who) && who.index < ROLLOUT_MAX_LISTED &&
-           (absent->bits[who.index / 8] & (1 << who.index % 8)) != 0;
-}
-
-static bool is_off(const struct rollout_member *member, double now_s)
-{
-    return member->listed && may_be_off(member->who) && !rollout_is_here(member, now_s);
-}
-
-/* In another version than the others: it follows by itself, if it can, which is no reason to wait for it. */
-static bool is_behind(const struct rollout_member *member, uint64_t fallback)
-{
-    return member->listed && may_be_off(member->who) && member->version != fallback;
-}
-
-static void note_absent(struct rollout *rollout, double now_s)
-{
-    rollout->absent = (struct rollout_absent){{0}};
-    for (int i = 0; i < rollout->count; i++) {
-        const struct rollout_member *member = &rollout->members[i];
-        const int worker = member->who.index;
-        if ((is_off(member, now_s) || is_behind(member, rollout->fallback)) && worker < ROLLOUT_MAX_LISTED) {
-            rollout->absent.bits[worker / 8] |= (uint8_t)(1 << worker % 8);
-        }
-    }
-}
-
-/*
- * known: false after a restart of the leader, which has heard of nobody yet. Nor does it know then who was there of a
- * job that waited for workers, so that only the chief and the ps are awaited.
- */
-static void choose_members(struct rollout *rollout, bool known, double now_s)
-{
-    for (int i = 0; i < rollout->count; i++) {
-        struct rollout_member *member = &rollout->members[i];
-        const bool here = known && rollout_is_here(member, now_s);
-        const bool may_miss =
-            rollout_is_absent(&rollout->absent, member->who) || (!known && rollout->waited && may_be_off(member->who));
-        member->awaited = member->listed && !may_miss;
-        member->takes_part = member->awaited || (here && member->version == rollout->fallback);
-        member->is_late = false;
-    }
-}
-
-/* May a member that was not taking part do so from now on? concerns: its phase is of this rollout. */
-static bool joins_in(const struct rollout *rollout, const struct rollout_member *member, bool concerns)
-{
-    const bool has_it = concerns && member->phase != PHASE_NONE && member->phase != PHASE_FAILED;
-    return rollout->state != ROLLOUT_IDLE &&
-           (has_it || member->version == rollout->target ||
-            (rollout->state == ROLLOUT_STAGING && member->version == rollout->fallback));
-}
-
-static bool is_first_to_try(const struct rollout *rollout, const struct rollout_member *member)
-{
-    return rollout->state == ROLLOUT_SWITCHING && rollout->brings_program && rollout->is_first_wave &&
-           member->takes_part && waves_place(rollout, member->who) < rollout->wave;
-}
-
-/*
- * A member that came by itself may leave without a word. But a canary that hangs in the new program is just as silent:
- * it has time to come back from it and say so, before another one is to try the same. Until it does, it shows nothing,
- * whatever it said before.
- */
-static void let_go_of_absent(struct rollout *rollout, double now_s)
-{
-    for (int i = 0; i < rollout->count; i++) {
-        struct rollout_member *member = &rollout->members[i];
-        if (!member->takes_part || member->awaited || rollout_is_here(member, now_s)) {
-            continue;
-        }
-        const bool tries = is_first_to_try(rollout, member);
-        member->ready = false;
-        if (!tries || now_s - rollout->wave_s >= ROLLOUT_SWITCH_S) {
-            member->takes_part = false;
-            rollout->wave_s = tries ? now_s : rollout->wave_s; /* its place is another's, from now on */
-        }
-    }
-}
-
-/* Would a job that restarts wait for workers that are off or behind, in the target or back in the fallback? */
-static bool would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s, char message[256])
-{
-    const struct rollout_demand *demands[] = {&plan->to, &plan->from};
-    for (int k = 0; k < 2; k++) {
-        const struct rollout_member *first = NULL;
-        int there = demands[k]->listed;
-        for (int i = 0; i < rollout->count; i++) {
-            const struct rollout_member *member = &rollout->members[i];
-            const bool may_come = !is_off(member, now_s) && !is_behind(member, plan->fallback);
-            if (!may_come && member->who.index < demands[k]->listed) {
-                there--;
-                first = first ? first : member;
-            }
-        }
-        if (first && there < demands[k]->least) {
-            snprintf(
-                message, 256,
-                "worker %d is %s, and the job would restart and wait for %d workers (min_workers), of which %d can "
-                "come: start it, or roll out a lower cluster.min_workers first",
-                first->who.index, is_off(first, now_s) ? "off" : "behind", demands[k]->least, there);
-            return true;
-        }
-    }
-    return false;
-}
-
-/* --- Where a member is, and what it is told --- */
-
-/* The version of its config does not say which program runs, nor does that one runs say that it works. */
-static bool works_in_program(const struct rollout *rollout, const struct rollout_member *member)
-{
-    const bool steps = member->who.role == MEMBER_PS || rollout->waits || member->steps > 0;
-    return !rollout->brings_program || (member->runs_target && steps);
-}
-
-bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
-{
-    const bool live = rollout->kind == ROLLOUT_LIVE;
-    const bool may_wait = rollout->waits && member->who.role == MEMBER_WORKER;
-    const bool ready = member->heard_s >= 0 && (member->ready || may_wait);
-    const bool in_target = member->version == rollout->target && works_in_program(rollout, member);
-    if (!member->takes_part) {
-        return true;
-    }
-    switch (rollout->state) {
-    case ROLLOUT_STAGING:
-        return member->phase == PHASE_STAGED;
-    case ROLLOUT_SWITCHING:
-        return live ? member->phase == PHASE_SWITCHED : ready && in_target;
-    case ROLLOUT_WATCHING:
-        return ready && (live ? member->phase == PHASE_SWITCHED : in_target);
-    case ROLLOUT_GOING_BACK:
-        return live ? member->phase == PHASE_BACK || member->phase == PHASE_RESTORED
-                    : ready && member->version == rollout->fallback;
-    case ROLLOUT_RESTORING:
-        return member->phase == PHASE_RESTORED || !is_chief(member->who);
-    case ROLLOUT_TRYING:
-        return member->phase == PHASE_TRIED || !is_chief(member->who);
-    case ROLLOUT_SAVING:
-        return member->phase == PHASE_SAVED || !is_chief(member->who);
-    case ROLLOUT_IDLE:
-        break;
-    }
-    return true;
-}
-
-bool rollout_keeps_waiting(const struct rollout *rollout)
-{
-    return rollout->kind == ROLLOUT_LIVE && rollout->waited &&
-           (rollout->state == ROLLOUT_STAGING || (rollout->state == ROLLOUT_SWITCHING && rollout->at_once));
-}
-
-int64_t rollout_order_step(const struct rollout *rollout)
-{
-    return rollout->state == ROLLOUT_SWITCHING && !rollout->at_once ? rollout->step : 0;
-}
-
-/* While all restart. */
-static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
-{
-    const struct rollout_member *member = find_member(rollout, who);
-    const bool has_a_place = member && member->takes_part && waves_place(rollout, who) < rollout->wave;
-    if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
-        return ORDER_STAGE;
-    }
-    if (rollout->kind == ROLLOUT_LOCAL && rollout->ps_turn == PS_WAITS_FOR_SAVE && is_chief(who) &&
-        order == ORDER_RESTART) {
-        return ORDER_SAVE;
-    }
-    const bool with_leader = rollout->kind == ROLLOUT_JOB || rollout->brings_program;
-    return with_leader && is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
-}
-
-enum rollout_order rollout_order(const struct rollout *rollout, struct member who)
-{
-    const bool live = rollout->kind == ROLLOUT_LIVE;
-    switch (rollout->state) {
-    case ROLLOUT_IDLE:
-        break;
-    case ROLLOUT_STAGING:
-        return ORDER_STAGE;
-    case ROLLOUT_TRYING:
-        return is_chief(who) ? ORDER_TRY : ORDER_STAGE;
-    case ROLLOUT_SAVING:
-        return is_chief(who) ? ORDER_SAVE : ORDER_STAGE;
-    case ROLLOUT_SWITCHING:
-    case ROLLOUT_WATCHING:
-        return live ? ORDER_SWITCH : restart_order(rollout, who, ORDER_RESTART);
-    case ROLLOUT_GOING_BACK:
-        return live ? ORDER_BACK : restart_order(rollout, who, ORDER_RETURN);
-    case ROLLOUT_RESTORING:
-        return is_chief(who) ? ORDER_RESTORE : ORDER_BACK;
-    }
-    return ORDER_NOTHING;
-}
-
-void rollout_delivered(struct rollout *rollout, struct member who)
-{
-    struct rollout_member *member = find_member(rollout, who);
-    if (member) {
-        member->delivered = true;
-    }
-}
-
-enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_force, uint64_t version)
-{
-    const bool live = rollout->kind == ROLLOUT_LIVE;
-    bool is_target = in_force == rollout->target, is_fallback = in_force == rollout->fallback;
-    if (version == in_force || (!is_target && !is_fallback)) {
-        return ORDER_NOTHING;
-    }
-    if (is_target && version < in_force) {
-        return live && version == rollout->fallback ? ORDER_SWITCH : ORDER_CATCH_UP;
-    }
-    if (is_fallback && version == rollout->target) {
-        return live ? ORDER_BACK : ORDER_CATCH_UP;
-    }
-    /* One between the two was gone back from while its member was away, which knows by its own manifest whereto. */
-    return is_fallback && version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
-}
 
 /* --- From state to state --- */
 
@@ -475,7 +180,7 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
         return false;
     }
     const bool restarts = plan->kind == ROLLOUT_JOB || plan->brings_program;
-    if (restarts && !vitals->waits && would_wait(rollout, plan, now_s, message)) {
+    if (restarts && !vitals->waits && members_would_wait(rollout, plan, now_s, message)) {
         return false;
     }
     take_plan(rollout, plan, vitals->loss);
@@ -488,8 +193,8 @@ bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, con
         rollout->members[i].is_out = false;
     }
     rollout->waited = rollout->waits = vitals->waits;
-    note_absent(rollout, now_s);
-    choose_members(rollout, true, now_s);
+    members_note_absent(rollout, now_s);
+    members_choose(rollout, true, now_s);
     enter(rollout, ROLLOUT_STAGING, now_s);
     return true;
 }
@@ -498,7 +203,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
                     double loss_before, const char *reason, double now_s)
 {
     take_plan(rollout, plan, loss_before);
-    choose_members(rollout, false, now_s);
+    members_choose(rollout, false, now_s);
     rollout->state = state;
     if (state == ROLLOUT_SWITCHING && plan->kind == ROLLOUT_JOB) {
         begin_switching(rollout, NULL, now_s);
@@ -516,7 +221,7 @@ void rollout_resume(struct rollout *rollout, enum rollout_state state, const str
 
 void rollout_heard(struct rollout *rollout, struct member who, const struct rollout_report *report, double now_s)
 {
-    struct rollout_member *member = find_member(rollout, who);
+    struct rollout_member *member = members_find(rollout, who);
     if (!member) {
         return;
     }
@@ -534,7 +239,7 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     member->phase = concerns ? report->phase : PHASE_NONE;
     snprintf(member->message, sizeof member->message, "%s", report->message);
     const bool took_part = member->takes_part;
-    member->takes_part = took_part || joins_in(rollout, member, concerns);
+    member->takes_part = took_part || members_may_join(rollout, member, concerns);
     member->is_late = took_part ? member->is_late : rollout->state == ROLLOUT_SWITCHING;
     member->is_out = member->is_out && member->takes_part == took_part;
     bool watched = rollout->state == ROLLOUT_WATCHING && rollout->kind != ROLLOUT_LIVE;
@@ -646,7 +351,7 @@ static void let_leader_go(struct rollout *rollout, double now_s)
     bool all_delivered = true;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        all_delivered = all_delivered && (member->delivered || !member->takes_part || is_leader(member->who));
+        all_delivered = all_delivered && (member->delivered || !member->takes_part || members_is_leader(member->who));
     }
     rollout->leader_may_go = all_delivered || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
@@ -722,7 +427,7 @@ static void tick_staging(struct rollout *rollout, const struct rollout_vitals *v
     rollout->at_once = rollout->waits;
     if (rollout->kind == ROLLOUT_LIVE && rollout->waited && !vitals->training) {
         if (now_s - rollout->began_s >= ROLLOUT_STAGE_S) {
-            give_up_waiting(rollout, find_member(rollout, (struct member){MEMBER_WORKER, 0}), "restore the model",
+            give_up_waiting(rollout, members_find(rollout, (struct member){MEMBER_WORKER, 0}), "restore the model",
                             ROLLOUT_STAGE_S, "", now_s);
         }
         return;
@@ -760,7 +465,7 @@ static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vit
 /* All workers work in the new program. What they have learnt is to survive the restart of every ps. */
 static void wait_for_save(struct rollout *rollout, double now_s)
 {
-    struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
+    struct rollout_member *chief = members_find(rollout, (struct member){MEMBER_WORKER, 0});
     if (rollout->ps_turn == PS_STAYS) {
         rollout->ps_turn = PS_WAITS_FOR_SAVE;
         rollout->wave_s = now_s;
@@ -890,7 +595,7 @@ static bool must_go_back(const struct rollout *rollout, const struct rollout_mem
 {
     const double since_s = member->heard_s >= 0 ? member->heard_s : rollout->began_s;
     const bool may_be_there = member->heard_s >= 0 || member->awaited;
-    return is_chief(member->who) || member->who.role == MEMBER_PS ||
+    return members_is_chief(member->who) || member->who.role == MEMBER_PS ||
            (may_be_there && now_s - since_s < ROLLOUT_IDLE_TIMEOUT_S);
 }
 
@@ -913,7 +618,7 @@ static void tick_going_back(struct rollout *rollout, double now_s)
 
 static void tick_restoring(struct rollout *rollout, double now_s)
 {
-    const struct rollout_member *chief = find_member(rollout, (struct member){MEMBER_WORKER, 0});
+    const struct rollout_member *chief = members_find(rollout, (struct member){MEMBER_WORKER, 0});
     if (chief && chief->phase == PHASE_RESTORED) {
         end_rollout(rollout, OUTCOME_WENT_BACK, now_s);
     }
@@ -922,7 +627,7 @@ static void tick_restoring(struct rollout *rollout, double now_s)
 void rollout_tick(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
     rollout->waits = rollout->waited && vitals->waits;
-    let_go_of_absent(rollout, now_s);
+    members_let_go(rollout, now_s);
     switch (rollout->state) {
     case ROLLOUT_IDLE:
         break;

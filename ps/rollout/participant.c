@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "base/process/restart.h"
 #include "base/text/address.h"
-#include "net/frame.h"
 #include "net/resolver.h"
 #include "ps/rollout/history.h"
 
@@ -232,166 +231,47 @@ static bool store_all(struct rollout_participant *participant, const struct part
 
 /* --- The program that comes with it --- */
 
-/* A config alone stays in the program that its fallback runs in. */
-static bool keep_program(const struct rollout_participant *participant, const struct manifest *manifest,
-                         struct error *error)
-{
-    char digest[PROGRAM_DIGEST_HEX + 1];
-    const char *path = participant->config->path;
-    return program_of_version(path, manifest->fallback.version, digest, error) &&
-           (digest[0] == '\0' || program_set_version(path, manifest->target.version, digest, error));
-}
-
-/* Can this machine, which runs the fallback, go over to that program and back? */
-static bool may_change_program(const struct manifest *manifest, const struct manifest_program *program, bool follows,
-                               struct error *error)
-{
-    const char *own = program_own_digest();
-    if (manifest->programs.protocol > PROTOCOL_VERSION_MAX) {
-        return error_set(error,
-                         "the new program speaks protocol versions from %u on, and this one up to %d: they could not "
-                         "train together; roll out one between them first",
-                         manifest->programs.protocol, PROTOCOL_VERSION_MAX);
-    }
-    return follows || program->fallback[0] == '\0' || strcmp(program->fallback, own) == 0 ||
-           error_set(error, "this machine runs another program (%.16s) than the one to go back to (%.16s)", own,
-                     program->fallback);
-}
-
-/*
- * What the next process must find: which program each version runs in, and the one to go back to. follows: the fleet is
- * in the target. Then a machine whose own copy of the former program is damaged, so that it runs the installed one, is
- * not held up for it.
- */
-static bool note_programs(const struct rollout_participant *participant, const struct manifest *manifest,
-                          const struct manifest_program *program, bool follows, struct error *error)
-{
-    const char *path = participant->config->path;
-    const bool is_behind = participant->version == manifest->fallback.version;
-    const char *former = program->fallback;
-    if (is_behind && manifest_brings_programs(manifest)) {
-        if (!may_change_program(manifest, program, follows, error) ||
-            !programs_keep_own(&participant->fetch.programs, error)) {
-            return false;
-        }
-        former = program_own_digest();
-    }
-    return (former[0] == '\0' || program_set_version(path, manifest->fallback.version, former, error)) &&
-           program_set_version(path, manifest->target.version, program->digest, error);
-}
-
-/* What no version in sight needs any more. */
-static void prune_programs(const struct rollout_participant *participant, const struct manifest *manifest)
-{
-    char before[PROGRAM_DIGEST_HEX + 1];
-    const char *keep[2 * MANIFEST_MAX_PROGRAMS + 2] = {program_own_digest(), before};
-    struct error ignored;
-    int count = 2;
-    if (!program_of_version(participant->config->path, manifest->fallback.version, before, &ignored)) {
-        return; /* a damaged file is no reason to remove what it may have named */
-    }
-    for (int i = 0; i < manifest->programs.count; i++) {
-        keep[count++] = manifest->programs.items[i].digest;
-        if (manifest->programs.items[i].fallback[0] != '\0') {
-            keep[count++] = manifest->programs.items[i].fallback;
-        }
-    }
-    programs_prune(&participant->fetch.programs, keep, count);
-}
-
-/* Finds the target's program for this machine. If it is not there yet, fetch.is_due. */
-static bool take_program(struct rollout_participant *participant, const struct manifest *manifest, bool follows,
-                         struct error *error)
-{
-    struct program_fetch *fetch = &participant->fetch;
-    const struct manifest_programs *programs = &manifest->programs;
-    const struct manifest_program *program = manifest_program_for(programs, program_own_architecture());
-    participant->brings_program = manifest_brings_programs(manifest);
-    if (programs->count == 0) {
-        return keep_program(participant, manifest, error);
-    }
-    if (!program) {
-        return error_set(
-            error, "it includes no program for this machine's architecture, %s: roll out one for each architecture",
-            program_own_architecture());
-    }
-    if (!programs_name(&fetch->programs, participant->config->path, error) ||
-        !note_programs(participant, manifest, program, follows, error)) {
-        return false;
-    }
-    prune_programs(participant, manifest);
-    snprintf(fetch->digest, sizeof fetch->digest, "%s", program->digest);
-    fetch->size = program->size;
-    fetch->is_due = !programs_have_whole(&fetch->programs, program->digest);
-    return true;
-}
-
-static void end_fetch(struct program_fetch *fetch)
-{
-    if (fetch->is_open) {
-        program_intake_close(&fetch->intake);
-    }
-    fetch->is_open = fetch->is_due = false;
-}
-
 /* A catch-up is tried again, but not all the time. */
-static void fail_fetch(struct rollout_participant *participant, const char *why)
+static void fail_program(struct rollout_participant *participant, const char *why)
 {
-    end_fetch(&participant->fetch);
+    target_program_stop(&participant->program);
     participant->tried = ORDER_CATCH_UP;
     fail(participant, why);
     audit(participant, "fetch the program", why);
 }
 
-/* Is it there by now? One of a machine's members takes it in, the others look whether it has. */
+/* Is it here by now? */
 static bool look_for_program(struct rollout_participant *participant)
 {
-    struct program_fetch *fetch = &participant->fetch;
     struct error error;
-    if (!fetch->is_due || fetch->is_open) {
-        return !fetch->is_due;
+    const enum intake_state state = target_program_look(&participant->program, &error);
+    if (state == INTAKE_FAILED) {
+        fail_program(participant, error.text);
     }
-    switch (program_intake_open(&fetch->intake, &fetch->programs, fetch->digest, fetch->size, &error)) {
-    case INTAKE_WHOLE:
-        fetch->is_due = false;
-        return true;
-    case INTAKE_OPEN:
-        fetch->is_open = true;
-        break;
-    case INTAKE_BUSY:
-        break;
-    case INTAKE_FAILED:
-        fail_fetch(participant, error.text);
-        break;
-    }
-    return false;
+    return state == INTAKE_WHOLE;
 }
 
 bool participant_wants(const struct rollout_participant *participant, const char **digest, uint64_t *offset)
 {
-    const struct program_fetch *fetch = &participant->fetch;
-    *digest = fetch->digest;
-    *offset = fetch->intake.there;
-    return fetch->is_open;
+    return target_program_wants(&participant->program, digest, offset);
 }
 
 void participant_take(struct rollout_participant *participant, uint64_t offset, const void *bytes, size_t size)
 {
-    struct program_fetch *fetch = &participant->fetch;
+    struct target_program *program = &participant->program;
     struct error error;
-    if (!fetch->is_open || offset != fetch->intake.there || size == 0) {
+    if (!program->is_open || offset != program->intake.there || size == 0) {
         return;
     }
-    const bool done = program_intake_add(&fetch->intake, bytes, size, &error);
-    snprintf(participant->message, sizeof participant->message, "%llu of %llu KiB of the program are here",
-             (unsigned long long)(fetch->intake.there >> 10), (unsigned long long)(fetch->size >> 10));
-    if (!done) {
-        fail_fetch(participant, error.text);
-    } else if (fetch->intake.there == fetch->size) { /* the next order finds it */
-        program_intake_close(&fetch->intake);
-        fetch->is_open = false;
+    const enum intake_state state = target_program_add(program, bytes, size, &error);
+    if (state == INTAKE_OPEN) {
+        snprintf(participant->message, sizeof participant->message, "%llu of %llu KiB of the program are here",
+                 (unsigned long long)(program->intake.there >> 10), (unsigned long long)(program->size >> 10));
+    } else if (state == INTAKE_WHOLE) { /* the next order finds it */
         participant->message[0] = '\0';
         audit(participant, "fetch the program", "done");
+    } else {
+        fail_program(participant, error.text);
     }
 }
 
@@ -406,12 +286,17 @@ static bool understand(struct rollout_participant *participant, const struct man
     return !participant->misreads;
 }
 
+static bool is_on_probation(const struct rollout_participant *participant)
+{
+    struct probation probation;
+    return probation_read(participant->config->path, &probation) && !probation.failed &&
+           probation.target == participant->version;
+}
+
 /* What it would go back to is no longer kept: deaths from now on have other causes. */
 static void end_own_probation(const struct rollout_participant *participant)
 {
-    struct probation probation;
-    if (probation_read(participant->config->path, &probation) && !probation.failed &&
-        probation.target == participant->version) {
+    if (is_on_probation(participant)) {
         probation_end(participant->config->path);
     }
 }
@@ -433,7 +318,9 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     bool done =
         (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
         understand(participant, &manifest, error) && (!is_behind || check_machine(participant, to, error)) &&
-        store_all(participant, order, &manifest, error) && take_program(participant, &manifest, false, error);
+        store_all(participant, order, &manifest, error) &&
+        target_program_stage(&participant->program, participant->config->path, participant->version, &manifest, false,
+                             error);
     if (done) {
         const bool mixes = participant->kind != ROLLOUT_JOB;
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
@@ -521,30 +408,13 @@ static bool prepare_next(const struct rollout_participant *participant, uint64_t
            program_prepare(path, version, true, error);
 }
 
-/* The version that is gone back to has its program here, or this manifest does not bring it. */
-static bool find_former_program(struct rollout_participant *participant, const struct manifest *manifest,
-                                struct error *error)
-{
-    const uint64_t version = manifest->fallback.version;
-    const struct manifest_program *program = manifest_program_for(&manifest->programs, program_own_architecture());
-    if (!program || program->fallback[0] == '\0' || participant->version > version) {
-        return true;
-    }
-    if (!programs_name(&participant->fetch.programs, participant->config->path, error)) {
-        return false;
-    }
-    return strcmp(program->fallback, program_own_digest()) == 0 ||
-                   programs_have_whole(&participant->fetch.programs, program->fallback)
-               ? program_set_version(participant->config->path, version, program->fallback, error)
-               : error_set(error, "the program of version %llu (%.16s) is not on this machine",
-                           (unsigned long long)version, program->fallback);
-}
-
 /* Verifies it for a member that was away, keeps the version that is in force, and switches to it. */
 static bool stage_catch_up(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
 {
     struct manifest manifest;
+    struct target_program *program = &participant->program;
+    const char *path = participant->config->path;
     if (!take_signed(participant, order, &manifest, error)) {
         return false;
     }
@@ -562,9 +432,9 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
     return (is_back || may_follow(participant, now->version, error)) &&
            parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
-           (is_back ? find_former_program(participant, &manifest, error)
-                    : take_program(participant, &manifest, true, error)) &&
-           (!participant->fetch.is_due || error_set(error, "its program is not here yet")) &&
+           (is_back ? target_program_find_former(program, path, participant->version, &manifest, error)
+                    : target_program_stage(program, path, participant->version, &manifest, true, error)) &&
+           (!program->is_due || error_set(error, "its program is not here yet")) &&
            prepare_next(participant, now->version, is_back, error) &&
            versions_switch(&participant->versions, now->version, error);
 }
@@ -596,7 +466,7 @@ bool participant_create(struct rollout_participant *participant, const struct co
 
 static void forget(struct rollout_participant *participant)
 {
-    end_fetch(&participant->fetch);
+    target_program_stop(&participant->program);
     config_free(&participant->configs[0]);
     config_free(&participant->configs[1]);
     config_free(&participant->then);
@@ -621,11 +491,11 @@ static void take_manifest(struct rollout_participant *participant, const struct 
     snprintf(participant->author, sizeof participant->author, "unknown");
     bool done = stage_manifest(participant, order, &error);
     participant->target = order->target;
-    participant->phase = participant->fetch.is_due ? PHASE_NONE : PHASE_STAGED;
+    participant->phase = participant->program.is_due ? PHASE_NONE : PHASE_STAGED;
     if (done) {
         participant->fallback = (uint64_t)participant->configs[1].fleet.version;
     } else {
-        end_fetch(&participant->fetch);
+        target_program_stop(&participant->program);
         config_free(&participant->configs[0]);
         config_free(&participant->configs[1]);
         fail(participant, error.text);
@@ -635,11 +505,24 @@ static void take_manifest(struct rollout_participant *participant, const struct 
     }
 }
 
-/* Live. which: 0 the target, 1 the fallback. */
-static void change_over(struct rollout_participant *participant, int which, int64_t step)
+/* which: 0 the target, 1 the fallback. False: it failed. */
+static bool enter_version(struct rollout_participant *participant, int which)
 {
     struct error error;
-    uint64_t number = (uint64_t)participant->configs[which].fleet.version;
+    const uint64_t number = (uint64_t)participant->configs[which].fleet.version;
+    if (!versions_switch(&participant->versions, number, &error)) {
+        fail(participant, error.text);
+        return false;
+    }
+    participant->version = number;
+    memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
+    audit(participant, which == 0 ? "switch" : "go back", "done");
+    return true;
+}
+
+/* Live. */
+static void change_over(struct rollout_participant *participant, int which, int64_t step)
+{
     enum participant_switch result =
         participant->host.switch_to(participant->host.context, &participant->configs[which], step);
     if (result == SWITCH_PENDING) {
@@ -651,32 +534,21 @@ static void change_over(struct rollout_participant *participant, int which, int6
                  (long long)step);
         return;
     }
-    if (!versions_switch(&participant->versions, number, &error)) {
-        fail(participant, error.text);
-        return;
+    if (enter_version(participant, which)) {
+        participant->phase = which == 0 ? PHASE_SWITCHED : PHASE_BACK;
+        participant->message[0] = '\0';
+        log_info("version %llu of the config is in force%s", (unsigned long long)participant->version,
+                 which == 0 ? "" : ": went back");
     }
-    participant->version = number;
-    memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
-    participant->phase = which == 0 ? PHASE_SWITCHED : PHASE_BACK;
-    participant->message[0] = '\0';
-    audit(participant, which == 0 ? "switch" : "go back", "done");
-    log_info("version %llu of the config is in force%s", (unsigned long long)number, which == 0 ? "" : ": went back");
 }
 
 /* Local keys count from the next start on: nothing but the version changes now. */
 static void note_version(struct rollout_participant *participant, int which)
 {
-    struct error error;
-    uint64_t number = (uint64_t)participant->configs[which].fleet.version;
-    if (!versions_switch(&participant->versions, number, &error)) {
-        fail(participant, error.text);
-        return;
+    if (enter_version(participant, which)) {
+        log_info("version %llu of the config is in force; its local keys take effect at the next start",
+                 (unsigned long long)participant->version);
     }
-    participant->version = number;
-    memcpy(participant->digest, participant->digests[which], sizeof participant->digest);
-    audit(participant, which == 0 ? "switch" : "go back", "done");
-    log_info("version %llu of the config is in force; its local keys take effect at the next start",
-             (unsigned long long)number);
 }
 
 static void restart(struct rollout_participant *participant, int which)
@@ -691,7 +563,7 @@ static void restart(struct rollout_participant *participant, int which)
         fail(participant, error.text);
         return;
     }
-    if (participant->kind == ROLLOUT_LOCAL && participant->host.stays && !participant->brings_program) {
+    if (participant->kind == ROLLOUT_LOCAL && participant->host.stays && !participant->program.is_new) {
         note_version(participant, which);
         return;
     }
@@ -738,7 +610,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     struct error error;
     char before[sizeof participant->message] = "";
     const bool again = participant->tried == ORDER_CATCH_UP;
-    if (participant->fetch.is_due && !look_for_program(participant)) {
+    if (participant->program.is_due && !look_for_program(participant)) {
         return;
     }
     if (!order->manifest || (again && ++participant->refusals % TRIES != 0)) {
@@ -749,7 +621,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     }
     forget(participant);
     bool done = stage_catch_up(participant, order, &error);
-    if (participant->fetch.is_due) { /* and then all of this again */
+    if (participant->program.is_due) { /* and then all of this again */
         return;
     }
     participant->tried = ORDER_CATCH_UP;
@@ -813,13 +685,6 @@ static void go_back(struct rollout_participant *participant, const struct partic
     } else if (order->order == ORDER_RESTORE && participant->phase == PHASE_BACK) {
         restore(participant);
     }
-}
-
-static bool is_on_probation(const struct rollout_participant *participant)
-{
-    struct probation probation;
-    return probation_read(participant->config->path, &probation) && !probation.failed &&
-           probation.target == participant->version;
 }
 
 /* What the operator signed says where to; after a refusal of the signature, what was signed when this version came. */
@@ -914,7 +779,7 @@ void participant_act(struct rollout_participant *participant, const struct parti
         act_without(participant, order);
         return;
     }
-    if (participant->fetch.is_due && !goes_back(order->order)) {
+    if (participant->program.is_due && !goes_back(order->order)) {
         if (look_for_program(participant)) {
             participant->phase = PHASE_STAGED;
         }

@@ -16,11 +16,11 @@
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
-#include "base/process/program.h"
 #include "ps/rollout/config_drift.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
+#include "ps/rollout/target_program.h"
 
 /* Whether a member has taken the config. */
 enum participant_switch { SWITCH_PENDING, SWITCH_DONE, SWITCH_LATE };
@@ -50,16 +50,6 @@ struct participant_host {
     bool stays; /* local keys cause no restart; they wait for the next one */
 };
 
-/* The transfer of the target's program, while it is not on this machine yet. */
-struct program_fetch {
-    bool is_due;
-    struct programs programs;
-    char digest[PROGRAM_DIGEST_HEX + 1];
-    uint64_t size;
-    bool is_open; /* this process receives it; else another one of this machine does, or none yet */
-    struct program_intake intake;
-};
-
 struct rollout_participant {
     const struct config *config; /* as the process was started; borrowed */
     struct participant_host host;
@@ -81,8 +71,7 @@ struct rollout_participant {
     struct config then;                     /* the config this process would run with in the target */
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
-    struct program_fetch fetch;
-    bool brings_program;      /* the target runs in another program than the fallback */
+    struct target_program program;
     struct audit_meter meter; /* for received manifests */
     uint32_t refusals;        /* refusals of repeated attempts */
     double failed_s;          /* when this process learned that its predecessor died in the version it is ordered to */

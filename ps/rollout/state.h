@@ -1,6 +1,6 @@
 /*
  * The state of a rollout: its members, its plan, the vitals of training, and its progress (decide.h explains it all).
- * For the code that decides, here and in waves.c, and for the code that shows it.
+ * For the code that decides (decide.c, members.c, orders.c, waves.c), and for the code that shows it.
  */
 #ifndef PS_ROLLOUT_STATE_H
 #define PS_ROLLOUT_STATE_H

@@ -10,14 +10,11 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "ps/rollout/members.h"
+
 /* A speed takes this many steps, or this long, to be known; a canary's so long at most, if it is about the bound. */
 static const double PACE_S = 1.0, PACE_STEPS = 10.0, MOST_PACE_S = 15.0;
 static const double NEW_SHARE = 0.3; /* of what was measured last in the speed before a rollout */
-
-static bool is_chief(const struct rollout_member *member)
-{
-    return member->who.role == MEMBER_WORKER && member->who.index == 0;
-}
 
 static bool is_worker_here(const struct rollout_member *member)
 {
@@ -155,7 +152,7 @@ bool waves_bear(struct rollout *rollout, struct rollout_member *member)
 {
     const bool may = rollout->state == ROLLOUT_SWITCHING && rollout->kind == ROLLOUT_LOCAL &&
                      rollout->ps_turn == PS_STAYS && !rollout->is_first_wave && member->who.role == MEMBER_WORKER &&
-                     !is_chief(member) && member->who.index < ROLLOUT_MAX_LISTED;
+                     !members_is_chief(member->who) && member->who.index < ROLLOUT_MAX_LISTED;
     if (!may || rollout->waves.budget == 0) {
         return false;
     }

@@ -111,7 +111,7 @@ struct server {
     size_t description_size;
     char description_digest[65]; /* "" without one */
     struct figures {
-        uint8_t *bytes; /* [size]; NULL: it has told none */
+        uint8_t *bytes; /* [size]; NULL: it has sent none */
         size_t size;
     } * figures; /* [workers]: of each one's own rows */
     size_t figures_bytes;
@@ -119,15 +119,15 @@ struct server {
     struct validation {
         uint32_t generation;
         int64_t step;      /* of the model */
-        uint64_t examples; /* 0: it has told nothing */
+        uint64_t examples; /* 0: it has sent nothing */
         float score;
-        bool rises, is_worst; /* a larger score is better; it is of the worst tenth of those who told of that step */
+        bool rises, is_worst; /* a larger score is better; it is of the worst tenth of those of that step */
         uint8_t *bytes;       /* [size], for the chief */
         size_t size;
     } * validations; /* [workers]: of each one's own rows, the last */
     size_t validation_bytes;
     int64_t validated_before; /* the step that the chief asked for before the one that it asks for now; -1: none */
-    bool *tells;              /* [workers]: it is of a version that tells */
+    bool *tells;              /* [workers]: it is of a version that sends them */
 
     struct described { /* what heartbeats are told of the job */
         char text[256];

@@ -178,6 +178,9 @@ void buffer_forget(struct buffer *buffer);
 void buffer_gather(struct shard *shard, const struct buffer_turn *turn, const struct stage *stage,
                    const struct stripe *stripe);
 
+/* False, with the reason, if the shard has no such vector. */
+bool shard_check_vector(const struct shard *shard, enum store_vector vector, struct error *error);
+
 /* Where a range lies in the shard's vectors; false if it is not held here as a whole. */
 bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error);
 

@@ -266,6 +266,13 @@ bool shard_has(const struct shard *shard, enum store_vector vector)
     return shard->vectors[vector];
 }
 
+bool shard_check_vector(const struct shard *shard, enum store_vector vector, struct error *error)
+{
+    return (vector < STORE_PS_VECTORS && shard->vectors[vector]) ||
+           error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
+                     (int)vector);
+}
+
 bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error)
 {
     for (int i = 0; i < shard->span_count; i++) {

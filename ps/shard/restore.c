@@ -38,11 +38,7 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
 {
     size_t local;
     assert(atomic_load(&shard->closed));
-    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
-        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
-                         (int)vector);
-    }
-    if (!shard_locate(shard, range, &local, error)) {
+    if (!shard_check_vector(shard, vector, error) || !shard_locate(shard, range, &local, error)) {
         return false;
     }
     *values = shard->vectors[vector] + local;

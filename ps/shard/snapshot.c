@@ -170,18 +170,6 @@ void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-void shard_snapshots_from(struct shard *shard, int64_t global_step)
-{
-    pthread_mutex_lock(&shard->snapshot_lock);
-    for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
-        if (shard->snapshots[i].at_step < global_step) {
-            shard->snapshots[i].number = 0;
-        }
-    }
-    note_armed(shard);
-    pthread_mutex_unlock(&shard->snapshot_lock);
-}
-
 /* --- What the chief asks for --- */
 
 /* What a request comes to, with the first stripe and the snapshots locked. If it is to be taken now, the walk saves. */
@@ -253,6 +241,11 @@ static bool is_ordered_at(const struct snapshot *snapshot, int64_t step)
     return is_order(snapshot->number) && snapshot->progress == SNAPSHOT_ARMED && snapshot->at_step == step;
 }
 
+static bool is_before(const struct snapshot *snapshot, int64_t step)
+{
+    return snapshot->at_step < step;
+}
+
 static bool is_any(const struct snapshot *snapshot, int64_t unused)
 {
     (void)unused;
@@ -272,6 +265,11 @@ void shard_skip_order(struct shard *shard, int64_t step)
 void shard_forget_snapshots(struct shard *shard)
 {
     drop(shard, is_any, 0);
+}
+
+void shard_snapshots_from(struct shard *shard, int64_t global_step)
+{
+    drop(shard, is_before, global_step);
 }
 
 bool shard_must_wait(struct shard *shard, int64_t step)
@@ -295,9 +293,8 @@ bool shard_snapshot_values(struct shard *shard, uint64_t number, enum store_vect
                            const float **values, int64_t *global_step, struct error *error)
 {
     size_t local;
-    if (vector >= STORE_PS_VECTORS || !shard->vectors[vector]) {
-        return error_set(error, "optimizer %s keeps no vector %d here", config_optimizer_name(shard->train.optimizer),
-                         (int)vector);
+    if (!shard_check_vector(shard, vector, error)) {
+        return false;
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     const struct snapshot *snapshot = find(shard, number);

@@ -33,12 +33,12 @@ bool bfloat16_feed_back(uint16_t *halves, float *remainders, const float *values
     return loops()->feed_back(halves, remainders, values, n) != 0;
 }
 
-size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
+size_t bfloat16_tell(uint8_t *encoded, uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
 {
-    return loops()->tell(told, known, halves, n, in_full);
+    return loops()->tell(encoded, known, halves, n, in_full);
 }
 
-size_t bfloat16_learn(uint16_t *known, const uint8_t *told, size_t size, size_t n)
+size_t bfloat16_learn(uint16_t *known, const uint8_t *encoded, size_t size, size_t n)
 {
-    return loops()->learn(known, told, size, n);
+    return loops()->learn(known, encoded, size, n);
 }

@@ -52,21 +52,21 @@ bool bfloat16_feed_back(uint16_t *halves, float *remainders, const float *values
 enum { BFLOAT16_BLOCK = 32 };
 
 /* Bytes that bfloat16_tell needs for n halves: the largest encoding, and scratch space beyond it. */
-static inline size_t bfloat16_told_room(size_t n)
+static inline size_t bfloat16_encoded_room(size_t n)
 {
     return n * sizeof(uint16_t) + n / BFLOAT16_BLOCK + 1 + BFLOAT16_BLOCK;
 }
 
 /*
- * Updates `known` to `halves`, and writes the encoded update to `told`; returns its bytes. in_full: the receiver knows
+ * Updates `known` to `halves`, and encodes the update to `encoded`; returns its bytes. in_full: the receiver knows
  * nothing.
  */
-size_t bfloat16_tell(uint8_t *told, uint16_t *known, const uint16_t *halves, size_t n, bool in_full);
+size_t bfloat16_tell(uint8_t *encoded, uint16_t *known, const uint16_t *halves, size_t n, bool in_full);
 
 /*
- * Updates `known` from the encoding in `told`, of at most `size` bytes. Returns the bytes read; 0: invalid. n: at least
- * 1.
+ * Updates `known` by what bfloat16_tell encoded, of at most `size` bytes. Returns the bytes read; 0: invalid. n: at
+ * least 1.
  */
-size_t bfloat16_learn(uint16_t *known, const uint8_t *told, size_t size, size_t n);
+size_t bfloat16_learn(uint16_t *known, const uint8_t *encoded, size_t size, size_t n);
 
 #endif

@@ -15,9 +15,9 @@ struct bfloat16_loops {
     void (*widen)(float *restrict values, const uint16_t *restrict halves, size_t n);
     uint32_t (*feed_back)(uint16_t *restrict halves, float *restrict remainders, const float *restrict values,
                           size_t n);
-    size_t (*tell)(uint8_t *restrict told, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
+    size_t (*tell)(uint8_t *restrict encoded, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
                    bool in_full);
-    size_t (*learn)(uint16_t *restrict known, const uint8_t *restrict told, size_t size, size_t n);
+    size_t (*learn)(uint16_t *restrict known, const uint8_t *restrict encoded, size_t size, size_t n);
 };
 
 extern const struct bfloat16_loops bfloat16_baseline, bfloat16_avx2, bfloat16_avx512;
@@ -107,10 +107,10 @@ static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known
     return 4 * beyond_0 + 4 * beyond_4 + 8 * beyond_8;
 }
 
-static size_t loop_tell(uint8_t *restrict told, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
+static size_t loop_tell(uint8_t *restrict encoded, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
                         bool in_full)
 {
-    uint8_t *to = told;
+    uint8_t *to = encoded;
     size_t i = 0;
     for (; n - i >= BFLOAT16_BLOCK; i += BFLOAT16_BLOCK) {
         unsigned bits = tell_block(to + 1, known + i, halves + i, in_full);
@@ -127,7 +127,7 @@ static size_t loop_tell(uint8_t *restrict told, uint16_t *restrict known, const 
             to += bytes;
         }
     }
-    return (size_t)(to - told);
+    return (size_t)(to - encoded);
 }
 
 /* Decodes a whole block of `bits` bits per half; 64 bytes must be readable, whatever they hold. */
@@ -154,12 +154,12 @@ static inline void learn_block(uint16_t *restrict known, const uint8_t *restrict
     memcpy(known + HALF_BLOCK, &high, sizeof high);
 }
 
-static size_t loop_learn(uint16_t *restrict known, const uint8_t *restrict told, size_t size, size_t n)
+static size_t loop_learn(uint16_t *restrict known, const uint8_t *restrict encoded, size_t size, size_t n)
 {
-    const uint8_t *from = told;
+    const uint8_t *from = encoded;
     for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
         size_t count = n - i < BFLOAT16_BLOCK ? n - i : BFLOAT16_BLOCK;
-        size_t left = size - (size_t)(from - told);
+        size_t left = size - (size_t)(from - encoded);
         unsigned bits = left > 0 ? *from++ : UINT_MAX;
         size_t bytes = bits * count / 8;
         bool possible = bits == 0 || bits == 16 || ((bits == 4 || bits == 8) && count == BFLOAT16_BLOCK);
@@ -177,7 +177,7 @@ static size_t loop_learn(uint16_t *restrict known, const uint8_t *restrict told,
         }
         from += bytes;
     }
-    return (size_t)(from - told);
+    return (size_t)(from - encoded);
 }
 
 const struct bfloat16_loops BFLOAT16_LOOPS = {loop_narrow, loop_widen, loop_feed_back, loop_tell, loop_learn};

@@ -11,17 +11,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     }
     size_t n = 1 + (size_t)(bytes[0] | bytes[1] << 8) % MOST;
     uint16_t *known = calloc(n, sizeof *known), *again = calloc(n, sizeof *again);
-    uint8_t *told = malloc(bfloat16_told_room(n));
-    assert(known && again && told);
+    uint8_t *encoded = malloc(bfloat16_encoded_room(n));
+    assert(known && again && encoded);
     size_t took = bfloat16_learn(known, bytes + 2, size - 2, n);
     assert(took <= size - 2);
     if (took > 0) {
-        size_t takes = bfloat16_tell(told, again, known, n, false);
+        size_t takes = bfloat16_tell(encoded, again, known, n, false);
         memset(again, 0, n * sizeof *again);
-        assert(takes <= took && bfloat16_learn(again, told, takes, n) == takes);
+        assert(takes <= took && bfloat16_learn(again, encoded, takes, n) == takes);
         assert(memcmp(again, known, n * sizeof *known) == 0);
     }
-    free(told);
+    free(encoded);
     free(again);
     free(known);
     return 0;

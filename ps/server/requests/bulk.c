@@ -1,4 +1,5 @@
-/* Floats between a connection and memory, in frames. */
+/* Floats between a connection and memory, in frames; and any other bulk, as a whole. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/profile.h"
@@ -11,6 +12,20 @@ enum {
     FRAME_RANGES = 8192,       /* of an answer's frame */
     DIFFERENCES_RANGES = 1024, /* of one with differences, which passes through the stack, too */
 };
+
+bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
+{
+    *size = session->channel->bulk_left;
+    *bytes = malloc(*size > 0 ? *size : 1);
+    if (!*bytes) {
+        return error_set(error, "out of memory for %zu bytes of a request", *size);
+    }
+    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
+        free(*bytes);
+        return false;
+    }
+    return true;
+}
 
 bool serve_read_floats(struct session *session, enum dtype dtype, float *values, size_t count, double deadline_s,
                        struct error *error)
@@ -122,8 +137,8 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
     if (dtype_is_packed(changes->dtype)) {
         return send_pieces(session, type, request, message, ranges, changes, error);
     }
-    uint8_t told[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
-                 DIFFERENCES_RANGES];
+    uint8_t encoded[DIFFERENCES_FLOATS * sizeof(uint16_t) + DIFFERENCES_FLOATS / BFLOAT16_BLOCK + BFLOAT16_BLOCK + 1 +
+                    DIFFERENCES_RANGES];
     struct stage *stage = shard_stage(session->server->shard, session->worker);
     const struct ranges all = {changes->ranges, changes->range_count};
     const uint8_t *values = changes->values;
@@ -139,8 +154,8 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
         if (tells) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;
-            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, told);
-            bulk = (struct iovec){told, size};
+            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, encoded);
+            bulk = (struct iovec){encoded, size};
         }
         const struct outgoing frame = {
             .type = type,

@@ -20,13 +20,9 @@ static void keep_description(struct server *server, const char *digest, uint8_t 
 
 static bool take_description(struct session *session, const char *digest, struct error *error)
 {
-    const size_t size = session->channel->bulk_left;
-    uint8_t *bytes = malloc(size > 0 ? size : 1);
-    if (!bytes) {
-        return error_set(error, "out of memory for a description of %zu bytes", size);
-    }
-    if (!channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
-        free(bytes);
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     server_lock(session->server);
@@ -48,11 +44,11 @@ bool serve_describe(struct session *session, struct error *error)
 {
     struct server *server = session->server;
     const uint64_t request = session->channel->frame.request;
-    char told[sizeof server->description_digest], known[sizeof server->description_digest];
+    char own[sizeof server->description_digest], known[sizeof server->description_digest];
     struct message_description description = {.digest = known};
-    snprintf(told, sizeof told, "%s", session->channel->message.describe.digest);
-    const bool tells = session->worker == 0 && told[0] != '\0';
-    if (tells && !take_description(session, told, error)) {
+    snprintf(own, sizeof own, "%s", session->channel->message.describe.digest);
+    const bool tells = session->worker == 0 && own[0] != '\0';
+    if (tells && !take_description(session, own, error)) {
         return false;
     }
     server_lock(server);
@@ -60,7 +56,7 @@ bool serve_describe(struct session *session, struct error *error)
     if (session->worker == 0 && !tells && server->job.state >= JOB_DONE) {
         known[0] = '\0'; /* who asks begins another job */
     }
-    const bool differs = known[0] != '\0' && strcmp(known, told) != 0;
+    const bool differs = known[0] != '\0' && strcmp(known, own) != 0;
     struct iovec bulk = {differs ? malloc(server->description_size + 1) : NULL, server->description_size};
     if (bulk.iov_base) {
         memcpy(bulk.iov_base, server->description, server->description_size);

@@ -35,13 +35,9 @@ static bool answer(struct session *session, uint64_t request, int worker, struct
 
 static bool take(struct session *session, uint64_t request, struct error *error)
 {
-    const size_t size = session->channel->bulk_left;
-    uint8_t *bytes = malloc(size);
-    if (!bytes) {
-        return error_set(error, "out of memory for figures of %zu bytes", size);
-    }
-    if (!channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
-        free(bytes);
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     server_lock(session->server);

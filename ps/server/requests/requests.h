@@ -65,6 +65,9 @@ void serve_leave_stage(struct session *session);
 
 /* --- Bulk: bulk.c, push.c --- */
 
+/* The whole bulk of the frame; the caller frees *bytes, which are there even if there are none. */
+bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error);
+
 /* Reads `count` floats of the frame's bulk to where they belong. */
 bool serve_read_floats(struct session *session, enum dtype dtype, float *values, size_t count, double deadline_s,
                        struct error *error);
@@ -97,9 +100,6 @@ bool serve_receive_push(struct session *session, struct stage *stage, const stru
 
 /* Receives the next request, of any kind, and answers it. */
 bool serve_request(struct session *session, struct error *error);
-
-/* The whole bulk of a frame; the caller frees *bytes. */
-bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error);
 
 /* --- Requests, each from its first frame on to its answer --- */
 

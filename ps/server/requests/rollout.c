@@ -171,20 +171,6 @@ static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, siz
     return false;
 }
 
-bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
-{
-    *size = session->channel->bulk_left;
-    *bytes = malloc(*size > 0 ? *size : 1);
-    if (!*bytes) {
-        return error_set(error, "out of memory");
-    }
-    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
-        free(*bytes);
-        return false;
-    }
-    return true;
-}
-
 bool serve_propose(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
@@ -324,12 +310,7 @@ struct rollout_texts {
 
 static char *copy_text(const char *text, size_t size)
 {
-    char *copy = size > 0 ? malloc(size + 1) : NULL;
-    if (copy) {
-        memcpy(copy, text, size);
-        copy[size] = '\0';
-    }
-    return copy;
+    return size > 0 ? strndup(text, size) : NULL;
 }
 
 /* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */

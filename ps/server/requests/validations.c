@@ -12,7 +12,7 @@
 enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk of all workers */ };
 
 /* Locked. bytes: taken over, unless they are too many; NULL: none. */
-static void keep(struct server *server, int worker, const struct validation *told, uint8_t *bytes, size_t size)
+static void keep(struct server *server, int worker, const struct validation *sent, uint8_t *bytes, size_t size)
 {
     struct validation *kept = &server->validations[worker];
     server->validation_bytes -= kept->size;
@@ -21,7 +21,7 @@ static void keep(struct server *server, int worker, const struct validation *tol
     if (!fits) {
         free(bytes);
     }
-    *kept = *told;
+    *kept = *sent;
     kept->bytes = fits ? bytes : NULL;
     kept->size = fits ? size : 0;
     server->validation_bytes += kept->size;
@@ -32,25 +32,21 @@ bool serve_validated(struct session *session, struct error *error)
     struct server *server = session->server;
     const struct message_validated message = session->channel->message.validated;
     const uint64_t request = session->channel->frame.request;
-    const struct validation told = {.generation = session->channel->frame.generation,
+    const struct validation sent = {.generation = session->channel->frame.generation,
                                     .step = message.step,
                                     .examples = message.examples,
                                     .score = message.score,
                                     .rises = message.rises == 1};
-    const size_t size = session->channel->bulk_left;
-    uint8_t *bytes = size > 0 ? malloc(size) : NULL;
-    if (size > 0 && !bytes) {
-        return error_set(error, "out of memory for a validation of %zu bytes", size);
-    }
-    if (size > 0 && !channel_read_bulk(session->channel, bytes, size, serve_deadline(), error)) {
-        free(bytes);
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
     server_lock(server);
     const bool counts = job_is_current(&server->job, session->worker, session->incarnation) &&
-                        told.generation == server->job.generation;
+                        sent.generation == server->job.generation;
     if (counts) {
-        keep(server, session->worker, &told, bytes, size);
+        keep(server, session->worker, &sent, bytes, size);
         pthread_cond_broadcast(&server->changed); /* the chief may wait for it */
     } else {
         free(bytes);
@@ -66,23 +62,23 @@ static bool is_of(const struct validation *validation, uint32_t generation, int6
 }
 
 /*
- * Workers that have the model of this step, for they were part of it, and will tell but have not yet. One that told of
- * a step since the chief's last question has told what was due: where rounds ask a part of the workers, some can end
- * before the chief looks, which then validates the model of a later step than the others did.
+ * Workers that have the model of this step, for they were part of it, and will send a validation but have not yet. One
+ * that sent one since the chief's last question has sent what was due: where rounds ask a part of the workers, some can
+ * end before the chief looks, which then validates the model of a later step than the others did.
  */
 static int missing(const struct server *server, int64_t step)
 {
     const struct job *job = &server->job;
     int count = 0;
     for (int i = 1; i < job->worker_count; i++) {
-        const struct validation *told = &server->validations[i];
+        const struct validation *kept = &server->validations[i];
         count += job->workers[i].present && job->workers[i].taken_step == step - 1 && server->tells[i] &&
-                 !(told->generation == job->generation && told->step > server->validated_before);
+                 !(kept->generation == job->generation && kept->step > server->validated_before);
     }
     return count;
 }
 
-static bool all_told(struct session *session, int64_t step)
+static bool all_sent(struct session *session, int64_t step)
 {
     return session->server->job.state != JOB_TRAINING || missing(session->server, step) == 0;
 }
@@ -98,17 +94,17 @@ static int by_worst(const void *a, const void *b)
     return worst_first(left->score, left->worker, right->score, right->worker);
 }
 
-/* Says of each who told of this step whether it is of the worst tenth. Locked. */
+/* Notes of each who sent one of this step whether it is of the worst tenth. Locked. */
 static void mark_worst(struct server *server, int64_t step)
 {
     const struct job *job = &server->job;
     struct ranked *ranked = malloc((size_t)job->worker_count * sizeof *ranked);
     int count = 0;
     for (int i = 0; i < job->worker_count; i++) {
-        const struct validation *told = &server->validations[i];
+        const struct validation *kept = &server->validations[i];
         server->validations[i].is_worst = false;
-        if (ranked && is_of(told, job->generation, step)) {
-            ranked[count++] = (struct ranked){told->rises ? (double)told->score : -(double)told->score, i};
+        if (ranked && is_of(kept, job->generation, step)) {
+            ranked[count++] = (struct ranked){kept->rises ? (double)kept->score : -(double)kept->score, i};
         }
     }
     if (ranked) {
@@ -132,22 +128,22 @@ static bool send_one(struct session *session, uint64_t request, const struct mes
     return channel_send_frame(session->channel, &frame, serve_deadline(), error);
 }
 
-/* One worker's, if it has told of the step; true as well if it has not. */
+/* One worker's, if it has sent one of the step; true as well if it has not. */
 static bool send_of(struct session *session, uint64_t request, int worker, int64_t step, struct error *error)
 {
     struct server *server = session->server;
     struct message_validation message = {.worker = worker};
     struct iovec bulk = {NULL, 0}; /* a copy, since sending must not hold up the others */
     server_lock(server);
-    const struct validation *told = &server->validations[worker];
-    const bool is_there = is_of(told, server->job.generation, step);
+    const struct validation *kept = &server->validations[worker];
+    const bool is_there = is_of(kept, server->job.generation, step);
     if (is_there) {
-        message.examples = told->examples;
-        message.score = told->score;
-        bulk.iov_base = malloc(told->size + 1);
-        bulk.iov_len = bulk.iov_base ? told->size : 0;
+        message.examples = kept->examples;
+        message.score = kept->score;
+        bulk.iov_base = malloc(kept->size + 1);
+        bulk.iov_len = bulk.iov_base ? kept->size : 0;
         if (bulk.iov_len > 0) {
-            memcpy(bulk.iov_base, told->bytes, bulk.iov_len);
+            memcpy(bulk.iov_base, kept->bytes, bulk.iov_len);
         }
     }
     server_unlock(server);
@@ -181,7 +177,7 @@ bool serve_validate(struct session *session, struct error *error)
     server_lock(server);
     note_question(server, &own);
     keep(server, session->worker, &own, NULL, 0);
-    const bool alive = serve_wait(session, all_told, message.step, serve_wait_deadline(message.wait_ms));
+    const bool alive = serve_wait(session, all_sent, message.step, serve_wait_deadline(message.wait_ms));
     last.missing = (uint32_t)missing(server, message.step);
     mark_worst(server, message.step);
     serve_unlock(session);

@@ -34,7 +34,7 @@ static int all_loops(const struct bfloat16_loops *loops[4])
 }
 
 /* As the header describes it, a byte at a time; memory of exactly its size. */
-static size_t tell_plainly(uint8_t *told, const uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
+static size_t tell_plainly(uint8_t *encoded, const uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
 {
     size_t at = 0;
     for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
@@ -47,16 +47,16 @@ static size_t tell_plainly(uint8_t *told, const uint16_t *known, const uint16_t 
         }
         int bits = least == 0 && most == 0 ? 0 : least >= -8 && most < 8 ? 4 : least >= -128 && most < 128 ? 8 : 16;
         bits = in_full || (bits != 0 && count < BFLOAT16_BLOCK) ? 16 : bits;
-        told[at++] = (uint8_t)bits;
+        encoded[at++] = (uint8_t)bits;
         for (size_t j = i; bits == 16 && j < i + count; j++) {
-            told[at++] = (uint8_t)halves[j];
-            told[at++] = (uint8_t)(halves[j] >> 8);
+            encoded[at++] = (uint8_t)halves[j];
+            encoded[at++] = (uint8_t)(halves[j] >> 8);
         }
         for (size_t j = i; bits == 8 && j < i + count; j++) {
-            told[at++] = (uint8_t)(halves[j] - known[j]);
+            encoded[at++] = (uint8_t)(halves[j] - known[j]);
         }
         for (size_t j = i; bits == 4 && j < i + 16; j++) {
-            told[at++] = (uint8_t)(((halves[j] - known[j]) & 15) | ((halves[j + 16] - known[j + 16]) & 15) << 4);
+            encoded[at++] = (uint8_t)(((halves[j] - known[j]) & 15) | ((halves[j + 16] - known[j + 16]) & 15) << 4);
         }
     }
     return at;
@@ -83,7 +83,7 @@ static void differences_arrive(void **state)
     for (int round = 0; round < 400; round++) {
         size_t n = 1 + (size_t)test_random_below(&random, round < 100 ? 70 : MOST);
         uint16_t *halves = malloc(n * sizeof *halves), *before = malloc(n * sizeof *halves);
-        uint8_t *plain = malloc(bfloat16_told_room(n));
+        uint8_t *plain = malloc(bfloat16_encoded_room(n));
         for (size_t i = 0; i < n; i++) {
             before[i] = halves[i] = (uint16_t)test_random_below(&random, 65536);
         }
@@ -92,18 +92,18 @@ static void differences_arrive(void **state)
         size_t size = tell_plainly(plain, before, halves, n, in_full);
         for (int k = 0; k < count; k++) {
             uint16_t *known = malloc(n * sizeof *known), *learnt = malloc(n * sizeof *known);
-            uint8_t *told = malloc(bfloat16_told_room(n));
+            uint8_t *encoded = malloc(bfloat16_encoded_room(n));
             memcpy(known, before, n * sizeof *known);
             memcpy(learnt, before, n * sizeof *known);
-            assert_int_equal(loops[k]->tell(told, known, halves, n, in_full), size);
-            assert_memory_equal(told, plain, size);
+            assert_int_equal(loops[k]->tell(encoded, known, halves, n, in_full), size);
+            assert_memory_equal(encoded, plain, size);
             assert_memory_equal(known, halves, n * sizeof *known);
             uint8_t *exact = malloc(size); /* so that a byte too far is noticed */
-            memcpy(exact, told, size);
+            memcpy(exact, encoded, size);
             assert_int_equal(loops[k]->learn(learnt, exact, size, n), size);
             assert_memory_equal(learnt, halves, n * sizeof *known);
             free(exact);
-            free(told);
+            free(encoded);
             free(known);
             free(learnt);
         }
@@ -120,14 +120,14 @@ static void nonsense_is_refused(void **state)
     const struct bfloat16_loops *loops[4];
     const int count = all_loops(loops);
     for (int round = 0; round < 2000; round++) {
-        size_t n = 1 + (size_t)test_random_below(&random, 200), room = bfloat16_told_room(n);
+        size_t n = 1 + (size_t)test_random_below(&random, 200), room = bfloat16_encoded_room(n);
         uint16_t *known = calloc(n, sizeof *known), *halves = calloc(n, sizeof *halves);
-        uint8_t *told = malloc(room);
+        uint8_t *encoded = malloc(room);
         change_some(&random, halves, n);
-        size_t size = bfloat16_tell(told, known, halves, n, false);
+        size_t size = bfloat16_tell(encoded, known, halves, n, false);
         size_t cut = (size_t)test_random_below(&random, (int)size);
         uint8_t *short_one = malloc(cut > 0 ? cut : 1);
-        memcpy(short_one, told, cut);
+        memcpy(short_one, encoded, cut);
         for (int k = 0; k < count; k++) {
             assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
         }
@@ -136,7 +136,7 @@ static void nonsense_is_refused(void **state)
             assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
         }
         free(short_one);
-        free(told);
+        free(encoded);
         free(halves);
         free(known);
     }

@@ -34,6 +34,19 @@ struct csv_field {
     uint32_t column; /* of its first byte in the row, from 1 */
 };
 
+/* A field's text without spaces at its ends. */
+static inline const char *csv_trim(const char *text, size_t *size)
+{
+    while (*size > 0 && *text == ' ') {
+        text++;
+        (*size)--;
+    }
+    while (*size > 0 && text[*size - 1] == ' ') {
+        (*size)--;
+    }
+    return text;
+}
+
 struct csv_row {
     const struct csv_field *fields; /* [count]; they and their texts are valid until the next call */
     int count;

@@ -44,15 +44,8 @@ static char *copy_name(const struct csv_field *field, int column)
 {
     char number[16];
     snprintf(number, sizeof number, "%d", column);
-    const char *text = field ? field->text : number;
     size_t size = field ? field->size : strlen(number);
-    while (size > 0 && *text == ' ') {
-        text++;
-        size--;
-    }
-    while (size > 0 && text[size - 1] == ' ') {
-        size--;
-    }
+    const char *text = csv_trim(field ? field->text : number, &size);
     return size > 0 ? strndup(text, size) : strdup(number);
 }
 
@@ -336,16 +329,8 @@ enum number_kind row_number(const struct row *row, int column, double *value)
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size)
 {
     if (row->fields) {
-        const char *text = row->fields[column].text;
         *size = row->fields[column].size;
-        while (*size > 0 && *text == ' ') {
-            text++;
-            (*size)--;
-        }
-        while (*size > 0 && text[*size - 1] == ' ') {
-            (*size)--;
-        }
-        return text;
+        return csv_trim(row->fields[column].text, size);
     }
     const double number = row->numbers[column];
     const int written = fabs(number) < 1e15 && number == trunc(number)

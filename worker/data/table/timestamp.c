@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 
+#include "worker/data/table/csv.h"
 #include "worker/data/table/number.h"
 
 struct timestamp_text {
@@ -98,13 +99,7 @@ static bool parse_date(struct timestamp_text *cursor, double *time)
 
 bool timestamp_parse(const char *text, size_t size, double *time)
 {
-    while (size > 0 && *text == ' ') {
-        text++;
-        size--;
-    }
-    while (size > 0 && text[size - 1] == ' ') {
-        size--;
-    }
+    text = csv_trim(text, &size);
     struct timestamp_text cursor = {text, text + size};
     if (number_parse(text, size, time) == NUMBER_FINITE) {
         return true;

@@ -63,24 +63,13 @@ static bool is_own(const struct fleet_view *view, const struct config *here)
            config_digest(&view->running, theirs, &ignored) && strcmp(own, theirs) == 0;
 }
 
-/* With a zero byte behind it. */
-static char *copy_text(const char *text, size_t size)
-{
-    char *copy = malloc(size + 1);
-    if (copy) {
-        memcpy(copy, text, size);
-        copy[size] = '\0';
-    }
-    return copy;
-}
-
 /* Takes what a signed manifest says of the version before instead of what ps 0 says. */
 static bool take_earlier(struct fleet_view *view, const struct manifest_config *before, struct error *error)
 {
     free(view->earlier);
     free(view->earlier_local);
-    view->earlier = copy_text(before->text, before->text_size);
-    view->earlier_local = copy_text(before->local, before->local_size);
+    view->earlier = strndup(before->text, before->text_size);
+    view->earlier_local = strndup(before->local, before->local_size);
     return (view->earlier && view->earlier_local) || error_set(error, "out of memory");
 }
 

@@ -97,14 +97,14 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
     uint16_t *halves = malloc(count * sizeof *halves);
     range_put(bytes, 0, (struct range){(uint64_t)fake_is_now(&ps->beyond_at, ps->pushes), (uint32_t)count});
     *ranges = (struct ranges){bytes, 1};
-    uint8_t *told = malloc(bfloat16_told_room(count));
+    uint8_t *encoded = malloc(bfloat16_encoded_room(count));
     bfloat16_from_floats(halves, ps->parameters, count);
     struct iovec bulk = {ps->parameters, count * sizeof *ps->parameters};
     if (dtype == DTYPE_DIFFERENCES) {
-        bulk = (struct iovec){told, bfloat16_tell(told, ps->known, halves, count, !ps->knows)};
+        bulk = (struct iovec){encoded, bfloat16_tell(encoded, ps->known, halves, count, !ps->knows)};
         ps->knows = true;
         bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
-        told[0] = fake_is_now(&ps->nonsense_at, ps->pushes) ? 5 : told[0];
+        encoded[0] = fake_is_now(&ps->nonsense_at, ps->pushes) ? 5 : encoded[0];
     }
     uint8_t *packed = malloc(LARGEST_ROOM);
     if (dtype == DTYPE_INT8) {
@@ -129,7 +129,7 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
     }
     sent = sent && !cut;
     free(packed);
-    free(told);
+    free(encoded);
     free(halves);
     return sent;
 }

@@ -1,5 +1,5 @@
 /* How a worker takes leave, whom it waits for then, and what becomes of the role as a whole; the world: world.h. */
-#include "tests/worker/remote/worker/world.h"
+#include "tests/worker/remote/worker/bench.h"
 
 /* --- The end --- */
 

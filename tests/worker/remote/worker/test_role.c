@@ -2,7 +2,7 @@
  * What the role of a worker has around its steps: data that stream, the fleet that a chief shows, and how it begins and
  * ends as a process. The world around it is that of world.h.
  */
-#include "tests/worker/remote/worker/world.h"
+#include "tests/worker/remote/worker/bench.h"
 
 #include "observe/observe.h"
 #include "ps/fleet_watch.h"

@@ -3,7 +3,7 @@
  * tell what they are asked for. What it is made of, in which order it joins and steps, what it says of itself
  * meanwhile, and what each answer makes it do.
  */
-#include "tests/worker/remote/worker/world.h"
+#include "tests/worker/remote/worker/bench.h"
 
 static const char *const piped_flags[] = {"task_index", "2", "pipeline_depth", "2", NULL};
 static const char *const fed_flags[] = {"task_index", "2", "data_sharding", "chief", NULL};

@@ -1,0 +1,360 @@
+/*
+ * A session goes round: ready (in a queue), served (by a thread), and rests, until something comes or it is roused;
+ * then it is ready again. Its socket is closed only once the table has forgotten it, for a socket is cut by its number,
+ * which the system may have given to another connection by then.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/condition.h"
+#include "base/log.h"
+#include "net/listener/internal.h"
+
+static const double LINGER_S = 0.25; /* that a thread stays with a session to which nothing comes */
+static const double IDLE_S = 10;     /* until a thread without a session ends */
+
+/* --- Sessions that are ready, and threads for them. Locked. --- */
+
+static void *attend(void *context);
+
+static void free_attendant(struct attendant *attendant)
+{
+    pthread_cond_destroy(&attendant->call);
+    free(attendant);
+}
+
+/* ThreadSanitizer keeps 800 KB of its own on each stack, and its frames are larger. */
+#ifdef __SANITIZE_THREAD__
+enum { SANITIZER_STACK = 2 << 20 };
+#else
+enum { SANITIZER_STACK = 0 };
+#endif
+
+bool listener_start_thread(struct listener *listener)
+{
+    pthread_attr_t attributes;
+    struct attendant *attendant = listener->threads < listener->places ? calloc(1, sizeof *attendant) : NULL;
+    if (!attendant) {
+        return false;
+    }
+    attendant->listener = listener;
+    condition_create(&attendant->call);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, listener->options.stack_size + SANITIZER_STACK);
+    const bool started = pthread_create(&attendant->thread, &attributes, attend, attendant) == 0;
+    pthread_attr_destroy(&attributes);
+    listener->threads += started;
+    if (!started) {
+        free_attendant(attendant);
+    }
+    return started;
+}
+
+static void stop_waiting(struct attendant *attendant)
+{
+    *(attendant->before ? &attendant->before->next : &attendant->listener->waiting) = attendant->next;
+    if (attendant->next) {
+        attendant->next->before = attendant->before;
+    }
+}
+
+/* One of those that wait; where there is none, those who are on their way here find what is ready. */
+void listener_call_one(struct listener *listener)
+{
+    struct attendant *attendant = listener->waiting;
+    if (attendant) {
+        stop_waiting(attendant);
+        attendant->called = true;
+        pthread_cond_signal(&attendant->call);
+    }
+}
+
+/* Sees to it that the session that has been ready for longest is taken by somebody. False: there is no thread. */
+bool listener_call_thread(struct listener *listener, bool at_once)
+{
+    if (listener->ready.count <= listener->threads - listener->serving) {
+        listener_call_one(listener);
+        return true;
+    }
+    return (!at_once && listener->working >= LISTENER_THREADS) || listener_start_thread(listener);
+}
+
+void ready_put_last(struct ready *queue, struct listener_session *session)
+{
+    session->next = NULL;
+    *(queue->last ? &queue->last->next : &queue->first) = session;
+    queue->last = session;
+    queue->count++;
+}
+
+static struct listener_session *take_first(struct ready *queue)
+{
+    struct listener_session *session = queue->first;
+    if (session) {
+        queue->first = session->next;
+        queue->last = queue->first ? queue->last : NULL;
+        queue->count--;
+    }
+    return session;
+}
+
+void listener_make_ready(struct listener_session *session)
+{
+    struct listener *listener = session->listener;
+    listener->timed -= session->life == SESSION_RESTS && session->rouse_s < INFINITY;
+    session->life = SESSION_READY;
+    session->since_s = clock_monotonic_s();
+    ready_put_last(&listener->ready, session);
+    listener_call_thread(listener, false);
+}
+
+void listener_rouse(struct listener_session *session)
+{
+    if (session->life == SESSION_RESTS) {
+        listener_make_ready(session);
+    } else {
+        session->roused = true;
+    }
+}
+
+void listener_rouse_at(struct listener_session *session, double when_s)
+{
+    session->rouse_s = when_s;
+}
+
+void listener_waits(struct listener_session *session, bool waits)
+{
+    struct listener *listener = session->listener;
+    if (waits == session->waits || !listener) {
+        return;
+    }
+    session->waits = waits;
+    listener->working += waits ? -1 : 1;
+    if (waits && listener->ready.count > 0) {
+        listener_call_thread(listener, false);
+    }
+}
+
+double listener_linger_s(const struct listener *listener)
+{
+    return listener->ready.count > 0 || listener->threads > LISTENER_THREADS ? 0 : LINGER_S;
+}
+
+/* --- One connection, by a thread --- */
+
+static bool is_known(void *context, const char *digest)
+{
+    struct listener_session *session = context;
+    return session->listener->options.knows(session, digest);
+}
+
+static uint16_t ask_owner(void *context, const struct peer *peer, struct error *message)
+{
+    struct listener_session *session = context;
+    return session->listener->options.admit(session, peer, message);
+}
+
+static void open_channel(struct listener_session *session, struct connection *connection)
+{
+    channel_open(&session->channel, connection);
+    lock(session->listener);
+    session->connection = connection;
+    unlock(session->listener);
+}
+
+/* TLS and hello. *cause: of a refusal. */
+static bool let_in(struct listener_session *session, enum complaint *cause, struct error *error)
+{
+    const struct listener_options *options = &session->listener->options;
+    const struct introduction *self = &options->self;
+    const struct handshake_rules rules = {
+        .knows = options->knows ? is_known : NULL, .admit = ask_owner, .context = session};
+    const double deadline_s = session->came_s + session->timeout_s;
+    struct connection *connection;
+    struct peer peer;
+    *cause = COMPLAINT_TLS;
+    bool served = connection_serve(&connection, session->fd, session->peer, self->credentials, NULL, deadline_s, error);
+    open_channel(session, connection); /* it is end_session's to close */
+    if (!served) {
+        return false;
+    }
+    const struct hello_identity hello = self->hello(self->context);
+    *cause = COMPLAINT_HELLO;
+    if (!handshake_accept(&session->channel, &hello, &rules, &peer, deadline_s, error)) {
+        return false;
+    }
+    assert(session->admitted);
+    connection_set_idle_timeout(connection, self->idle_timeout_s);
+    return true;
+}
+
+/* The table forgets the connection before its socket is closed, so that nobody cuts another one by its number. */
+void listener_end_session(struct listener_session *session)
+{
+    struct listener *listener = session->listener;
+    lock(listener);
+    if (session->connection) {
+        listener->bytes_in += connection_bytes_in(session->connection);
+        listener->bytes_out += connection_bytes_out(session->connection);
+        session->connection = NULL;
+    }
+    if (session->admitted) {
+        listener->options.leave(session);
+    }
+    listener_waits(session, true);
+    session->life = SESSION_FREE;
+    unlock(listener);
+    if (session->channel.connection) {
+        channel_close(&session->channel);
+    } else {
+        close(session->fd);
+    }
+    lock(listener);
+    session->next = listener->free;
+    listener->free = session;
+    listener->newcomers[session->member] -= !session->admitted;
+    listener->here--;
+    listener->serving -= !session->glanced;
+    listener_call_in(listener);
+    pthread_cond_broadcast(&listener->left);
+    unlock(listener);
+}
+
+/* It was not welcome, or had to make room; of those that end with the listener nothing is said. */
+static void complain_of(struct listener_session *session, enum complaint cause, struct error *error)
+{
+    struct listener *listener = session->listener;
+    lock(listener);
+    const bool said = session->admitted || listener->ending, crowded_out = session->cut;
+    unlock(listener);
+    if (crowded_out) {
+        cause = COMPLAINT_CROWD;
+        error_set(error, "refused %s: others are waiting, and it had not finished its handshake", session->peer);
+    }
+    if (!said) {
+        listener_note_refusal(listener, cause, &session->source, session->peer, error);
+    }
+}
+
+/* False: it is not welcome. */
+static bool receive_peer(struct listener_session *session)
+{
+    struct listener *listener = session->listener;
+    struct error error;
+    enum complaint cause;
+    const double begun_s = clock_thread_s();
+    const bool welcome = let_in(session, &cause, &error);
+    if (!session->member) {
+        lock(listener);
+        const double cost_s = session->admitted ? 0 : clock_thread_s() - begun_s; /* it was no stranger, then */
+        admission_end(&listener->admission, &session->source, cost_s, clock_monotonic_s());
+        unlock(listener);
+    }
+    if (!welcome) {
+        complain_of(session, cause, &error);
+    }
+    return welcome;
+}
+
+/* Lets it rest, or look around once more first. False: the system can't. */
+bool listener_let_rest(struct listener_session *session)
+{
+    struct listener *listener = session->listener;
+    bool good = true;
+    lock(listener);
+    listener_waits(session, true);
+    if (session->roused || session->cut) {
+        listener->serving -= !session->glanced;
+        listener_make_ready(session);
+    } else {
+        good = door_rest(&listener->door, session->fd, session, !session->deaf);
+        if (good) {
+            session->life = SESSION_RESTS;
+            listener->timed += session->rouse_s < INFINITY;
+            listener->serving -= !session->glanced;
+        }
+    }
+    unlock(listener);
+    if (!good) {
+        log_warning("dropped %s: the system is out of resources to wait for it", session->peer);
+    }
+    return good;
+}
+
+static void serve_once(struct listener_session *session, bool fresh)
+{
+    if ((fresh && !receive_peer(session)) || !session->listener->options.serve(session) ||
+        !listener_let_rest(session)) {
+        listener_end_session(session);
+    }
+}
+
+/* Waits, locked, for a session to serve; NULL: there was none for long, or all is over. */
+static struct listener_session *await_session(struct attendant *attendant)
+{
+    struct listener *listener = attendant->listener;
+    struct listener_session *session;
+    const double until_s = clock_monotonic_s() + IDLE_S;
+    bool in_time = true;
+    while (!(session = take_first(&listener->ready)) && in_time && !listener->over) {
+        attendant->called = false;
+        attendant->before = NULL;
+        attendant->next = listener->waiting;
+        if (attendant->next) {
+            attendant->next->before = attendant;
+        }
+        listener->waiting = attendant;
+        while (!attendant->called && in_time) {
+            in_time = condition_wait_for(&attendant->call, listener->options.lock, until_s - clock_monotonic_s());
+        }
+        if (!attendant->called) {
+            stop_waiting(attendant);
+        }
+    }
+    return session;
+}
+
+static void *attend(void *context)
+{
+    struct attendant *attendant = context;
+    struct listener *listener = attendant->listener;
+    struct listener_session *session;
+    lock(listener);
+    while ((session = await_session(attendant))) {
+        const bool fresh = session->fresh;
+        session->life = SESSION_SERVED;
+        session->spare = &attendant->spare;
+        session->since_s = clock_monotonic_s();
+        listener->serving++;
+        session->fresh = session->roused = session->deaf = session->glanced = false;
+        session->rouse_s = INFINITY;
+        listener_waits(session, fresh); /* in its handshake it waits for its peer, mostly */
+        unlock(listener);
+        serve_once(session, fresh);
+        lock(listener);
+    }
+    connection_spare_free(&attendant->spare);
+    listener->threads--;
+    attendant->next = listener->ended;
+    listener->ended = attendant;
+    pthread_cond_broadcast(&listener->no_more);
+    unlock(listener);
+    return NULL;
+}
+
+void listener_join_ended(struct listener *listener)
+{
+    lock(listener);
+    struct attendant *ended = listener->ended;
+    listener->ended = NULL;
+    unlock(listener);
+    while (ended) {
+        struct attendant *next = ended->next;
+        pthread_join(ended->thread, NULL);
+        free_attendant(ended);
+        ended = next;
+    }
+}

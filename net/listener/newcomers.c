@@ -1,0 +1,265 @@
+/*
+ * What a stranger can make this process spend is bounded here: places, time, processor time and lines in the log.
+ * Members that come faster than their handshakes can be made wait in the lobby, in order.
+ */
+#include <math.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/listener/internal.h"
+#include "net/socket.h"
+
+static const double BUSY_S = 0.005; /* without a look, after some were turned away: they come many at a time, then */
+
+/* --- Refusals --- */
+
+void listener_note_refusal(struct listener *listener, enum complaint cause, const struct admission_source *source,
+                           const char *peer, const struct error *error)
+{
+    lock(listener);
+    const bool said = complaints_note(&listener->complaints, cause, source, peer, error, clock_monotonic_s());
+    unlock(listener);
+    if (said) {
+        log_warning("%s", error->text);
+    }
+}
+
+void listener_refuse(struct listener *listener, enum complaint cause, const struct pending *pending, const char *why)
+{
+    struct error error;
+    char peer[ENDPOINT_TEXT];
+    endpoint_format(&pending->from, peer);
+    error_set(&error, "refused %s: %s", peer, why);
+    listener_note_refusal(listener, cause, &pending->source, peer, &error);
+    close(pending->fd);
+    listener->busy_until_s = clock_monotonic_s() + BUSY_S;
+}
+
+/* What was only counted, and is due. */
+void listener_complain(struct listener *listener, double now_s, bool last)
+{
+    char line[COMPLAINTS_LINE];
+    bool more = true;
+    while (more) {
+        lock(listener);
+        more = complaints_next(&listener->complaints, now_s, last, line);
+        unlock(listener);
+        if (more) {
+            log_warning("%s", line);
+        }
+    }
+}
+
+/* --- Places, and the lobby --- */
+
+/* Locked. One that nobody has; NULL: all are somebody's. */
+static struct listener_session *find_place(struct listener *listener)
+{
+    struct listener_session *session = listener->free;
+    if (session) {
+        listener->free = session->next;
+    } else if (listener->used < listener->places) {
+        session = session_at(listener, listener->used++);
+    }
+    return session;
+}
+
+/* It has been served for long enough, and its next step is the peer's: it is not we who are slow. Locked. */
+static bool is_kept_waiting(const struct listener_session *session, double now_s)
+{
+    struct pollfd said = {.fd = session->fd, .events = POLLIN};
+    return session->life == SESSION_SERVED && now_s - session->since_s >= LISTENER_CROWDED_S && poll(&said, 1, 0) == 0;
+}
+
+static bool is_newcomer(const struct listener_session *session, bool member)
+{
+    return session->life != SESSION_FREE && !session->admitted && session->member == member;
+}
+
+/*
+ * Who has been in a handshake longest goes, so that a crowd of those keeps nobody out. now_s: of those alone that keep
+ * us waiting; 0: of all. Locked.
+ */
+static void cut_oldest_newcomer(struct listener *listener, bool member, double now_s)
+{
+    struct listener_session *oldest = NULL;
+    for (int i = 0; i < listener->used; i++) {
+        struct listener_session *session = session_at(listener, i);
+        if (is_newcomer(session, member) && !session->cut && (!oldest || session->came_s < oldest->came_s) &&
+            (now_s == 0 || is_kept_waiting(session, now_s))) {
+            oldest = session;
+        }
+    }
+    if (oldest) {
+        listener_cut(oldest);
+    }
+}
+
+/* Members that had to make room, and have not left yet: on a busy machine that takes its time. Locked. */
+static int count_leaving(const struct listener *listener)
+{
+    int leaving = listener->newcomers[true];
+    for (int i = 0; i < listener->used; i++) {
+        const struct listener_session *session = session_at(listener, i);
+        leaving -= is_newcomer(session, true) && !session->cut;
+    }
+    return leaving;
+}
+
+/* Locked. Puts the connection into the table; false if there is no place for it, or no thread. */
+static bool take(struct listener *listener, const struct pending *pending, bool member)
+{
+    const struct listener_options *options = &listener->options;
+    const int most = LISTENER_SPARE + (member ? listener->expected : 0);
+    const bool crowded = listener->newcomers[member] >= most - LISTENER_SPARE / 2;
+    if (crowded) {
+        cut_oldest_newcomer(listener, member, 0);
+    }
+    struct listener_session *session = listener->newcomers[member] < most ? find_place(listener) : NULL;
+    if (!session) {
+        return false;
+    }
+    memset(session, 0, options->session_size);
+    session->listener = listener;
+    session->fd = pending->fd;
+    session->number = ++listener->connections;
+    session->came_s = pending->came_s;
+    session->timeout_s = crowded && !member ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
+    session->member = member;
+    session->source = pending->source;
+    session->fresh = session->waits = true;
+    session->since_s = clock_monotonic_s();
+    session->rouse_s = INFINITY;
+    endpoint_format(&pending->from, session->peer);
+    socket_prepare(pending->fd, &pending->from);
+    options->begin(session, options->context);
+    if (listener->ready.count >= listener->threads - listener->serving && !listener_start_thread(listener)) {
+        session->next = listener->free;
+        listener->free = session;
+        return false;
+    }
+    session->life = SESSION_READY;
+    ready_put_last(&listener->ready, session);
+    listener_call_one(listener);
+    listener->here++;
+    listener->newcomers[member]++;
+    return true;
+}
+
+/* Are as many members in their handshakes as may be at a time, without one having to leave for another? Locked. */
+static bool is_lobby_closed(const struct listener *listener)
+{
+    return listener->newcomers[true] >= listener->expected + LISTENER_SPARE / 2;
+}
+
+static bool wait_in_lobby(struct listener *listener, const struct pending *pending)
+{
+    if (!is_lobby_closed(listener) || listener->lobby.count == listener->lobby.room) {
+        return false;
+    }
+    listener->lobby.waits[(listener->lobby.first + listener->lobby.count++) % listener->lobby.room] = *pending;
+    return true;
+}
+
+struct pending listener_leave_lobby(struct listener *listener)
+{
+    const struct pending pending = listener->lobby.waits[listener->lobby.first];
+    listener->lobby.first = (listener->lobby.first + 1) % listener->lobby.room;
+    listener->lobby.count--;
+    return pending;
+}
+
+/* Members have their turns as others are done; where there is no place any more, the listener's thread says so. */
+void listener_call_in(struct listener *listener)
+{
+    while (listener->lobby.count > 0 && !is_lobby_closed(listener)) {
+        struct pending pending = listener_leave_lobby(listener);
+        pending.came_s = clock_monotonic_s(); /* it has its full time from here on */
+        if (!take(listener, &pending, true)) {
+            close(pending.fd); /* it comes again */
+        }
+    }
+}
+
+/*
+ * Those in the lobby whose time is over leave it; and where nobody ends a handshake, though a crowd is in the middle of
+ * one, those that keep us waiting make room for as many as are in the lobby.
+ */
+void listener_look_into_lobby(struct listener *listener, double now_s)
+{
+    bool late = true;
+    while (late) {
+        struct pending pending;
+        lock(listener);
+        late = listener->lobby.count > 0 &&
+               now_s >= listener->lobby.waits[listener->lobby.first].came_s + LISTENER_HANDSHAKE_S;
+        if (late) {
+            pending = listener_leave_lobby(listener);
+        } else if (now_s >= listener->admitted_s + LISTENER_CROWDED_S &&
+                   listener->lobby.count > count_leaving(listener)) {
+            cut_oldest_newcomer(listener, true, now_s);
+        }
+        unlock(listener);
+        if (late) {
+            listener_refuse(listener, COMPLAINT_CROWD, &pending, "too many handshakes are in progress");
+        }
+    }
+}
+
+/* Lets it in, or to the lobby, if there is a place, or else turns it away: it comes again. */
+static void receive(struct listener *listener, const struct pending *pending, bool member)
+{
+    lock(listener);
+    const bool taken = (member && wait_in_lobby(listener, pending)) || take(listener, pending, member);
+    if (!taken && !member) {
+        admission_end(&listener->admission, &pending->source, 0, clock_monotonic_s());
+    }
+    unlock(listener);
+    if (!taken) {
+        listener_refuse(listener, COMPLAINT_CROWD, pending, "too many handshakes are in progress");
+    }
+}
+
+static void receive_stranger(struct listener *listener, const struct pending *pending, bool speaks_tls)
+{
+    lock(listener);
+    const bool may = admission_begin(&listener->admission, &pending->source, clock_monotonic_s());
+    unlock(listener);
+    if (may) {
+        receive(listener, pending, false);
+    } else if (speaks_tls) {
+        listener_refuse(listener, COMPLAINT_SHARE, pending,
+                        "it shows no pass, and unauthenticated handshakes have used up their CPU time");
+    } else {
+        listener_refuse(listener, COMPLAINT_PLAIN, pending, "it does not speak TLS");
+    }
+}
+
+void listener_deal_with(struct listener *listener, enum door_look look, const struct pending *pending)
+{
+    switch (look) {
+    case DOOR_MEMBER: {
+        lock(listener);
+        const bool is_new = !listener->door.credentials || admission_is_new(&listener->admission, pending->pass);
+        unlock(listener);
+        if (is_new) {
+            receive(listener, pending, true);
+            break;
+        }
+        receive_stranger(listener, pending, true);
+        break;
+    }
+    case DOOR_STRANGER:
+    case DOOR_PLAIN:
+        receive_stranger(listener, pending, look == DOOR_STRANGER);
+        break;
+    case DOOR_GONE:
+        listener_refuse(listener, COMPLAINT_SILENT, pending, "it did not identify itself");
+        break;
+    case DOOR_NOTHING:
+        break;
+    }
+}

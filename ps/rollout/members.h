@@ -1,0 +1,41 @@
+/*
+ * The members of a rollout: who there is, who takes part, and whose silence counts. Part of the decisions (decide.h),
+ * and like them without clock, threads or files.
+ */
+#ifndef PS_ROLLOUT_MEMBERS_H
+#define PS_ROLLOUT_MEMBERS_H
+
+#include <stdbool.h>
+
+#include "ps/rollout/state.h"
+
+bool members_is_chief(struct member who);  /* worker 0 */
+bool members_is_leader(struct member who); /* ps 0 */
+
+/* NULL: there is no such member. */
+struct rollout_member *members_find(const struct rollout *rollout, struct member who);
+
+/* Sets the rollout's `absent`: workers that are off, or in another version than the fallback. */
+void members_note_absent(struct rollout *rollout, double now_s);
+
+/*
+ * Sets who takes part and who is awaited, as a rollout begins. known: false after a restart of the leader, which has
+ * heard of nobody yet. Nor does it know then who was there of a job that waited for workers, so that only the chief and
+ * the ps are awaited.
+ */
+void members_choose(struct rollout *rollout, bool known, double now_s);
+
+/* May a member that was not taking part do so from now on? concerns: its phase is of this rollout. */
+bool members_may_join(const struct rollout *rollout, const struct rollout_member *member, bool concerns);
+
+/* Those that came by themselves and fell silent take part no longer. */
+void members_let_go(struct rollout *rollout, double now_s);
+
+/*
+ * True, with a message, if a job that restarts would wait for workers that are off or behind, in the plan's target or
+ * back in its fallback.
+ */
+bool members_would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s,
+                        char message[256]);
+
+#endif
