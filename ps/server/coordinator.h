@@ -42,8 +42,7 @@ struct rollout_coordinator {
     bool has_versions;
     struct versions versions;
     double ticked_s;
-    double rated_s,
-        fastest; /* steps per second: recent, and the highest so far; a switch must not be scheduled too soon */
+    double rated_s, fastest; /* recent maximum of steps per second: a switch must not come too soon */
     int64_t rated_step;
     uint32_t rated_generation;        /* to recognise a restore, which is not a step */
     float *losses;                    /* [job.worker_count] as in the message `report` */

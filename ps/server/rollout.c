@@ -464,8 +464,7 @@ void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator
     const struct former_manifest *former = &coordinator->former;
     const uint64_t in_force = coordinator_in_force(coordinator, order);
     const bool is_behind = version < in_force && in_force == coordinator->rollout.fallback;
-    if (order == ORDER_CATCH_UP && is_behind &&
-        former->is_damaged) { /* only the damaged manifest tells what that version runs */
+    if (order == ORDER_CATCH_UP && is_behind && former->is_damaged) { /* only it says what that version runs */
         *bytes = NULL;
         *size = 0;
         return;

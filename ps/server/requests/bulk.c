@@ -86,8 +86,7 @@ static bool send_pieces(struct session *session, enum message_type type, uint64_
                         struct ranges *ranges, const struct changes *changes, struct error *error)
 {
     uint8_t bytes[SENT_FRAME_RANGES * RANGE_BYTES];
-    uint8_t *at = (uint8_t *)(uintptr_t)changes->values, *const end =
-                                                             at + changes->value_count; /* the stage's own memory */
+    uint8_t *at = (uint8_t *)(uintptr_t)changes->values, *const end = at + changes->value_count; /* the stage's */
     const double deadline_s = serve_deadline();
     bool sent;
     do {

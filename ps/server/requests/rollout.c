@@ -395,8 +395,7 @@ bool serve_report(struct session *session, struct error *error)
     struct server *server = session->server;
     struct rollout_coordinator *coordinator = server->coordinator;
     struct channel *channel = session->channel;
-    const struct message_report report =
-        channel->message.report; /* its texts stay in the channel until the next receive */
+    const struct message_report report = channel->message.report; /* its texts stay in the channel for now */
     const uint64_t request = channel->frame.request;
     const struct member who = session->who;
     const bool is_operator = who.role == MEMBER_OPERATOR;

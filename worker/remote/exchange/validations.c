@@ -92,8 +92,7 @@ static bool ask(struct shard_part *part, void *context, uint16_t *code, struct e
             return true;
         }
         const size_t size = channel->bulk_left;
-        uint8_t *bytes =
-            malloc(size + 1); /* without memory the next frame is read past these: asking again would not help */
+        uint8_t *bytes = malloc(size + 1); /* if NULL the next frame is read past these: a retry would not help */
         if (bytes && !channel_read_bulk(channel, bytes, size, clock_monotonic_s() + LINK_ANSWER_S, error)) {
             free(bytes);
             return false;

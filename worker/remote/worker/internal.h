@@ -52,9 +52,8 @@ struct remote_worker {
     struct live_config *live;        /* rollouts */
     struct fleet_watch *watch;       /* of all members, for the chief's dashboards; NULL: none */
     struct data_server *data_server; /* the chief's with data_sharding chief; otherwise NULL */
-    struct batch_fetcher
-        *fetcher; /* the other workers' with it; otherwise NULL. The dataset then has only sizes, no images */
-    struct batch_source source; /* of the share; with a fetcher only its sampler counts */
+    struct batch_fetcher *fetcher; /* the others' with it; otherwise NULL. The dataset then has sizes only, no images */
+    struct batch_source source;    /* of the share; with a fetcher only its sampler counts */
     int64_t first_draw;
     double last_loss;
     uint32_t staleness;
