@@ -120,7 +120,7 @@ bool checked_write(const char *path, const void *bytes, size_t size, struct erro
     if (!name_sum(path, sum_path, error)) {
         return false;
     }
-    if (has_sum(path, sum, &there, &ignored) && there) { /* of the file that may be there already */
+    if (has_sum(path, sum, &there, &ignored) && there) { /* of an existing file */
         return file_keep(path, bytes, size, error);
     }
     int length = snprintf(text, sizeof text, "%08" PRIx32 "\n", sum);

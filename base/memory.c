@@ -45,7 +45,7 @@ static uint64_t cgroup_limit(void)
     for (int i = 0; i < 2 && limit == 0; i++) {
         FILE *file = fopen(paths[i], "re");
         if (file) {
-            limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": none */
+            limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": no limit */
             fclose(file);
         }
     }

@@ -140,7 +140,7 @@ void threads_give_way(void)
     struct sched_param real_time;
     int policy;
     if (pthread_getschedparam(pthread_self(), &policy, &real_time) == 0 &&
-        (policy == SCHED_FIFO || policy == SCHED_RR)) { /* of the program, by chrt: being nice means nothing there */
+        (policy == SCHED_FIFO || policy == SCHED_RR)) { /* with a policy set by chrt, niceness has no effect */
         real_time.sched_priority--;
         pthread_setschedparam(pthread_self(), policy, &real_time);
         return;

@@ -40,7 +40,7 @@ bool channel_resume(struct channel *channel, struct connection_spare *spare, str
 
 static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)
 {
-    if (buffer->bytes && size <= buffer->size) { /* even an empty message lies somewhere */
+    if (buffer->bytes && size <= buffer->size) { /* an empty message has an address, too */
         return true;
     }
     size_t wanted = size < CHANNEL_FIRST_BUFFER ? CHANNEL_FIRST_BUFFER : size;
@@ -147,7 +147,7 @@ bool channel_receive(struct channel *channel, double deadline_s, struct error *e
     }
     const struct frame *frame = &channel->frame;
     const char *name = connection_name(channel->connection);
-    /* Who speaks another version than ours must still be told so, and it is a welcome that says which was agreed on. */
+    /* A peer with another protocol version must still receive the error, and the agreed version comes in a welcome. */
     bool greeting = frame->type == MESSAGE_hello || frame->type == MESSAGE_refused || frame->type == MESSAGE_welcome;
     if (frame->version != channel->version && !greeting) {
         return error_set(error, "%s: frame of protocol version %u, and %u was agreed on", name, frame->version,

@@ -121,7 +121,7 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
         done = error_set(error, "%s: is not a fleet key", beside);
     }
     done = done && append(&credentials->trusted, &certificates, error);
-    if (done && read_pem(beside, &again, &key, &ignored)) { /* its private half is wanted for passes alone */
+    if (done && read_pem(beside, &again, &key, &ignored)) { /* only passes need the private key */
         add_pass_key_of(credentials, &key);
     }
     mbedtls_pk_free(&key);
@@ -335,7 +335,7 @@ bool credentials_create_fleet_key(const char *path, struct error *error)
 {
     struct draft draft = {.subject = "CN=trainer fleet key", .issuer = "CN=trainer fleet key"};
     snprintf(draft.from, sizeof draft.from, "20200101000000");
-    snprintf(draft.to, sizeof draft.to, "99991231235959"); /* "no expiry" by RFC 5280; nobody of ours looks at it */
+    snprintf(draft.to, sizeof draft.to, "99991231235959"); /* "no expiry" by RFC 5280; members don't check it */
     return tls_start(error) && create(&draft, NULL, path, error);
 }
 
@@ -343,7 +343,7 @@ bool credentials_create_authority(const char *folder, struct error *error)
 {
     char path[4096];
     struct draft draft = {.subject = "CN=trainer authority", .issuer = "CN=trainer authority", .authority = true};
-    format_date(time(NULL) - 86400, draft.from); /* a day of grace for clocks that differ */
+    format_date(time(NULL) - 86400, draft.from); /* a day of tolerance for clocks that differ */
     format_date(time(NULL) + (time_t)AUTHORITY_DAYS * 86400, draft.to);
     return tls_start(error) && file_make_folder(folder, error) &&
            file_join(path, sizeof path, folder, "ca.key", error) && create(&draft, NULL, path, error);

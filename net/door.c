@@ -71,7 +71,7 @@ enum wake_result door_wait(struct door *door, int listener, const struct wake *w
 
 static void want(const struct pending *pending, int bytes)
 {
-    setsockopt(pending->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); /* best effort: else it wakes us more */
+    setsockopt(pending->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); /* best effort: saves wake-ups */
 }
 
 enum door_look door_look(const struct door *door, struct pending *pending)

@@ -60,7 +60,7 @@ void endpoint_format_host(const struct endpoint *endpoint, char text[ENDPOINT_TE
 void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT])
 {
     char host[ENDPOINT_TEXT];
-    struct sockaddr_in four; /* whose port lies where that of an IPv6 address does */
+    struct sockaddr_in four; /* its port lies where that of an IPv6 address does */
     endpoint_format_host(endpoint, host);
     memcpy(&four, &endpoint->address, sizeof four);
     snprintf(text, ENDPOINT_TEXT, strchr(host, ':') ? "[%.*s]:%u" : "%.*s:%u", (int)(ENDPOINT_TEXT - 9), host,

@@ -97,7 +97,7 @@ static void back_off(struct link *link)
 
 static bool waits_its_turn(const struct link *link)
 {
-    return link->options.return_within_s > FIRST_DELAY_S; /* what matters only where there are many is none for a few */
+    return link->options.return_within_s > FIRST_DELAY_S; /* few members need no turns */
 }
 
 /* What nobody waits for leaves the first moments to others. The rest tries at once: the peer may be there as ever. */

@@ -150,7 +150,7 @@ static size_t text_size(const char *text, uint32_t limit)
     if (size > limit) {
         size = limit;
         while (size > 0 && ((unsigned char)text[size] & 0xc0) == 0x80) {
-            size--; /* a continuation byte of UTF-8: its character goes as a whole */
+            size--; /* a UTF-8 continuation byte: drop the whole character */
         }
     }
     return size;
@@ -212,7 +212,7 @@ static uint8_t *put_field(const struct field *field, const char *from, uint8_t *
         put_le32(to, (uint32_t)size);
         if (size > 0) {
             memcpy(to + 4, text, size);
-            utf8_mend(to + 4, size); /* a line that was cut, or a name of a file: peers refuse what is not UTF-8 */
+            utf8_mend(to + 4, size); /* a truncated line, or a file name: peers refuse invalid UTF-8 */
         }
         to[4 + size] = 0;
         return to + 4 + size + 1;
@@ -421,7 +421,7 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
     if (dtype == DTYPE_DIFFERENCES && type == MESSAGE_push) {
         return error_set(error, "push message: differences are for parameters");
     }
-    if (dtype == DTYPE_DIFFERENCES) { /* the reader sees whether they fit */
+    if (dtype == DTYPE_DIFFERENCES) { /* the reader checks that they fit */
         return floats <= DIFFERENCES_FLOATS ||
                error_set(error, "%s message: differences of %llu floats; at most %d are allowed", message_name(type),
                          (unsigned long long)floats, (int)DIFFERENCES_FLOATS);

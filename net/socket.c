@@ -127,7 +127,7 @@ static bool listen_on(int *fd, const struct addrinfo *where)
     }
     setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (where->ai_family == AF_INET6) {
-        setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "every address" takes IPv4 as well */
+        setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "every address" includes IPv4 */
     }
     if (bind(*fd, where->ai_addr, where->ai_addrlen) == 0 && listen(*fd, BACKLOG) == 0) {
         return true;
@@ -166,7 +166,7 @@ static bool listen_once(int *fd, const char *host, uint16_t port, int *reason, s
     if (host && host[0] != '\0') {
         return listen_on_any_of(fd, host, AF_UNSPEC, port, reason, error);
     }
-    /* One IPv6 socket takes both; a machine without IPv6 gets an IPv4 one. */
+    /* One IPv6 socket accepts both; a machine without IPv6 gets an IPv4 socket. */
     return listen_on_any_of(fd, NULL, AF_INET6, port, reason, error) ||
            listen_on_any_of(fd, NULL, AF_INET, port, reason, error);
 }

@@ -30,7 +30,7 @@ void wake_destroy(struct wake *wake)
 void wake_raise(struct wake *wake)
 {
     int kept = errno;
-    eventfd_write(wake->fd, 1); /* can only fail when the counter is full: raised already */
+    eventfd_write(wake->fd, 1); /* it can fail only if the counter is full, and so raised already */
     errno = kept;
 }
 

@@ -333,7 +333,7 @@ static void get_history(void *context, struct http_request *request)
         http_answer_error(request, 400, "since=%s is no time: write seconds since 1970", since);
         return;
     }
-    since_s = since[0] == '\0' ? -1 : since_s + 0.0005; /* times are told to the millisecond, perhaps rounded down */
+    since_s = since[0] == '\0' ? -1 : since_s + 0.0005; /* times have milliseconds, perhaps rounded down */
     const struct history *history = &run->board->history;
     json_write_open(&text, NULL, '{');
     json_write_string(&text, "name", run->board->name);
@@ -501,7 +501,7 @@ void api_tick(struct api *api)
         text_buffer_free(&text);
     }
     while (ends && api->streams) {
-        http_stream_end(api->streams->stream); /* on_closed takes it off the list */
+        http_stream_end(api->streams->stream); /* on_closed removes it from the list */
     }
 }
 

@@ -159,7 +159,7 @@ static void tick(void *context)
     self.run.extras = self.extras; /* the server's thread reads them there */
     pthread_mutex_unlock(&self.mutex);
     board_tick(&self.board);
-    if (!self.had_source || self.board.member_count == 0) { /* a source may have nothing to tell yet */
+    if (!self.had_source || self.board.member_count == 0) { /* a source may have no data yet */
         fill_in_itself(&self.board);
     }
     tell_changes(&self.board);
@@ -178,7 +178,7 @@ void observe_source(void (*fill)(void *context, struct board *board), void *cont
     pthread_mutex_lock(&self.mutex);
     self.fill = fill;
     self.fill_context = context;
-    self.had_source = self.had_source || fill; /* what it knew last stays, for those who look at the end */
+    self.had_source = self.had_source || fill; /* its last data stays, for those who look after the end */
     pthread_mutex_unlock(&self.mutex);
 }
 
@@ -304,8 +304,8 @@ void observe_waiting(const char *what)
     }
     static const char prefix[] = "waiting for ";
     what =
-        strncmp(what, prefix, sizeof prefix - 1) == 0 ? what + sizeof prefix - 1 : ""; /* else it says other things */
-    const size_t same = strcspn(what, ","); /* told again with other seconds it is the same wait */
+        strncmp(what, prefix, sizeof prefix - 1) == 0 ? what + sizeof prefix - 1 : ""; /* other texts are not waits */
+    const size_t same = strcspn(what, ","); /* the same wait with another number of seconds */
     const double now_s = clock_wall_s();
     struct board_numbers *numbers = board_lock(&self.board);
     const bool is_new = strcspn(numbers->waiting_for, ",") != same || strncmp(numbers->waiting_for, what, same) != 0;

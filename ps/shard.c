@@ -191,7 +191,7 @@ size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed
         last = range_get(&packed, changes->range_count - 1);
         gap = block->local - *packed_local;
     }
-    if (last.first + last.count + gap != block->first) { /* another span begins */
+    if (last.first + last.count + gap != block->first) { /* another span starts */
         last = (struct range){block->first, 0};
         gap = 0;
     }

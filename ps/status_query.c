@@ -145,7 +145,7 @@ bool status_query_create(struct status_query **out, const struct config *config,
     query->wake.fd = -1;
     const bool done =
         identity_create(&query->identity, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error);
-    /* Asking takes no config of the job. */
+    /* A query needs no config of the job. */
     query->identity.hello.digest = "";
     query->identity.hello.job = "";
     query->self = identity_introduction(&query->identity);
@@ -273,7 +273,7 @@ static void *ask_one(void *context)
 {
     struct member_query *one = context;
     struct error error;
-    roster_clear(one->query, &one->told); /* it has room for the listed ones */
+    roster_clear(one->query, &one->told); /* only the listed ones have room */
     if (!ask(one, &error)) {
         link_close(&one->link);
         struct board_member *own = &one->told.entries[one->link.member.index];
@@ -347,7 +347,7 @@ static void merge_answers(struct status_query *query)
     roster_clear(query, merged);
     for (int i = 0; i < query->ps_count; i++) {
         const struct roster *told = &query->asked[i].told;
-        /* Without memory for those beyond the list, the listed ones are shown. */
+        /* Without memory for those beyond the list, only the listed ones are shown. */
         const int count = roster_reach(query, merged, told->count) ? told->count : merged->count;
         merged->entries[i] = told->entries[i];
         for (int k = query->ps_count; k < count; k++) {
@@ -356,7 +356,7 @@ static void merge_answers(struct status_query *query)
     }
     const struct roster *first = &query->asked[0].told;
     for (int k = query->ps_count; k < merged->count && k < first->count; k++) {
-        /* ps 0 hears of versions by reports, others at hello only */
+        /* ps 0 learns versions from reports, the others only from hello */
         const struct board_member *told = &first->entries[k];
         if (told->silent_ms >= 0) {
             merged->entries[k].config_version = told->config_version;

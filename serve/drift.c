@@ -241,7 +241,7 @@ static bool read_rows(struct rows *rows, const struct encoder *encoder, struct e
             read += status == CSV_ROW;
             continue;
         }
-        if (encoder_add(encoder, rows, &row, examples, DRIFT_WINDOW, error)) { /* behind the others: it may fail */
+        if (encoder_add(encoder, rows, &row, examples, DRIFT_WINDOW, error)) { /* after the others: it may fail */
             examples_copy(examples, (int)at, examples, DRIFT_WINDOW, 1);
             examples->count += examples->count < DRIFT_WINDOW;
             read++;

@@ -197,7 +197,7 @@ static bool add_picture(struct intake *intake, struct json_value value, int64_t 
     if (!whole) {
         return intake_add_numbers(intake, values, row, error);
     }
-    uint8_t *pixels = (uint8_t *)values; /* in place: a byte is written behind where its number was read */
+    uint8_t *pixels = (uint8_t *)values; /* in place: a byte overwrites only numbers already read */
     for (size_t i = 0; i < inputs; i++) {
         const float level = values[i];
         if (level < 0 || level > 255) {

@@ -198,8 +198,8 @@ static bool version_load(struct served *served, struct version **loaded, struct 
                              served->source, CHECKPOINT_BEST_WEIGHTS, error);
     served->was_found = done;
     if (done) {
-        version->trained.config.train.num_threads = 1; /* workers side by side, each with an engine of its own */
-        version->trained.config.train.batch_size = 1;  /* training's buffers are of no use */
+        version->trained.config.train.num_threads = 1; /* workers run side by side, each with its own engine */
+        version->trained.config.train.batch_size = 1;  /* training's buffers are not needed */
         version->trained.config.data.max_bad_records = 0;
         version->number = checkpoint_file_info(version->trained.file)->global_step;
         snprintf(version->path, sizeof version->path, "%s", checkpoint_path(version->trained.file));
@@ -249,7 +249,7 @@ static void swap(struct served *served, struct version *version)
         old->next = served->replaced;
         served->replaced = old;
     }
-    /* Requests under way are soon over, and the next model to be loaded may need the memory. */
+    /* Requests in progress will soon be done, and the next model may need the memory. */
     for (int round = 0; round < ROUNDS && old && atomic_load(&old->holders) > 1; round++) {
         clock_pause(clock_monotonic_s() + 0.001);
     }

@@ -257,7 +257,7 @@ static bool add_pictures(struct intake *intake, struct tensor *tensor, struct er
     const size_t inputs = (size_t)version_inputs(intake->version);
     const bool floating = is_floating(tensor->type);
     float *values = intake->row;
-    uint8_t *pixels = intake->row; /* in place: a byte is written behind where its number was read */
+    uint8_t *pixels = intake->row; /* in place: a byte overwrites only numbers already read */
     bool done = true, failed = false;
     if (lend_pictures(intake, tensor, &failed, error) || failed) {
         return !failed;

@@ -100,7 +100,7 @@ static bool is_floating(const uint8_t *bytes, size_t size)
 static bool add_picture(struct intake *intake, const struct row *row, bool floating, float *values, struct error *error)
 {
     const int inputs = version_inputs(intake->version);
-    uint8_t *pixels = (uint8_t *)values; /* in place: a byte is written behind where its number was read */
+    uint8_t *pixels = (uint8_t *)values; /* in place: a byte overwrites only numbers already read */
     if (row->count != inputs) {
         return error_set(error, "row %llu: has %d values, the model's pictures have %d", (unsigned long long)row->line,
                          row->count, inputs);

@@ -276,7 +276,7 @@ static bool write_whole(struct request_log *log, const char *path, const char *b
         return true;
     }
     say_failure(log, path, written < 0 ? errno : ENOSPC);
-    if (ftruncate(log->fd, (off_t)log->fd_size) == 0) { /* half a line is worse than none */
+    if (ftruncate(log->fd, (off_t)log->fd_size) == 0) { /* better no line than half a line */
         lseek(log->fd, (off_t)log->fd_size, SEEK_SET);
     }
     return false;

@@ -49,7 +49,7 @@ static bool read_options(const struct command_call *call, struct service *servic
 {
     struct work_options *options = &service->options;
     double workers, batch, wait_us, waiting, megabytes, models_megabytes, share, log_megabytes;
-    const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* a GPU is its engine's */
+    const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* one worker for a GPU */
     if (!number_flag(call, "workers", usual, 1, POOL_MAX_THREADS, &workers, error) ||
         !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
         !number_flag(call, "max_wait_us", 0, 0, 1e6, &wait_us, error) ||
@@ -145,7 +145,7 @@ static bool share_references(struct service *service, const char *text, struct e
         service->models[i].reference = service->references;
     }
     char *at = service->references, *comma = NULL;
-    while (at) { /* a comma that no model's name follows is part of a path */
+    while (at) { /* a comma without a model's name after it is part of a path */
         struct served *served = named_at(service, at);
         if (served && served->reference) {
             return error_set(error, "--reference: names %s twice", served->name);
@@ -188,7 +188,7 @@ static void tell_current(const struct served *served)
 static void refresh(struct served *served)
 {
     struct error error;
-    const struct version *before = served->current; /* which this thread alone changes */
+    const struct version *before = served->current; /* only this thread changes it */
     const uint64_t failures = served->failures;
     if (served_refresh(served, &error)) {
         if (served->current != before) {
@@ -218,7 +218,7 @@ static bool load_all(struct service *service, struct error *error)
 static void follow(struct service *service)
 {
     double next_s = clock_monotonic_s() + service->interval_s;
-    threads_give_way(); /* loading a model waits for those who answer, not the other way round */
+    threads_give_way(); /* loading a model yields to requests, not the other way round */
     while (signals_pending() == 0) {
         clock_pause(next_s);
         notify_alive();

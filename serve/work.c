@@ -312,7 +312,7 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
     if (!*engine && !trained_engine(&version->trained, &rows, engine, error)) {
         return false;
     }
-    /* Only read, like what it stands for. */
+    /* Only read, like the original. */
     rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
                                 : worker->intake.values + (size_t)call->first * (size_t)inputs;
     return (*engine)->table->forward(*engine, false, &rows, 0, call->count, outputs_at(worker, version, call->first),
@@ -480,7 +480,7 @@ static void *work_on(void *context)
     struct worker *worker = context;
     struct call *calls;
     int count;
-    threads_run_soon(); /* clients wait, where training on the same machine does not */
+    threads_run_soon(); /* clients are waiting, unlike training on the same machine */
     while ((calls = wait_for_calls(worker->work, &count))) {
         process(worker, calls);
     }

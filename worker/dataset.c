@@ -392,7 +392,7 @@ static bool check_counts(int count, int held_out, const struct dataset_origin *o
                          "--validation_size",
                          name, count, held_out);
     }
-    /* Of a round of new files, however few rows they have, the one batch is short. */
+    /* In a round of new files, however few rows they have, the only batch is short. */
     if (config->train.batch_size > count - held_out && !config->data.round_files) {
         return error_set(error,
                          "%s: train.batch_size=%d is more than the %d images to train on (%d less "
@@ -504,7 +504,7 @@ bool dataset_is_table(bool *is_table, const struct config *config, struct error 
 /* Hidden layers alone are given; of tables that is the usual case. */
 static bool model_follows(const struct config *config, bool is_table)
 {
-    if (config->cluster.job_name != JOB_LOCAL) { /* where ps, who see no data, must know whether to wait for them */
+    if (config->cluster.job_name != JOB_LOCAL) { /* where ps, which see no data, must know whether to wait for them */
         return config->model.hidden_count != CONFIG_AUTO;
     }
     const enum config_source layers = config_origin_of(config, config_key_by_path("model", "layers"))->source;
@@ -612,7 +612,7 @@ bool dataset_describe(struct dataset *dataset, const char *schema, const struct 
 
 bool dataset_is_needed_first(const struct config *config)
 {
-    struct error ignored; /* who reads the data says it again */
+    struct error ignored; /* whoever reads the data reports it again */
     bool is_table;
     return config->model.hidden_count != CONFIG_AUTO || (dataset_is_table(&is_table, config, &ignored) && is_table);
 }
@@ -642,7 +642,7 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;
     if (config->cluster.job_name == JOB_LOCAL) {
-        model->hidden_count = CONFIG_AUTO; /* layers says all now */
+        model->hidden_count = CONFIG_AUTO; /* layers has all of it now */
     }
     return true;
 }
@@ -681,7 +681,7 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
     bool done = read_part(&whole, &origin, DATASET_TRAIN, config, &overflow, error) &&
                 check_model(&whole, &origin, config, error);
     if (done && overflow.source) {
-        int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks are of those behind them */
+        int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks contain the examples after them */
         done = check_streamed_labels(overflow.source, &origin, config, error) &&
                check_counts(overflow.blocks.examples > 0 ? (int)count : whole.count, overflow.held_out, &origin, config,
                             error);
@@ -714,7 +714,7 @@ void dataset_free(struct dataset *dataset)
         free(dataset->schema);
     }
     free(dataset->class_names);
-    examples_free(&dataset->validation); /* the beginning of the memory of both */
+    examples_free(&dataset->validation); /* the start of the memory of both */
     memset(dataset, 0, sizeof *dataset);
 }
 

@@ -201,7 +201,9 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     for (int c = 1; c < classes; c++) {
         best = logits[c] > logits[best] ? c : best;
     }
-    /* log(sum exp) with the largest logit taken out, whose own share is 1; a NaN anywhere makes it NaN, as it must. */
+    /*
+     * log(sum exp) with the largest logit factored out, whose own term is 1; a NaN anywhere makes it NaN, as intended.
+     */
     double sum = 1;
     for (int c = 0; c < classes; c++) {
         sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
@@ -458,7 +460,7 @@ double evaluation_accuracy(const struct evaluation *evaluation)
 
 int evaluation_worst_pairs(const struct evaluation *evaluation, struct confused_pair *pairs, int limit)
 {
-    int found = 0, classes = evaluation->classes; /* of sigmoids none, so nothing is found */
+    int found = 0, classes = evaluation->classes; /* with sigmoids there are none, so nothing is found */
     for (int cell = 0; evaluation->confusions && cell < classes * classes; cell++) {
         struct confused_pair pair = {cell / classes, cell % classes, evaluation->confusions[cell]};
         if (pair.images == 0 || pair.label == pair.predicted) {

@@ -150,13 +150,13 @@ size_t evaluation_part_room(const struct evaluation *evaluation)
     const size_t targets = evaluation->regression ? (size_t)evaluation->options.outputs : 0;
     const size_t bins = evaluation->bins ? (size_t)evaluation->units * METRICS_BINS * 2 : 0;
     const size_t counts = 7 + 2 * (size_t)evaluation->classes + evaluation_cells(evaluation) + bins + targets;
-    return counts * (COUNT_BYTES + 1) + (1 + 5 * targets) * SUM_BYTES; /* 1: what follows a single zero */
+    return counts * (COUNT_BYTES + 1) + (1 + 5 * targets) * SUM_BYTES; /* the 1 is for the byte after a single zero */
 }
 
 size_t evaluation_part_write(const struct evaluation *evaluation, uint8_t *bytes)
 {
     struct walk walk = {.mode = WRITES, .to = bytes};
-    struct evaluation read = *evaluation; /* nothing of it is changed */
+    struct evaluation read = *evaluation; /* its contents do not change */
     walk_all(&walk, &read);
     return (size_t)(walk.to - bytes);
 }

@@ -228,7 +228,7 @@ static bool open_round(struct round *round, struct follow *follow, struct error 
     config->output.save_summaries_steps = 0;
     if (file_exists(follow->best)) {
         config->train.warm_start = follow->best;
-        config->data.validation_size = CONFIG_AUTO; /* what suits the first files may be more than a new one has */
+        config->data.validation_size = CONFIG_AUTO; /* a size that suits the first files may exceed that of a new one */
     }
     return list_so_far(&round->so_far, follow, error);
 }

@@ -215,7 +215,7 @@ static bool next_number(struct json_walk *walk, double *number)
     if (!json_next(walk, &value) || value.kind != JSON_NUMBER) {
         return false;
     }
-    *number = strtod(value.text, NULL); /* what follows ends it, for the whole is checked and ends with a zero */
+    *number = strtod(value.text, NULL); /* stops at the next character: the checked text ends with a zero byte */
     return isfinite(*number);
 }
 

@@ -89,7 +89,7 @@ static bool open_run(struct local_run *run, struct error *error)
     const bool data_first = dataset_is_needed_first(&run->config);
     if (!data_first) {
         model_layout(&run->model, &run->config.model);
-        engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
+        engine_begin(&run->startup, &options); /* a GPU takes time to start, and so does loading */
     }
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
@@ -97,7 +97,7 @@ static bool open_run(struct local_run *run, struct error *error)
     run->has_read = true;
     if (data_first) {
         model_layout(&run->model, &run->config.model);
-        options = engine_options(run); /* again: the data have their say in it */
+        options = engine_options(run); /* again, because some depend on the data */
         engine_begin(&run->startup, &options);
     }
     training->config = &run->config;

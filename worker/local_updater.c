@@ -109,8 +109,8 @@ static void save(struct updater *updater, bool is_best)
     const int64_t step = local->training->global_step, save_steps = local->ledger.supervisor.save_steps;
     if (local->writer) {
         /*
-         * Checkpoints by steps are promised for those steps: should the disk not keep up, training waits for it. Those
-         * by time are put off instead.
+         * Checkpoints by steps must be of those steps: if the disk can't keep up, training waits for it. Those by time
+         * are delayed instead.
          */
         collect_saved(local, ends || (save_steps > 0 && step % save_steps == 0));
         bool is_due = ends ? supervisor_is_unsaved(&local->ledger.supervisor, step)
@@ -120,7 +120,7 @@ static void save(struct updater *updater, bool is_best)
             begin_to_save(local, targets);
         }
     }
-    local->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
+    local->ledger.info.validation_score = NAN; /* the next checkpoint is of another step */
 }
 
 static void record(struct updater *updater, struct updater_record *record)
@@ -143,7 +143,7 @@ static bool gather(struct updater *updater, int64_t global_step, enum metric met
 
 static void finish(struct updater *updater)
 {
-    collect_saved(of(updater), true); /* the last one was ordered when training ended */
+    collect_saved(of(updater), true); /* the last one was ordered at the end of training */
 }
 
 /* --- Where training begins --- */
@@ -159,7 +159,7 @@ static bool put_initial_state(struct local_updater *local)
 {
     struct training *training = local->training;
     const struct config *config = training->config;
-    /* Where there is a snapshot it serves: nobody needs it before the first checkpoint. */
+    /* Uses the snapshot's memory, if there is one: it is not needed before the first checkpoint. */
     struct checkpoint_state own = {.memory = NULL}, *state = local->writer ? &local->snapshot : &own;
     char source[256];
     if (!local->writer && !checkpoint_state_create(&own, training->model, &local->train, &training->error)) {
@@ -261,7 +261,7 @@ static bool step(struct updater *updater)
     if (!done.finite) {
         return training_fail_not_finite(training, "the loss", done.bad_loss, training->global_step);
     }
-    /* Grows by doubling: the first steps are slow, and one that was held up must not set the pace. */
+    /* Grows by doubling: the first steps are slow, and a delayed one must not set the pace. */
     int64_t wanted = (int64_t)(training->recent_steps_per_s * SLICE_S);
     wanted = wanted > 2 * local->slice_steps ? 2 * local->slice_steps : wanted;
     local->slice_steps = wanted < 1 ? 1 : wanted;

@@ -495,7 +495,7 @@ static void evaluation_as_json(const struct evaluation *evaluation, const char *
     add_evaluation(fields, evaluation);
     cJSON *array = cJSON_AddArrayToObject(fields, "confusions");
     for (int i = 0; i < count; i++) {
-        cJSON *pair = cJSON_CreateObject(); /* by number, as classes and their figures are listed */
+        cJSON *pair = cJSON_CreateObject(); /* by number, as classes and their metrics are listed */
         cJSON_AddNumberToObject(pair, "label", pairs[i].label);
         cJSON_AddNumberToObject(pair, "predicted", pairs[i].predicted);
         cJSON_AddNumberToObject(pair, "images", (double)pairs[i].images);

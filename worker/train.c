@@ -104,7 +104,7 @@ static bool read_clients(const struct command_call *call, struct clients_options
 static int run_train(const struct command_call *call)
 {
     struct error error;
-    struct config config = *call->config; /* its lists and texts are the call's */
+    struct config config = *call->config; /* its lists and strings belong to the call */
     struct clients_options clients;
     const char *profile = call->config->output.profile;
     if (command_switch(call, "supervise") && !supervise_is_child()) {
@@ -128,7 +128,7 @@ static int run_train(const struct command_call *call)
         return COMMAND_FAILED;
     }
     int status = command_switch(call, "follow") ? follow_run(&config) : run_role(&config, &clients);
-    observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* else it was interrupted, or restarts */
+    observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* otherwise it was interrupted, or restarts */
     if (!profile_close(&error)) {
         log_error("%s", error.text);
         return status == COMMAND_DONE ? COMMAND_FAILED : status;

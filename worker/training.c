@@ -46,7 +46,7 @@ bool training_fail_not_finite(struct training *training, const char *what, doubl
 {
     char kept[CHECKPOINT_MAX_PATH + 64] = "there is no checkpoint from before";
     struct updater_record record;
-    training->updater->table->record(training->updater, &record); /* the one under way may be the last good one */
+    training->updater->table->record(training->updater, &record); /* the current one may be the last good one */
     if (record.last_checkpoint) {
         snprintf(kept, sizeof kept, "the last good checkpoint is %s", record.last_checkpoint);
     }
@@ -69,7 +69,7 @@ static void judge_record(struct training *training, const struct checkpoint_info
     const struct config_train *train = &training->config->train;
     const double target = train->target_metric > 0 ? train->target_metric : train->target_accuracy;
     if (!is_of_metric(training, record)) {
-        return; /* found by another best_metric: the next validation begins again */
+        return; /* found by another best_metric: the next validation starts over */
     }
     if (target > 0 && !isnan(record->best_score) &&
         (metric_rises(training->metric) ? record->best_score >= target : record->best_score <= target)) {
@@ -368,7 +368,7 @@ static bool validate(struct training *training)
     struct held_model held;
     struct validators validators;
     if (!table->hold(training->updater, &held)) {
-        return false; /* the next validation is not far */
+        return false; /* the next validation is near */
     }
     observe_state(BOARD_VALIDATING);
     const bool done = evaluate_held(training, &held, &validators);
@@ -533,7 +533,7 @@ static void train(struct training *training)
     bool is_best = false;
     for (;;) {
         look_for_end(training);
-        if (table->save && training->end != TRAINING_FAILED) { /* of what failed nothing is saved */
+        if (table->save && training->end != TRAINING_FAILED) { /* a failed state is never saved */
             table->save(training->updater, is_best);
         }
         if (training->end != TRAINING_GOES_ON) {

@@ -750,9 +750,9 @@ bool config_key_is_default(const struct config_key *key, const struct config *co
         return strcmp(*(char *const *)value, key->initial) == 0;
     case KEY_HOSTS:
     case KEY_NAMES:
-        return ((const struct string_list *)value)->count == 0; /* all lists are empty by default, ... */
+        return ((const struct string_list *)value)->count == 0; /* all lists are empty by default... */
     case KEY_LAYER_DEVICES:
-        return layer_devices_are_none(value); /* ... and so are these */
+        return layer_devices_are_none(value); /* ...and so are these */
     case KEY_LAYERS:
     case KEY_HIDDEN:
         layers_text(key, config, text);

@@ -33,7 +33,7 @@ enum { ARCHITECTURES = sizeof architectures / sizeof *architectures };
 
 static void hash_begin(crypto_generichash_state *hash)
 {
-    if (sodium_init() >= 0) { /* which chooses the fastest loop */
+    if (sodium_init() >= 0) { /* it selects the fastest implementation */
         crypto_generichash_init(hash, NULL, 0, PROGRAM_HASH);
     }
 }
@@ -223,7 +223,7 @@ bool programs_read(const struct programs *programs, const char *digest, uint64_t
 static bool is_kept(const char *name, const char *const *digests, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (strncmp(name, digests[i], PROGRAM_ID_HEX) == 0) { /* a digest "" is nobody's */
+        if (strncmp(name, digests[i], PROGRAM_ID_HEX) == 0) { /* the digest "" matches nothing */
             return true;
         }
     }
@@ -273,7 +273,7 @@ static bool open_part(struct program_intake *intake, struct error *error)
         return file_error(error, path, "cannot be created", errno);
     }
     intake->there = (uint64_t)status.st_size;
-    if (intake->there >= intake->size) { /* all of it, but never put in place: it comes again */
+    if (intake->there >= intake->size) { /* complete but never installed: receive it again */
         intake->there = 0;
     }
     return ftruncate(intake->part, (off_t)intake->there) == 0 || file_error(error, path, "cannot be cut", errno);
@@ -296,7 +296,7 @@ enum intake_state program_intake_open(struct program_intake *intake, const struc
     if (!file_lock(path, "the program", &intake->lock, &busy)) {
         return INTAKE_BUSY;
     }
-    if (programs_have(programs, digest)) { /* by now */
+    if (programs_have(programs, digest)) { /* another process may have received it meanwhile */
         program_intake_close(intake);
         return INTAKE_WHOLE;
     }
@@ -336,7 +336,7 @@ static bool put_in_place(struct program_intake *intake, struct error *error)
     if (fsync(intake->part) != 0 || fchmod(intake->part, 0755) != 0) {
         return file_error(error, part, "cannot be synced to disk", errno);
     }
-    close(intake->part); /* or it could not be executed */
+    close(intake->part); /* an open file can't be executed */
     intake->part = -1;
     if (!verify(intake, part, error)) {
         unlink(part);

@@ -59,11 +59,11 @@ static uint64_t add_text(uint64_t hash, const char *text)
 
 void restart_identity(char id[RESTART_ID])
 {
-    /* What makes members of one command line different. */
+    /* What distinguishes members with the same command line. */
     const char *const variables[] = {getenv("TF_CONFIG"), getenv("SLURM_PROCID")};
     uint64_t hash = 0xcbf29ce484222325u;
     for (char *const *argument = own_arguments; argument && *argument; argument++) {
-        hash = argument == own_arguments ? hash : add_text(hash, *argument); /* not by which name it was called */
+        hash = argument == own_arguments ? hash : add_text(hash, *argument); /* not the name by which it was called */
     }
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         hash = variables[i] ? add_text(hash, variables[i]) : hash;
@@ -75,7 +75,7 @@ void restart_identity(char id[RESTART_ID])
 static void execute_other(void)
 {
     signal(SIGALRM, SIG_DFL);
-    alarm(other.on_probation ? RESTART_ARRIVE_S : 0); /* it lasts beyond execve */
+    alarm(other.on_probation ? RESTART_ARRIVE_S : 0); /* it survives execve */
     execve(other.path, own_arguments, other.environment);
     const int reason = errno;
     alarm(0);
@@ -145,7 +145,7 @@ bool restart_was_executed(void)
     if (was == UNKNOWN) {
         const char *by = getenv(executed);
         was = by && strtol(by, NULL, 10) == (long)getpid() ? YES : NO;
-        unsetenv(executed); /* it is about this start alone */
+        unsetenv(executed); /* it concerns this start only */
     }
     return was == YES;
 }
@@ -236,8 +236,8 @@ static pid_t start(char *const *arguments)
         return child;
     }
     /*
-     * A child that is left alone must not be there when the next parent comes. It gets a group of its own: what a
-     * terminal sends goes to the parent, which passes it on once; a second one would end the child without its last
+     * A child left alone must be gone before the next parent starts. It gets a process group of its own: signals from a
+     * terminal go to the parent, which passes them on once; a second one would end the child without its last
      * checkpoint.
      */
     setpgid(0, 0);

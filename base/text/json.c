@@ -37,7 +37,7 @@ static struct json_place place_of(const uint8_t *begin, const uint8_t *at)
         if (*p == '\n') {
             place.line++;
             place.column = 1;
-        } else if ((*p & 0xC0) != 0x80) { /* continuation bytes belong to the character before */
+        } else if ((*p & 0xC0) != 0x80) { /* continuation bytes belong to the preceding character */
             place.column++;
         }
     }
@@ -50,7 +50,7 @@ static bool check_utf8(struct scanner *scanner)
         uint64_t word;
         if (scanner->end - p >= (ptrdiff_t)sizeof word) {
             memcpy(&word, p, sizeof word);
-            if ((word & 0x8080808080808080) == 0) { /* eight characters of ASCII */
+            if ((word & 0x8080808080808080) == 0) { /* eight ASCII characters */
                 p += sizeof word;
                 continue;
             }

@@ -35,7 +35,7 @@ static const char *skip_numbers(const char *at, const char *end)
     uint64_t word;
     while (end - at >= (ptrdiff_t)sizeof word) {
         memcpy(&word, at, sizeof word);
-        const uint64_t unquoted = word ^ 0x2222222222222222; /* a byte of 0 is a quote */
+        const uint64_t unquoted = word ^ 0x2222222222222222; /* quotes become zero bytes */
         if ((word & 0xC0C0C0C0C0C0C0C0) != 0 ||
             ((unquoted - 0x0101010101010101) & ~unquoted & 0x8080808080808080) != 0) {
             break;
@@ -107,7 +107,7 @@ struct json_value json_whole(const char *text, size_t size)
         text += 3;
     }
     text = skip_blanks(text, end);
-    if (text < end && (*text == '[' || *text == '{')) { /* nothing but blanks follows: its end needs no search */
+    if (text < end && (*text == '[' || *text == '{')) { /* only blanks follow: no need to search for the end */
         while (end[-1] != ']' && end[-1] != '}') {
             end--;
         }
@@ -128,7 +128,7 @@ struct json_walk json_walk(struct json_value container)
     if (container.kind != JSON_ARRAY && container.kind != JSON_OBJECT) {
         return (struct json_walk){NULL, NULL};
     }
-    /* Between the brackets. */
+    /* The text between the brackets. */
     const char *end = container.text + container.size - 1;
     return (struct json_walk){skip_blanks(container.text + 1, end), end};
 }
@@ -262,6 +262,6 @@ bool json_is(struct json_value string, const char *text)
     if (!memchr(string.text, '\\', string.size)) {
         return string.size == size + 2 && memcmp(string.text + 1, text, size) == 0;
     }
-    char own[256]; /* names of ours are short, and of columns too long ones are not looked for */
+    char own[256]; /* our own names are short, and longer columns are not looked up */
     return string.size <= sizeof own && json_unescape(string, own) == size && memcmp(own, text, size) == 0;
 }

@@ -100,7 +100,7 @@ static size_t show_all_in_json(const char *json, char *to)
 char *printable_json(char *json)
 {
     const size_t size = strlen(json), wanted = show_all_in_json(json, NULL);
-    if (wanted == size) { /* what is escaped takes more bytes than it did */
+    if (wanted == size) { /* escaping makes the text longer */
         return json;
     }
     char *shown = malloc(wanted + 1);

@@ -254,7 +254,7 @@ bool memory_stage(struct device *device, const struct kernel_source *to, int at,
         if (!from || stride == 0) {
             continue;
         }
-        if (stride != device_example_bytes(&device->shape, i)) { /* images are padded */
+        if (stride != device_example_bytes(&device->shape, i)) { /* rows of images are padded */
             pad_images(device, from, examples->count, device->host_images);
             from = device->host_images;
         }

@@ -258,7 +258,7 @@ void serve(struct protocol_header *header, int file)
 {
     struct helper_server server = {.header = header, .file = file};
     handover_set(&header->hello, 1);
-    /* Loading takes time, in which the client may do other work. */
+    /* Loading takes time that the client can use for other work. */
     if (!driver_load(&server.driver, NULL, &server.no_driver)) {
         server.driver = NULL;
     }

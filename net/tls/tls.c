@@ -173,7 +173,7 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     }
     struct member asked = handshake->expected;
     if (member->index == MEMBER_ANY_INDEX) {
-        asked.index = MEMBER_ANY_INDEX; /* a certificate for any ps is good for ps 3 */
+        asked.index = MEMBER_ANY_INDEX; /* a certificate for any ps is valid for ps 3 */
     }
     if (!member_matches(&asked, member)) {
         member_format(&handshake->expected, ':', expected);
@@ -277,15 +277,15 @@ static int transmit(void *context, const unsigned char *bytes, size_t size)
 {
     struct handshake *handshake = context;
     struct connection *connection = handshake->connection;
-    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is it: tell() has better keys for it */
+    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is an alert: tell() has better keys for it */
         handshake->alert = handshake->ssl.MBEDTLS_PRIVATE(alert_type);
-        if (handshake->alert == MBEDTLS_SSL_ALERT_MSG_NO_CERT) { /* TLS 1.3 has none such: RFC 8446, 4.4.2.4 */
+        if (handshake->alert == MBEDTLS_SSL_ALERT_MSG_NO_CERT) { /* TLS 1.3 has no such alert: RFC 8446, 4.4.2.4 */
             handshake->alert = MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR;
         }
         return (int)size;
     }
     if (CONNECTION_BUFFER - connection->out_end < size) {
-        return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be so long: it is flushed and goes on */
+        return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be that long: flush it and continue */
     }
     memcpy(connection->out + connection->out_end, bytes, size);
     connection->out_end += size;
@@ -328,7 +328,7 @@ static int configure(mbedtls_ssl_config *config, struct credentials *credentials
     if (result != 0) {
         return result;
     }
-    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not */
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not optional */
     mbedtls_ssl_conf_ca_chain(config, &credentials->trusted, NULL);
     mbedtls_ssl_conf_cert_req_ca_list(config, MBEDTLS_SSL_CERT_REQ_CA_LIST_DISABLED);
     return mbedtls_ssl_conf_own_cert(config, &credentials->own, &credentials->key);
@@ -424,7 +424,7 @@ static uint8_t alert_for(const struct handshake *handshake, int result)
     case MBEDTLS_ERR_SSL_BAD_PROTOCOL_VERSION:
         return MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION;
     case MBEDTLS_ERR_SSL_ILLEGAL_PARAMETER:
-    case MBEDTLS_ERR_SSL_BAD_INPUT_DATA: /* a share that is no point; a message for which there is no room */
+    case MBEDTLS_ERR_SSL_BAD_INPUT_DATA: /* a share that is no point on the curve; a message larger than its buffer */
     case MBEDTLS_ERR_ERROR_CORRUPTION_DETECTED:
         return MBEDTLS_SSL_ALERT_MSG_ILLEGAL_PARAMETER;
     case MBEDTLS_ERR_SSL_HANDSHAKE_FAILURE:
@@ -544,13 +544,13 @@ static bool begin(struct handshake *handshake, double deadline_s, struct error *
 {
     const bool server = handshake->server;
     const struct credentials *credentials = handshake->credentials;
-    handshake->config = server ? credentials->server : credentials->client; /* what it points to is the credentials' */
+    handshake->config = server ? credentials->server : credentials->client; /* it points into the credentials */
     if (!server) {
         mbedtls_ssl_conf_rng(&handshake->config, random_with_pass, handshake);
     }
     int result = mbedtls_ssl_setup(&handshake->ssl, &handshake->config);
     if (result == 0 && !server) {
-        result = mbedtls_ssl_set_hostname(&handshake->ssl, NULL); /* `verify` checks whom the certificate names */
+        result = mbedtls_ssl_set_hostname(&handshake->ssl, NULL); /* `verify` checks the name in the certificate */
     }
     if (result != 0) {
         fail(handshake, result, error);

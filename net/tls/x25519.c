@@ -50,7 +50,7 @@ static int multiply(mbedtls_ecp_group *group, mbedtls_ecp_point *product, const 
 int __wrap_mbedtls_ecp_mul(mbedtls_ecp_group *group, mbedtls_ecp_point *product, const mbedtls_mpi *number,
                            const mbedtls_ecp_point *point, ecp_random *random, void *context)
 {
-    if (mbedtls_ecp_get_type(group) == MBEDTLS_ECP_TYPE_MONTGOMERY) { /* X25519 is all that is built in */
+    if (mbedtls_ecp_get_type(group) == MBEDTLS_ECP_TYPE_MONTGOMERY) { /* only X25519 is compiled in */
         return multiply(group, product, number, point);
     }
     return __real_mbedtls_ecp_mul(group, product, number, point, random, context);

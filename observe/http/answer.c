@@ -116,7 +116,7 @@ static bool output_lend(struct http_connection *connection, const struct http_an
                         int first)
 {
     struct output *outputs[PARTS] = {NULL};
-    /* The owner's memory is held by us until it is sent, whoever allocated it. */
+    /* The server owns the memory until it is sent, whoever allocated it. */
     const size_t held = answer->release ? answer->size + answer->tail_size : 0;
     bool done = server_hold(connection->server, held);
     int last = first;
@@ -175,7 +175,7 @@ static const char *reason(int status)
             return reasons[i].text;
         }
     }
-    return ""; /* a reason may be missing */
+    return ""; /* the reason may be missing */
 }
 
 static int format_head(const struct http_connection *connection, const struct http_answer *answer, char head[MOST_HEAD],
@@ -262,7 +262,7 @@ void answer_now(struct http_connection *connection, const struct http_answer *an
         atomic_fetch_add_explicit(&connection->server->refused, 1, memory_order_relaxed);
     }
     if (!done) {
-        output_free(connection); /* there is no memory to say so */
+        output_free(connection); /* no memory for an error message */
     }
     connection_live(connection, done && keeps_alive ? LIFE_ANSWERING : LIFE_ENDING);
 }
@@ -316,7 +316,7 @@ void http_answer(struct http_request *request, const struct http_answer *answer)
     request->answer_headers = answer->headers ? strdup(answer->headers) : NULL;
     request->answer.headers = request->answer_headers;
     pthread_mutex_lock(&server->mutex);
-    const bool is_first = !server->answered; /* else the server's thread has been woken, and not looked yet */
+    const bool is_first = !server->answered; /* otherwise the server's thread has been woken and has not looked yet */
     request->next_answered = server->answered;
     server->answered = request;
     pthread_mutex_unlock(&server->mutex);

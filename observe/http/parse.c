@@ -69,7 +69,7 @@ static int add_text(llhttp_t *parser, const char *at, size_t size)
     if (!request->has_head && !grow_head(connection, request->head_size + size + 1)) {
         return refuse(connection, 503, "the server is busy: try again later");
     }
-    if (!request->has_head) { /* of trailers, which nobody asks for, only the size counts */
+    if (!request->has_head) { /* trailers are not used: only their size counts */
         memcpy(request->head + request->head_size, at, size);
     }
     request->head_size += size;
@@ -404,7 +404,7 @@ static int on_headers_complete(llhttp_t *parser)
     struct http_request *request = connection->request;
     request->has_head = true;
     request->is_old = parser->http_minor == 0;
-    request->keeps_alive = llhttp_should_keep_alive(parser) && !parser->upgrade; /* what follows may be anything */
+    request->keeps_alive = llhttp_should_keep_alive(parser) && !parser->upgrade; /* what follows is not parsed */
     request->method = method_of(parser);
     if (check_form(connection, parser) != 0) {
         return -1;
@@ -451,14 +451,14 @@ static int on_body(llhttp_t *parser, const char *at, size_t size)
 {
     struct http_connection *connection = parser->data;
     struct http_request *request = connection->request;
-    connection->wants_continue = false; /* it did not wait */
+    connection->wants_continue = false; /* the client did not wait for it */
     if (size > request->route->most_body - request->body_size) {
         return refuse(connection, 413, "the body is too large");
     }
     if (!grow_body(connection, request->body_size + size)) {
         return refuse(connection, 503, "the server is busy: try again later");
     }
-    if ((const uint8_t *)at != request->body + request->body_size) { /* else it was received there */
+    if ((const uint8_t *)at != request->body + request->body_size) { /* otherwise it was received in place */
         memcpy(request->body + request->body_size, at, size);
     }
     request->body_size += size;
@@ -474,7 +474,7 @@ uint8_t *parse_room(struct http_connection *connection, size_t *size)
     const uint64_t left = request->body_length - request->body_size;
     const size_t some = left < READ_BYTES ? (size_t)left : READ_BYTES;
     if (!grow_body(connection, request->body_size + some)) {
-        return NULL; /* it is refused when the bytes have come */
+        return NULL; /* refuse it after the bytes have arrived */
     }
     const size_t room = request->body_room - request->body_size;
     *size = left < room ? (size_t)left : room;
@@ -521,7 +521,7 @@ bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size
     }
     if (result == HPE_PAUSED || result == HPE_PAUSED_UPGRADE) {
         *taken = (size_t)((const uint8_t *)llhttp_get_error_pos(parser) - bytes);
-        if (result == HPE_PAUSED_UPGRADE) { /* nothing else is spoken here */
+        if (result == HPE_PAUSED_UPGRADE) { /* no other protocol is supported */
             llhttp_resume_after_upgrade(parser);
         } else {
             llhttp_resume(parser);
@@ -613,7 +613,7 @@ bool http_request_accepts(const struct http_request *request, const char *header
     for (const char *at = http_request_header(request, header); at && *at != '\0';) {
         at += strspn(at, " \t,");
         const char *end = at + strcspn(at, ",");
-        if (strncasecmp(at, word, size) == 0 && strchr(" \t;,", at[size])) { /* its end counts as one of them */
+        if (strncasecmp(at, word, size) == 0 && strchr(" \t;,", at[size])) { /* the end of the text counts as well */
             const char *weight = strstr(at, "q=");
             return !weight || weight > end || strtod(weight + 2, NULL) > 0;
         }

@@ -248,7 +248,7 @@ static bool is_wanted(const struct board_member *member, const char *filter)
 static int compare_numbers(double a, double b)
 {
     if (isnan(a) || isnan(b)) {
-        return isnan(a) - isnan(b); /* what is not known comes last */
+        return isnan(a) - isnan(b); /* unknown values come last */
     }
     return (a > b) - (a < b);
 }
@@ -281,7 +281,7 @@ static int columns_that_fit(int width, int *last_width)
         const bool is_text = columns[count].width < 0;
         const int least = is_text && abs(columns[count].width) > LEAST_LAST ? LEAST_LAST + (count > 0) : needs;
         if (used + needs > width) {
-            if (count > 1 && used + least <= width) { /* as the last one it may be narrow */
+            if (count > 1 && used + least <= width) { /* as the last column it may be narrow */
                 *last_width = width - used - 1;
                 return count + 1;
             }

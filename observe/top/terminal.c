@@ -63,7 +63,7 @@ bool terminal_enter(struct error *error)
     raw = self.before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO | IEXTEN);
     raw.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IXON);
-    raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* the screen is to be taken away before we stop */
+    raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* the screen must be restored before we stop */
     raw.c_cc[VMIN] = 1;
     raw.c_cc[VTIME] = 0;
     if (tcsetattr(STDIN_FILENO, TCSAFLUSH, &raw) != 0) {

@@ -236,7 +236,7 @@ static struct curve_span span_of(const struct view *view, const struct view_run 
     static const double lengths_s[] = {[VIEW_MINUTES] = 300, [VIEW_HOUR] = 3600, [VIEW_WHOLE] = INFINITY};
     const double first_s = history_at(ring, 0)->time_s, last_s = history_at(ring, ring->count - 1)->time_s;
     const double to_s = fmax(run->time_s, last_s);
-    /* At least so long that a second is a dot wide. */
+    /* At least long enough that a second is a dot wide. */
     return (struct curve_span){.from_s = fmin(fmax(to_s - lengths_s[view->span], first_s), to_s - 10), .to_s = to_s};
 }
 
@@ -454,7 +454,7 @@ static void type(struct view *view, int key)
 
 static void scroll(struct view *view, int rows)
 {
-    view->scroll = view->scroll + rows < 0 ? 0 : view->scroll + rows; /* the other end is known when it is drawn */
+    view->scroll = view->scroll + rows < 0 ? 0 : view->scroll + rows; /* the other bound is known when it is drawn */
 }
 
 static void go_to(struct view *view, enum view_page page)

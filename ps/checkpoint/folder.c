@@ -136,7 +136,7 @@ bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, 
     char lock_path[CHECKPOINT_MAX_PATH], purpose[CHECKPOINT_MAX_PATH];
     folder->lock = -1;
     folder->config = config;
-    /* Room is left for the names of the files in it. */
+    /* Leaves room for the names of the files in it. */
     if (strlen(path) + 2 * MAX_NAME > sizeof folder->path) {
         return error_set(error, "train_dir: the path is too long: %.200s...", path);
     }
@@ -205,7 +205,7 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
         enum checkpoint_status status = checkpoint_open(file, whole, error);
         listing.items[i].keep = status != CHECKPOINT_DAMAGED;
         if (status == CHECKPOINT_OPENED || !file_exists(whole)) {
-            continue; /* a reader may see one vanish: the writer has a newer one by then */
+            continue; /* a reader may see one vanish: by then the writer has a newer one */
         }
         refused++;
         log_warning("%s%s", error->text, i > 0 ? "; trying the previous checkpoint" : "");
@@ -246,7 +246,7 @@ static void delete_old(const struct checkpoint_folder *folder, int64_t saved_ste
     for (int i = 0; i < listing.count; i++) {
         char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
         checkpoint_name(name, listing.items[i].step);
-        /* The one just written stays even if files of later steps, left by another run, are there. */
+        /* Keeps the one just written, even if another run left files of later steps. */
         if (listing.items[i].keep || listing.items[i].step == saved_step) {
             continue;
         }

@@ -42,7 +42,7 @@ bool checkpoint_read_at(struct checkpoint_file *file, void *bytes, size_t size, 
 
 static enum checkpoint_status open_file(struct checkpoint_file *file, struct error *error)
 {
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe would wait for its writer */
     if (file->fd < 0) {
         file_error(error, file->path, "cannot be opened", errno);
         return CHECKPOINT_UNREADABLE;

@@ -118,7 +118,7 @@ void job_take_due(struct job *job)
 
 void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s)
 {
-    job->next = *config; /* of which nothing but plain values is read */
+    job->next = *config; /* only its plain values are read */
     job->has_next = true;
     job->next_step = step;
     job_take_due(job);
@@ -192,7 +192,7 @@ void job_say(struct job *job, enum log_level level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    printable(line->text, sizeof line->text, text); /* it may quote others */
+    printable(line->text, sizeof line->text, text); /* it may contain text from peers */
     line->level = level;
 }
 

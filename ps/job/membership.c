@@ -69,7 +69,7 @@ static uint16_t probe(struct job *job, int index, uint64_t incarnation, const ch
         job_act(job, JOB_PROBE, index);
     }
     if (worker->newcomer != incarnation) {
-        return JOB_ASK_AGAIN; /* one claim at a time: that one may be of a process that has died meanwhile, too */
+        return JOB_ASK_AGAIN; /* one claim at a time: the claimant may have died meanwhile, too */
     }
     worker->asked_s = now_s;
     if (!worker->answered) {
@@ -187,8 +187,8 @@ void job_disconnected(struct job *job, int index, uint64_t incarnation, double n
         return;
     }
     /*
-     * Not below zero: only the latest incarnations are known as fenced, so that somebody with the key can take one up
-     * again, and then connections of its first life end in its second.
+     * Not below zero: only the latest incarnations are remembered as fenced, so a member with the key can use an old
+     * one again, and then connections of its first life end in its second.
      */
     worker->connections -= worker->connections > 0;
     if (worker->connections > 0) {
@@ -300,7 +300,7 @@ bool job_tick_leases(struct job *job, double now_s)
         return false;
     }
     if (job->tick_next == 0) {
-        job->lease_due_s = now_s + lease_s; /* whoever is heard of, or held no more, from now on has a whole lease */
+        job->lease_due_s = now_s + lease_s; /* anyone heard from or no longer held from now on has a whole lease */
     }
     for (; job->tick_next < job->worker_count; job->tick_next++) {
         struct job_worker *worker = &job->workers[job->tick_next];
@@ -311,7 +311,7 @@ bool job_tick_leases(struct job *job, double now_s)
             job->lease_due_s = fmin(job->lease_due_s, worker->heard_s + lease_s);
             continue;
         }
-        if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may want to say something, too */
+        if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may add lines, too */
             return true;
         }
         MARK("a lease is over");

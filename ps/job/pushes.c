@@ -42,7 +42,7 @@ bool job_may_answer(const struct job *job, int index)
 {
     int64_t clock = 0;
     int64_t bound = job->config.cluster.max_staleness;
-    /* After the last step nobody catches up any more. */
+    /* After the last step nobody catches up. */
     if (bound == 0 || job->coordinator != job->identity.index || job_is_past_end(job) || job->state != JOB_TRAINING ||
         !job->workers[index].counts || !slowest(job, index, &clock)) {
         return true;
@@ -55,7 +55,7 @@ void job_hold(struct job *job, int index, uint64_t incarnation, int change, doub
     struct job_worker *worker = &job->workers[index];
     if (worker->incarnation == incarnation) {
         worker->held = worker->held + change > 0 ? worker->held + change : 0; /* as in job_disconnected */
-        worker->heard_s = now_s; /* its lease begins when it is its turn again */
+        worker->heard_s = now_s; /* its lease starts when its turn comes again */
     }
 }
 

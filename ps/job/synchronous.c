@@ -48,7 +48,7 @@ static int least_replicas(const struct job *job)
 void job_set_replicas(struct job *job)
 {
     if (job_asks_some(job)) {
-        return; /* each round has its own */
+        return; /* each round has its own token */
     }
     job->gathered.wanted = replicas(job);
     job->gathered.least = least_replicas(job);
@@ -95,7 +95,7 @@ bool job_is_follower(const struct job *job)
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
-    if (job_asks_some(job)) { /* one of very many, perhaps: most are not even looked at */
+    if (job_asks_some(job)) { /* it may be one of very many: most are not even looked at */
         return job_is_asked(job, index) && worker->present;
     }
     bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
@@ -189,7 +189,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
     job->global_step++;
     job_take_due(job);
     job_gather(job, now_s);
-    job_ask(job, now_s); /* the answers that go out now say who is */
+    job_ask(job, now_s); /* the answers sent now say who is selected */
     if (job->global_step == job->last_step) {
         job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
     }
@@ -230,7 +230,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     memset(verdict, 0, sizeof *verdict);
     *receive = false;
     job_heard(job, index, incarnation, now_s);
-    /* Nothing is received once the step is decided: the shard may be adding up that very stage. */
+    /* Nothing is received after the step is decided: the shard may be adding that very stage. */
     if (check_push(job, index, incarnation, push, now_s, verdict) && !job_is_past_end(job)) {
         *receive = push->token == job->global_step && !job->gathered.decided &&
                    aggregation_get(&job->gathered, own_shard(job), index) != PART_HERE;
@@ -291,7 +291,7 @@ static enum push_outcome outcome_of_past(struct job *job, int index, const struc
         return PUSH_APPLIED;
     }
     if (worker->sequence != push->sequence) {
-        return PUSH_STALE; /* of an earlier push, and counted then */
+        return PUSH_STALE; /* of an earlier push, which counted then */
     }
     if (worker->outcome == PUSH_STAGED) {
         worker->outcome = PUSH_STALE;
@@ -336,7 +336,7 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
         return;
     }
     if (generation != job->generation || job->state != JOB_TRAINING || step != job->global_step) {
-        return; /* of a generation that is being written here, or of a step that is applied */
+        return; /* of a generation that is being written here, or of a step being applied */
     }
     for (int i = 0; i < job->worker_count; i++) {
         if ((finite[i] || not_finite[i]) && job_is_asked(job, i)) {
@@ -351,7 +351,7 @@ bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, cons
     int count = 0;
     if (!job_is_follower(job) || generation != job->generation || job->state != JOB_TRAINING ||
         step != job->global_step) {
-        return true; /* of a step that is over */
+        return true; /* of a finished step */
     }
     for (int i = 0; i < job->worker_count; i++) {
         if (taken[i] && aggregation_get(&job->gathered, own_shard(job), i) != PART_HERE) {

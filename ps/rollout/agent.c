@@ -289,7 +289,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
         return error_set(error, "out of memory");
     }
     agent->options = *options;
-    *out = agent; /* its thread asks its owner, who may look for it there */
+    *out = agent; /* its thread asks the owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
     agent->idle_s = pace_report_s(&options->config->cluster);
     const bool hurries = members <= OFTEN || options->who.role == MEMBER_PS;

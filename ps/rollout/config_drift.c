@@ -79,8 +79,7 @@ void config_drift_keep(const struct config_drift *drift)
     struct error ignored;
     if (drift->base[0] != '\0' && versions_path(drift->config->path, "base", path, &ignored) &&
         versions_path(drift->config->path, NULL, folder, &ignored) && file_exists(folder)) {
-        (void)file_keep(path, drift->base, CONFIG_DRIFT_HEX,
-                        &ignored); /* a full disk is for others to complain about */
+        (void)file_keep(path, drift->base, CONFIG_DRIFT_HEX, &ignored); /* others report a full disk */
     }
 }
 

@@ -203,7 +203,7 @@ static cJSON *record_as_json(const struct record *record)
     add_number(root, "fallback", (double)plan->fallback);
     add_number(root, "highest", (double)record->highest);
     add_number(root, "healthy_s", plan->healthy_s);
-    add_number(root, "loss_before", record->loss_before); /* null: it was not finite */
+    add_number(root, "loss_before", record->loss_before); /* null if it was not finite */
     cJSON_AddBoolToObject(root, "job_waited", plan->waited);
     cJSON *absent = cJSON_AddArrayToObject(root, "absent_workers");
     for (int i = 0; i < ROLLOUT_MAX_LISTED; i++) {
@@ -260,7 +260,7 @@ bool record_store(const struct versions *versions, const struct record *record, 
         done = file_write_atomic(path, parts, 3, error);
     }
     if (done && file_exists(former)) {
-        unlink(former); /* if that fails: the new one counts */
+        unlink(former); /* a failure is harmless: the new one counts */
     }
     cJSON_free(text);
     return done;
@@ -306,7 +306,7 @@ static bool get_absent(const cJSON *root, struct rollout_absent *absent)
     cJSON_ArrayForEach(item, list)
     {
         const int worker = cJSON_IsNumber(item) ? item->valueint : 0;
-        done = done && worker > 0 && worker < ROLLOUT_MAX_LISTED; /* the chief is never left out */
+        done = done && worker > 0 && worker < ROLLOUT_MAX_LISTED; /* the chief is never omitted */
         if (done) {
             absent->bits[worker / 8] |= (uint8_t)(1 << worker % 8);
         }

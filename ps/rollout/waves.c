@@ -190,7 +190,7 @@ void waves_leave_behind(struct rollout *rollout)
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
         if (member->is_out && member->takes_part) {
-            const bool had_a_place = waves_place(rollout, member->who) < rollout->wave; /* another takes it */
+            const bool had_a_place = waves_place(rollout, member->who) < rollout->wave; /* another takes its place */
             rollout->absent.bits[member->who.index / 8] |= (uint8_t)(1 << member->who.index % 8);
             member->awaited = member->takes_part = false;
             rollout->wave -= had_a_place;

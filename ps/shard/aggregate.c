@@ -246,7 +246,7 @@ static void end_figures(struct shard *shard, const struct aggregate *aggregate)
             squares += aggregate->workspaces[k].squares[w];
         }
         stage->norm = (float)sqrt(squares);
-        stage->cosine = (float)(dot / sqrt(squares * squares_of_mean)); /* NaN of what did not move */
+        stage->cosine = (float)(dot / sqrt(squares * squares_of_mean)); /* NaN if either is zero */
     }
 }
 

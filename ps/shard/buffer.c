@@ -31,7 +31,7 @@ struct buffer_turn buffer_take(struct shard *shard, const struct stage *stage)
         .begins = buffer->count == 0,
         .makes_step = buffer->count + 1 >= buffer->size,
         .keep = all > 0 ? (float)(buffer->weight / all) : 0,
-        .add = all > 0 ? (float)(own / all * scale) : 0, /* all without examples: there is nothing to learn from */
+        .add = all > 0 ? (float)(own / all * scale) : 0, /* all without examples: nothing to learn from */
     };
     buffer->count++;
     buffer->weight = all;
@@ -51,7 +51,7 @@ static void add(float *restrict mean, const float *restrict values, float keep, 
 static void begin(float *restrict mean, const float *restrict values, float share, size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        mean[k] = 0.0f + share * values[k]; /* no -0: of blocks of zeros not all are sent */
+        mean[k] = 0.0f + share * values[k]; /* never -0: some blocks of zeros are not sent */
     }
 }
 

@@ -195,7 +195,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
                          plan.floats, (unsigned long)UINT32_MAX);
     }
     struct shard *shard = aligned_alloc(SHARD_ALIGN, shard_round_up(sizeof *shard));
-    /* Zero pages from the system: what is never used, a snapshot or a stage, takes no memory. */
+    /* Zero pages from the system: what is never used, such as a snapshot or a stage, takes no memory. */
     void *memory = calloc(1, plan.total + SHARD_ALIGN);
     struct schedule *schedule = schedule_create(&config->train);
     if (!shard || !memory || !schedule) {

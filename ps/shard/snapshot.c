@@ -124,7 +124,7 @@ void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const s
     if (walk->saves == 0 || stripe->first_block == stripe->end_block) {
         return;
     }
-    /* From here to where the next stripe begins, so that padding is copied as well. */
+    /* Up to the start of the next stripe, so that padding is copied as well. */
     size_t from = shard->blocks[stripe->first_block].local;
     size_t to = stripe->end_block < shard->block_count ? shard->blocks[stripe->end_block].local : shard->floats;
     for (int i = 0; i < walk->saves; i++) {
@@ -156,7 +156,7 @@ void shard_snapshots_done(struct shard *shard, const struct block_walk *walk)
 void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
 {
     if (!atomic_load_explicit(&shard->armed, memory_order_relaxed)) {
-        return; /* it is armed with the first stripe locked, as it is now: nothing is missed */
+        return; /* it is armed with the first stripe locked, as now: nothing is missed */
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     for (int i = 0; i < SHARD_SNAPSHOTS; i++) {

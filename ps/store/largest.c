@@ -90,7 +90,7 @@ static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype
         const uint16_t half = bfloat16_round(values[i]);
         const float left = values[i] - bfloat16_widen(half);
         values[i] = left - left == 0.0f ? left : 0.0f;
-        memcpy(bytes + i * sizeof half, &half, sizeof half); /* at once: threads that pack have small stacks */
+        memcpy(bytes + i * sizeof half, &half, sizeof half); /* at once: packing threads have small stacks */
     }
 }
 

@@ -38,7 +38,7 @@ static void load(int32_t (*keys)[TILE], const float *const *values, const float 
         float scaled[TILE] = {0};
         int32_t bits[TILE];
         for (size_t i = 0; values[k] && i < count; i++) {
-            scaled[i] = values[k][at + i] * scales[k] + 0.0f; /* no -0: of rows of zeros not all are sent */
+            scaled[i] = values[k][at + i] * scales[k] + 0.0f; /* never -0: some rows of zeros are not sent */
         }
         memcpy(bits, scaled, sizeof bits);
         for (int i = 0; i < TILE; i++) {

@@ -107,7 +107,7 @@ static bool row_moved(const struct store *store, const struct variable *variable
             int first = variable_panel_col(variable, panel), end = variable_panel_col(variable, panel + 1);
             const float *values = store->vectors[STORE_SLOT0 + slot] + variable_at(variable, row, first);
             for (int col = first; col < end && col < variable->cols; col++) {
-                /* By bits: an update makes a negative zero positive. */
+                /* Compares bits: an update turns a negative zero positive. */
                 if (memcmp(&values[col - first], &initial, sizeof initial) != 0) {
                     return true;
                 }
@@ -212,7 +212,7 @@ void store_apply(struct store *store, const struct gradient_block *block)
     bool has_slots = store->vectors[STORE_SLOT0];
     _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;
     unsigned mode = optimizer_enter();
-    int next = 0; /* of the rows present */
+    int next = 0; /* index among the rows present */
     int row = 0;
     if (absent_is_noop && is_scattered(block)) {
         for (int i = 0; has_slots && i < block->present_count; i++) {
@@ -225,8 +225,10 @@ void store_apply(struct store *store, const struct gradient_block *block)
     while (row < block->rows) {
         int run = present_run(block, row, next);
         if (run > 0) {
-            /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
-             * thread that sees either value gets the same numbers. */
+            /*
+             * Threads with other columns of a row may set its byte at the same time, to the same value; a thread that
+             * reads either value gets the same numbers.
+             */
             for (int i = 0; has_slots && i < run; i++) {
                 atomic_store_explicit(&moved[row + i], 1, memory_order_relaxed);
             }

@@ -201,7 +201,7 @@ static bool create_all(struct players *players, const struct engine_options *opt
     }
     players->alone = *options->config;
     players->alone.train.num_threads = 1;
-    players->alone.train.optimizer = OPTIMIZER_SGD; /* what there is to update is in local_steps */
+    players->alone.train.optimizer = OPTIMIZER_SGD; /* local_steps has the state of the optimizer */
     own.config = &players->alone;
     for (int i = 0; i < players->count; i++) {
         if (!create_player(players, &players->each[i], &own, error)) {

@@ -230,7 +230,7 @@ static bool create_parts(struct cpu_engine *engine, const struct engine_options 
     network_plan(&engine->network, &engine->own, kernels, dropout_make((uint64_t)train->seed, train->dropout), like);
     engine->targets = like ? like->targets : 0;
     engine->wanted_stride = round_up(engine->targets, MODEL_ROW_ALIGN);
-    /* Layer 0's weights are updated in strips of columns, different threads side by side. */
+    /* Updates layer 0's weights in strips of columns, with threads side by side. */
     if (engine->train && engine->network.layers > 1 && micro_batches(engine) == 1 && !(train->clip_norm > 0.0)) {
         model_set_panels(&engine->own, 0, engine->network.strips[0].count, kernels->lanes);
     }

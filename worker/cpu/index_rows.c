@@ -82,7 +82,7 @@ static inline void copy_row(float *restrict to, const float *restrict from, int 
     }
     for (; k < count; k++) {
         to[k] = from[k];
-        __asm__ volatile("" ::: "memory"); /* or the compiler calls memcpy after all */
+        __asm__ volatile("" ::: "memory"); /* stops the compiler from calling memcpy after all */
     }
 }
 

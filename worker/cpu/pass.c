@@ -152,7 +152,7 @@ bool workspace_create(struct workspace *workspace, const struct network *network
     if (!workspace->memory) {
         return no_memory(capacity, error);
     }
-    /* What pads the narrower strips is worked on with the rest: zero. */
+    /* The padding of narrower strips is processed too: it is zero. */
     memset(workspace->memory, 0, floats * sizeof(float));
     workspace_layout(workspace, network, capacity, training, workspace->memory);
     return true;

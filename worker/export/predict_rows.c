@@ -76,7 +76,7 @@ static bool append_row(struct prediction *self, const struct row *row)
         const char *text = row->fields ? row->fields[i].text : row_text(row, i, buffer, &size);
         done = append_field(self, text, size, delimiter) && append(self, &delimiter, 1);
     }
-    return done && append(self, "", 1); /* a zero, where the line is cut off again */
+    return done && append(self, "", 1); /* a zero byte, where the line is truncated again */
 }
 
 /* --- what the model says --- */

@@ -494,7 +494,7 @@ static bool finish_opening(struct gpu_engine *engine, struct error *error)
 {
     const struct engine_options *options = &engine->options;
     engine->areas = gpu_client_areas(engine->client);
-    for (int i = 0; i < DEVICE_ARRAYS; i++) { /* what was begun knew what examples look like */
+    for (int i = 0; i < DEVICE_ARRAYS; i++) { /* the format of examples was known at the start */
         assert(!engine->areas->arrays[i] == (device_example_bytes(&engine->shape, i) == 0));
     }
     if (!gpu_client_open_end(engine->client, error)) {
@@ -559,7 +559,7 @@ bool gpu_engine_create(struct engine **out, const struct engine_options *options
     engine->options = *options;
     if (options->like) {
         engine->like = *options->like;
-        engine->options.like = &engine->like; /* for a CPU engine that takes over, when the caller's may be gone */
+        engine->options.like = &engine->like; /* for a CPU engine that takes over after the caller's is gone */
     }
     engine->shape = shape_of(options);
     engine->fresh = true;

@@ -142,7 +142,7 @@ void cpu_draw_batch(const struct engine_run *run, int64_t number)
     struct batch batch = {
         .examples = &source->streamed, .indexes = source->indexes, .count = 1, .task = task, .step = step};
     if (!engine->starved && !batch_source_draw(source, task, step, &batch, &engine->starved_error)) {
-        engine->starved = true; /* written only then: other threads read what lies beside it */
+        engine->starved = true; /* written only if so: other threads read what lies beside it */
     }
     batch.count = engine->starved ? 1 : batch.count;
     cpu_draw_take(engine, draw, &batch);

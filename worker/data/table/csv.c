@@ -210,7 +210,7 @@ static enum cut cut_quoted(struct csv_reader *reader, struct cutter *cutter, con
 /* From the scanner's place, which is the beginning of the row. */
 static enum cut cut_row(struct csv_reader *reader, struct cutter *cutter)
 {
-    const char *quoted_end = NULL; /* of the field under way, if it is quoted: where its closing quote is */
+    const char *quoted_end = NULL; /* of the current field, if it is quoted: the position of its closing quote */
     reader->field_count = 0;
     cutter->field = reader->buffer + reader->begin;
     for (;;) {

@@ -185,7 +185,7 @@ static bool add_column(struct survey_column *column, const cJSON *object, struct
     column->is_category |= is_category;
     column->has_too_many |= is_true(object, "has_too_many");
     column->is_integer &= is_true(object, "is_integer");
-    column->same = 0; /* what equals the target here need not do so there */
+    column->same = 0; /* a column equal to the target in these rows need not be so in the others */
     return (add_numbers(column, object) && add_values(column, object)) ||
            error_set(error, "column %.64s: its figures are damaged, or too many for this machine", column->name);
 }

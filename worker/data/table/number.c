@@ -121,10 +121,10 @@ enum { WORD = 8 /* bytes, one digit each */ };
 static inline uint64_t load_word(const char *at, const char *end)
 {
     int64_t missing = WORD - (end - at);
-    missing &= ~(missing >> 63); /* none is 0; no branch could foresee it */
+    missing &= ~(missing >> 63); /* none is 0; a branch would be unpredictable */
     uint64_t word;
     memcpy(&word, at - missing, WORD);
-    return word >> (4 * missing) >> (4 * missing); /* perhaps by all 64 bits */
+    return word >> (4 * missing) >> (4 * missing); /* possibly by all 64 bits */
 }
 
 /* How many digits the word begins with. */
@@ -139,7 +139,7 @@ static inline int count_digits(uint64_t word)
 static inline uint64_t word_value(uint64_t word, int count)
 {
     const int half = 4 * (WORD - count);
-    word = (word & 0x0F0F0F0F0F0F0F0F) << half << half; /* zeros lead */
+    word = (word & 0x0F0F0F0F0F0F0F0F) << half << half; /* leading zeros */
     word = word * 10 + (word >> 8);                     /* pairs, in every other byte */
     return ((word & 0x000000FF000000FF) * (100 + (1000000ull << 32)) +
             ((word >> 16) & 0x000000FF000000FF) * (1 + (10000ull << 32))) >>

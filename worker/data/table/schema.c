@@ -272,7 +272,7 @@ static bool get_categories(struct schema_column *column, const cJSON *array)
     {
         if (!cJSON_IsString(item) ||
             dictionary_add(&column->categories, item->valuestring, strlen(item->valuestring)) != expected++) {
-            return false; /* also one that is there twice */
+            return false; /* also a duplicate */
         }
     }
     return cJSON_IsArray(array);

@@ -51,7 +51,7 @@ static uint64_t key_of_time(double time)
 {
     static const uint64_t sign = (uint64_t)1 << 63;
     uint64_t bits;
-    const double number = time == 0 ? 0 : time; /* -0 is no other time */
+    const double number = time == 0 ? 0 : time; /* -0 and 0 are the same time */
     memcpy(&bits, &number, sizeof bits);
     return ~(bits & sign ? ~bits : bits | sign);
 }
