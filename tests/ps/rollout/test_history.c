@@ -197,6 +197,7 @@ static void a_damaged_one_is_refused_by_name(void **state)
         assert_damaged(former, texts[i], strlen(texts[i]));
     }
     int size =
+        snprintf(text, sizeof text, "5 4 5 2 10 0.25 switching, without 04%0256d\n\n", 0); /* one worker too many */
     assert_damaged(former, text, (size_t)size);
     memset(text, 'x', sizeof text);
     put(former, text, sizeof text);
