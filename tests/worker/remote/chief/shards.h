@@ -52,9 +52,9 @@ static struct {
     bool mute;      /* snapshots and reads are not recorded */
     float value;    /* of everything read */
     enum exchange_result asked, checked, written, ended, read, ordered, taken; /* of the next; then success */
-    struct kept plain; /* the current snapshot */
-    float first;       /* of the parameters written last */
-    float first_sent;  /* likewise, of the sent model */
+    struct kept plain;                                                         /* the current snapshot */
+    float first;                                                               /* of the parameters written last */
+    float first_sent;                                                          /* likewise, of the sent model */
 } shards = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline enum exchange_result once(enum exchange_result *end)
