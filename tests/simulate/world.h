@@ -161,7 +161,7 @@ void network_begin(void);
 void network_end(void);
 void network_close(struct file *file, bool silent); /* silent: the machine is gone, and peers are not told */
 /* Faults of the link between two machines (or all of one: other NULL). */
-void network_cut(struct machine *one, struct machine *other); /* connections break */
+void network_cut(struct machine *one, struct machine *other);       /* connections break */
 void network_half_open(struct machine *one, struct machine *other); /* silence, then they break after 30 s */
 enum partition { PART_BOTH, PART_FROM, PART_TO }; /* nothing passes, or nothing from the first one, or nothing to it */
 void network_part(struct machine *one, struct machine *other, enum partition how, double until_s);
