@@ -1,4 +1,4 @@
-"""Tests that run beside each other are never given the same port, whoever listens on it."""
+"""Tests that run side by side never get the same port, whoever listens on it."""
 
 import pathlib
 import subprocess
