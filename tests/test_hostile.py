@@ -347,8 +347,7 @@ def test_guests_that_no_list_has(fleet):
             assert welcome or "there is no " in fields["message"]
 
 
-# --- Attacks that cost the attacker little: last, because afterwards strangers, like these tests' own clients, must
-# wait ---
+# --- Attacks that cost the attacker little: last, because then strangers, like these tests' own clients, must wait ---
 
 
 @pytest.mark.parametrize("name", ATTACKS)

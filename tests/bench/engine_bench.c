@@ -2,9 +2,9 @@
  * Steps per second of the CPU engine alone, its forward passes, and this CPU's peak of fused multiply-adds to compare
  * with.
  *
- *     engine_bench peak GFLOP/s of one core, for each instruction set
- *     engine_bench train [KEY=VALUE ...] steps/s
- *     engine_bench forward [KEY=VALUE ...] rows/s, a batch at a time
+ *     engine_bench peak                       GFLOP/s of one core, for each instruction set
+ *     engine_bench train [KEY=VALUE ...]      steps/s
+ *     engine_bench forward [KEY=VALUE ...]    rows/s, a batch at a time
  *
  * Keys: data (folder with MNIST's gzipped training set; without it random images), layers, batch, threads, kernels
  * (reference, avx2, avx512), optimizer, lr, l2, ema, micro, density (of random images, 0..1), seconds, window (steps at

@@ -2,7 +2,7 @@
  * Posts a file to a server on loopback at a steady average rate, however long answers take, as many clients together
  * would: times between requests are exponential, and a delay counts from when its request was due.
  *
- *     http_load PORT PATH FILE RATE SECONDS requests, failures, median and 99th percentile in milliseconds; and the
+ *     http_load PORT PATH FILE RATE SECONDS    requests, failures, median and 99th percentile in milliseconds; and the
  *                                              99th percentile of how late this program sent what it could have sent
  */
 #include <arpa/inet.h>

@@ -6,16 +6,16 @@
  * random numbers) are replaced at link time (--wrap) by the files of this folder. All randomness comes from one seed,
  * so a run is replayed exactly by its number.
  *
- *  world.c threads, locks, waits, time, memory; crashes
- *  network.c sockets: streams with latency; cut, half-open and slow links
- *  disk.c files: what is not synced is lost or torn when a machine loses power
+ *  world.c    threads, locks, waits, time, memory; crashes
+ *  network.c  sockets: streams with latency; cut, half-open and slow links
+ *  disk.c     files: what is not synced is lost or torn when a machine loses power
  *  shortage.c calls that fail: no memory, no more files, a disk that breaks
- *  process.c what a process learns about itself; re-exec; children
- *  engine.c what workers compute: gradients that show who made them
- *  oracle.c what must hold, checked after every event
- *  fleet.c rollouts: who requests what, and what must hold
+ *  process.c  what a process learns about itself; re-exec; children
+ *  engine.c   what workers compute: gradients that show who made them
+ *  oracle.c   what must hold, checked after every event
+ *  fleet.c    rollouts: who requests what, and what must hold
  *  programs.c programs that are rolled out, and which one a process runs
- *  cluster.c which machines there are, and what happens to them
+ *  cluster.c  which machines there are, and what happens to them
  *  simulate.c seeds, processes, options
  */
 #ifndef TESTS_SIMULATE_WORLD_H

@@ -1,8 +1,8 @@
 /*
  * One end of a TLS connection for tests whose other end is in another language, with nothing on top of it:
  *
- *   peer serve KEY [LIMIT] prints its port, echoes data, prints a line at each connection's end
- *   peer connect KEY PORT [LIMIT [MOST]] sends blocks of bytes, expects them back, prints the result
+ *   peer serve KEY [LIMIT]                 prints its port, echoes data, prints a line at each connection's end
+ *   peer connect KEY PORT [LIMIT [MOST]]   sends blocks of bytes, expects them back, prints the result
  *
  * LIMIT: the number of records under one key, instead of 2^24, which takes too long; 0: 2^24. MOST: the largest block,
  * for an end that encrypts in Python.

@@ -281,7 +281,7 @@ static bool ask_yes(const char *question)
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-/* --yes confirms what the operator has written, but not what a machine claims. */
+/* The flag --yes confirms what the operator has written, but not what a machine claims. */
 static bool confirm(const struct command_call *call, const struct candidate *both, struct error *error)
 {
     const bool doubtful = both->doubt[0] != '\0';
