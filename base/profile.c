@@ -90,7 +90,7 @@ static void retire(struct span_chunk *chunk)
     last_full = &chunk->next_full;
 }
 
-/* A thread ends: its last chunk joins the full ones, to be reused in its turn. */
+/* A thread ends: its last chunk joins the full ones, to be reused in turn. */
 static void leave(void *chunk)
 {
     pthread_mutex_lock(&mutex);

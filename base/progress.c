@@ -65,7 +65,7 @@ static void format_bar(char *bar, size_t cells, double fraction)
     bar[cells + 2] = '\0';
 }
 
-/* The pieces beside the bar, most important first, as many as fit into `limit` characters. */
+/* The pieces next to the bar, most important first, as many as fit into `limit` characters. */
 static size_t format_pieces(char *text, size_t limit, const struct progress_view *view, bool bounded)
 {
     char piece[80], duration[24];

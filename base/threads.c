@@ -1,7 +1,7 @@
 /*
  * A counter incremented by every run wakes the team; another one, incremented by every barrier, releases it. Waiters of
- * both spin for some tens of microseconds, then sleep on the counter (a futex). The waker enters the kernel only if
- * somebody sleeps.
+ * both spin for some tens of microseconds, then sleep on the counter (a futex). The waker enters the kernel only if a
+ * thread sleeps.
  */
 #include "base/threads.h"
 #include "base/profile.h"

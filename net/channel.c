@@ -1,4 +1,7 @@
-/* Messages in frames: one buffer each way, which grows to what has come, so that steady use allocates nothing. */
+/*
+ * Messages in frames: one buffer in each direction, which grows with what arrives, so that steady use allocates
+ * nothing.
+ */
 #include "net/channel.h"
 
 #include <assert.h>
@@ -54,7 +57,7 @@ static bool reserve(struct channel *channel, struct channel_buffer *buffer, size
     return true;
 }
 
-/* So much later is in time for so many bytes. */
+/* The extra time allowed for that many bytes. */
 static double allow(double deadline_s, size_t bytes)
 {
     return deadline_s + (double)bytes / CHANNEL_LEAST_RATE;
@@ -120,7 +123,7 @@ bool channel_has_frame(const struct channel *channel, uint16_t *type)
     return frame.bulk_bytes == 0 && there - FRAME_HEADER >= frame.message_bytes;
 }
 
-/* The bytes of one frame up to its bulk, into channel->frame and channel->received. */
+/* Reads the bytes of one frame up to its bulk, into channel->frame and channel->received. */
 static bool receive_frame(struct channel *channel, double deadline_s, struct error *error)
 {
     uint8_t header[FRAME_HEADER];

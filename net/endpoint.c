@@ -1,4 +1,4 @@
-/* Addresses between text and sockets. IPv4 mapped into IPv6 is shown as IPv4, for that is what the config says. */
+/* Addresses between text and sockets. IPv4 mapped into IPv6 is shown as IPv4, as the config writes it. */
 #include "net/endpoint.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 /*
  * A connect to a name with several addresses gives each its fair share of the time left, so that one that swallows
- * packets can't use up the deadline of one that would answer.
+ * packets can't use up the time of one that would answer.
  */
 #include "net/socket.h"
 
@@ -20,8 +20,8 @@
 #include "net/resolver.h"
 
 /*
- * Connections that the system keeps until they are taken; it has its own bound for that, often the same. The 128 of
- * musl's SOMAXCONN are full within 30 ms of a flood, and whoever comes then waits for a second.
+ * The system's queue of connections that are not accepted yet; its own limit is often the same. The 128 of musl's
+ * SOMAXCONN are full within 30 ms of a flood, and further clients then wait for a second.
  */
 enum { BACKLOG = 4096 };
 
@@ -39,8 +39,8 @@ static bool is_loopback(const struct endpoint *endpoint)
 }
 
 /*
- * None of these is worth failing for: a kernel that lacks one still moves bytes. Between processes of one machine there
- * is no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has
+ * None of these is worth failing for: a kernel that lacks one still transfers bytes. Between processes of one machine
+ * there is no congestion, and BBR, if it is the system's default, only delays what is to be sent; every kernel has
  * Reno.
  */
 void socket_prepare(int fd, const struct endpoint *peer)
@@ -201,7 +201,7 @@ uint16_t socket_port(int fd)
     return ntohs(four.sin_port);
 }
 
-/* Failures of accept that concern the connection which was taken, not the listener (see accept(2)). */
+/* Failures of accept that concern the accepted connection, not the listener (see accept(2)). */
 static bool belongs_to_one_connection(int reason)
 {
     switch (reason) {

@@ -21,7 +21,7 @@ enum {
 
 static const char json_type[] = "application/json";
 
-/* Browsers run nothing here that did not come as a file of the page. */
+/* Browsers run nothing here but the page's own files. */
 static const char no_store[] = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; "
                                "frame-ancestors 'none'\r\n";
 
@@ -144,7 +144,7 @@ static void add_rollout(struct text_buffer *text, const struct board_rollout *ro
     json_write_close(text, '}');
 }
 
-/* Members whose config is known, and not the one that most have. */
+/* Members whose config is known and differs from the most common one. */
 static void add_drift(struct text_buffer *text, const struct board *board)
 {
     const struct board_member *usual = NULL;
@@ -217,7 +217,7 @@ static void answer_text(struct http_request *request, struct text_buffer *text, 
                                                .owner = bytes});
 }
 
-/* NULL: it has been answered that there is no such run. */
+/* NULL: there is no such run, and that has been answered. */
 static const struct api_run *run_of(const struct api *api, struct http_request *request)
 {
     char id[16], *end = id;
@@ -414,7 +414,7 @@ static void on_closed(void *owner, struct http_stream *stream)
     free(gone);
 }
 
-/* Those it has not been sent yet. */
+/* Those that it has not been sent yet. */
 static void tell_events(struct api_stream *stream)
 {
     struct board_event event;
@@ -559,7 +559,7 @@ static void answer_plain(struct http_request *request, int status, const char *l
                                                .owner = bytes});
 }
 
-/* A run that stands still for so long that nobody would call it slow. */
+/* A run without progress for so long that it is not merely slow. */
 static void get_health(void *context, struct http_request *request)
 {
     const struct api *api = context;

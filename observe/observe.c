@@ -18,10 +18,10 @@
 #include "observe/guard.h"
 
 enum {
-    MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers under way */
+    MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers in progress */
 };
 
-static const double LAST_WORDS_S = 1; /* for pages to hear how it ended */
+static const double LAST_WORDS_S = 1; /* for pages to receive the final state */
 
 atomic_bool observe_serves;
 
@@ -31,12 +31,12 @@ static struct {
     struct api_run run;
     struct http_server *server;
     struct guard guard;
-    pthread_mutex_t mutex; /* held while the source is asked: */
+    pthread_mutex_t mutex; /* held while the source is queried: */
     void (*fill)(void *context, struct board *board);
     void *fill_context;
     bool had_source; /* since it serves */
     struct api_extras extras;
-    /* The server's thread's: what is compared with the next second. */
+    /* Used by the server's thread only: the state to compare with the next second's. */
     struct seen {
         char role[12];
         int task;
@@ -105,7 +105,7 @@ static const struct seen *seen_before(const struct board_member *member)
     return NULL;
 }
 
-/* Who came and went since the last second, as events. */
+/* Members that joined or left since the last second, as events. */
 static void tell_members(const struct board *board)
 {
     struct seen *now = calloc((size_t)board->member_count + 1, sizeof *now);
@@ -182,7 +182,7 @@ void observe_source(void (*fill)(void *context, struct board *board), void *cont
     pthread_mutex_unlock(&self.mutex);
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 static const char *role_name(const struct config *config)
 {
@@ -191,7 +191,7 @@ static const char *role_name(const struct config *config)
     return names[config->cluster.job_name];
 }
 
-/* One file for each who may share the folder: the chief's is the run's. */
+/* A file for each process that may share the folder: the chief's is the run's. */
 static void keep_history(const struct config *config)
 {
     const char *folder = config->output.train_dir;
@@ -274,7 +274,7 @@ void observe_stop(bool failed)
     self.seen = NULL;
 }
 
-/* --- What a role says --- */
+/* --- Reports from a role --- */
 
 static void note_alive(void)
 {

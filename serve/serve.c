@@ -27,10 +27,10 @@ enum {
     DEFAULT_BODY_MEGABYTES = 16,
     DEFAULT_LOG_MEGABYTES = 64,
     MOST_MODELS_MEGABYTES = 1 << 20,
-    DRAIN_S = 30, /* for what has come to be answered */
+    DRAIN_S = 30, /* for requests already received */
 };
 
-/* A number from a flag within bounds; the default where the flag is not there. False: the error says what is wrong. */
+/* A number from a flag within bounds; the default without the flag. False: invalid, and the error says why. */
 static bool number_flag(const struct command_call *call, const char *name, double initial, double least, double most,
                         double *value, struct error *error)
 {
@@ -120,9 +120,9 @@ static bool add_models(const struct command_call *call, struct service *service,
     return call->operand_count > 0 || add_model(service, call->config, call->config->output.train_dir, error);
 }
 
-/* --- what the models learnt from --- */
+/* --- References --- */
 
-/* Whose reference begins here: "NAME=" of a model. NULL: nobody's, so it is part of a path. */
+/* The model whose reference starts here: "NAME=". NULL: none, so the text is part of a path. */
 static struct served *named_at(struct service *service, const char *text)
 {
     for (int i = 0; i < service->count; i++) {
@@ -134,7 +134,7 @@ static struct served *named_at(struct service *service, const char *text)
     return NULL;
 }
 
-/* "DATA" is for all models, "NAME=DATA,NAME=DATA" for those that are named. */
+/* "DATA" is for all models, "NAME=DATA,NAME=DATA" for the named ones. */
 static bool share_references(struct service *service, const char *text, struct error *error)
 {
     service->references = text ? strdup(text) : NULL;
@@ -199,7 +199,7 @@ static void refresh(struct served *served)
     }
 }
 
-/* Loads what there is. A folder may be empty yet: training fills it. */
+/* Loads what exists. A folder may still be empty: training fills it. */
 static bool load_all(struct service *service, struct error *error)
 {
     for (int i = 0; i < service->count; i++) {

@@ -130,7 +130,7 @@ static void simd_unpack(int count, int stride, const uint32_t *packed, uint32_t 
     }
 }
 
-/* Appends what is set in one of two rows, packed as for unpack, in one part or in three (struct parts). */
+/* Appends the nonzero bytes of one of two rows, packed as for unpack, in one part or in three (struct parts). */
 VEC int pack_into(const int parts, int count, const uint8_t *even, const uint8_t *odd, uint32_t *to, int ends[3])
 {
     uint32_t packed[2][PACKED];

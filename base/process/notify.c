@@ -75,7 +75,7 @@ int notify_listener(void)
     return FIRST;
 }
 
-/* Seconds between two signs of life; 0: none are wanted. */
+/* Seconds between two keepalives; 0: none are needed. */
 static double interval;
 
 static void find_interval(void)

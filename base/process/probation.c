@@ -54,7 +54,7 @@ bool probation_count(const char *config_path, struct error *error)
     return store(config_path, &probation, error);
 }
 
-/* Of what is no record, nothing is believed. */
+/* An invalid record is ignored. */
 static bool read_copy(const char *path, struct probation *probation, struct error *error)
 {
     char line[CHECKED_LINE];

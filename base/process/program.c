@@ -20,7 +20,7 @@
 
 #include "base/file.h"
 
-enum { PIECE = 64 << 10, SPARE_DISK = 4 << 20 /* bytes that others on that disk may need */ };
+enum { PIECE = 64 << 10, SPARE_DISK = 4 << 20 /* bytes to leave free for others on that disk */ };
 
 /* --- One program --- */
 
@@ -78,7 +78,7 @@ static bool lies_within(uint64_t offset, uint64_t count, uint64_t each, size_t s
     return offset <= size && count * each <= size - offset;
 }
 
-/* Is all there that its segments and sections say? */
+/* Is the file as long as its segments and sections require? */
 static bool is_whole(const uint8_t *bytes, size_t size, const Elf64_Ehdr *head)
 {
     if (head->e_phentsize != sizeof(Elf64_Phdr) || head->e_phnum == 0 ||
@@ -119,7 +119,7 @@ bool program_examine(const uint8_t *bytes, size_t size, char architecture[PROGRA
     return is_whole(bytes, size, &head) || error_set(error, "is truncated: it ends before its last segment");
 }
 
-/* --- Those that a machine keeps --- */
+/* --- A machine's programs --- */
 
 bool programs_name(struct programs *programs, const char *config_path, struct error *error)
 {
@@ -178,7 +178,7 @@ static bool has_room(const struct programs *programs, uint64_t size, struct erro
                      (unsigned long long)((uint64_t)disk.f_bavail * disk.f_frsize >> 10));
 }
 
-/* Several members of a machine may do so at once: each writes the same bytes, and renames them into place. */
+/* Several members of a machine may do this at once: each writes the same bytes, and renames them into place. */
 bool programs_keep_own(const struct programs *programs, struct error *error)
 {
     char path[VERSIONS_PATH], folder[VERSIONS_PATH];
@@ -255,9 +255,9 @@ void programs_prune(const struct programs *programs, const char *const *digests,
     }
 }
 
-/* --- Taking one in --- */
+/* --- Receiving a program --- */
 
-/* The one that is there is gone on with. */
+/* Continues a partial one that exists. */
 static bool open_part(struct program_intake *intake, struct error *error)
 {
     char path[VERSIONS_PATH];
@@ -307,7 +307,7 @@ enum intake_state program_intake_open(struct program_intake *intake, const struc
     return INTAKE_OPEN;
 }
 
-/* Is what came what was announced? */
+/* Is the received file what was announced? */
 static bool verify(const struct program_intake *intake, const char *path, struct error *error)
 {
     char digest[PROGRAM_DIGEST_HEX + 1], architecture[PROGRAM_ARCHITECTURE];

@@ -17,14 +17,14 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 
-/* The program that runs, even if its file was replaced or its folder is another one now. */
+/* The running program, even if its file was replaced or its folder is another one now. */
 static const char program[] = "/proc/self/exe";
 
 /* --- In place --- */
 
 static char *const *own_arguments;
 
-/* What a restart executes instead of the program that runs. */
+/* What a restart executes instead of the running program. */
 static struct {
     char path[4096]; /* "": nothing */
     char **environment;
@@ -33,13 +33,13 @@ static struct {
 
 static const char executed[] = "TRAINER_EXECUTED"; /* by the process of this id */
 
-/* The thread that executes the program, if it is not the one that wants to. */
+/* The thread that executes the program, if it is not the one that requests it. */
 static struct {
     atomic_bool is_there; /* set last */
     pthread_t thread;
     sem_t go;
-    int parent_death_signal; /* a thread's own, and what it executes inherits it */
-    atomic_bool at_once;     /* nobody is left to be told if it can't be done */
+    int parent_death_signal; /* a setting per thread, inherited by what it executes */
+    atomic_bool at_once;     /* failures can no longer be reported to anyone */
     int reason;
 } stand_by;
 
@@ -94,7 +94,7 @@ static void execute(void)
     execv(program, own_arguments);
 }
 
-/* Made here, since execute may not. It is never freed: this process ends by it. */
+/* Made here because execute must not allocate. Never freed: the process ends by executing with it. */
 static char **mark_environment(void)
 {
     static char mark[64];
@@ -216,7 +216,7 @@ void restart_now(void)
 enum { MOST_DEATHS = 10, FAILED = 1, MISUSED = 2 };
 
 static const char variable[] = "TRAINER_SUPERVISOR";
-static const double STARTED_S = 2; /* a child that lived this long was started rightly */
+static const double STARTED_S = 2; /* a child that lived this long started successfully */
 static const double WITHIN_S = 60, FIRST_DELAY_S = 0.2, LONGEST_DELAY_S = 10;
 
 bool supervise_is_child(void)
@@ -247,7 +247,7 @@ static pid_t start(char *const *arguments)
     _exit(FAILED);
 }
 
-/* Until it ends; a signal that asks the parent to leave is passed on once. */
+/* Waits for its end; passes on one signal that tells the parent to stop. */
 static int wait_for(pid_t child)
 {
     int status = 0, passed_on = 0;

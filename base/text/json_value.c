@@ -12,7 +12,7 @@ static const char *skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* Behind the string that begins here. */
+/* The end of the string that starts here. */
 static const char *skip_string(const char *at, const char *end)
 {
     for (at++; at < end && *at != '"'; at++) {
@@ -29,7 +29,7 @@ static const char *skip_scalar(const char *at, const char *end)
     return at;
 }
 
-/* Past numbers and what stands between them, eight bytes at a time: none is a quote, and none above '?'. */
+/* Skips numbers and separators, eight bytes at a time: none is a quote, and none is above '?'. */
 static const char *skip_numbers(const char *at, const char *end)
 {
     uint64_t word;
@@ -45,7 +45,7 @@ static const char *skip_numbers(const char *at, const char *end)
     return at;
 }
 
-/* Behind the array or object that begins here. */
+/* The end of the array or object that starts here. */
 static const char *skip_container(const char *at, const char *end)
 {
     int depth = 0;
@@ -133,7 +133,7 @@ struct json_walk json_walk(struct json_value container)
     return (struct json_walk){skip_blanks(container.text + 1, end), end};
 }
 
-/* Past what stands between two values. */
+/* Skips the separators between two values. */
 static void step(struct json_walk *walk, char mark)
 {
     walk->at = skip_blanks(walk->at, walk->end);
@@ -219,7 +219,7 @@ static char *put_utf8(char *to, unsigned code)
     return to;
 }
 
-/* An escape, from behind its backslash; *at moves behind it. */
+/* Decodes an escape, from after its backslash; *at moves past it. */
 static char *put_escape(char *to, const char **at)
 {
     static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";

@@ -26,7 +26,7 @@ struct mapping {
 struct helper_server {
     struct protocol_header *header;
     int file;
-    struct mapping transfer; /* behind the header */
+    struct mapping transfer; /* after the header */
     struct driver *driver;
     struct error no_driver; /* why it could not be loaded */
     struct device *device;

@@ -1,4 +1,4 @@
-/* TLS 1.3 records by themselves, without a connection: pure functions, so that published vectors can check them. */
+/* TLS 1.3 records alone, without a connection: pure functions, so that published vectors can check them. */
 #include "net/tls/record.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /*
- * The transport of a connection with TLS. What is sent gathers in the out buffer, at its final place, and is encrypted
- * there: one copy, from as many pieces as the caller has. What comes is decrypted out of the in buffer to where the
- * caller wants it, if a whole record and the byte behind it fit there, and in place otherwise.
+ * The transport of a connection with TLS. Data to send is collected in the out buffer, at its final place, and
+ * encrypted there: one copy, from as many pieces as the caller has. Received data is decrypted out of the in buffer to
+ * where the caller wants it, if a whole record and the byte after it fit there, and in place otherwise.
  */
 #include "net/tls/stream.h"
 
@@ -68,7 +68,7 @@ static ptrdiff_t fail_keys(struct connection *connection, struct error *error)
                           connection->name);
 }
 
-/* The keys of what we send are spent, or the peer wants others. */
+/* Our sending keys have reached their limit, or the peer has requested new ones. */
 static bool update_keys(struct connection *connection)
 {
     static const uint8_t message[] = {HANDSHAKE_KEY_UPDATE, 0, 0, 1, 0 /* the peer need not change its own */};
@@ -122,7 +122,7 @@ void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert)
 
 /* --- In --- */
 
-/* The peer broke the protocol: it is told which way, if that needs no waiting. */
+/* The peer violated the protocol: tells it how, if that needs no waiting. */
 static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
 {
     tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
@@ -154,7 +154,7 @@ static ptrdiff_t take_alert(struct connection *connection, const uint8_t *conten
                                 content[1]);
 }
 
-/* The handshake message that has come, or as much of it as is looked at; `more`: bytes come behind it in its record. */
+/* The handshake message received, or the part of it that is examined; `more`: bytes follow it in its record. */
 static ptrdiff_t take_message(struct connection *connection, bool more, struct error *error)
 {
     struct tls *tls = connection->tls;
@@ -187,8 +187,8 @@ static ptrdiff_t take_message(struct connection *connection, bool more, struct e
 }
 
 /*
- * After the handshake: session tickets, which are of no use here, and new keys. Messages may come in pieces, and
- * several in a record.
+ * After the handshake: session tickets, which are not used, and new keys. Messages may come in pieces, and several in a
+ * record.
  */
 static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
 {
@@ -214,7 +214,7 @@ static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *co
 }
 
 /*
- * Bytes behind the header of the record that has come in full; or a transport_result, which may be TRANSPORT_WANTS for
+ * Bytes after the header of a record that has arrived completely; or a transport_result, possibly TRANSPORT_WANTS for
  * ever.
  */
 static ptrdiff_t await_record(struct connection *connection, struct error *error)
@@ -246,7 +246,7 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
     }
 }
 
-/* What a record holds that is no data; TRANSPORT_WANTS: nothing that ends the connection. */
+/* Handles a record without data; TRANSPORT_WANTS: nothing that ends the connection. */
 static ptrdiff_t take_other(struct connection *connection, uint8_t type, const uint8_t *content, size_t size,
                             struct error *error)
 {
@@ -266,8 +266,10 @@ static ptrdiff_t take_other(struct connection *connection, uint8_t type, const u
     }
 }
 
-/* Opens the next record, with `bytes` of `size` as the place for its content. What it takes: bytes of data that lie
- * there now, or in the in buffer (0), or a transport_result of -1 and below. */
+/*
+ * Opens the next record, with `bytes` of `size` as the place for its content. Returns the bytes of data that are there
+ * now, 0 if they are in the in buffer, or a transport_result of -1 and below.
+ */
 static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8_t *bytes, size_t size,
                              struct error *error)
 {

@@ -31,10 +31,10 @@ enum {
     EVENTS = 64,
     ACCEPTED_AT_ONCE = 64,
     PARTS = 16,              /* of one write */
-    ROUNDS = 16,             /* reads in a row from one connection, before it is another's turn */
+    ROUNDS = 16,             /* consecutive reads from one connection before others get their turn */
     SPARE_DESCRIPTORS = 512, /* left to the rest of the program */
     FEWEST_CONNECTIONS = 16,
-    MOST_LINGERED = 1024 * 1024, /* bytes that are read to no end after a last answer */
+    MOST_LINGERED = 1024 * 1024, /* bytes that are read and discarded after a last answer */
 };
 
 static double time_for(enum connection_life life)
@@ -253,7 +253,7 @@ static void refuse_rest(struct http_connection *connection)
     answer_error(connection, connection->refusal, connection->refusal_headers, connection->refusal_text);
 }
 
-/* Takes in bytes, as many requests as they hold. False: the connection is closed. */
+/* Parses bytes, with as many requests as they contain. False: the connection is closed. */
 static bool take_in(struct http_connection *connection, const uint8_t *bytes, size_t size)
 {
     while (size > 0 &&
@@ -316,7 +316,7 @@ static bool is_reading(const struct http_connection *connection)
            connection->life == LIFE_STREAMING || connection->life == LIFE_LINGERING;
 }
 
-/* Reads until nothing has come. What TLS has decrypted already epoll does not tell of. False: closed. */
+/* Reads until nothing is left. epoll does not report what TLS has already decrypted. False: closed. */
 static bool read_all(struct http_connection *connection)
 {
     for (int round = 0; is_reading(connection); round++) {
@@ -524,7 +524,7 @@ static void tick(struct http_server *server)
     }
 }
 
-/* --- Answers of other threads --- */
+/* --- Answers from other threads --- */
 
 static void deliver(struct http_request *request)
 {
@@ -620,9 +620,9 @@ static void *run(void *context)
     return NULL;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
-/* As many connections as descriptors are left for; the limit is raised as far as it may be. */
+/* As many connections as there are spare descriptors; the limit is raised as far as allowed. */
 static int most_connections(const struct http_options *options)
 {
     const int wanted = options->most_connections > 0 ? options->most_connections

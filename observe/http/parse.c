@@ -16,10 +16,10 @@
 enum {
     FIRST_HEAD = 512,
     FIRST_BODY = 4096,
-    MOST_RECEIVED = 1 << 18, /* bytes at once, for others have their turn, too */
+    MOST_RECEIVED = 1 << 18, /* bytes at once, so that others get their turn, too */
     HASH_BYTES = 32,
-    MOST_SPARE = 64,                /* requests that are kept for the next ones... */
-    MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most so much memory of all together */
+    MOST_SPARE = 64,                /* requests kept for reuse... */
+    MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most this much memory in all */
 };
 
 /* --- Refusals --- */
@@ -76,7 +76,7 @@ static int add_text(llhttp_t *parser, const char *at, size_t size)
     return 0;
 }
 
-/* Ends the text under way and returns where it begins. */
+/* Ends the current text and returns its start. */
 static size_t end_text(struct http_request *request)
 {
     const size_t began = request->began;
@@ -182,7 +182,7 @@ static int on_header_value_complete(llhttp_t *parser)
     return 0;
 }
 
-/* --- What the head says --- */
+/* --- Interpreting the head --- */
 
 const char *http_request_header(const struct http_request *request, const char *name)
 {
@@ -208,7 +208,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* Decodes %XX in place, and '+' if it stands for a space. False: it is no text. */
+/* Decodes %XX in place, and '+' if it stands for a space. False: the result is not valid text. */
 static bool decode(char *text, bool plus)
 {
     char *to = text;
@@ -273,7 +273,7 @@ static bool path_fits(const struct http_route *route, const char *path)
     return route->path[size - 1] == '*' ? strncmp(route->path, path, size - 1) == 0 : strcmp(route->path, path) == 0;
 }
 
-/* What a request that fits no route gets: nothing is there, or only other methods. */
+/* The answer to a request that fits no route: not found, or method not allowed. */
 static void find_route(struct http_connection *connection)
 {
     static const char *const allow[] = {"",
@@ -304,7 +304,7 @@ static void find_route(struct http_connection *connection)
     }
 }
 
-/* In a time that tells nothing about the token, not even its length. */
+/* In constant time, which reveals nothing about the token, not even its length. */
 static bool is_token(const char *given, const char *wanted)
 {
     unsigned char a[HASH_BYTES], b[HASH_BYTES];
@@ -326,8 +326,8 @@ static bool may_ask(const struct http_connection *connection)
 }
 
 /*
- * Does Host name this machine? Without a token a page from elsewhere, whose name its owner let point here for a moment,
- * could otherwise read what we show: browsers take it for the same origin.
+ * Does Host name this machine? Without a token, a foreign page whose owner points its name here for a moment could
+ * otherwise read what we show: browsers consider it the same origin.
  */
 static bool is_for_us(const struct http_connection *connection)
 {
@@ -350,7 +350,7 @@ static bool is_for_us(const struct http_connection *connection)
     return name_size == strlen(options->only_host) && strncasecmp(name, options->only_host, name_size) == 0;
 }
 
-/* Hard refusals: what comes next can't be trusted. */
+/* Hard refusals: what follows can't be trusted. */
 static int check_form(struct http_connection *connection, const llhttp_t *parser)
 {
     const struct http_request *request = connection->request;
@@ -373,7 +373,7 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
     return 0;
 }
 
-/* Refusals after which the connection may go on, if there is no body. */
+/* Refusals after which the connection may continue, if there is no body. */
 static void check_wish(struct http_connection *connection, const llhttp_t *parser)
 {
     struct http_request *request = connection->request;
@@ -542,7 +542,7 @@ static void give_back(struct http_request *request)
     free(request);
 }
 
-/* Some are kept for the next requests: memory that comes and goes with each is returned to the system and asked for. */
+/* Some are kept for reuse: freeing and allocating memory for each would go through the system every time. */
 void request_free(struct http_request *request)
 {
     if (!request) {
