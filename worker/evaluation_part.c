@@ -1,4 +1,4 @@
-/* One walk over all counts and sums, which writes them, or checks what was written, or adds it. */
+/* One walk over all counts and sums, which writes them, checks written ones, or adds them. */
 #include "worker/evaluation_part.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 enum { COUNT_BYTES = 10, SUM_BYTES = 8 };
 
-/* So that counts and sums of many never overflow, nor squares of sums. */
+/* So that sums over many never overflow, nor squares of sums. */
 static const int64_t MOST = INT64_C(1) << 48;
 static const double LARGEST = 1e140;
 
@@ -53,7 +53,7 @@ static void take_count(struct walk *walk, int64_t *count)
     *count += walk->mode == ADDS ? other : 0;
 }
 
-/* What both sides must have alike. */
+/* What both sides must have in common. */
 static void take_shape(struct walk *walk, int64_t value)
 {
     if (walk->mode == WRITES) {

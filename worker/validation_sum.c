@@ -1,4 +1,4 @@
-/* The sum begins again from bytes: what was added before a connection broke is not taken back in any other way. */
+/* The sum is rebuilt from bytes: there is no other way to take back what was added before a connection broke. */
 #include "worker/validation_sum.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /*
  * Synchronous training: gradients are staged, a step is decided, applied, and then answered.
  *
- * What is known of a gradient is known by (generation, step, worker), not by process or connection: a worker that is
- * started again, or tries again, finds its gradient staged, and what it sends is dropped.
+ * A gradient is identified by (generation, step, worker), not by process or connection: a worker that restarts, or
+ * retries, finds its gradient staged, and a repeated push is dropped.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -14,11 +14,11 @@
 #include "ps/store/model.h"
 #include "ps/store/placement.h"
 
-static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth a message */
+static const double NAMED_AFTER_S = 1.0; /* shorter waits are not worth a message */
 
 /* --- Beginning --- */
 
-/* Numbers the ps that hold something; returns how many. */
+/* Numbers the ps with parameters; returns how many. */
 static int number_shards(struct job *job)
 {
     const struct config *config = &job->config;
@@ -91,7 +91,7 @@ bool job_is_follower(const struct job *job)
 
 /* --- Deciding --- */
 
-/* Whom to wait for: who is here, and who was never seen but still has time to come. */
+/* Whom to wait for: workers that are present, and those never seen that still have time to come. */
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
@@ -103,7 +103,7 @@ static bool is_awaited(const struct job *job, int index, double now_s)
     return worker->present || may_come;
 }
 
-/* Once a round has lasted long enough, nobody is waited for any more. */
+/* Once a round has lasted long enough, nobody is waited for. */
 static void see_awaited(struct job *job, double now_s)
 {
     const bool late = job_is_late(job, now_s);
@@ -171,7 +171,7 @@ bool job_take_step(struct job *job, struct job_step *step)
     return true;
 }
 
-/* A restore may have come while the host applied the step, outside the lock: then the step counts for nobody. */
+/* A restore may have come while the host applied the step, without the lock: then the step does not count. */
 void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s)
 {
     if (step->generation != job->generation || job->state == JOB_RESTORING || !applied) {
@@ -269,7 +269,7 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
     job_consider(job, now_s);
 }
 
-/* A gradient that was refused is answered with its step, unless the step needs another one of this worker. */
+/* A refused gradient is answered together with its step, unless the step needs another one from this worker. */
 static bool refusal_is_settled(const struct job *job, int index)
 {
     int possible, whole;
@@ -301,9 +301,9 @@ static enum push_outcome outcome_of_past(struct job *job, int index, const struc
 }
 
 /*
- * The order of these checks matters: a newer process owns the sequence numbers now; a restored model makes the step's
- * number mean another step; only then does a step that is past say what became of its gradient, and only a step that is
- * still open can be refused for what it holds.
+ * The order of these checks matters: a newer process now owns the sequence numbers; in a restored model the step's
+ * number means another step; only then can a past step tell what happened to its gradient, and only in a step that is
+ * still open can the gradient be refused for its contents.
  */
 bool job_settled(struct job *job, int index, uint64_t incarnation, const struct job_push *push, struct verdict *verdict)
 {
@@ -374,7 +374,7 @@ static const char *worker_host(const struct job *job, int index)
     return listed ? config_worker_host(&job->config.cluster, index) : worker->peer;
 }
 
-/* The first whose gradient is wanted and not here, at any shard; false if there is none. */
+/* The first worker whose gradient is needed and missing on any shard; false if there is none. */
 static bool find_awaited(const struct job *job, double now_s, int *worker, int *shard)
 {
     for (int i = 0; i < job->worker_count; i++) {
@@ -389,7 +389,7 @@ static bool find_awaited(const struct job *job, double now_s, int *worker, int *
     return false;
 }
 
-/* The first that can't reach every ps; -1: there is none. */
+/* The first worker that can't reach every ps; -1: there is none. */
 static int find_cut_off(const struct job *job)
 {
     for (int i = 0; i < job->worker_count; i++) {

@@ -1,12 +1,12 @@
 /*
- * Asynchronous rounds (train.buffer_size): differences are gathered as they come, and every size-th makes a step.
+ * Asynchronous rounds (train.buffer_size): differences are gathered as they arrive, and every size-th makes a step.
  *
- * Of what is gathered there is a mean and nothing else, so that memory does not grow with the buffer, and no sum of
- * finite differences overflows. The mean is by examples, or of all alike; what is old counts less (outer_freshness)
- * without the others counting more: what is missing slows the step down, as in FedBuff.
+ * Only their mean is kept, so that memory does not grow with the buffer, and no sum of finite differences overflows.
+ * They are weighted by examples, or equally; stale ones count less (outer_freshness) without the others counting more:
+ * what is missing makes the step smaller, as in FedBuff.
  *
- * It is gathered in the walk through the stripes that answers the push, with denormals flushed to zero as in the
- * optimizer: a push is in the mean before the next one comes to that stripe.
+ * The mean is updated in the pass through the stripes that answers the push, with denormals flushed to zero as in the
+ * optimizer: a push is in the mean before the next one reaches that stripe.
  */
 #include "ps/shard/internal.h"
 #include "ps/store/outer.h"

@@ -1,6 +1,6 @@
 /*
- * The threshold is found by counting, eleven bits of the magnitude at a time from the top, so that it takes no memory
- * and no order of the floats; ties go to those that come first.
+ * The threshold is found by counting, eleven bits of the magnitude at a time from the top, so that no memory and no
+ * sorting is needed; ties go to those that come first.
  */
 #include "ps/store/largest.h"
 
@@ -74,7 +74,7 @@ static void put_16(uint8_t *bytes, size_t value)
     bytes[1] = (uint8_t)(value >> 8);
 }
 
-/* Writes the values; leaves in them what that lacks. */
+/* Writes the values; leaves in them what the written ones lack. */
 static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype dtype)
 {
     if (dtype == DTYPE_LARGEST_INT8) {

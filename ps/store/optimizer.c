@@ -1,4 +1,4 @@
-/* What the optimizers have by definition, what a step needs, and the choice of the loops that apply it. */
+/* The optimizers' definitions, the constants of a step, and the choice of the loops that apply it. */
 #include "ps/store/optimizer.h"
 
 #include <assert.h>
@@ -113,7 +113,7 @@ void update_spare_biases(struct update *update)
     update->shrink = 1.0f;
 }
 
-/* Do weights move without a gradient, by L2 or by weight decay? The loops treat both alike. */
+/* Do weights change without a gradient, by L2 or by weight decay? The loops treat both alike. */
 static bool pulls(const struct update *update)
 {
     return update->l2 != 0.0f || update->shrink != 1.0f;

@@ -1,6 +1,6 @@
 /*
- * Values are sorted as integers that are ordered as they are, by Batcher's
- * network of comparisons: the same for every float, so that a vector of neighbours takes each at once.
+ * Values are sorted as integers of the same order, by Batcher's sorting network: the same comparisons for every float,
+ * so that neighbouring floats are sorted in vectors.
  */
 #include "ps/store/robust.h"
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TILE = 16 /* floats that are sorted beside each other */ };
+enum { TILE = 16 /* floats sorted side by side */ };
 
 int robust_cut(const struct config_train *train, int count)
 {

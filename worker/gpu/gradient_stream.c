@@ -1,4 +1,4 @@
-/* Hands on whole rows only, since a sink takes rows; what is left of a row waits for the next floats. */
+/* Passes on only whole rows, because a sink takes rows; a partial row waits for the next floats. */
 #include "worker/gpu/gradient_stream.h"
 
 /* Number of a variable's rows that are complete within `floats` leading floats. */
