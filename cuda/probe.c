@@ -1,4 +1,4 @@
-/* Looks only at files and the environment: loading the driver takes time and a process of its own. */
+/* Looks only at files and the environment: loading the driver takes time and a separate process. */
 #include "cuda/probe.h"
 
 #include <stdio.h>

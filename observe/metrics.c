@@ -313,7 +313,7 @@ static void add_rounds(const struct writer *to, const struct board *board)
     }
 }
 
-/* For workers that validate on rows of their own; without any, no such families. */
+/* For workers that validate on their own rows; without any, these families are absent. */
 static void add_own(const struct writer *to, const struct board *board)
 {
     static const struct {

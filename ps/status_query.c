@@ -24,7 +24,7 @@ struct roster {
     int count, room;
 };
 
-/* The query of one ps, on a thread of its own. */
+/* The query of one ps, on its own thread. */
 struct member_query {
     struct status_query *query;
     struct link link;

@@ -130,7 +130,7 @@ static void record(struct updater *updater, struct updater_record *record)
     checkpoint_ledger_record(&local->ledger, record);
 }
 
-/* If this process simulates workers that validate on rows of their own. */
+/* If this process simulates workers that validate on their own rows. */
 static bool gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
                    struct validators *validators)
 {

@@ -181,7 +181,7 @@ static bool is_of_table(const struct evaluation *evaluation)
     return evaluation->options.rows > 0 || evaluation->regression;
 }
 
-/* All known metrics of a table except accuracy and the loss, which have fields of their own. */
+/* All known metrics of a table except accuracy and the loss, which have their own fields. */
 static void add_metrics(cJSON *fields, const char *of, const struct evaluation *evaluation)
 {
     for (int m = METRIC_BALANCED_ACCURACY; m < METRICS && is_of_table(evaluation); m++) {

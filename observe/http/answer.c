@@ -282,7 +282,7 @@ static size_t format_error(char *json, size_t size, const char *text)
     return (size_t)snprintf(json, size, "{\"error\":\"%s\"}\n", quoted);
 }
 
-/* In memory of its own; without memory, an answer without a body. */
+/* In its own memory; without memory, an answer without a body. */
 static struct http_answer make_error(int status, const char *headers, const char *text)
 {
     char json[2 * MOST_ERROR_TEXT + 32];

@@ -1,4 +1,4 @@
-/* Whole reads with limits, replacement that is all or nothing, locks that name their holder. */
+/* Whole reads with limits, atomic replacement, locks that name their holder. */
 #include "base/file.h"
 
 #include <dirent.h>

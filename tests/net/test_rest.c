@@ -357,7 +357,7 @@ static void requests_that_come_together(void **state)
     await_rest(5);
 }
 
-/* More connect than may be in handshakes at a time: they take turns, and all are admitted. */
+/* More peers connect than may be in handshakes at a time: they take turns, and all are admitted. */
 enum { CROWD = LISTENER_SHAKING + LISTENER_SPARE / 2 + 40 };
 
 static void *come_and_ping(void *context)

@@ -30,7 +30,7 @@ struct clients {
     struct small_messages *messages; /* NULL: everything exchanged arrives unchanged */
     bool shows_sent;                 /* the engine inside has what was sent to clients, not the shared model */
     const struct clients_data *data;
-    struct client_validations { /* by each client, on rows of its own */
+    struct client_validations { /* by each client, on its own rows */
         struct validation_sum sum;
         struct evaluation one;
         uint8_t *bytes; /* NULL: there was none yet */

@@ -38,7 +38,7 @@ static inline bool clients_divide_data(const struct clients_options *options, co
     return options->partition || config->data.data_sharding == SHARDING_DISJOINT;
 }
 
-/* Does each client validate on rows of its own? */
+/* Does each client validate on its own rows? */
 static inline bool clients_hold_out(const struct clients_options *options, const struct config *config)
 {
     return options->partition && config->data.data_sharding == SHARDING_OWN;
@@ -48,7 +48,7 @@ static inline bool clients_hold_out(const struct clients_options *options, const
 struct clients_data {
     struct examples examples; /* of all clients; borrowed */
     struct partition partition;
-    struct held_out held_out; /* zeros: no client holds out rows of its own */
+    struct held_out held_out; /* zeros: no client holds out rows */
 };
 bool clients_data_create(struct clients_data *data, const struct clients_options *options,
                          const struct dataset *dataset, const struct config *config, struct error *error);

@@ -132,7 +132,7 @@ static void play_client(struct players *players, struct player *player, int at)
     pass_turn(players, !done || !result.finite);
 }
 
-/* A player with an engine of its own first needs the parameters. */
+/* A player with its own engine first needs the parameters. */
 static void play(void *context, int index)
 {
     struct players *players = context;

@@ -33,7 +33,7 @@ struct predict {
     float *logits;   /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
     struct outcome outcome;
-    int64_t told; /* images of the file in hand */
+    int64_t told; /* images of the current file */
 };
 
 /* --- output --- */

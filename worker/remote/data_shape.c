@@ -1,4 +1,4 @@
-/* Two requests on a connection of their own; after a failure they are tried again. */
+/* Two requests on a separate connection; after a failure they are tried again. */
 #include "worker/remote/data_shape.h"
 
 #include <stdio.h>

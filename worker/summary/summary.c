@@ -331,7 +331,7 @@ static void put_metrics(struct summary *summary, const char *of, const struct ev
     }
 }
 
-/* For workers that validate on rows of their own. */
+/* For workers that validate on their own rows. */
 static void put_validators(struct summary *summary, const struct validators *validators)
 {
     double worst = 0;

@@ -39,7 +39,7 @@ static bool say_missing(const struct rows *rows, const char *name, struct error 
                      suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
 }
 
-/* The numeric features, at hand for plain rows. */
+/* The numeric features, cached for plain rows. */
 static bool gather_numbers(struct encoder *encoder)
 {
     struct encoder_numbers *numbers = &encoder->numbers;
@@ -160,7 +160,7 @@ static bool say_field(const struct rows *rows, const struct row *row, int source
     return row_wrap(rows, row, source, error);
 }
 
-/* A number of any use; *missing: there is none. */
+/* A usable number; *missing: there is none. */
 static bool get_number(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
                        double *number, bool *missing, struct error *error)
 {

@@ -23,7 +23,7 @@
 enum schema_role { SCHEMA_FEATURE, SCHEMA_TARGET, SCHEMA_WEIGHT };
 enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY };
 
-/* What is to be learnt. */
+/* The target to learn. */
 enum schema_task {
     TASK_CLASS,   /* one of the categories of the one target */
     TASK_FLAGS,   /* independent targets of 0 or 1 */
