@@ -1,6 +1,6 @@
 /*
- * A lookup that takes too long cannot be cancelled, only abandoned: it runs on a thread of its own, and whichever of
- * the two threads finishes last frees the request.
+ * A lookup that takes too long cannot be cancelled, only abandoned: it runs on its own thread, and whichever of the two
+ * threads finishes last frees the request.
  */
 #include "net/resolver.h"
 

@@ -40,8 +40,7 @@ static bool is_loopback(const struct endpoint *endpoint)
 
 /*
  * None of these is worth failing for: a kernel that lacks one still transfers bytes. Between processes of one machine
- * there is no congestion, and BBR, if it is the system's default, only delays what is to be sent; every kernel has
- * Reno.
+ * there is no congestion, and BBR, if it is the system's default, only delays sending; every kernel has Reno.
  */
 void socket_prepare(int fd, const struct endpoint *peer)
 {

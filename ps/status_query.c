@@ -1,7 +1,7 @@
 /*
- * All ps are queried at once, each on a thread of its own, because one that hangs must not delay the others. Each
- * reports on itself and on the workers; of several reports on one worker the freshest counts, and ps 0 knows best which
- * version of the config it is in.
+ * All ps are queried at once, each on its own thread, because one that hangs must not delay the others. Each reports on
+ * itself and on the workers; of several reports on one worker the freshest counts, except that ps 0 knows best which
+ * version of the config the worker is in.
  */
 #include "ps/status_query.h"
 

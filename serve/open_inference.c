@@ -238,7 +238,7 @@ static bool check_pictures(const struct version *version, const struct tensor *t
                      tensor->name, tensor->width, type_names[tensor->type], inputs);
 }
 
-/* Images that make a batch of their own, in place. False: there is none, or *failed. */
+/* Images that make up a whole batch, in place. False: there is none, or *failed. */
 static bool lend_pictures(struct intake *intake, const struct tensor *tensor, bool *failed, struct error *error)
 {
     const bool is_aligned = (uintptr_t)tensor->bytes % _Alignof(float) == 0;

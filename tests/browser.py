@@ -20,7 +20,7 @@ def find():
 
 class Browser:
     def __init__(self, profile, size=(1500, 1200)):
-        """profile: a folder of its own. Permits chrome://tracing and the like."""
+        """profile: a separate folder. Permits chrome://tracing and the like."""
         profile.mkdir(parents=True, exist_ok=True)
         (profile / "Local State").write_text('{"internal_only_uis_enabled": true}')
         to_child, self.out = os.pipe()

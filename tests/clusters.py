@@ -1,4 +1,4 @@
-"""Shared by tests of clusters: real processes on ports chosen by the system, with a key of their own."""
+"""Shared by tests of clusters: real processes on ports chosen by the system, with their own key."""
 
 import json
 import os

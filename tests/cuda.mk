@@ -49,7 +49,7 @@ build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cud
 
 build/san/tests/cuda/test_client: build/san/tests/cuda/standin
 
-# Without sanitizers, which open files and start threads of their own.
+# Without sanitizers, which open files and start threads themselves.
 build/san/tests/cuda/launched: tests/cuda/launched.c
 	@mkdir -p $(@D)
 	@$(CC) -O1 $(warnings) -D_GNU_SOURCE -o $@ $<

@@ -1,4 +1,4 @@
-"""Rounds: workers take steps of their own between exchanges, on ps, in one process, and on their own data."""
+"""Rounds: workers take their own steps between exchanges, on ps, in one process, and on their own data."""
 
 import array
 import json

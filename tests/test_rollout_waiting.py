@@ -101,6 +101,6 @@ def test_what_does_no_good_is_taken_back(fleet):
     assert result.returncode == 1 and "went back from version 2 to version 1: the loss is no longer finite" in text_of(
         result), \
         text_of(result)
-    # It has begun to train, and goes on; whoever joins is in the previous version.
+    # It has begun to train, and continues; a worker that joins is in the previous version.
     trains(fleet)
     come_later(fleet, 1, "worker 2")

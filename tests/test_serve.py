@@ -124,7 +124,7 @@ def test_pixels_between_the_levels_of_grey(client, digits):
     wanted = session.run(None, {session.get_inputs()[0].name: values.reshape(-1, *session.get_inputs()[0].shape[1:])})
     got = asked(client, values, "FP32", True).as_numpy("probabilities")
     numpy.testing.assert_allclose(got, wanted[-1], atol=1e-5)
-    for length in range(4):  # a batch of its own, of aligned and of unaligned numbers
+    for length in range(4):  # a whole batch, of aligned and of unaligned numbers
         many = asked(client, numpy.tile(values, (3, 1)), "FP32", True, request_id="i" * (10 + length))
         numpy.testing.assert_array_equal(many.as_numpy("probabilities"), numpy.tile(got, (3, 1)))
 

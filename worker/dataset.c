@@ -612,7 +612,7 @@ bool dataset_describe(struct dataset *dataset, const char *schema, const struct 
 
 bool dataset_is_needed_first(const struct config *config)
 {
-    struct error ignored; /* whoever reads the data reports it again */
+    struct error ignored; /* reading the data reports it again */
     bool is_table;
     return config->model.hidden_count != CONFIG_AUTO || (dataset_is_table(&is_table, config, &ignored) && is_table);
 }

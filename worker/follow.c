@@ -1,8 +1,8 @@
 /*
- * Rounds. Each trains on the files that have arrived since the last one, starting from the model in service, in a
- * folder of its own (train_dir/round). The result is promoted, that is, saved as train_dir's newest and best
- * checkpoint, if it is better than the model in service on the same held-out rows: those of test files, or the share of
- * all files that no round ever trains on (worker/data/table/split.h).
+ * Rounds. Each trains on the files that have arrived since the last one, starting from the model in service, in its own
+ * folder (train_dir/round). The result is promoted, that is, saved as train_dir's newest and best checkpoint, if it is
+ * better than the model in service on the same held-out rows: those of test files, or the share of all files that no
+ * round ever trains on (worker/data/table/split.h).
  *
  * train_dir/followed.json lists the files that have been used up and those of the current round. It is written before a
  * round trains and after it is judged, so that a process that dies in between continues with the same files: training

@@ -24,8 +24,7 @@ static void *load_test(void *context)
 }
 
 /*
- * A model continues with the columns and scales that it was trained with: anything else would change what it has
- * learnt.
+ * A model continues with the columns and scales it was trained with: anything else would change what it has learnt.
  */
 static bool take_over_schema(struct schema **schema, const struct config *config, struct error *error)
 {

@@ -33,7 +33,7 @@ static void send_text(const char *text)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
         const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
-        /* A missing reader is no error: whoever set the variable has gone. */
+        /* A missing reader is no error: the process that set the variable has exited. */
         (void)sendto(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&address, size);
         close(fd);
     }

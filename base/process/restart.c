@@ -236,7 +236,7 @@ static pid_t start(char *const *arguments)
         return child;
     }
     /*
-     * A child left alone must be gone before the next parent starts. It gets a process group of its own: signals from a
+     * An orphaned child must be gone before the next parent starts. It gets its own process group: signals from a
      * terminal go to the parent, which passes them on once; a second one would end the child without its last
      * checkpoint.
      */

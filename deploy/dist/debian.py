@@ -21,8 +21,8 @@ DESCRIPTION = """trains small dense networks on one machine or a fleet
 COPYRIGHT = """trainer is
 
 {own}
-It has parts of other projects in it, as programs that are linked statically do. Of Mbed TLS, which may be had under
-either of two licences, it is the Apache License 2.0 that is chosen: /usr/share/common-licenses/Apache-2.0.
+It is linked statically, so it contains parts of other projects. Mbed TLS is available under either of two licences; it
+is used here under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0.
 """
 
 

@@ -27,7 +27,7 @@ static cJSON *read_json(const char *path)
     return root;
 }
 
-/* White space does not count. A file that is not JSON has a digest of its own, "". */
+/* White space does not count. A file that is not JSON has the digest "". */
 static void digest_file(const char *path, char digest[CONFIG_DRIFT_HEX + 1])
 {
     uint8_t hash[CONFIG_DRIFT_HEX / 2];

@@ -19,7 +19,7 @@ enum {
     SHARD_ALIGN = 64,
     MAX_STRIPES = 16,
     STRIPE_FLOATS = SMALLER(32 * 1024, 64), /* at least, if there are several */
-    PADDING_PACKED = 32, /* floats between two blocks: cheaper to send along than a range of its own */
+    PADDING_PACKED = 32,                    /* floats between two blocks: cheaper to send than a separate range */
 };
 
 /* Whole rows, or part of one row. */

@@ -177,7 +177,7 @@ class Bench:
                         peer_s=[round(cost.clock, 1) for cost in peers])
 
     def push_pull(self, workers, *flags, seconds=4):
-        """ps_load's report for a ps of its own."""
+        """ps_load's report for a separate ps."""
         ports = free_ports(workers + 1)
         flags = [f"--ps_hosts=127.0.0.1:{ports[0]}", "--train_steps=0", "--learning_rate=0.01", "--min_workers=1",
                  "--worker_hosts=" + ",".join(f"127.0.0.1:{port}" for port in ports[1:]), *flags]

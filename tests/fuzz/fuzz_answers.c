@@ -334,7 +334,7 @@ static void exchange_by(void (*use)(struct push_pull *exchange))
                                               .traffic = &world.traffic,
                                               .given_up = is_over,
                                               .quiet = true};
-    engine.parameters = calloc(world.model.float_count, sizeof *engine.parameters); /* a block of its own */
+    engine.parameters = calloc(world.model.float_count, sizeof *engine.parameters); /* a separate block */
     if (!engine.parameters || !push_pull_create(&exchange, &options, &error)) {
         abort();
     }

@@ -237,7 +237,7 @@ static void drip(struct connection **connection, void *context)
     hold(connection, NULL);
 }
 
-/* False if this machine was too busy for a peer that sends little by little: then nothing was learnt. */
+/* False if this machine was too busy for a peer that sends little by little: then the test is inconclusive. */
 static bool idle_timeout_with_drips(const struct credentials *credentials)
 {
     struct loopback loopback = {.listener = -1};

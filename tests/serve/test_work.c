@@ -323,7 +323,7 @@ static void test_bodies_in_gzip(void **state)
     expect(scene, 3, 400, "Content-Encoding br is not known here; send gzip, deflate, or the bytes as they are");
 }
 
-/* Requests that make a batch of their own are computed in place, whatever comes with them. */
+/* Requests that make up a whole batch are computed in place, whatever comes with them. */
 static void test_large_requests_are_not_copied(void **state)
 {
     struct scene *scene = *state;

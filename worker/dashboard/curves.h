@@ -1,4 +1,4 @@
-/* A run's curves from its event files, for folders that hold no history of their own. */
+/* A run's curves from its event files, for folders without a history file. */
 #ifndef WORKER_DASHBOARD_CURVES_H
 #define WORKER_DASHBOARD_CURVES_H
 

@@ -1,6 +1,6 @@
 /*
- * A worker's half of data_sharding chief: fetches batches from worker 0 ahead of time, on a thread of its own. It
- * recovers by itself, whichever side restarts, and continues with the batch that is wanted next.
+ * A worker's half of data_sharding chief: fetches batches from worker 0 ahead of time, on its own thread. It recovers
+ * by itself, whichever side restarts, and continues with the next batch needed.
  *
  * Memory: FETCHED_BATCHES batches. The training thread calls the functions. Waits are logged with what they wait for,
  * and end when given_up returns true or the process is told to stop.

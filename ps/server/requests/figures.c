@@ -1,6 +1,6 @@
 /*
- * Statistics of the rows of workers with data of their own. A ps does not interpret them: it keeps each worker's until
- * the chief asks.
+ * Statistics of the rows of workers with their own data. A ps does not interpret them: it keeps each worker's until the
+ * chief asks.
  */
 #include <stdlib.h>
 #include <string.h>

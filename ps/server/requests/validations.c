@@ -1,5 +1,5 @@
 /*
- * Workers' validations of a model on rows of their own. A ps only compares their scores: it keeps each worker's last
+ * Workers' validations of a model on their own rows. A ps only compares their scores: it keeps each worker's last
  * report, for status queries and for the chief, which adds them all up.
  */
 #include <stdlib.h>

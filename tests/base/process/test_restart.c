@@ -67,7 +67,7 @@ static int be_child(const char *path, const char *plan)
     return what - '0';
 }
 
-/* In a process of its own, because the parent handles signals and remembers deaths. */
+/* In a separate process, because the parent handles signals and remembers deaths. */
 static pid_t begin(const char *plan)
 {
     pid_t pid = fork();

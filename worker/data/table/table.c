@@ -728,7 +728,7 @@ bool table_survey_train(struct survey *survey, const struct config *config, stru
 
 /* --- test --- */
 
-/* All rows of the files, or those that the split has for the test. */
+/* All rows of the files, or those that the split holds out. */
 static bool read_test_rows(struct examples *examples, const struct schema *schema, const char *folder,
                            const struct names *names, struct split *split, const struct table_options *options,
                            struct error *error)

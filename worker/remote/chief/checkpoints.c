@@ -51,7 +51,7 @@ static bool chief_state_is_finite(const struct chief *chief)
     return true;
 }
 
-/* Before the checkpoint itself: whoever continues from that finds it. */
+/* Written before the checkpoint itself, so that a process that continues from that finds it. */
 static void keep_sent_model(struct chief *chief, int64_t global_step)
 {
     struct error error;

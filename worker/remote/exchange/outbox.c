@@ -1,6 +1,6 @@
 /*
  * Rows are few and long, or many and short. Neighbouring rows are sent as one run where the padding between them costs
- * less than a range of its own (its bytes, and its handling on both sides).
+ * less than a separate range (its bytes, and its handling on both sides).
  */
 #include "worker/remote/exchange/outbox.h"
 

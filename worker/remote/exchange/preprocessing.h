@@ -30,7 +30,7 @@ enum exchange_result preprocessing_agree(struct push_pull *exchange, const struc
                                          struct error *error);
 
 /*
- * For a worker with data of its own: the preprocessing that the chief sent, in *text, which the caller frees; NULL:
+ * For a worker with its own data: the preprocessing that the chief sent, in *text, which the caller frees; NULL:
  * nothing yet. For the chief: what it, or its predecessor, sent in this job. Waits for ps 0.
  */
 enum exchange_result preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);

@@ -1,9 +1,9 @@
 /*
  * trainer cluster: parameter servers and workers as processes of this machine, shown as one program.
  *
- * Each member is this program again (/proc/self/exe), in the role that it would have on a machine of its own. It gets
- * the training flags as given, loopback addresses with ports chosen by the system, and the path of a key made for this
- * run. Its output comes through pipes and is shown line by line, prefixed with its name.
+ * Each member is this program again (/proc/self/exe), in the role it would have on its own machine. It gets the
+ * training flags as given, loopback addresses with ports chosen by the system, and the path of a key made for this run.
+ * Its output comes through pipes and is shown line by line, prefixed with its name.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -114,7 +114,7 @@ static void shards_are_found_again(void **state)
     assert_string_equal(told(), "status\nstatus\ncheck\nagree as chief\norder 30\norder 40\norder 50\n");
     assert_true(found.resumed);
     assert_int_equal(found.global_step, 29);
-    shards.checked = EXCHANGE_FAILED; /* it was begun with other rows: nothing is said about these */
+    shards.checked = EXCHANGE_FAILED; /* it was begun with other rows: no message about these */
     assert_int_equal(start(&bench, &found), EXCHANGE_FAILED);
     assert_string_equal(told(), "status\ncheck\n");
     /* A shard of another generation, of a finished job, or without a model makes all of them start over. */
@@ -194,7 +194,7 @@ static void newest_checkpoint_is_restored(void **state)
     end(&bench, "model-0000000034.safetensors ");
 }
 
-/* A checkpoint with other layers is taken only if a rollout leads from it, and drops things only if that is said. */
+/* A checkpoint with other layers is taken only if a rollout leads from it, and loses parameters only if allowed to. */
 static void checkpoint_of_another_model(void **state)
 {
     struct bench bench;
