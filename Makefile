@@ -1,12 +1,12 @@
-# trainer: `make run` builds and trains, `make test` proves it, `make help` lists the rest.
+# trainer: `make run` builds and trains, `make test` tests it, `make help` lists the rest.
 #
 # The product is one static PIE on musl, whose compiler wrapper base/deps/build makes (build/deps/musl/bin/musl-cc).
-# Unit tests, `debug` and `fuzz` compile the same sources against the system's libc with sanitizers.
-# All that is made lies under build/; downloads are kept in the user's cache folder (base/deps/fetch).
-# What tests, lint and benches are made of stands in tests/*.mk, the GPU engine's program in cuda/build.mk.
+# Unit tests, `debug` and `fuzz` compile the same sources with sanitizers and the system's libc. Everything is built
+# under build/; downloads are kept in the user's cache folder (base/deps/fetch). Tests, lint and benchmarks are defined
+# in tests/*.mk, the GPU engine's program in cuda/build.mk.
 
 VERSION   := 0.1.0
-# Of that version, where git can't tell.
+# The commit of that version, where git can't tell.
 DATE      := November 23, 2026
 CC        := $(or $(CROSS_CC),gcc)
 CLANG     := clang
@@ -28,8 +28,8 @@ endif
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .SECONDARY:
-# Without the built-in rules, which make would try on every file that it includes, for seconds. (MAKEFLAGS += -r would
-# reach the libraries' makefiles, which want theirs.)
+# Without the built-in rules, which make would try on every included file, for seconds. (MAKEFLAGS += -r would affect
+# the libraries' makefiles, which need theirs.)
 .SUFFIXES:
 %:: %,v
 %:: RCS/%,v
@@ -45,10 +45,10 @@ all: $(or $(ARCH),build/trainer)
 # --- What is compiled ---
 
 rooms   := base net observe ps worker cuda serve
-# What runs in the GPU engine's own process, on glibc, is no part of the static program: cuda/build.mk.
+# The GPU engine's own process runs on glibc, and is not part of the static program: cuda/build.mk.
 hosted  := $(wildcard cuda/device/*.c cuda/helper/*.c)
-# Nor is what is written for the instructions of another kind of processor than CC compiles for.
-# (Before the compiler is installed, it is this machine's.)
+# Nor are files for the instructions of another kind of processor than CC compiles for. (Before the compiler is
+# installed, it is this machine's.)
 machine := $(firstword $(subst -, ,$(or $(shell $(CC) -dumpmachine 2>/dev/null),$(shell uname -m))))
 foreign := $(if $(filter x86_64,$(machine)),,%_avx2.c %_avx512.c) $(if $(filter aarch64,$(machine)),,%_neon.c)
 sources := $(filter-out $(hosted) $(foreign),$(wildcard $(foreach room,$(rooms),$(room)/*.c $(room)/*/*.c \
@@ -58,12 +58,12 @@ headers := $(wildcard $(foreach room,$(rooms),$(room)/*.h $(room)/*/*.h $(room)/
 warnings := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wundef \
 	-Wcast-qual -Wwrite-strings -Wvla -Werror
 
-# No contraction: the reference and every kernel round alike, so that results do not depend on the compiler's mood.
+# No contraction: the reference and every kernel round alike, so that results do not depend on the compiler's choice.
 mathflags := -ffp-contract=off -fno-math-errno -fno-trapping-math
-# mbedTLS and what calls it see the same configuration; the headers it includes for us to fill in lie beside it.
+# mbedTLS and its callers see the same configuration; the headers that it includes for us to fill in lie beside it.
 mbedtls_config := net/tls/mbedtls_config.h
 cppflags  := -I. -iquote net/tls -isystem build/deps/include -D_GNU_SOURCE -DMBEDTLS_CONFIG_FILE='"$(mbedtls_config)"'
-# Debuggers find how to unwind in trainer.debug; nothing in the program does.
+# Debuggers find unwind tables in trainer.debug; nothing in the program needs them.
 product   := -std=gnu11 -O3 -g $(mathflags) -ffunction-sections -fdata-sections -fstack-protector-strong \
 	-fno-asynchronous-unwind-tables -ffile-prefix-map=$(CURDIR)/= $(warnings)
 
@@ -71,22 +71,22 @@ product   := -std=gnu11 -O3 -g $(mathflags) -ffunction-sections -fdata-sections 
 flags_for = $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma) \
 	$(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mbmi2)
 
-# Notes what a build depends on besides files: each note is a file that is written, while this Makefile is read, only
-# if it says something else. So other flags, or another commit, rebuild what depends on them. (What make 4.3 reads from
-# a file may end with its newline, or not.)
+# Notes record what a build depends on besides files: each note is a file that is written, while this Makefile is read,
+# only if its content changes. So other flags, or another commit, rebuild what depends on them. (What make 4.3 reads
+# from a file may end with its newline, or not.)
 differ   = $(subst x$(1),,x$(2))$(subst x$(2),,x$(1))
 remember = $(if $(call differ,$(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
 
 libraries   := cjson libsodium zlib llhttp mbedtls $(if $(filter x86_64,$(machine)),intel-ipsec-mb)
 musl_libs   := $(foreach library,$(libraries),build/deps/$(library).musl)
 native_libs := $(foreach library,$(libraries),build/deps/$(library).native)
-# mbedTLS leaves this to net/tls/x25519.c, which is asked for by name because the archive it is in comes first.
+# mbedTLS leaves this to net/tls/x25519.c, which is linked by name because the archive that contains it comes first.
 x25519      := mbedtls_ecp_mul mbedtls_ecp_mul_restartable
 link_with   := $(x25519:%=-Wl,--wrap=%) -Wl,-u,__wrap_mbedtls_ecp_mul -lmbedtls -lcjson -lllhttp -lsodium -lz \
 	$(if $(filter x86_64,$(machine)),-lintel-ipsec-mb) -lm -lpthread
 
 $(call remember,build/product/flags,$(product) $(cppflags) $(link_with))
-# As many digits of a commit in every clone.
+# The same number of digits of a commit in every clone.
 $(call remember,build/version,$(or \
 	$(shell git describe --tags --match 'v[0-9]*' --abbrev=10 --dirty 2>/dev/null | sed 's/^v//'),$(VERSION)$(shell \
 	git describe --always --abbrev=10 --dirty --exclude '*' 2>/dev/null | sed 's/^/+g/')))
@@ -94,7 +94,7 @@ date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 
 
 # --- Third-party libraries: base/deps fetches and builds them ---
 
-# System packages: what the goals need, and no more, asked for once, so that one line tells all that is missing.
+# System packages: only those that the goals need, checked once, so that one line lists all that are missing.
 goals    := $(or $(MAKECMDGOALS),all)
 tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-deploy test-repeat,$(goals))
 purposes := build $(if $(filter dist,$(goals)),dist) \
@@ -112,8 +112,7 @@ $(packages): base/deps/packages
 	@base/deps/packages $(purposes)
 	@touch $@
 
-# Both scripts look again, by content, whether there is anything to do: a fresh checkout is no reason to build for
-# minutes.
+# Both scripts check again, by content, whether there is anything to do: a fresh checkout must not rebuild for minutes.
 build/deps/%.source: base/deps/fetch | $(packages)
 	@base/deps/fetch $* build/deps/source/$*
 	@touch $@
@@ -150,8 +149,8 @@ include base/deps/cross.mk
 objects := $(sources:%.c=build/product/%.o) build/product/trainer.o
 musl_cc := build/deps/musl/bin/musl-cc
 
-# Debugging information is kept beside the program that is copied around, which finds it by its link. There is no build
-# id: it would tell programs apart by the folder that they were built in, which only this information names.
+# Debugging information is kept beside the program, which refers to it by a link. There is no build id: it would
+# distinguish programs by the folder that they were built in, which only this information contains.
 build/trainer: build/trainer.debug
 	@$(shell $(CC) -print-prog-name=objcopy) --strip-debug --add-gnu-debuglink=$< $< $@.new
 	@mv $@.new $@
@@ -161,7 +160,7 @@ build/trainer.debug: $(objects) $(musl_libs) build/product/flags
 	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with) -Wl,--build-id=none \
 		-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr
 
-# What is run once a second, or for people, had better be small than fast.
+# Code that runs once a second, or for people, should be small rather than fast.
 $(patsubst %.c,build/product/%.o,$(filter observe/% worker/dashboard/% worker/remote/operator/% worker/observed%.c \
 	worker/column_weights.c ps/fleet_watch.c net/tls/web.c,$(sources))): small := -Os
 
@@ -184,7 +183,7 @@ include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulat
 
 # --- Running ---
 
-# Without digits in DATA_DIR and without a network the program makes its own: that is no reason to stop here.
+# Without digits in DATA_DIR and without a network the program makes its own, so that is no reason to stop.
 run: build/trainer data-if-possible
 	build/trainer --config=config.json $(ARGS)
 
@@ -216,29 +215,29 @@ distclean:
 help:
 	@echo "make [all]     build/trainer"
 	@echo "make run       build, get data, train as config.json says; ARGS='--train_steps=1000' adds flags"
-	@echo "make test      everything that checks it; T=name: only tests whose names contain name"
-	@echo "make test-full the same with longer repeats"
-	@echo "make test-repeat  RUNS=20 of it beside LOAD=4 busy loops: what fails how often?"
-	@echo "make test-tlsfuzzer  TLSFUZZER=folder with a copy of it: its scripts for TLS 1.3 against ours"
-	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format rewrites"
-	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer where it is"
-	@echo "make bench     figures beside those of other programs"
+	@echo "make test      all tests and checks; T=name: only tests whose names contain name"
+	@echo "make test-full the same, with more repetitions"
+	@echo "make test-repeat  make test, RUNS=20 times beside LOAD=4 busy loops: what fails, and how often"
+	@echo "make test-tlsfuzzer  runs tlsfuzzer's TLS 1.3 scripts; TLSFUZZER=folder with a copy of it"
+	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format reformats"
+	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer if installed"
+	@echo "make bench     benchmarks against other programs"
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make debug SAN=thread   build/tsan/trainer with ThreadSanitizer"
-	@echo "make test-threads   unit tests and clusters under it"
+	@echo "make test-threads   unit tests and clusters under ThreadSanitizer"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)"
-	@echo "make fuzz-long HOURS=$(HOURS)   so long for each of them, or T=name; keeps what it learnt"
-	@echo "make fuzz-coverage   which lines of the decoders their inputs reach"
-	@echo "make ARCH=aarch64  the same program for that kind of processor: build/aarch64/build/trainer"
+	@echo "make fuzz-long HOURS=$(HOURS)   each of them for that long, or T=name; keeps the inputs it finds"
+	@echo "make fuzz-coverage   the lines of the decoders that their inputs reach"
+	@echo "make ARCH=aarch64  cross-compiles the program: build/aarch64/build/trainer"
 	@echo "make simulate  SEEDS=$(SEEDS) simulated clusters under faults, one after another"
-	@echo "make simulate-mutants   bugs planted in it, one after another: are they noticed?"
-	@echo "make simulate-coverage   which share of the lines of ps and net it runs"
+	@echo "make simulate-mutants   plants bugs, one after another: does it notice them?"
+	@echo "make simulate-coverage   the share of the lines of ps and net that it runs"
 	@echo "make mutants   COUNT=$(COUNT) changes in each of ROOM='ps net worker': do unit tests notice?"
 	@echo "make mnist     download MNIST into DATA_DIR=$(DATA_DIR); MNIST_URL= sets the address"
-	@echo "make vectors   remake the tests' reference figures"
+	@echo "make vectors   regenerate the tests' reference values"
 	@echo "make dist      archives, Debian packages, container images, a bill of materials in build/dist; KEY= signs"
-	@echo "make install   program, manual pages, completion to PREFIX=$(PREFIX) under DESTDIR=, systemd's unit to UNITDIR="
-	@echo "make clean     remove what was compiled; distclean: the libraries too (downloads stay in the cache)"
+	@echo "make install   program, manual pages, completion to PREFIX=$(PREFIX) under DESTDIR=, systemd units to UNITDIR="
+	@echo "make clean     remove build output; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
 
 .PHONY: all run data-if-possible mnist install clean distclean help

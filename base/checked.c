@@ -59,7 +59,7 @@ bool checked_line_read(const char *path, char line[CHECKED_LINE], struct error *
     return true;
 }
 
-/* --- A sum beside the file --- */
+/* --- A checksum in a separate file --- */
 
 static bool name_sum(const char *path, char sum_path[LONGEST_PATH], struct error *error)
 {
@@ -67,7 +67,7 @@ static bool name_sum(const char *path, char sum_path[LONGEST_PATH], struct error
            error_set(error, "%s: the path is too long", path);
 }
 
-/* Is it among those that are there? *there: any are. */
+/* Is it among the checksums in the file? *there: there are any. */
 static bool has_sum(const char *path, uint32_t sum, bool *there, struct error *error)
 {
     char sum_path[LONGEST_PATH], text[16];
@@ -120,7 +120,7 @@ bool checked_write(const char *path, const void *bytes, size_t size, struct erro
     if (!name_sum(path, sum_path, error)) {
         return false;
     }
-    if (has_sum(path, sum, &there, &ignored) && there) { /* of the file that may be there already */
+    if (has_sum(path, sum, &there, &ignored) && there) { /* of an existing file */
         return file_keep(path, bytes, size, error);
     }
     int length = snprintf(text, sizeof text, "%08" PRIx32 "\n", sum);

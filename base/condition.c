@@ -1,4 +1,4 @@
-/* pthread's conditions, with the monotonic clock and a time from now on. */
+/* pthread's conditions, with the monotonic clock and relative times. */
 #include "base/condition.h"
 
 #include <math.h>

@@ -216,7 +216,7 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
     return file_sync_folder_of(path, error);
 }
 
-/* A name that file_temporary_name made, or an earlier program, which put its process id there. */
+/* A name made by file_temporary_name, or by an earlier program, which used its process id. */
 static bool is_temporary(const char *name)
 {
     static const char suffix[] = ".tmp";

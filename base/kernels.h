@@ -86,7 +86,7 @@ struct sparse {
 /*
  * The product with the transpose: (out + offset[e])[j] += value[2e] x in[even][j] + value[2e + 1] x in[odd][j] for the
  * entries e of pair r, with rows even = in_rows[2r] and odd = in_rows[2r + 1]. For n of one or two vectors this beats
- * `sparse`, and it needs no index of its own.
+ * `sparse`, and it needs no separate index.
  */
 struct scatter {
     int pairs, n;

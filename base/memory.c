@@ -45,7 +45,7 @@ static uint64_t cgroup_limit(void)
     for (int i = 0; i < 2 && limit == 0; i++) {
         FILE *file = fopen(paths[i], "re");
         if (file) {
-            limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": none */
+            limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": no limit */
             fclose(file);
         }
     }
@@ -69,7 +69,7 @@ bool memory_for_this_process(uint64_t *bytes)
 
 static const size_t huge_page = (size_t)2 << 20, worth_it = (size_t)8 << 20;
 
-/* For the whole huge pages in there. A wish: without it everything is right, and slower. */
+/* For the whole huge pages within. A hint: without it everything works, more slowly. */
 static void ask_for_huge_pages(void *memory, size_t bytes)
 {
     const size_t before = (huge_page - (uintptr_t)memory % huge_page) % huge_page;

@@ -90,7 +90,7 @@ static void retire(struct span_chunk *chunk)
     last_full = &chunk->next_full;
 }
 
-/* A thread ends: its last chunk joins the full ones, to be reused in its turn. */
+/* A thread ends: its last chunk joins the full ones, to be reused in turn. */
 static void leave(void *chunk)
 {
     pthread_mutex_lock(&mutex);
@@ -190,7 +190,7 @@ bool profile_open(const char *path, int identity, struct error *error)
     if (!has_key && pthread_key_create(&at_exit, leave) != 0) {
         return error_set(error, "--profile: no thread-specific data key left");
     }
-    /* Better to find out now than after hours that the file cannot be written. */
+    /* Better to find out now than after hours that the file can't be written. */
     FILE *file = fopen(path, "ae");
     if (!file) {
         return file_error(error, path, "cannot be opened for the profile", errno);
@@ -264,7 +264,7 @@ bool profile_close(struct error *error)
         return true;
     }
     snprintf(part, sizeof part, "%s.part", file_path);
-    unlink(part); /* an earlier process left it, or it is a link to somewhere else */
+    unlink(part); /* left by an earlier process, or a link to another place */
     FILE *file = fopen(part, "wxe");
     if (!file) {
         return file_error(error, part, "cannot be opened for the profile", errno);

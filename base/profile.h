@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 
-/* The peer of a span; each member is a process of its own in the trace. */
+/* The peer of a span; each member is a separate process in the trace. */
 enum { PROFILE_NOBODY = -1, PROFILE_LOCAL = 0, PROFILE_PS = 1, PROFILE_WORKER = 1001 /* + its index */ };
 
 /* Starts recording, as the member `identity`. path: the file that profile_close writes. */

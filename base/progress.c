@@ -65,7 +65,7 @@ static void format_bar(char *bar, size_t cells, double fraction)
     bar[cells + 2] = '\0';
 }
 
-/* The pieces beside the bar, most important first, as many as fit into `limit` characters. */
+/* The pieces next to the bar, most important first, as many as fit into `limit` characters. */
 static size_t format_pieces(char *text, size_t limit, const struct progress_view *view, bool bounded)
 {
     char piece[80], duration[24];
@@ -101,7 +101,7 @@ static size_t format_pieces(char *text, size_t limit, const struct progress_view
 
 void progress_format(char *text, size_t size, int columns, const struct progress_view *view)
 {
-    enum { PERCENT = 6, BAR_EXTRA = 4 }; /* "100%  "; the brackets and the gap after them */
+    enum { PERCENT = 6, BAR_EXTRA = 4 }; /* "100%  "; the brackets and the space after them */
     char pieces[PROGRESS_MAX_TEXT];
     size_t limit = columns > 1 ? (size_t)columns - 1 : 0;
     limit = limit < size - 1 ? limit : size - 1;

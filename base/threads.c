@@ -1,7 +1,7 @@
 /*
  * A counter incremented by every run wakes the team; another one, incremented by every barrier, releases it. Waiters of
- * both spin for some tens of microseconds, then sleep on the counter (a futex). The waker enters the kernel only if
- * somebody sleeps.
+ * both spin for some tens of microseconds, then sleep on the counter (a futex). The waker enters the kernel only if a
+ * thread sleeps.
  */
 #include "base/threads.h"
 
@@ -133,7 +133,7 @@ void threads_give_way(void)
     struct sched_param real_time;
     int policy;
     if (pthread_getschedparam(pthread_self(), &policy, &real_time) == 0 &&
-        (policy == SCHED_FIFO || policy == SCHED_RR)) { /* of the program, by chrt: being nice means nothing there */
+        (policy == SCHED_FIFO || policy == SCHED_RR)) { /* with a policy set by chrt, niceness has no effect */
         real_time.sched_priority--;
         pthread_setschedparam(pthread_self(), policy, &real_time);
         return;

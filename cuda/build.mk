@@ -1,13 +1,13 @@
-# The GPU engine's program, which build/trainer carries where there are nvcc and a compiler for glibc: kernels for every
+# The GPU engine's program, which build/trainer contains if there are nvcc and a compiler for glibc: kernels for every
 # architecture, inside a program for the system's libc, inside the static one. Included by the Makefile.
 #
-# nvcc is looked for in PATH and in its usual place; `make NVCC=` builds without.
+# nvcc is searched in PATH and in its usual place; `make NVCC=` builds without it.
 
 ifeq ($(origin NVCC),undefined)
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 endif
 
-# Code for each of these, and PTX of the last but two for what comes after them.
+# Code for each of these, and PTX of the last but two for later ones.
 gpu_architectures := 75 80 86 87 89 90 100 120
 gpu_ptx           := 90
 gpu_most_bytes    := 1048576
@@ -22,12 +22,12 @@ nvcc_flags := -std=c++17 -O3 -fmad=false -ftz=true --compress-mode=size --thread
 	$(foreach arch,$(gpu_architectures),-gencode arch=compute_$(arch),code=sm_$(arch)) \
 	-gencode arch=compute_$(gpu_ptx),code=compute_$(gpu_ptx)
 
-# No canaries and no checked printf: old libcs have other symbols for them. A symbol that glibc 2.17 lacks is an error
-# of the link, which sees the stubs of cuda/helper/symbols alone. Old libcs run no constructors of such a program: none
-# here.
+# No canaries and no checked printf: old libcs have other symbols for them. Using a symbol that glibc 2.17 lacks is a
+# link error, because the link only sees the stubs of cuda/helper/symbols. Old libcs run no constructors of such a
+# program: there are none here.
 helper_flags := -std=gnu11 -O2 -g -fPIE -fno-plt -ffunction-sections -fdata-sections -fno-stack-protector \
 	-U_FORTIFY_SOURCE $(mathflags) $(warnings) $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mno-outline-atomics)
-# On aarch64, whose pages may be 64 KiB, what is made read-only after relocation would take as much more.
+# On aarch64, whose pages may be 64 KiB, making memory read-only after relocation would take up to another page.
 helper_relro := $(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),norelro,relro)
 helper_link  := -pie -nodefaultlibs -Wl,--gc-sections,-z,$(helper_relro),-z,now,-z,noexecstack,--as-needed -s \
 	-Lbuild/gpu/stubs -ldl -lm -lc -lgcc

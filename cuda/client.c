@@ -20,7 +20,7 @@
 enum { FORWARD_EXAMPLES = 1000, FORWARD_BYTES = 32 << 20 };
 
 static const double DRIVER_S =
-    60; /* to load it and to take a device: seconds each, unless another process keeps the driver loaded */
+    60; /* to load the driver and open a device: seconds each, unless another process keeps the driver loaded */
 static const double SLACK = 10; /* times what a step has taken so far */
 
 /* Duration of a unit of work (a step, an example): a maximum that decays. */
@@ -31,7 +31,7 @@ struct pace {
 struct gpu_client {
     struct exchange exchange;
     double timeout_s;
-    uint8_t *transfer; /* behind the header; NULL before gpu_client_open */
+    uint8_t *transfer; /* after the header; NULL before gpu_client_open */
     size_t transfer_bytes;
     struct gpu_areas areas;
     struct device_shape shape;

@@ -197,7 +197,7 @@ void exchange_stop(struct exchange *exchange, double seconds)
         exchange_carry_out(exchange, &(struct protocol_command){.verb = PROTOCOL_QUIT}, &wait, &error);
     }
     if (exchange->pid > 0) {
-        launch_kill(exchange->pid); /* it is ending, or hangs */
+        launch_kill(exchange->pid); /* it is exiting, or hangs */
     }
     if (exchange->header) {
         munmap(exchange->header, protocol_header_bytes());

@@ -143,7 +143,7 @@ static bool arrange_descriptors(struct child *child)
 
 static void close_other_files(const struct child *child)
 {
-    /* Our own close on exec; inherited ones may not. */
+    /* Our own descriptors close on exec; inherited ones may not. */
     for (int fd = FIRST_OTHER; fd < 64; fd++) {
         if (fd != child->executable && fd != child->report) {
             close(fd);

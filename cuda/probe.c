@@ -1,4 +1,4 @@
-/* Looks only at files and the environment: loading the driver takes time and a process of its own. */
+/* Looks only at files and the environment: loading the driver takes time and a separate process. */
 #include "cuda/probe.h"
 
 #include <stdio.h>
@@ -58,7 +58,7 @@ static const char *other_driver(const char *root)
     return NULL;
 }
 
-/* The first folder in the path with a driver library: somebody put it there to be used. */
+/* The first folder in the path with a driver library: it must have been put there on purpose. */
 static bool find_library(const char *library_path, char *folder, size_t size)
 {
     for (const char *at = library_path; at && *at != '\0';) {

@@ -1,11 +1,11 @@
-/* Allowances that fill up with time, for all strangers and for each address, and the passes that were seen. */
+/* Budgets that refill with time, for all strangers and for each address, and the passes already seen. */
 #include "net/admission.h"
 
 #include <math.h>
 #include <netinet/in.h>
 #include <string.h>
 
-static const double ADDRESS_PART = 0.5; /* of what all strangers may take */
+static const double ADDRESS_PART = 0.5; /* of the budget of all strangers */
 
 static void refill(struct admission_allowance *allowance, double part, double now_s)
 {
@@ -45,7 +45,7 @@ static struct admission_address *find(struct admission *admission, const struct 
     return NULL;
 }
 
-/* In a place that is free, or that of the address that came least recently. */
+/* Uses a free entry, or that of the address that came least recently. */
 static struct admission_address *remember(struct admission *admission, const struct admission_source *source,
                                           double now_s)
 {

@@ -56,7 +56,7 @@ struct admission_source admission_source(const struct endpoint *endpoint);
 bool admission_begin(struct admission *admission, const struct admission_source *source, double now_s);
 void admission_end(struct admission *admission, const struct admission_source *source, double cpu_s, double now_s);
 
-/* False if this pass was seen before, as far as remembered: somebody is replaying it. */
+/* False if this pass was seen before, as far as remembered: it is a replay. */
 bool admission_is_new(struct admission *admission, const uint8_t pass[PASS_SIZE]);
 
 #endif

@@ -1,4 +1,7 @@
-/* Messages in frames: one buffer each way, which grows to what has come, so that steady use allocates nothing. */
+/*
+ * Messages in frames: one buffer in each direction, which grows with what arrives, so that steady use allocates
+ * nothing.
+ */
 #include "net/channel.h"
 
 #include <assert.h>
@@ -40,7 +43,7 @@ bool channel_resume(struct channel *channel, struct connection_spare *spare, str
 
 static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)
 {
-    if (buffer->bytes && size <= buffer->size) { /* even an empty message lies somewhere */
+    if (buffer->bytes && size <= buffer->size) { /* an empty message has an address, too */
         return true;
     }
     size_t wanted = size < CHANNEL_FIRST_BUFFER ? CHANNEL_FIRST_BUFFER : size;
@@ -54,7 +57,7 @@ static bool reserve(struct channel *channel, struct channel_buffer *buffer, size
     return true;
 }
 
-/* So much later is in time for so many bytes. */
+/* The extra time allowed for that many bytes. */
 static double allow(double deadline_s, size_t bytes)
 {
     return deadline_s + (double)bytes / CHANNEL_LEAST_RATE;
@@ -120,7 +123,7 @@ bool channel_has_frame(const struct channel *channel, uint16_t *type)
     return frame.bulk_bytes == 0 && there - FRAME_HEADER >= frame.message_bytes;
 }
 
-/* The bytes of one frame up to its bulk, into channel->frame and channel->received. */
+/* Reads the bytes of one frame up to its bulk, into channel->frame and channel->received. */
 static bool receive_frame(struct channel *channel, double deadline_s, struct error *error)
 {
     uint8_t header[FRAME_HEADER];
@@ -147,7 +150,7 @@ bool channel_receive(struct channel *channel, double deadline_s, struct error *e
     }
     const struct frame *frame = &channel->frame;
     const char *name = connection_name(channel->connection);
-    /* Who speaks another version than ours must still be told so, and it is a welcome that says which was agreed on. */
+    /* A peer with another protocol version must still receive the error, and the agreed version comes in a welcome. */
     bool greeting = frame->type == MESSAGE_hello || frame->type == MESSAGE_refused || frame->type == MESSAGE_welcome;
     if (frame->version != channel->version && !greeting) {
         return error_set(error, "%s: frame of protocol version %u, and %u was agreed on", name, frame->version,

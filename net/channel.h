@@ -86,8 +86,8 @@ bool channel_call(struct channel *channel, enum message_type type, const void *m
                   double deadline_s, uint16_t *code, struct error *error);
 
 /*
- * True if the frame received last answers a request before `request`, and is to be dropped. A frame that it can't read,
- * a ps of an earlier version refuses under the number of the one before it: that refusal is no late one.
+ * True if the last received frame answers a request before `request`, and must be dropped. A ps of an earlier version
+ * refuses a frame that it can't read under the number of the one before it; such a refusal is not late.
  */
 bool channel_is_late(const struct channel *channel, uint64_t request);
 

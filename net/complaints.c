@@ -1,4 +1,4 @@
-/* Counting what would otherwise fill a disk: a stranger can knock some thousand times a second. */
+/* Counts what would otherwise fill a disk: a stranger can connect several thousand times a second. */
 #include "net/complaints.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const char *const descriptions[COMPLAINT_KINDS] = {
     [COMPLAINT_ACCEPT] = "could not be accepted",
 };
 
-/* An address that is among the newest is so again: it comes last. */
+/* An address that is among the newest becomes the newest again. */
 static void keep_address(struct complaints_of *of, const struct admission_source *source, const char *peer)
 {
     int out = 0;

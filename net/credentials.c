@@ -1,6 +1,4 @@
-/*
- * Loading and making keys. Private keys pass through buffers of ours only here, and each is wiped on every way out.
- */
+/* Loading and making keys. Private keys pass through our own buffers only here, and each is wiped on every path. */
 #include "net/credentials.h"
 
 #include <assert.h>
@@ -22,12 +20,12 @@
 #include "net/tls/tls.h"
 
 enum {
-    PEM_BYTES = 4096, /* room for one key or certificate of ours as PEM */
+    PEM_BYTES = 4096, /* room for one of our keys or certificates as PEM */
     SERIAL_BYTES = 16,
     AUTHORITY_DAYS = 3650,
 };
 
-/* Readers beyond the owner and the group of the file make a key worthless. */
+/* If more than the file's owner and group can read a key, it is worthless. */
 static bool check_mode(const char *path, struct error *error)
 {
     struct stat status;
@@ -71,7 +69,7 @@ out:
 
 /* --- Passes --- */
 
-/* Of a fleet key: of its private half. */
+/* Derives a fleet key's secret from its private half. */
 static void add_pass_key_of(struct credentials *credentials, mbedtls_pk_context *key)
 {
     uint8_t secret[MBEDTLS_ECP_MAX_BYTES];
@@ -102,7 +100,7 @@ static bool is_self_signed(const mbedtls_x509_crt *certificate)
            memcmp(certificate->issuer_raw.p, certificate->subject_raw.p, certificate->issuer_raw.len) == 0;
 }
 
-/* Trusts the certificate of `path` + suffix as well, if that file is there. */
+/* Trusts the certificate of `path` + suffix as well, if that file exists. */
 static bool trust_beside(struct credentials *credentials, const char *path, const char *suffix, struct error *error)
 {
     char beside[4096];
@@ -121,7 +119,7 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
         done = error_set(error, "%s: is not a fleet key", beside);
     }
     done = done && append(&credentials->trusted, &certificates, error);
-    if (done && read_pem(beside, &again, &key, &ignored)) { /* its private half is wanted for passes alone */
+    if (done && read_pem(beside, &again, &key, &ignored)) { /* only passes need the private key */
         add_pass_key_of(credentials, &key);
     }
     mbedtls_pk_free(&key);
@@ -130,7 +128,7 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
     return done;
 }
 
-/* Tells the two forms apart and fills in everything but the TLS configurations. */
+/* Distinguishes the two kinds of key and fills in everything but the TLS configurations. */
 static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *found, const char *path,
                      struct error *error)
 {
@@ -226,7 +224,7 @@ struct member credentials_member(const struct credentials *credentials)
     return credentials->member;
 }
 
-/* What a new certificate says. */
+/* The contents of a new certificate. */
 struct draft {
     const char *subject; /* "CN=..." */
     const char *issuer;
@@ -273,7 +271,7 @@ static int generate_key(mbedtls_pk_context *key)
     return result ? result : mbedtls_ecp_gen_key(MBEDTLS_ECP_DP_SECP256R1, mbedtls_pk_ec(*key), tls_random, NULL);
 }
 
-/* A file that only its owner may read and that was not there before. */
+/* Creates a new file that only its owner may read. */
 static bool write_new_file(const char *path, const unsigned char *const texts[], int count, struct error *error)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -299,10 +297,7 @@ static bool write_new_file(const char *path, const unsigned char *const texts[],
     return done;
 }
 
-/*
- * Makes a key, has what is `wanted` signed for it, and writes key, certificate and, if given, the authority's
- * certificate.
- */
+/* Makes a key, gets `wanted` signed for it, and writes key, certificate and, if given, the authority's certificate. */
 static bool create(const struct draft *wanted, const unsigned char *authority, const char *path, struct error *error)
 {
     mbedtls_pk_context key;
@@ -335,7 +330,7 @@ bool credentials_create_fleet_key(const char *path, struct error *error)
 {
     struct draft draft = {.subject = "CN=trainer fleet key", .issuer = "CN=trainer fleet key"};
     snprintf(draft.from, sizeof draft.from, "20200101000000");
-    snprintf(draft.to, sizeof draft.to, "99991231235959"); /* "no expiry" by RFC 5280; nobody of ours looks at it */
+    snprintf(draft.to, sizeof draft.to, "99991231235959"); /* "no expiry" by RFC 5280; members don't check it */
     return tls_start(error) && create(&draft, NULL, path, error);
 }
 
@@ -343,7 +338,7 @@ bool credentials_create_authority(const char *folder, struct error *error)
 {
     char path[4096];
     struct draft draft = {.subject = "CN=trainer authority", .issuer = "CN=trainer authority", .authority = true};
-    format_date(time(NULL) - 86400, draft.from); /* a day of grace for clocks that differ */
+    format_date(time(NULL) - 86400, draft.from); /* a day of tolerance for clocks that differ */
     format_date(time(NULL) + (time_t)AUTHORITY_DAYS * 86400, draft.to);
     return tls_start(error) && file_make_folder(folder, error) &&
            file_join(path, sizeof path, folder, "ca.key", error) && create(&draft, NULL, path, error);

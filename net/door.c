@@ -1,8 +1,8 @@
 /*
- * Looking at what has come, without taking it: the handshake reads it again from the beginning. A connection counts as
- * readable only when there is enough of it (SO_RCVLOWAT), so that half a hello wakes nobody.
+ * Looks at what has arrived without consuming it: the handshake reads it again from the start. A connection counts as
+ * readable only when enough of it has arrived (SO_RCVLOWAT), so that half a hello wakes nobody.
  *
- * All wait in one set of epoll, whose events carry a session's address or, with the lowest bit set, a pending socket.
+ * All wait in one epoll set, whose events carry a session's address or, with the lowest bit set, a pending socket.
  */
 #include "net/door.h"
 
@@ -17,9 +17,9 @@ enum {
     RECORD_HANDSHAKE = 22,
     MESSAGE_CLIENT_HELLO = 1,
     MESSAGE_AT = 5,
-    PASS_AT = 11, /* behind the headers of a record and of a handshake message, and a version */
+    PASS_AT = 11, /* after the headers of a record and of a handshake message, and a version */
     ENOUGH = PASS_AT + PASS_SIZE,
-    FIRST_WAIT = 1, /* behind the wake */
+    FIRST_WAIT = 1, /* after the wake */
 };
 
 static uint64_t tag_of(int fd)
@@ -71,7 +71,7 @@ enum wake_result door_wait(struct door *door, int listener, const struct wake *w
 
 static void want(const struct pending *pending, int bytes)
 {
-    setsockopt(pending->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); /* best effort: else it wakes us more */
+    setsockopt(pending->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); /* best effort: saves wake-ups */
 }
 
 enum door_look door_look(const struct door *door, struct pending *pending)
@@ -108,7 +108,7 @@ static void take_out(struct door *door, int i, struct pending *pending)
     want(pending, 1);
 }
 
-/* The oldest of an address that has half of the room, if it is the new one's; else the oldest. */
+/* The oldest of an address that has half of the room, if it is the new one's address; otherwise the oldest. */
 static int whose_time_it_is(const struct door *door, const struct pending *pending)
 {
     int same = 0, oldest = 0;
@@ -121,7 +121,7 @@ static int whose_time_it_is(const struct door *door, const struct pending *pendi
     return same >= door->room / 2 ? oldest : 0;
 }
 
-/* Where there is no memory to wait for one, its time is over, as it says nothing that is heard. */
+/* Without memory to wait for a connection it times out at once, since nothing that it sends would be seen. */
 bool door_put(struct door *door, const struct pending *pending, struct pending *out)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = tag_of(pending->fd)};

@@ -63,7 +63,7 @@ enum door_look door_look(const struct door *door, struct pending *pending);
 /* Adds a connection that has sent nothing yet. True: there was no room, and *out, the oldest, was removed for it. */
 bool door_put(struct door *door, const struct pending *pending, struct pending *out);
 
-/* After a wait: removes the next connection that something is known of; DOOR_NOTHING: there is none. */
+/* After a wait: removes the next connection with an event; DOOR_NOTHING: there is none. */
 enum door_look door_next(struct door *door, double now_s, struct pending *pending);
 
 /*

@@ -1,4 +1,4 @@
-/* Addresses between text and sockets. IPv4 mapped into IPv6 is shown as IPv4, for that is what the config says. */
+/* Addresses between text and sockets. IPv4 mapped into IPv6 is shown as IPv4, as the config writes it. */
 #include "net/endpoint.h"
 
 #include <arpa/inet.h>
@@ -60,7 +60,7 @@ void endpoint_format_host(const struct endpoint *endpoint, char text[ENDPOINT_TE
 void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT])
 {
     char host[ENDPOINT_TEXT];
-    struct sockaddr_in four; /* whose port lies where that of an IPv6 address does */
+    struct sockaddr_in four; /* its port lies where that of an IPv6 address does */
     endpoint_format_host(endpoint, host);
     memcpy(&four, &endpoint->address, sizeof four);
     snprintf(text, ENDPOINT_TEXT, strchr(host, ':') ? "[%.*s]:%u" : "%.*s:%u", (int)(ENDPOINT_TEXT - 9), host,

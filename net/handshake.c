@@ -1,6 +1,6 @@
 /*
- * Hello, welcome and refused. All checks are on the answering side, in the order in which a person would want to know
- * of them: a wrong member or cluster explains a wrong config, not the other way round.
+ * Hello, welcome and refused. All checks are on the answering side, in the order most useful to a person: a wrong
+ * member or cluster explains a wrong config, not the other way round.
  */
 #include "net/handshake.h"
 
@@ -34,7 +34,7 @@ static void fill_peer(struct peer *peer, struct member member, uint64_t incarnat
     snprintf(peer->digest, sizeof peer->digest, "%s", digest);
 }
 
-/* A member as a peer claims it: true if there can be such a one. */
+/* A member as a peer claims it: true if it is possible. */
 static bool member_is_sane(uint8_t role, int32_t index)
 {
     if (role == MEMBER_OPERATOR) {
@@ -43,13 +43,13 @@ static bool member_is_sane(uint8_t role, int32_t index)
     return (role == MEMBER_PS || role == MEMBER_WORKER) && index >= 0 && index <= MEMBER_MAX_INDEX;
 }
 
-/* It has no number yet, and comes to ask for one. */
+/* It has no index yet, and asks for one. */
 static bool has_no_number(const struct message_hello *hello)
 {
     return hello->role == MEMBER_WORKER && hello->index == MEMBER_ANY_INDEX && hello->digest[0] == '\0';
 }
 
-/* True if the certificate, where it names somebody, names this one. */
+/* True if the certificate names no member, or this one. */
 static bool credential_covers(const struct connection *connection, const struct member *claimed)
 {
     struct member credential = connection_credential(connection);
@@ -125,7 +125,7 @@ static uint16_t objection(enum refusal reason, struct error *message, const char
     return (uint16_t)reason;
 }
 
-/* What speaks against this hello, in the order in which one would want to know it; 0: nothing. */
+/* The reason to refuse this hello, checked in the order most useful to a person; 0: none. */
 static uint16_t find_objection(const struct channel *channel, const struct hello_identity *identity,
                                const struct handshake_rules *rules, struct peer *peer, struct error *message)
 {

@@ -1,4 +1,4 @@
-/* `trainer keygen`: the keys that members of a cluster know each other by. */
+/* `trainer keygen`: the keys by which members of a cluster recognise each other. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

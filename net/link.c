@@ -1,7 +1,7 @@
 /*
- * Reconnecting. Every part of a fleet that restarts makes many others come back at once, hence delays that double and
- * are drawn at random; and a network that loses one connection has usually lost all of a process's, hence the suspicion
- * that links of one process share.
+ * Reconnecting. Every part of a fleet that restarts makes many others reconnect at once, hence random delays that
+ * double; and a network that loses one connection has usually lost all of a process's, hence the suspicion that a
+ * process's links share.
  */
 #include "net/link.h"
 
@@ -19,9 +19,9 @@
 
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double SLICE_S = 0.1; /* the longest wait of link_await_try */
-static const double HELD_S = 0.05; /* between two looks at held_until_s */
+static const double HELD_S = 0.05; /* between two checks of held_until_s */
 static const double LOGGED_AFTER_S = 1.0;
-static const double SETTLED_S = 1.0; /* a connection that lasted so long, or as long as the delay before it, was good */
+static const double SETTLED_S = 1.0; /* a connection that lasted this long, or as long as the last delay, was good */
 
 static double or_default(double value, double otherwise)
 {
@@ -83,7 +83,7 @@ static void pause_between(struct link *link, double from_s, double to_s)
     link->failures++;
 }
 
-/* Between half and the whole of a delay that doubles: so that a thousand workers do not come back in step. */
+/* Between half and the whole of a delay that doubles, so that a thousand workers do not reconnect in step. */
 static void back_off(struct link *link)
 {
     const double longest_s = link->options.longest_delay_s;
@@ -97,10 +97,10 @@ static void back_off(struct link *link)
 
 static bool waits_its_turn(const struct link *link)
 {
-    return link->options.return_within_s > FIRST_DELAY_S; /* what matters only where there are many is none for a few */
+    return link->options.return_within_s > FIRST_DELAY_S; /* few members need no turns */
 }
 
-/* What nobody waits for leaves the first moments to others. The rest tries at once: the peer may be there as ever. */
+/* A link that nobody waits for leaves the first moments to others. Otherwise it tries at once: the peer may be back. */
 static void begin_return(struct link *link)
 {
     if (link->failures == 0 && link->options.return_after_s > 0 && waits_its_turn(link)) {
@@ -110,7 +110,7 @@ static void begin_return(struct link *link)
     }
 }
 
-/* The peer was not there at the first try: it restarts, and all come back. */
+/* The peer was absent at the first attempt: it restarts, and all reconnect. */
 static void go_on_returning(struct link *link)
 {
     if (link->failures == 1 && link->options.return_after_s == 0 && waits_its_turn(link)) {
@@ -132,19 +132,19 @@ static void log_missing(struct link *link, const char *why)
     }
 }
 
-/* Signs of life come four times in an idle timeout; so what was heard from that recently is not suspected. */
+/* Keepalives come four times per idle timeout; so a link heard from that recently is not suspected. */
 static void suspect_others(struct link *link)
 {
     atomic_store(&link->options.traffic->suspect_since_s, clock_monotonic_s() - link->idle_timeout_s / 4);
 }
 
-/* Another connection fell silent, and nothing came on this one since. */
+/* Another connection fell silent, and nothing has arrived on this one since. */
 static bool is_suspect(const struct link *link)
 {
     return connection_heard_s(link->channel.connection) < atomic_load(&link->options.traffic->suspect_since_s);
 }
 
-/* A peer that welcomes us and breaks off at once is no better than one that is not there: delays go on doubling. */
+/* A peer that welcomes us and disconnects at once is no better than an absent one: delays go on doubling. */
 static void drop(struct link *link)
 {
     link_close(link);

@@ -1,6 +1,6 @@
 /*
- * One encoder and one decoder for all messages: they walk the table of a message's fields, which is made, like the
- * structs, from net/message_table.h.
+ * One encoder and one decoder for all messages: they walk the table of a message's fields, which, like the structs, is
+ * generated from net/message_table.h.
  */
 #include "net/message.h"
 
@@ -36,7 +36,7 @@ static const uint8_t kind_sizes[] = {
     [KIND_U8] = 1,  [KIND_U16] = 2, [KIND_U32] = 4, [KIND_U64] = 8,  [KIND_I32] = 4,
     [KIND_I64] = 8, [KIND_F32] = 4, [KIND_F64] = 8, [KIND_TEXT] = 5, [KIND_RANGES] = 4};
 
-/* One function for each message, since only there a name can stand for the struct whose offsets are meant. */
+/* One function per message, because only there a name can stand for the struct whose offsets are meant. */
 #define FIELD_AS_ROW(field_kind, field_name, field_limit, text)                                                        \
     {.name = #field_name, .kind = KIND_##field_kind, .limit = field_limit, .offset = offsetof(identity, field_name)},
 #define MESSAGE_AS_ROWS(number, message, bulk, text)                                                                   \
@@ -73,7 +73,7 @@ struct description {
                 MESSAGE_FIELDS_##message(FIELD_AS_MAX), bulk},
 static const struct description descriptions[MESSAGE_TYPES] = {MESSAGE_TABLE(MESSAGE_AS_DESCRIPTION)};
 
-/* Of each message the fields that a version has: those of its struct up to the first that came later. */
+/* The fields that each message has in a version: those of its struct up to the first one added later. */
 #define ADDITION_AS_ROW(message, first, since)                                                                         \
     {.type = MESSAGE_##message, .version = (since), .offset = offsetof(struct message_##message, first)},
 static const struct {
@@ -104,7 +104,7 @@ const char *message_name(uint16_t type)
     return message_known(type) ? descriptions[type].name : "unknown";
 }
 
-/* hello and refused are read by every version of the program: later ones may append fields, which we pass over. */
+/* Every version of the program reads hello and refused: later ones may append fields, which we skip. */
 static bool may_be_longer(uint16_t type)
 {
     return type == MESSAGE_hello || type == MESSAGE_refused;
@@ -143,14 +143,14 @@ uint64_t ranges_total(const struct ranges *ranges)
     return total;
 }
 
-/* A text as it is sent: at most `limit` bytes, cut between characters. */
+/* A text as sent: at most `limit` bytes, cut between characters. */
 static size_t text_size(const char *text, uint32_t limit)
 {
     size_t size = text ? strnlen(text, (size_t)limit + 1) : 0;
     if (size > limit) {
         size = limit;
         while (size > 0 && ((unsigned char)text[size] & 0xc0) == 0x80) {
-            size--; /* a continuation byte of UTF-8: its character goes as a whole */
+            size--; /* a UTF-8 continuation byte: drop the whole character */
         }
     }
     return size;
@@ -212,7 +212,7 @@ static uint8_t *put_field(const struct field *field, const char *from, uint8_t *
         put_le32(to, (uint32_t)size);
         if (size > 0) {
             memcpy(to + 4, text, size);
-            utf8_mend(to + 4, size); /* a line that was cut, or a name of a file: peers refuse what is not UTF-8 */
+            utf8_mend(to + 4, size); /* a truncated line, or a file name: peers refuse invalid UTF-8 */
         }
         to[4 + size] = 0;
         return to + 4 + size + 1;
@@ -242,7 +242,7 @@ void message_encode(uint16_t version, uint16_t type, const void *message, uint8_
     assert(to == bytes + size);
 }
 
-/* What is being decoded. */
+/* The state of decoding. */
 struct field_reader {
     const uint8_t *next, *end;
     const char *message;
@@ -311,7 +311,7 @@ static bool check_limit(struct field_reader *reader, const struct field *field, 
                      (unsigned long long)value, field->limit);
 }
 
-/* A step, or a count of something: sums and small multiples of what is accepted do not overflow. */
+/* A step, or a count: sums and small multiples of accepted values do not overflow. */
 static bool get_signed(struct field_reader *reader, const struct field *field, char *to)
 {
     const int64_t value = (int64_t)get_le64(reader->next);
@@ -364,8 +364,9 @@ static bool get_field(struct field_reader *reader, const struct field *field, ch
     return check_limit(reader, field, value);
 }
 
-/* Ranges that are packed are small. int8 takes a byte for each float, and a scale for each 64; of others the reader
- * sees. */
+/*
+ * Packed ranges are small. int8 takes a byte per float, and a scale for every 64; of others the reader checks the size.
+ */
 static bool check_packed(uint16_t type, enum dtype dtype, const struct ranges *ranges, uint32_t bulk_bytes,
                          struct error *error)
 {
@@ -383,7 +384,9 @@ static bool check_packed(uint16_t type, enum dtype dtype, const struct ranges *r
                      (unsigned long long)wanted, bulk_bytes);
 }
 
-/* The bulk of a message with a dtype holds exactly the floats that its ranges name; that of a batch, its examples. */
+/*
+ * The bulk of a message with a dtype contains exactly the floats that its ranges name; that of a batch, its examples.
+ */
 static bool check_bulk(uint16_t type, const union message *message, uint32_t bulk_bytes, struct error *error)
 {
     enum dtype dtype;
@@ -421,7 +424,7 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
     if (dtype == DTYPE_DIFFERENCES && type == MESSAGE_push) {
         return error_set(error, "push message: differences are for parameters");
     }
-    if (dtype == DTYPE_DIFFERENCES) { /* the reader sees whether they fit */
+    if (dtype == DTYPE_DIFFERENCES) { /* the reader checks that they fit */
         return floats <= DIFFERENCES_FLOATS ||
                error_set(error, "%s message: differences of %llu floats; at most %d are allowed", message_name(type),
                          (unsigned long long)floats, (int)DIFFERENCES_FLOATS);
@@ -431,7 +434,7 @@ static bool check_bulk(uint16_t type, const union message *message, uint32_t bul
                                              message_name(type), (unsigned long long)wanted, bulk_bytes);
 }
 
-/* What a peer of an earlier version does not say is not known. */
+/* Fields that a peer of an earlier version does not send are unknown. */
 static void lack_field(const struct field *field, char *to)
 {
     const float unknown = NAN;

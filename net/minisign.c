@@ -14,14 +14,14 @@
 static const char untrusted_head[] = "untrusted comment: ", trusted_head[] = "trusted comment: ";
 
 enum {
-    KIND = 2, /* bytes in front of each key and signature: "Ed" of a key, "ED" of a signature of a digest */
+    KIND = 2, /* bytes before each key and signature: "Ed" for a key, "ED" for a signature of a digest */
     KEY_BYTES = KIND + MINISIGN_ID + OPERATOR_PUBLIC_KEY,
     SIGNATURE_BYTES = KIND + MINISIGN_ID + MINISIGN_SIGNATURE,
     LINE = 1024 + sizeof untrusted_head,
     PIECE = 64 * 1024,
 };
 
-/* Copies the next line without its end, and returns what is behind it; NULL: there is none, or it is too long. */
+/* Copies the next line without its end, and returns what follows it; NULL: there is none, or it is too long. */
 static const char *next_line(const char *text, char line[LINE])
 {
     size_t length = strcspn(text, "\r\n");
@@ -46,7 +46,7 @@ static bool decode(const char *line, uint8_t *bytes, size_t size)
            decoded == size && *end == '\0';
 }
 
-/* The bytes that a signature of the comment is of. */
+/* The bytes covered by the signature of the comment. */
 static size_t comment_message(uint8_t message[MINISIGN_SIGNATURE + MINISIGN_COMMENT],
                               const uint8_t signature[MINISIGN_SIGNATURE], const char *comment)
 {

@@ -26,7 +26,7 @@ static bool write_new(const char *path, mode_t mode, const char *head, const uin
     int length = snprintf(text, sizeof text, "%s", head);
     sodium_bin2hex(text + length, sizeof text - (size_t)length, key, size);
     length += 2 * (int)size;
-    text[length++] = '\n'; /* where the hex digits had their zero byte */
+    text[length++] = '\n'; /* it replaces the hex digits' zero byte */
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     bool done = fd >= 0;
     if (!done) {

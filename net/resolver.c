@@ -1,6 +1,6 @@
 /*
- * A lookup that takes too long cannot be called off, only abandoned: it runs on a thread of its own, and whichever of
- * the two threads is done last frees the question.
+ * A lookup that takes too long cannot be cancelled, only abandoned: it runs on its own thread, and whichever of the two
+ * threads finishes last frees the request.
  */
 #include "net/resolver.h"
 
@@ -18,12 +18,12 @@ bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoin
 
 enum resolver_answer { ANSWER_AWAITED, ANSWER_FOUND, ANSWER_ERROR };
 
-/* One question, which two threads share: the last to let go frees it. */
+/* One request, shared by two threads: the last one frees it. */
 struct resolver_query {
     struct address address;
     struct endpoints endpoints;
     struct error error;
-    _Atomic(enum resolver_answer) answer; /* set once what is above is there: a wake alone orders no memory */
+    _Atomic(enum resolver_answer) answer; /* set after the fields above: a wake alone orders no memory */
     struct wake answered;
     atomic_int holders;
 };
@@ -55,7 +55,7 @@ static bool is_numeric(const struct address *address)
     return address->is_ipv6 || inet_pton(AF_INET, address->host, &four) == 1;
 }
 
-/* A thread that nobody joins. */
+/* A thread that is never joined. */
 static bool start(struct resolver_query *question)
 {
     pthread_t thread;

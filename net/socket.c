@@ -1,6 +1,6 @@
 /*
  * A connect to a name with several addresses gives each its fair share of the time left, so that one that swallows
- * packets can't use up the deadline of one that would answer.
+ * packets can't use up the time of one that would answer.
  */
 #include "net/socket.h"
 
@@ -20,8 +20,8 @@
 #include "net/resolver.h"
 
 /*
- * Connections that the system keeps until they are taken; it has its own bound for that, often the same. The 128 of
- * musl's SOMAXCONN are full within 30 ms of a flood, and whoever comes then waits for a second.
+ * The system's queue of connections that are not accepted yet; its own limit is often the same. The 128 of musl's
+ * SOMAXCONN are full within 30 ms of a flood, and further clients then wait for a second.
  */
 enum { BACKLOG = 4096 };
 
@@ -39,9 +39,8 @@ static bool is_loopback(const struct endpoint *endpoint)
 }
 
 /*
- * None of these is worth failing for: a kernel that lacks one still moves bytes. Between processes of one machine there
- * is no congestion, and BBR, where it is the system's default, only holds back what waits to be sent; every kernel has
- * Reno.
+ * None of these is worth failing for: a kernel that lacks one still transfers bytes. Between processes of one machine
+ * there is no congestion, and BBR, if it is the system's default, only delays sending; every kernel has Reno.
  */
 void socket_prepare(int fd, const struct endpoint *peer)
 {
@@ -127,7 +126,7 @@ static bool listen_on(int *fd, const struct addrinfo *where)
     }
     setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (where->ai_family == AF_INET6) {
-        setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "every address" takes IPv4 as well */
+        setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "every address" includes IPv4 */
     }
     if (bind(*fd, where->ai_addr, where->ai_addrlen) == 0 && listen(*fd, BACKLOG) == 0) {
         return true;
@@ -166,7 +165,7 @@ static bool listen_once(int *fd, const char *host, uint16_t port, int *reason, s
     if (host && host[0] != '\0') {
         return listen_on_any_of(fd, host, AF_UNSPEC, port, reason, error);
     }
-    /* One IPv6 socket takes both; a machine without IPv6 gets an IPv4 one. */
+    /* One IPv6 socket accepts both; a machine without IPv6 gets an IPv4 socket. */
     return listen_on_any_of(fd, NULL, AF_INET6, port, reason, error) ||
            listen_on_any_of(fd, NULL, AF_INET, port, reason, error);
 }
@@ -201,7 +200,7 @@ uint16_t socket_port(int fd)
     return ntohs(four.sin_port);
 }
 
-/* Failures of accept that concern the connection which was taken, not the listener (see accept(2)). */
+/* Failures of accept that concern the accepted connection, not the listener (see accept(2)). */
 static bool belongs_to_one_connection(int reason)
 {
     switch (reason) {

@@ -1,6 +1,6 @@
 /*
- * Every wait in this program that has a deadline comes down to the one poll here, so that a signal, a wake and a clock
- * that is slightly late are dealt with in one place.
+ * Every wait with a deadline in this program goes through the one poll here, so that signals, wakes and a clock that is
+ * slightly late are handled in one place.
  */
 #include "net/wake.h"
 
@@ -30,7 +30,7 @@ void wake_destroy(struct wake *wake)
 void wake_raise(struct wake *wake)
 {
     int kept = errno;
-    eventfd_write(wake->fd, 1); /* can only fail when the counter is full: raised already */
+    eventfd_write(wake->fd, 1); /* it can fail only if the counter is full, and so raised already */
     errno = kept;
 }
 

@@ -21,7 +21,7 @@ enum {
 
 static const char json_type[] = "application/json";
 
-/* Browsers run nothing here that did not come as a file of the page. */
+/* Browsers run nothing here but the page's own files. */
 static const char no_store[] = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; "
                                "frame-ancestors 'none'\r\n";
 
@@ -144,7 +144,7 @@ static void add_rollout(struct text_buffer *text, const struct board_rollout *ro
     json_write_close(text, '}');
 }
 
-/* Members whose config is known, and not the one that most have. */
+/* Members whose config is known and differs from the most common one. */
 static void add_drift(struct text_buffer *text, const struct board *board)
 {
     const struct board_member *usual = NULL;
@@ -223,7 +223,7 @@ static void answer_text(struct http_request *request, struct text_buffer *text, 
     answer_status(request, 200, text, type);
 }
 
-/* NULL: it has been answered that there is no such run. */
+/* NULL: there is no such run, and that has been answered. */
 static const struct api_run *run_of(const struct api *api, struct http_request *request)
 {
     char id[16], *end = id;
@@ -339,7 +339,7 @@ static void get_history(void *context, struct http_request *request)
         http_answer_error(request, 400, "since=%s is no time: write seconds since 1970", since);
         return;
     }
-    since_s = since[0] == '\0' ? -1 : since_s + 0.0005; /* times are told to the millisecond, perhaps rounded down */
+    since_s = since[0] == '\0' ? -1 : since_s + 0.0005; /* times have milliseconds, perhaps rounded down */
     const struct history *history = &run->board->history;
     json_write_open(&text, NULL, '{');
     json_write_string(&text, "name", run->board->name);
@@ -420,7 +420,7 @@ static void on_closed(void *owner, struct http_stream *stream)
     free(gone);
 }
 
-/* Those it has not been sent yet. */
+/* Those that it has not been sent yet. */
 static void tell_events(struct api_stream *stream)
 {
     struct board_event event;
@@ -507,7 +507,7 @@ void api_tick(struct api *api)
         text_buffer_free(&text);
     }
     while (ends && api->streams) {
-        http_stream_end(api->streams->stream); /* on_closed takes it off the list */
+        http_stream_end(api->streams->stream); /* on_closed removes it from the list */
     }
 }
 
@@ -557,7 +557,7 @@ static void answer_plain(struct http_request *request, int status, const char *l
     answer_status(request, status, &text, "text/plain; charset=utf-8");
 }
 
-/* A run that stands still for so long that nobody would call it slow. */
+/* A run without progress for so long that it is not merely slow. */
 static void get_health(void *context, struct http_request *request)
 {
     const struct api *api = context;

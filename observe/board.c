@@ -11,11 +11,11 @@
 #include "base/log.h"
 
 enum {
-    RATE_S = 10, /* that rates are means over */
+    RATE_S = 10, /* over which rates are averaged */
     SAVE_S = 60, /* between two writes of the history's file */
 };
 
-/* What every run has, in this order; metrics follow as they appear. */
+/* The series that every run has, in this order; metrics follow as they appear. */
 static const char *const series[] = {"loss",         "learning_rate", "steps_per_s",    "examples_per_s",
                                      "memory_bytes", "cpu_percent",   "bytes_in_per_s", "bytes_out_per_s"};
 enum { SERIES = sizeof series / sizeof series[0] };
@@ -206,7 +206,7 @@ static double rate(double now, double before, double seconds)
     return seconds > 0 && now >= before ? (now - before) / seconds : 0;
 }
 
-/* Means over the last RATE_S seconds, or as many as there are; a step back begins again. */
+/* Means over the last RATE_S seconds, or as many as there are; starts over when the step goes back. */
 static void measure(struct board *board, const struct board_sample *now)
 {
     const struct board_sample *newest = &board->samples[(board->ticks + RATE_S - 1) % RATE_S];
@@ -240,7 +240,7 @@ static void add_metrics(struct board *board, const struct board_numbers *numbers
     }
 }
 
-/* A series of those runs alone that have a GPU. */
+/* A series that only runs with a GPU have. */
 static void add_gpu(struct board *board, const struct board_sample *now, const struct board_sample *before,
                     float values[HISTORY_SERIES])
 {

@@ -33,7 +33,7 @@ static bool read_token(const char *path, char **token, struct error *error)
     }
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] <= ' ' || bytes[i] > '~') {
-            size = 0; /* no header can carry it */
+            size = 0; /* no header can contain it */
         }
     }
     if (size < LEAST_TOKEN) {

@@ -43,7 +43,7 @@ void history_destroy(struct history *history)
     *history = (struct history){.series = 0};
 }
 
-/* Names stand in JSON as they are, also those of a file that somebody else made. */
+/* Names are stored in JSON unescaped, even those of a foreign file. */
 static bool name_is_good(const char *name)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:";
@@ -74,7 +74,7 @@ const struct history_bucket *history_at(const struct history_ring *ring, int ind
     return at(ring, index);
 }
 
-/* A new bucket behind the last one; the oldest goes if it must. */
+/* Appends a bucket; the oldest is dropped if necessary. */
 static struct history_bucket *add_bucket(struct history_ring *ring)
 {
     if (ring->count == ring->room) {
@@ -84,7 +84,7 @@ static struct history_bucket *add_bucket(struct history_ring *ring)
     return at(ring, ring->count++);
 }
 
-/* Means, weighted by seconds; what is known of one alone counts as it is. */
+/* Means, weighted by seconds; a value known for only one is kept as it is. */
 static void merge(struct history_bucket *into, const struct history_bucket *from)
 {
     const float a = (float)into->seconds, b = (float)from->seconds;
@@ -203,7 +203,7 @@ static bool head_is_good(const struct file_head *head)
     return good;
 }
 
-/* In order of time, and nothing that is no number. */
+/* In chronological order, without NaN. */
 static bool take_buckets(struct history_ring *ring, const uint8_t *from, uint32_t count)
 {
     double last_s = 0;

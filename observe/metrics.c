@@ -51,7 +51,7 @@ static void one(const struct writer *to, enum kind kind, const char *name, const
     add_value(to, value);
 }
 
-/* The same of what may not be known: then there is no such family. */
+/* The same for what may be unknown: then there is no such family. */
 static void known(const struct writer *to, const char *name, const char *unit, double value, const char *help)
 {
     if (!isnan(value)) {
@@ -73,7 +73,7 @@ static void add_label(const struct writer *to, const char *name, const char *val
     text_buffer_add(to->text, "\"");
 }
 
-/* --- What there is --- */
+/* --- The families --- */
 
 static void add_build(const struct writer *to, const struct board *board)
 {
@@ -272,7 +272,7 @@ static void add_difference(const struct writer *to, const struct board *board, c
     }
 }
 
-/* Of workers that take part in rounds; none: no such families. */
+/* For workers that take part in rounds; without any, no such families. */
 static void add_rounds(const struct writer *to, const struct board *board)
 {
     static const struct {
@@ -313,7 +313,7 @@ static void add_rounds(const struct writer *to, const struct board *board)
     }
 }
 
-/* Of workers that validate on rows of their own; none: no such families. */
+/* For workers that validate on their own rows; without any, these families are absent. */
 static void add_own(const struct writer *to, const struct board *board)
 {
     static const struct {

@@ -18,10 +18,10 @@
 #include "observe/guard.h"
 
 enum {
-    MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers under way */
+    MOST_BYTES = 48 * 1024 * 1024, /* of requests and answers in progress */
 };
 
-static const double LAST_WORDS_S = 1; /* for pages to hear how it ended */
+static const double LAST_WORDS_S = 1; /* for pages to receive the final state */
 
 atomic_bool observe_serves;
 
@@ -31,12 +31,12 @@ static struct {
     struct api_run run;
     struct http_server *server;
     struct guard guard;
-    pthread_mutex_t mutex; /* held while the source is asked: */
+    pthread_mutex_t mutex; /* held while the source is queried: */
     void (*fill)(void *context, struct board *board);
     void *fill_context;
     bool had_source; /* since it serves */
     struct api_extras extras;
-    /* The server's thread's: what is compared with the next second. */
+    /* Used by the server's thread only: the state to compare with the next second's. */
     struct seen {
         char role[12];
         int task;
@@ -105,7 +105,7 @@ static const struct seen *seen_before(const struct board_member *member)
     return NULL;
 }
 
-/* Who came and went since the last second, as events. */
+/* Members that joined or left since the last second, as events. */
 static void tell_members(const struct board *board)
 {
     struct seen *now = calloc((size_t)board->member_count + 1, sizeof *now);
@@ -159,7 +159,7 @@ static void tick(void *context)
     self.run.extras = self.extras; /* the server's thread reads them there */
     pthread_mutex_unlock(&self.mutex);
     board_tick(&self.board);
-    if (!self.had_source || self.board.member_count == 0) { /* a source may have nothing to tell yet */
+    if (!self.had_source || self.board.member_count == 0) { /* a source may have no data yet */
         fill_in_itself(&self.board);
     }
     tell_changes(&self.board);
@@ -178,11 +178,11 @@ void observe_source(void (*fill)(void *context, struct board *board), void *cont
     pthread_mutex_lock(&self.mutex);
     self.fill = fill;
     self.fill_context = context;
-    self.had_source = self.had_source || fill; /* what it knew last stays, for those who look at the end */
+    self.had_source = self.had_source || fill; /* its last data stays, for those who look after the end */
     pthread_mutex_unlock(&self.mutex);
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 static const char *role_name(const struct config *config)
 {
@@ -191,7 +191,7 @@ static const char *role_name(const struct config *config)
     return names[config->cluster.job_name];
 }
 
-/* One file for each who may share the folder: the chief's is the run's. */
+/* A file for each process that may share the folder: the chief's is the run's. */
 static void keep_history(const struct config *config)
 {
     const char *folder = config->output.train_dir;
@@ -274,7 +274,7 @@ void observe_stop(bool failed)
     self.seen = NULL;
 }
 
-/* --- What a role says --- */
+/* --- Reports from a role --- */
 
 static void note_alive(void)
 {
@@ -304,8 +304,8 @@ void observe_waiting(const char *what)
     }
     static const char prefix[] = "waiting for ";
     what =
-        strncmp(what, prefix, sizeof prefix - 1) == 0 ? what + sizeof prefix - 1 : ""; /* else it says other things */
-    const size_t same = strcspn(what, ","); /* told again with other seconds it is the same wait */
+        strncmp(what, prefix, sizeof prefix - 1) == 0 ? what + sizeof prefix - 1 : ""; /* other texts are not waits */
+    const size_t same = strcspn(what, ","); /* the same wait with another number of seconds */
     const double now_s = clock_wall_s();
     struct board_numbers *numbers = board_lock(&self.board);
     const bool is_new = strcspn(numbers->waiting_for, ",") != same || strncmp(numbers->waiting_for, what, same) != 0;

@@ -11,11 +11,11 @@
 
 #include "base/clock.h"
 
-static const double LOAD_S = 0.9; /* that a load is measured over, at least: who asks each second gets a new one */
+static const double LOAD_S = 0.9; /* minimum period of a measurement: each second a client gets a new one */
 
 static double (*_Atomic gpu_seconds)(int *gpus);
 
-/* The last load, and what the next one is measured from. */
+/* The last load, and the base of the next measurement. */
 static struct {
     _Atomic(double) measured_s, cpu_s, gpu_s; /* measured: 0: never */
     _Atomic(float) cpu_percent, gpu_percent;

@@ -1,4 +1,4 @@
-/* What was heard last is copied under a lock; the thread's own waits hold nothing. */
+/* The last answers are copied under a lock, which is not held while the thread waits. */
 #include "ps/fleet_watch.h"
 
 #include <pthread.h>

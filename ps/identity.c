@@ -1,4 +1,4 @@
-/* Looking for the key, and saying what to do where there is none. */
+/* Finds the key, and says what to do if there is none. */
 #include "ps/identity.h"
 
 #include <limits.h>
@@ -97,7 +97,7 @@ bool identity_create(struct identity *identity, const struct config *config, str
     return identity->job || error_set(error, "out of memory");
 }
 
-/* Readers may hold an older one, so all stay. */
+/* Other threads may still use an older one, so all are kept. */
 struct identity_change {
     struct hello_identity identity;
     struct identity_change *before;

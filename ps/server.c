@@ -1,9 +1,9 @@
 /*
  * The life of a ps: start, the main thread's loop, the end.
  *
- * The main thread accepts, answers what takes no waiting, and lets time pass for the job; any other connection that is
- * busy has a thread with a small stack. Memory and threads are bounded by the sessions' table, which is made when the
- * role starts.
+ * The main thread accepts, answers requests that need no waiting, and advances the job's time; any other busy
+ * connection has a thread with a small stack. Memory and threads are bounded by the sessions' table, which is allocated
+ * at start.
  */
 #include "ps/server.h"
 
@@ -27,8 +27,8 @@
 #include "ps/store/outer.h"
 
 enum {
-    ACCEPT_MS = 100, /* the main thread looks up so often */
-    CLOSE_S = 2,     /* connections have so long to end by themselves */
+    ACCEPT_MS = 100, /* how often the main thread checks */
+    CLOSE_S = 2,     /* time for connections to end by themselves */
 };
 
 /* Pushes per second, smoothed over a few seconds. */
@@ -47,7 +47,7 @@ static void measure(struct server *server, struct rate *rate, double now_s)
     }
 }
 
-/* Lets time pass for the job; true once the ps is to leave. */
+/* Advances the job's time; true once the ps must leave. */
 static bool tick(struct server *server, struct rate *rate)
 {
     double now_s = clock_monotonic_s();
@@ -64,8 +64,8 @@ static bool tick(struct server *server, struct rate *rate)
 }
 
 /*
- * A signal asks to leave. Whoever sends it to all members at once, as schedulers do, wants a last checkpoint, and
- * worker 0 can't make that without the ps: so they may stay until it has left (leave_secs).
+ * A signal tells it to stop. If all members are stopped at once, as schedulers do, a last checkpoint is wanted, which
+ * worker 0 can't make without the ps: so they may stay until it has left (leave_secs).
  */
 static bool may_leave(struct server *server, double *asked_s, double now_s)
 {
@@ -84,7 +84,7 @@ static bool may_leave(struct server *server, double *asked_s, double now_s)
     return !chief || now_s - *asked_s >= leave_secs;
 }
 
-/* Takes connections until the job is over or it is time to leave because a signal asked for it. */
+/* Accepts connections until the job is over or a signal told it to leave. */
 static void accept_all(struct server *server)
 {
     struct rate rate = {clock_monotonic_s(), 0};
@@ -241,7 +241,7 @@ static bool start(struct server *server, const struct config *config, struct err
     return server_listen(server, error);
 }
 
-/* Idle connections end at once, others when they are done, and what is left after a while is cut. */
+/* Idle connections end at once, others when they are done, and the rest are cut after a while. */
 static void close_sessions(struct server *server, const char *close_reason)
 {
     server_lock(server);

@@ -1,8 +1,8 @@
 /*
- * Asynchronous pushes: stages, passing through the stripes, applying, answers.
+ * Asynchronous pushes: stages, the pass through the stripes, applying, answers.
  *
- * An answer is packed into the stage that the gradient came in: what is packed never reaches beyond the block just
- * applied, since packing leaves unchanged blocks out and adds nothing.
+ * An answer is packed into the stage that the gradient came in: the packed data never reaches beyond the block just
+ * applied, because packing leaves unchanged blocks out and adds nothing.
  */
 #include <assert.h>
 #include <string.h>
@@ -191,7 +191,7 @@ size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed
         last = range_get(&packed, changes->range_count - 1);
         gap = block->local - *packed_local;
     }
-    if (last.first + last.count + gap != block->first) { /* another span begins */
+    if (last.first + last.count + gap != block->first) { /* another span starts */
         last = (struct range){block->first, 0};
         gap = 0;
     }
@@ -299,7 +299,7 @@ void shard_move_block(struct shard *shard, const struct step *step, size_t i, co
     shard->moved[i] |= gradient && step->has_slots;
 }
 
-/* True if the block changed. gradient: as of shard_move_block. */
+/* True if the block changed. gradient: as for shard_move_block. */
 static bool apply_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
     if (!gradient && block_rests(shard, step, i)) {
@@ -309,7 +309,7 @@ static bool apply_block(struct shard *shard, const struct step *step, size_t i, 
     return true;
 }
 
-/* What the push makes a step of: itself, or what was gathered. NULL: the block is not in it. */
+/* The gradient of the push's step: its own, or the gathered one. NULL: the block is absent. */
 static const float *gradient_of(const struct shard *shard, const struct buffer_turn *turn, const struct stage *stage,
                                 size_t i)
 {

@@ -1,4 +1,4 @@
-/* One way for pages and commands, so that they say the same. */
+/* Shared by pages and commands, so that they say the same. */
 #include "ps/status.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
- * All ps are asked at once, each on a thread of its own, since one that hangs must not hold up the others. Each says
- * how it is and what it knows of the workers; of what several say about one worker the freshest counts, and ps 0
- * knows best which version of the config it is in.
+ * All ps are queried at once, each on its own thread, because one that hangs must not delay the others. Each reports on
+ * itself and on the workers; of several reports on one worker the freshest counts, except that ps 0 knows best which
+ * version of the config the worker is in.
  */
 #include "ps/status_query.h"
 
@@ -15,14 +15,16 @@
 #include "net/link.h"
 #include "ps/status.h"
 
-/* The ps, then the workers by their number: those that are listed, and those that an answer has named beyond them, of
- * which this machine's config need not know. */
+/*
+ * The ps, then the workers by index: the listed ones, and those beyond that an answer has named, which this machine's
+ * config need not know.
+ */
 struct roster {
     struct board_member *entries; /* [room] */
     int count, room;
 };
 
-/* What one ps is asked, on a thread of its own. */
+/* The query of one ps, on its own thread. */
 struct member_query {
     struct status_query *query;
     struct link link;
@@ -39,13 +41,13 @@ struct status_query {
     struct traffic traffic;
     struct wake wake;
     bool is_member;
-    int own_ps;                 /* asks the others, about themselves alone; -1: about everybody */
+    int own_ps;                 /* queries the others, about themselves only; -1: about all */
     struct member_query *asked; /* [ps_count] */
     struct roster merged;
     int ps_count, listed; /* listed: all ps, and workers unless only ps are asked about */
 };
 
-/* As if nobody had said anything about it. */
+/* As if nobody had reported on it. */
 static void clear_entry(const struct status_query *query, struct board_member *entry, int at)
 {
     const struct config_cluster *cluster = &query->config->cluster;
@@ -68,7 +70,7 @@ static void clear_entry(const struct status_query *query, struct board_member *e
     status_show(entry, &nothing, is_ps ? cluster->ps_hosts.items[index] : config_worker_host(cluster, index));
 }
 
-/* Makes it `count` entries at least. False: no memory. */
+/* Grows it to at least `count` entries. False: no memory. */
 static bool roster_reach(const struct status_query *query, struct roster *roster, int count)
 {
     if (count > roster->room) {
@@ -145,7 +147,7 @@ bool status_query_create(struct status_query **out, const struct config *config,
     query->wake.fd = -1;
     const bool done =
         identity_create(&query->identity, config, (struct member){MEMBER_OPERATOR, MEMBER_ANY_INDEX}, error);
-    /* Asking takes no config of the job. */
+    /* A query needs no config of the job. */
     query->identity.hello.digest = "";
     query->identity.hello.job = "";
     query->self = identity_introduction(&query->identity);
@@ -188,7 +190,7 @@ void status_query_destroy(struct status_query *query)
     }
 }
 
-/* The entry of a member; NULL: this machine was given other hosts than the ps was (the missing ones will show). */
+/* The entry of a member; NULL: this machine's config has other hosts than the ps's (the missing ones will show). */
 static bool find_entry(const struct status_query *query, struct roster *roster, uint8_t role, int index,
                        struct board_member **entry, struct error *error)
 {
@@ -230,7 +232,7 @@ static bool take_rounds(struct member_query *one, const struct message_rounds *r
     return true;
 }
 
-/* All of them, and rounds too if the ps is of a version that tells of these. */
+/* All of them, and rounds too if the ps's version reports these. */
 static uint8_t members_wanted(const struct member_query *one)
 {
     const bool has_rounds = one->link.channel.version >= PROTOCOL_ROUNDS;
@@ -273,7 +275,7 @@ static void *ask_one(void *context)
 {
     struct member_query *one = context;
     struct error error;
-    roster_clear(one->query, &one->told); /* it has room for the listed ones */
+    roster_clear(one->query, &one->told); /* only the listed ones have room */
     if (!ask(one, &error)) {
         link_close(&one->link);
         struct board_member *own = &one->told.entries[one->link.member.index];
@@ -322,8 +324,8 @@ static bool is_waiting(const struct board_member *member)
 }
 
 /*
- * The freshest answer about a worker, but a worker that one ps makes wait stands still, whatever it told the others a
- * moment later, and of its rounds and its own rows only the ps that decides on steps knows.
+ * The freshest report on a worker, with two exceptions: a worker that one ps makes wait is waiting, whatever it told
+ * the others a moment later; and only the ps that decides on steps knows its rounds and its own rows.
  */
 static void merge_worker(struct board_member *entry, const struct board_member *told)
 {
@@ -340,14 +342,14 @@ static void merge_worker(struct board_member *entry, const struct board_member *
     }
 }
 
-/* Of what the ps say: each about itself, and the freshest about each worker. */
+/* Merges the ps' reports: each on itself, and the freshest on each worker. */
 static void merge_answers(struct status_query *query)
 {
     struct roster *merged = &query->merged;
     roster_clear(query, merged);
     for (int i = 0; i < query->ps_count; i++) {
         const struct roster *told = &query->asked[i].told;
-        /* Without memory for those beyond the list, the listed ones are shown. */
+        /* Without memory for those beyond the list, only the listed ones are shown. */
         const int count = roster_reach(query, merged, told->count) ? told->count : merged->count;
         merged->entries[i] = told->entries[i];
         for (int k = query->ps_count; k < count; k++) {
@@ -356,7 +358,7 @@ static void merge_answers(struct status_query *query)
     }
     const struct roster *first = &query->asked[0].told;
     for (int k = query->ps_count; k < merged->count && k < first->count; k++) {
-        /* ps 0 hears of versions by reports, others at hello only */
+        /* ps 0 learns versions from reports, the others only from hello */
         const struct board_member *told = &first->entries[k];
         if (told->silent_ms >= 0) {
             merged->entries[k].config_version = told->config_version;

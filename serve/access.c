@@ -50,7 +50,7 @@ void access_add(struct access_log *log, const struct http_logged *logged)
     }
 }
 
-/* Goes on in a new file where the old one was moved or deleted. */
+/* Continues in a new file if the old one was moved or deleted. */
 static void reopen(struct access_log *log)
 {
     struct stat own, there;

@@ -85,7 +85,7 @@ static int outputs_of(const struct drift_watch *drift)
     return drift->trained->model.widths[drift->trained->model.layer_count];
 }
 
-/* What the predictions of a row are binned by. */
+/* The value by which a row's predictions are binned. */
 static float prediction_of(const struct drift_watch *drift, const struct examples *examples, const float *outputs,
                            int row)
 {
@@ -130,7 +130,7 @@ static float measure_of(enum drift_measure measure, const uint8_t *pixels, int c
     }
 }
 
-/* A number of a row; NaN: it is missing, or the column has categories. */
+/* A number of a row; NaN: missing, or the column has categories. */
 static float number_of(const struct drift_watch *drift, const struct drift_column *column,
                        const struct examples *examples, const float *outputs, int row)
 {
@@ -148,7 +148,7 @@ static float number_of(const struct drift_watch *drift, const struct drift_colum
     return examples->values[(size_t)row * (size_t)examples->numbers + (size_t)column->input];
 }
 
-/* Which category: 0 is what has no place of its own. */
+/* The category's index: 0 for those without one of their own. */
 static int category_of(const struct drift_column *column, const struct examples *examples, int row)
 {
     const int place = examples->places[(size_t)row * (size_t)examples->codes + (size_t)column->code] - column->place;
@@ -215,14 +215,14 @@ static void refer(struct drift_watch *drift, struct drift_column *column, const 
     column->bins = DRIFT_BINS;
 }
 
-/* A number below `count`, which is less than 2^24; the same one in each run. */
+/* A random number below `count`, which is less than 2^24; the same in each run. */
 static uint64_t one_below(uint64_t count)
 {
     const struct philox_block drawn = philox(philox_key(count), RANDOM_SHUFFLE, 0, 0, 0);
     return (uint64_t)((double)philox_uniform(drawn.word[0]) * (double)count);
 }
 
-/* Rows of the file, each with the same chance to be kept. */
+/* Samples rows of the file with equal probability. */
 static bool read_rows(struct rows *rows, const struct encoder *encoder, struct examples *examples, struct error *error)
 {
     uint64_t read = 0;
@@ -241,7 +241,7 @@ static bool read_rows(struct rows *rows, const struct encoder *encoder, struct e
             read += status == CSV_ROW;
             continue;
         }
-        if (encoder_add(encoder, rows, &row, examples, DRIFT_WINDOW, error)) { /* behind the others: it may fail */
+        if (encoder_add(encoder, rows, &row, examples, DRIFT_WINDOW, error)) { /* after the others: it may fail */
             examples_copy(examples, (int)at, examples, DRIFT_WINDOW, 1);
             examples->count += examples->count < DRIFT_WINDOW;
             read++;
@@ -269,7 +269,7 @@ static bool compute(struct drift_watch *drift, struct engine *engine, const stru
     return done;
 }
 
-/* Pictures of a data set as they are shown. */
+/* Images of a data set as they are measured. */
 struct gallery {
     int inputs;
     const char *path;

@@ -2,7 +2,7 @@
  * Drift: whether incoming rows or pictures still resemble the training data. Counts values unknown to the model, and
  * computes the population stability index of each column and of the predictions against a reference, such as the
  * training data: the sum over bins of (share now - share there) x ln(share now / share there). Below 0.1 nothing has
- * changed; above 0.2 somebody should look.
+ * changed; above 0.2 calls for investigation.
  *
  * Rows are counted as the model sees them, preprocessed. "Now" is the last 10,000 to 20,000 rows.
  */
@@ -42,7 +42,7 @@ struct drift_column {
     float least, most;            /* of the reference */
     uint32_t expected[DRIFT_BINS];
     uint32_t seen[2][DRIFT_BINS]; /* in this window, and in the one before */
-    uint64_t unknown;             /* categories without an input of their own: rare in training, or new */
+    uint64_t unknown;             /* categories without their own input: rare in training, or new */
     uint64_t outside;             /* numbers outside the reference's range */
 };
 

@@ -1,6 +1,6 @@
 /*
- * Training sees pictures as bytes. Clients may send numbers: whole levels of grey are treated as bytes, with the same
- * bits; others go through an engine that takes numbers.
+ * Training sees images as bytes. Clients may send numbers: whole levels of grey are treated as bytes, with the same
+ * bits; others go through an engine that accepts numbers.
  */
 #include "serve/intake.h"
 
@@ -121,7 +121,7 @@ static uint8_t *picture_at(struct intake *intake, int index)
     return intake->examples.images + (size_t)index * (size_t)version_inputs(intake->version);
 }
 
-/* From now on all pictures are kept as numbers, too. */
+/* From now on all images are kept as numbers, too. */
 static bool widen(struct intake *intake, struct error *error)
 {
     const size_t inputs = (size_t)version_inputs(intake->version);
@@ -154,7 +154,7 @@ bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error
     return true;
 }
 
-/* Numbers as levels of grey; *whole: they are just that. */
+/* Numbers as levels of grey; *whole: they are exact. */
 static bool to_levels(const float *pixels, size_t inputs, uint8_t *levels, int64_t row, bool *whole,
                       struct error *error)
 {
@@ -207,7 +207,10 @@ bool intake_lend_bytes(struct intake *intake, const uint8_t *pixels, int64_t row
     return true;
 }
 
-/* Levels of grey are wanted all the same: the model may take them, and drift and the log of requests do. */
+/*
+ * Levels of grey are needed in any case: the model may accept numbers, but drift and the log of requests use grey
+ * levels.
+ */
 bool intake_lend_numbers(struct intake *intake, const float *pixels, int64_t rows, bool *failed, struct error *error)
 {
     const size_t inputs = (size_t)version_inputs(intake->version);

@@ -109,7 +109,7 @@ static bool add_number(struct json_value value, float *values, size_t *count, bo
     return true;
 }
 
-/* The number that begins here ends before what may follow one. */
+/* A number that starts here must be followed by a valid delimiter. */
 static struct json_value number_at(const char *at, const char *end)
 {
     const char *behind = at;
@@ -120,8 +120,8 @@ static struct json_value number_at(const char *at, const char *end)
 }
 
 /*
- * Integers of up to nine digits with a comma behind them, as most pictures are written; returns where the first number
- * of another form is, or what else stands there.
+ * Fast path for integers of up to nine digits followed by a comma, as most images are written; returns the position of
+ * the first other value.
  */
 static const char *add_short_integers(const char *at, const char *end, float *values, size_t most, size_t *count)
 {
@@ -141,7 +141,7 @@ static const char *add_short_integers(const char *at, const char *end, float *va
     return at;
 }
 
-/* One pass over the text, which is good JSON: it does not matter how the numbers are nested. */
+/* One pass over the text, which is valid JSON: the nesting of the numbers does not matter. */
 bool json_numbers(struct json_value array, float *values, size_t most, size_t *count, bool *whole, struct error *error)
 {
     const char *at = array.text, *end = at + array.size;
@@ -171,7 +171,7 @@ bool json_numbers(struct json_value array, float *values, size_t most, size_t *c
 
 /* --- rows --- */
 
-/* The only input may be named, as TensorFlow Serving has it: {"images": [...]}. */
+/* A single input may be named, as in TensorFlow Serving: {"images": [...]}. */
 static bool unwrap_picture(struct json_value *value, int64_t row, struct error *error)
 {
     struct json_walk members = json_walk(*value);
@@ -197,7 +197,7 @@ static bool add_picture(struct intake *intake, struct json_value value, int64_t 
     if (!whole) {
         return intake_add_numbers(intake, values, row, error);
     }
-    uint8_t *pixels = (uint8_t *)values; /* in place: a byte is written behind where its number was read */
+    uint8_t *pixels = (uint8_t *)values; /* in place: a byte overwrites only numbers already read */
     for (size_t i = 0; i < inputs; i++) {
         const float level = values[i];
         if (level < 0 || level > 255) {

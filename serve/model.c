@@ -72,7 +72,7 @@ struct version *version_hold(struct version *version)
     return version;
 }
 
-/* Those that nobody else holds any more. */
+/* Frees versions that nobody holds any more. */
 static void free_replaced(struct served *served)
 {
     struct version **at = &served->replaced;
@@ -104,7 +104,7 @@ static struct examples shape_of(const struct version *version)
                                    : (struct examples){.height = 1, .width = version_inputs(version)};
 }
 
-/* All outputs of a row of zeros (of black, of nothing known) and of one of ones must be numbers. */
+/* All outputs must be finite for a row of zeros (black, nothing known) and one of ones. */
 static bool try_version(struct version *version, struct error *error)
 {
     enum { ROWS = 2 };
@@ -135,7 +135,7 @@ static bool try_version(struct version *version, struct error *error)
     return done;
 }
 
-/* On the rows that the checkpoint keeps: here it must answer as it did where it was trained. */
+/* On the rows stored in the checkpoint it must give the answers that it gave where it was trained. */
 static bool check_version(struct version *version, struct error *error)
 {
     const struct trained *trained = &version->trained;
@@ -162,7 +162,7 @@ static bool make_engines(struct version *version, struct error *error)
     return true;
 }
 
-/* Parameters as they were read, and each worker's. */
+/* Parameters as read, and each worker's copy. */
 static bool take_memory(struct version *version, struct error *error)
 {
     struct budget *budget = version->budget;
@@ -198,8 +198,8 @@ static bool version_load(struct served *served, struct version **loaded, struct 
                              served->source, CHECKPOINT_BEST_WEIGHTS, error);
     served->was_found = done;
     if (done) {
-        version->trained.config.train.num_threads = 1; /* workers side by side, each with an engine of its own */
-        version->trained.config.train.batch_size = 1;  /* training's buffers are of no use */
+        version->trained.config.train.num_threads = 1; /* workers run side by side, each with its own engine */
+        version->trained.config.train.batch_size = 1;  /* training's buffers are not needed */
         version->trained.config.data.max_bad_records = 0;
         version->number = checkpoint_file_info(version->trained.file)->global_step;
         snprintf(version->path, sizeof version->path, "%s", checkpoint_path(version->trained.file));
@@ -215,9 +215,9 @@ static bool version_load(struct served *served, struct version **loaded, struct 
     return true;
 }
 
-/* --- what is new --- */
+/* --- Finding new checkpoints --- */
 
-/* A folder changes when a file comes into it, and a file when it is replaced. */
+/* A folder changes when a file is added, and a file when it is replaced. */
 static bool look(struct served *served, struct stat *status)
 {
     char best[CHECKPOINT_MAX_PATH];
@@ -249,7 +249,7 @@ static void swap(struct served *served, struct version *version)
         old->next = served->replaced;
         served->replaced = old;
     }
-    /* Requests under way are soon over, and the next model to be loaded may need the memory. */
+    /* Requests in progress will soon be done, and the next model may need the memory. */
     for (int round = 0; round < ROUNDS && old && atomic_load(&old->holders) > 1; round++) {
         clock_pause(clock_monotonic_s() + 0.001);
     }

@@ -26,14 +26,14 @@ struct tensor {
     char name[MOST_NAME];
     enum type type;
     int64_t rows;
-    size_t width; /* values of a row */
+    size_t width; /* values per row */
     const uint8_t *bytes;
-    size_t size;            /* of the bytes; of BYTES each value is its length, 4 bytes, and itself */
-    float *values;          /* of JSON, where it is all numbers: [rows, width] */
+    size_t size;            /* of the bytes; for BYTES each value is its length, 4 bytes, followed by itself */
+    float *values;          /* from JSON, if it is all numbers: [rows, width] */
     struct json_value data; /* of JSON */
 };
 
-/* What is asked to come back, and how. */
+/* The requested outputs, and their form. */
 struct inference_form {
     char id[MOST_ID];
     bool all_binary;
@@ -46,10 +46,10 @@ struct inference_form {
 struct tensor_out {
     const char *name;
     enum type type;
-    int width; /* values of a row; 0: a scalar */
+    int width; /* values per row; 0: a scalar */
 };
 
-/* What a model gives: at most MOST_OUTPUTS. */
+/* A model's outputs: at most MOST_OUTPUTS. */
 static int list_outputs(const struct version *version, struct tensor_out outputs[MOST_OUTPUTS])
 {
     const struct trained *trained = &version->trained;
@@ -150,7 +150,7 @@ static bool read_type(struct tensor *tensor, struct json_value value, struct err
                      json_text(value, name, sizeof name) ? name : json_kind_name(value.kind));
 }
 
-/* Takes its bytes from behind the JSON, or its values out of it. */
+/* Takes its bytes from after the JSON, or its values from within. */
 static bool read_data(struct tensor *tensor, struct json_value input, const uint8_t **rest, size_t *left,
                       struct error *error)
 {
@@ -238,7 +238,7 @@ static bool check_pictures(const struct version *version, const struct tensor *t
                      tensor->name, tensor->width, type_names[tensor->type], inputs);
 }
 
-/* Pictures that are a batch of their own, from where they lie. False: there is no such, or *failed. */
+/* Images that make up a whole batch, in place. False: there is none, or *failed. */
 static bool lend_pictures(struct intake *intake, const struct tensor *tensor, bool *failed, struct error *error)
 {
     const bool is_aligned = (uintptr_t)tensor->bytes % _Alignof(float) == 0;
@@ -257,7 +257,7 @@ static bool add_pictures(struct intake *intake, struct tensor *tensor, struct er
     const size_t inputs = (size_t)version_inputs(intake->version);
     const bool floating = is_floating(tensor->type);
     float *values = intake->row;
-    uint8_t *pixels = intake->row; /* in place: a byte is written behind where its number was read */
+    uint8_t *pixels = intake->row; /* in place: a byte overwrites only numbers already read */
     bool done = true, failed = false;
     if (lend_pictures(intake, tensor, &failed, error) || failed) {
         return !failed;
@@ -290,11 +290,11 @@ static bool add_pictures(struct intake *intake, struct tensor *tensor, struct er
     return done;
 }
 
-/* Where the values of a column come from, one after another. */
+/* The source of a column's values, one after another. */
 struct source {
     const struct tensor *tensor;
     struct json_walk walk; /* of JSON */
-    size_t offset;         /* of BYTES: where the next one begins */
+    size_t offset;         /* of BYTES: where the next one starts */
     char buffer[ROW_NUMBER_TEXT];
 };
 
@@ -440,7 +440,7 @@ static bool add_tensors(struct json_body *body, struct intake *intake, struct te
                      : add_columns(body, intake, tensors, count, error);
 }
 
-/* json_size: where the bytes of tensors begin. */
+/* json_size: where the tensors' bytes start. */
 static bool read_inputs(struct call *call, struct json_body *body, struct intake *intake, size_t json_size,
                         struct error *error)
 {
@@ -496,7 +496,7 @@ struct tensor_writer {
     const struct answers *answers;
     const struct trained *trained;
     struct outcome outcome;
-    struct text_buffer *binary; /* behind the JSON */
+    struct text_buffer *binary; /* after the JSON */
 };
 
 static void put_value(struct tensor_writer *writer, struct text_buffer *body, const struct tensor_out *output,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    MOST = 4 << 20, /* the time that one client may cost the others */
+    MOST = 4 << 20, /* limits the time that one client may cost the others */
     LEVEL = 1,
     WINDOW = 13, /* bits */
     GZIP = 16,   /* what deflateInit2 adds to them */
@@ -37,7 +37,7 @@ void packer_end(struct packer *packer)
     *packer = (struct packer){.window = 0};
 }
 
-/* False: it does not become smaller, or there is no memory. */
+/* False: it does not become smaller, or memory ran out. */
 static bool squeeze(struct packer *packer, int window, struct text_buffer *text)
 {
     uint8_t *packed = malloc(text->size);

@@ -14,13 +14,13 @@
 #include "worker/data/table/rows.h"
 #include "worker/export/predict_rows.h"
 
-/* Rows are answered while they are read. */
+/* Rows are answered as they are read. */
 struct table_answer {
     char *csv;
     size_t size;
 };
 
-/* Who watches them. */
+/* Watches the rows and their predictions. */
 struct onlooker {
     struct call *call;
     struct text_buffer raw; /* of a batch, for the log of requests */
@@ -100,7 +100,7 @@ static bool is_floating(const uint8_t *bytes, size_t size)
 static bool add_picture(struct intake *intake, const struct row *row, bool floating, float *values, struct error *error)
 {
     const int inputs = version_inputs(intake->version);
-    uint8_t *pixels = (uint8_t *)values; /* in place: a byte is written behind where its number was read */
+    uint8_t *pixels = (uint8_t *)values; /* in place: a byte overwrites only numbers already read */
     if (row->count != inputs) {
         return error_set(error, "row %llu: has %d values, the model's pictures have %d", (unsigned long long)row->line,
                          row->count, inputs);
@@ -167,7 +167,7 @@ static const char *write_rows(struct call *call, struct text_buffer *body)
     return "text/csv; charset=utf-8";
 }
 
-/* A picture; those of an array stand in "predictions". */
+/* A single image; those of an array are in "predictions". */
 static void put_picture(struct text_buffer *body, const struct trained *trained, const struct outcome *outcome)
 {
     char buffer[OUTCOME_NAME];
@@ -219,7 +219,7 @@ static const char *write_answer(struct call *call, const struct answers *answers
     return "application/json";
 }
 
-/* What was not written. */
+/* The part that was not written. */
 static void forget(struct call *call)
 {
     struct table_answer *form = call->format;

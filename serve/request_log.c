@@ -28,13 +28,13 @@
 
 enum {
     MOST_PENDING = 8 << 20, /* bytes in memory */
-    PARTS = 8,              /* files that the space on disk is for, at least */
+    PARTS = 8,              /* minimum number of files that share the space on disk */
     MOST_PATH = 4096,
-    BLOCK = 4096,    /* of a file system: a small picture takes one */
-    TEST_EVERY = 10, /* pictures of which one is for the test: a folder of pictures needs some */
+    BLOCK = 4096,    /* of a file system: a small image takes one */
+    TEST_EVERY = 10, /* one image in this many is for the test: a folder of images needs some */
 };
 
-static const double MOST_AGE_S = 600; /* of a file of rows under way */
+static const double MOST_AGE_S = 600; /* of the current file of rows */
 static const char UNDER_WAY[] = ".under-way.csv";
 
 /* Rows of one request, or a picture. */
@@ -43,14 +43,14 @@ struct item {
     struct version *version; /* held */
     size_t size;
     int rows;
-    int class; /* of a picture; and how sure the model is */
+    int class; /* of an image, and the model's confidence */
     double probability;
     char bytes[]; /* lines, or pixels */
 };
 
-/* A file that is whole. */
+/* A complete file. */
 struct kept {
-    char *name; /* below the folder */
+    char *name; /* relative to the folder */
     size_t size;
 };
 
@@ -67,15 +67,15 @@ struct request_log {
     struct kept *files; /* [count], oldest first from `oldest` on */
     int count, room, oldest;
     size_t bytes; /* of them */
-    int fd;       /* of rows under way; -1: none */
+    int fd;       /* of the current file of rows; -1: none */
     size_t fd_size;
     double fd_began_s;
     char *header; /* of that file */
     uint64_t number;
-    bool has_failed; /* which was said */
+    bool has_failed; /* reported already */
 };
 
-/* --- what is there --- */
+/* --- Existing files --- */
 
 static bool keep_file(struct request_log *log, const char *name, size_t size)
 {
@@ -101,7 +101,7 @@ static size_t space_of(size_t size)
     return (size + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* Files of a folder below our own; "" is that itself. */
+/* Files of a subfolder of our own; "" is our folder itself. */
 static bool keep_files(struct request_log *log, const char *below, const char *pattern, struct error *error)
 {
     struct names names = {0};
@@ -126,7 +126,7 @@ static bool keep_files(struct request_log *log, const char *below, const char *p
     return done;
 }
 
-/* Names begin with the time, so that they say who is older, whatever class they are of. */
+/* Names start with the time, so that they order by age, whatever class they are of. */
 static int by_age(const void *one, const void *other)
 {
     const char *a = ((const struct kept *)one)->name, *b = ((const struct kept *)other)->name;
@@ -157,7 +157,7 @@ static bool find_files(struct request_log *log, struct error *error)
     return done;
 }
 
-/* The oldest go, until there is room for so many bytes more. */
+/* Deletes the oldest until there is room for that many bytes more. */
 static void make_space(struct request_log *log, size_t more)
 {
     while (log->oldest < log->count && log->bytes + more > log->options.most_bytes) {
@@ -177,7 +177,7 @@ static void make_space(struct request_log *log, size_t more)
     }
 }
 
-/* "1763895000123-000017": by time, and then in order. */
+/* "1763895000123-000017": time, then sequence. */
 static void stamp(struct request_log *log, char text[40])
 {
     snprintf(text, 40, "%013lld-%06llu", (long long)(clock_wall_s() * 1e3),
@@ -196,7 +196,7 @@ static void say_failure(struct request_log *log, const char *path, int reason)
     log->has_failed = true;
 }
 
-/* Gives the file under way its name. */
+/* Gives the current file its final name. */
 static void finish_rows(struct request_log *log)
 {
     char path[MOST_PATH], name[64], whole[MOST_PATH], text[40];
@@ -219,7 +219,7 @@ static void finish_rows(struct request_log *log)
     log->header = NULL;
 }
 
-/* What a killed process left: whole lines stay, and a line that was cut off goes. */
+/* A killed process's leftover: keeps whole lines, and drops a partial one. */
 static void take_up_leftover(struct request_log *log)
 {
     char path[MOST_PATH];
@@ -276,13 +276,13 @@ static bool write_whole(struct request_log *log, const char *path, const char *b
         return true;
     }
     say_failure(log, path, written < 0 ? errno : ENOSPC);
-    if (ftruncate(log->fd, (off_t)log->fd_size) == 0) { /* half a line is worse than none */
+    if (ftruncate(log->fd, (off_t)log->fd_size) == 0) { /* better no line than half a line */
         lseek(log->fd, (off_t)log->fd_size, SEEK_SET);
     }
     return false;
 }
 
-/* A file with this header is under way. */
+/* Ensures that a file with this header is open. */
 static bool begin_rows(struct request_log *log, const char *path, char *header)
 {
     if (log->fd >= 0 && strcmp(log->header, header) == 0) {
@@ -321,7 +321,7 @@ static bool write_rows(struct request_log *log, const struct item *item)
 
 /* --- pictures --- */
 
-/* Without waiting for the disk: what a machine that lost its power left empty goes at the next start. */
+/* Does not wait for the disk: files that a power cut left empty are removed at the next start. */
 static bool put_file(struct request_log *log, const char *path, const void *bytes, size_t size)
 {
     char hidden[MOST_PATH];

@@ -45,7 +45,7 @@ void request_log_add_rows(struct request_log *log, const void *rows, size_t size
 void request_log_add_pictures(struct request_log *log, const uint8_t *pixels, const struct answers *answers);
 
 struct request_log_counts {
-    uint64_t kept, lost; /* rows on disk or about to be written; rows dropped for want of room or time */
+    uint64_t kept, lost; /* rows on disk or about to be written; rows dropped because there was no space or time */
 };
 struct request_log_counts request_log_counts(struct request_log *log);
 

@@ -39,7 +39,7 @@ static void answer_empty(struct http_request *request, int status)
     http_answer(request, &(struct http_answer){.status = status});
 }
 
-/* --- what a path names --- */
+/* --- Parsing paths --- */
 
 struct target {
     struct served *served;
@@ -106,7 +106,7 @@ static bool is_post(const struct http_request *request)
     return http_request_method(request) == HTTP_METHOD_POST;
 }
 
-/* The request goes to the workers, and its target's version with it. */
+/* Passes the request, with its target's version, to the workers. */
 static void take(struct service *service, struct http_request *request, struct target *target,
                  const struct protocol *protocol)
 {
@@ -245,7 +245,7 @@ static void handle_alive(void *context, struct http_request *request)
     http_answer(request, &(struct http_answer){.status = 200, .type = "text/plain", .body = "ok\n", .size = 3});
 }
 
-/* Every model is loaded, and the process is not about to leave. */
+/* Are all models loaded, and is the process not about to stop? */
 static void handle_ready(void *context, struct http_request *request)
 {
     struct service *service = context;

@@ -27,10 +27,10 @@ enum {
     DEFAULT_BODY_MEGABYTES = 16,
     DEFAULT_LOG_MEGABYTES = 64,
     MOST_MODELS_MEGABYTES = 1 << 20,
-    DRAIN_S = 30, /* for what has come to be answered */
+    DRAIN_S = 30, /* for requests already received */
 };
 
-/* A number from a flag within bounds; the default where the flag is not there. False: the error says what is wrong. */
+/* A number from a flag within bounds; the default without the flag. False: invalid, and the error says why. */
 static bool number_flag(const struct command_call *call, const char *name, double initial, double least, double most,
                         double *value, struct error *error)
 {
@@ -49,7 +49,7 @@ static bool read_options(const struct command_call *call, struct service *servic
 {
     struct work_options *options = &service->options;
     double workers, batch, wait_us, waiting, megabytes, models_megabytes, share, log_megabytes;
-    const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* a GPU is its engine's */
+    const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* one worker for a GPU */
     if (!number_flag(call, "workers", usual, 1, POOL_MAX_THREADS, &workers, error) ||
         !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
         !number_flag(call, "max_wait_us", 0, 0, 1e6, &wait_us, error) ||
@@ -120,9 +120,9 @@ static bool add_models(const struct command_call *call, struct service *service,
     return call->operand_count > 0 || add_model(service, call->config, call->config->output.train_dir, error);
 }
 
-/* --- what the models learnt from --- */
+/* --- References --- */
 
-/* Whose reference begins here: "NAME=" of a model. NULL: nobody's, so it is part of a path. */
+/* The model whose reference starts here: "NAME=". NULL: none, so the text is part of a path. */
 static struct served *named_at(struct service *service, const char *text)
 {
     for (int i = 0; i < service->count; i++) {
@@ -134,7 +134,7 @@ static struct served *named_at(struct service *service, const char *text)
     return NULL;
 }
 
-/* "DATA" is for all models, "NAME=DATA,NAME=DATA" for those that are named. */
+/* "DATA" is for all models, "NAME=DATA,NAME=DATA" for the named ones. */
 static bool share_references(struct service *service, const char *text, struct error *error)
 {
     service->references = text ? strdup(text) : NULL;
@@ -145,7 +145,7 @@ static bool share_references(struct service *service, const char *text, struct e
         service->models[i].reference = service->references;
     }
     char *at = service->references, *comma = NULL;
-    while (at) { /* a comma that no model's name follows is part of a path */
+    while (at) { /* a comma without a model's name after it is part of a path */
         struct served *served = named_at(service, at);
         if (served && served->reference) {
             return error_set(error, "--reference: names %s twice", served->name);
@@ -188,7 +188,7 @@ static void tell_current(const struct served *served)
 static void refresh(struct served *served)
 {
     struct error error;
-    const struct version *before = served->current; /* which this thread alone changes */
+    const struct version *before = served->current; /* only this thread changes it */
     const uint64_t failures = served->failures;
     if (served_refresh(served, &error)) {
         if (served->current != before) {
@@ -199,7 +199,7 @@ static void refresh(struct served *served)
     }
 }
 
-/* Loads what there is. A folder may be empty yet: training fills it. */
+/* Loads what exists. A folder may still be empty: training fills it. */
 static bool load_all(struct service *service, struct error *error)
 {
     for (int i = 0; i < service->count; i++) {
@@ -218,7 +218,7 @@ static bool load_all(struct service *service, struct error *error)
 static void follow(struct service *service)
 {
     double next_s = clock_monotonic_s() + service->interval_s;
-    threads_give_way(); /* loading a model waits for those who answer, not the other way round */
+    threads_give_way(); /* loading a model yields to requests, not the other way round */
     while (signals_pending() == 0) {
         clock_pause(next_s);
         notify_alive();

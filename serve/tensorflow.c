@@ -31,7 +31,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct json_body
     const bool classifies = call->protocol == &protocol_tensorflow_classify;
     const char *rows_name = classifies ? "examples" : "instances";
     struct json_value rows = {.kind = JSON_NONE}, columns = rows, signature = rows, name, value;
-    struct json_walk members = json_walk(body->root); /* once: rows may be long */
+    struct json_walk members = json_walk(body->root); /* a single walk: rows may be long */
     while (body->root.kind == JSON_OBJECT && json_next_member(&members, &name, &value)) {
         if (rows.kind == JSON_NONE && json_is(name, rows_name)) {
             rows = value;
@@ -52,7 +52,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct json_body
     if (columns.kind == JSON_OBJECT && !version_is_of_pictures(call->version)) {
         return json_add_columns(body, intake, columns, error);
     }
-    if (columns.kind == JSON_OBJECT) { /* pictures are one column */
+    if (columns.kind == JSON_OBJECT) { /* images are one column */
         struct json_walk walk = json_walk(columns);
         if (!json_next_member(&walk, &name, &columns)) {
             return error_set(error, "inputs: is empty");
@@ -124,7 +124,7 @@ static const char *write_classes(struct call *call, const struct answers *answer
         return NULL;
     }
     json_write_open(body, NULL, '{');
-    json_write_open(body, "results", '['); /* as TensorFlow Serving names it, whatever its document says */
+    json_write_open(body, "results", '['); /* TensorFlow Serving's actual name, despite its documentation */
     for (int row = 0; row < answers->count; row++) {
         outcome_find(trained, answers->outputs, answers->wanted, row, &outcome);
         json_write_open(body, NULL, '[');

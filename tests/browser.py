@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its pipe by the DevTools protocol: opens pages, looks at them, takes
+"""A headless Chromium, controlled through a pipe by the DevTools protocol: opens pages, inspects them, takes
 screenshots."""
 
 import base64
@@ -13,14 +13,14 @@ import pytest
 
 
 def find():
-    """The browser's program, or None."""
+    """The browser's path, or None."""
     return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
                 None)
 
 
 class Browser:
     def __init__(self, profile, size=(1500, 1200)):
-        """profile: a folder of its own. chrome://tracing and the like are let in."""
+        """profile: a separate folder. Permits chrome://tracing and the like."""
         profile.mkdir(parents=True, exist_ok=True)
         (profile / "Local State").write_text('{"internal_only_uis_enabled": true}')
         to_child, self.out = os.pipe()
@@ -30,7 +30,7 @@ class Browser:
             os.dup2(os.dup(to_child), 3, inheritable=True)
             os.dup2(os.dup(from_child), 4, inheritable=True)
 
-        # Copies far from 3 and 4 first: the pipes themselves may lie there.
+        # Copies far from 3 and 4 first: the pipes themselves may have these numbers.
         to_child, from_child = (self._above(each) for each in (to_child, from_child))
         self.process = subprocess.Popen(
             [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
@@ -91,12 +91,12 @@ class Browser:
                 return answer["result"]
 
     def watch(self):
-        """From now on what the page says and asks for is noted: see complaints and requests."""
+        """From now on records the page's messages and requests: see complaints and requests."""
         for domain in ("Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
     def heard(self, method):
-        self.run("0")  # what came before this answer is in
+        self.run("0")  # everything before this answer has arrived
         return [parameters for name, parameters in self.events if name == method]
 
     def complaints(self):
@@ -109,11 +109,11 @@ class Browser:
                  if each["entry"]["level"] in ("error", "warning")])
 
     def requests(self):
-        """Addresses that the page has asked for."""
+        """Addresses requested by the page."""
         return [each["request"]["url"] for each in self.heard("Network.requestWillBeSent")]
 
     def pretend(self, theme="light", size=(1440, 900)):
-        """The system's colours, and a window of that size; a narrow one is a phone's."""
+        """Sets the system's colour scheme and the window's size; a narrow one is a phone's."""
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self.ask("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1,
                  mobile=size[0] < 600)
@@ -125,14 +125,14 @@ class Browser:
         self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def drag(self, start, end):
-        """The mouse, pressed, from one place to another."""
+        """Drags the mouse from one place to another."""
         for kind, (x, y) in (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end),
                              ("mouseReleased", end)):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1,
                      buttons=0 if kind == "mouseReleased" else 1)
 
     def wait_until(self, script, timeout=60):
-        """Until an expression in the page is true."""
+        """Waits until an expression in the page is true."""
         deadline = time.monotonic() + timeout
         while not self.run(f"Boolean({script})"):
             assert time.monotonic() < deadline, f"never true within {timeout} s: {script}\n{self.text()}"
@@ -148,7 +148,7 @@ class Browser:
         return result["result"].get("value")
 
     def text(self):
-        """All words on the page, those in shadow trees too."""
+        """All text on the page, including shadow trees."""
         return self.run("""(() => {
             const words = [];
             const walk = node => {
@@ -177,7 +177,7 @@ class Browser:
 
 
 def watched(tmp_path_factory, size):
-    """For fixtures: a browser of this size that notes what its pages ask for and complain of."""
+    """For fixtures: a browser of this size that records its pages' requests and complaints."""
     if not find():
         pytest.skip("there is no Chromium (apt install chromium)")
     with Browser(tmp_path_factory.mktemp("browser") / "profile", size) as chromium:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# chroot_of_its_own.sh FOLDER COMMAND...: runs the command in a copy of this machine's file system that it alone sees,
-# and whose changes are kept in FOLDER for the next time. Run it under `unshare --mount --uts`.
+# chroot_of_its_own.sh FOLDER COMMAND...: runs the command in a private copy of this machine's file system. Changes are
+# kept in FOLDER for the next run. Run it under `unshare --mount --uts`.
 set -eu
 
 folder=$1

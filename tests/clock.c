@@ -1,7 +1,7 @@
 /*
- * A wall clock of a test's own. build/clocked/trainer is made of the product's objects and linked so that they ask here
- * (ld's --wrap) what time it is. TEST_CLOCK names a file of one double, the seconds by which the clock is ahead; it may
- * change at any time. Time that only passes is nobody's to set, and is the system's.
+ * A wall clock under a test's control. build/clocked/trainer consists of the product's objects, linked so that they
+ * read the time here (ld's --wrap). TEST_CLOCK names a file with one double, the seconds by which the clock is ahead;
+ * it may change at any time. The monotonic clock remains the system's.
  */
 #include <fcntl.h>
 #include <stdint.h>

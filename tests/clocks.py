@@ -1,11 +1,11 @@
-"""Wall clocks of the tests' own: build/clocked/trainer, the product with another clock (clock.c), looks at them."""
+"""Wall clocks under the tests' control: build/clocked/trainer, the product with another clock (clock.c), reads them."""
 
 import pathlib
 import struct
 
 
 class Clocks:
-    """A clock for each of these members of a cluster, which are to be started later. program: build/clocked/trainer."""
+    """A clock for each of these members of a cluster, which must be started later. program: build/clocked/trainer."""
 
     def __init__(self, program, cluster, names):
         self.files = {name: pathlib.Path(cluster.folder) / f"{name.replace(' ', '')}.clock" for name in names}
@@ -15,7 +15,7 @@ class Clocks:
             cluster.environments[name] = {"TEST_CLOCK": str(file)}
 
     def ahead(self, name):
-        """Seconds by which it is; negative: behind."""
+        """Sets the seconds by which it is ahead; negative: behind."""
         return struct.unpack("d", self.files[name].read_bytes())[0]
 
     def set(self, name, ahead_s):

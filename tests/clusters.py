@@ -1,4 +1,4 @@
-"""What tests of clusters share: real processes on ports that the system chose, with a key of their own."""
+"""Shared by tests of clusters: real processes on ports chosen by the system, with their own key."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def threads_stand_still(pid):
 
 
 class Cluster:
-    """Members by name ("ps 0", "worker 1"), started and stopped one by one; whoever is left is killed at the end."""
+    """Members by name ("ps 0", "worker 1"), started and stopped one by one; the rest are killed at the end."""
 
     def __init__(self, trainer, folder, ps=1, workers=2, flags=()):
         self.trainer, self.folder = trainer, pathlib.Path(folder)
@@ -32,7 +32,7 @@ class Cluster:
         self.worker_hosts = [f"127.0.0.1:{port}" for port in ports[ps:]]
         self.flags = list(SMALL_CLUSTER) + list(flags)
         self.members = {}
-        self.programs, self.environments = {}, {}  # of members by name, besides `trainer` and this process's variables
+        self.programs, self.environments = {}, {}  # by member, besides `trainer` and our variables
         key = self.folder / "fleet.key"
         if not key.exists():
             subprocess.run([trainer, "keygen", f"--out={key}"], check=True, capture_output=True, timeout=20)
@@ -77,7 +77,7 @@ class Cluster:
         return os.pread(output.fileno(), 1 << 24, 0).decode()
 
     def events(self, name, event=None):
-        """Of whole lines. Tests ask again and again, so those that were parsed before are kept."""
+        """Events in complete lines. Tests ask again and again, so parsed lines are cached."""
         process = self.members[name]
         text = os.pread(process.output.fileno(), 1 << 24, process.parsed)
         text = text[:text.rfind(b"\n") + 1]
@@ -110,7 +110,7 @@ class Cluster:
             pause_after(now - begun)
 
     def kill(self, name, number=signal.SIGKILL):
-        """Returns when it has had its effect: on a busy machine a process that is stopped runs on for a while."""
+        """Returns once it has taken effect: on a busy machine a stopped process runs on for a while."""
         self.members[name].send_signal(number)
         if number == signal.SIGKILL:
             self.members[name].wait(60)

@@ -1,4 +1,4 @@
-"""What the tests of the whole program share: the binary, the data, short ways to run it."""
+"""Shared by the tests of the whole program: the binary, the data, short ways to run it."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "xdist_group(name): tests that one process runs, one after another")
 
 
-# What takes longest begins first, so that nobody waits for it at the end.
+# The longest tests start first, so that nobody waits for them at the end.
 LONG = ("test_rollout_fleet.py", "test_chaos.py", "test_rollout_live.py", "test_rollout_absent.py", "test_rollout",
         "test_hostile.py", "test_streaming.py", "test_aarch64.py", "test_cluster_faults.py")
 
@@ -42,13 +42,13 @@ def root():
 
 @pytest.fixture(scope="session")
 def full():
-    """True in `make test-full`: repeat what is random more often."""
+    """True in `make test-full`: repeat random tests more often."""
     return os.environ.get("TRAINER_TEST_FULL") == "1"
 
 
 @pytest.fixture(scope="module")
 def screenshots(tmp_path_factory):
-    """The folder for pictures of pages: TRAINER_SCREENSHOTS, if that is set."""
+    """The folder for screenshots of pages: TRAINER_SCREENSHOTS, if set."""
     folder = pathlib.Path(os.environ.get("TRAINER_SCREENSHOTS", tmp_path_factory.mktemp("screenshots")))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -64,8 +64,7 @@ def trainer():
 
 @pytest.fixture(scope="session")
 def clocked():
-    """Path of the binary whose wall clock tests can set (tests/clocks.py); None where TRAINER_BINARY names another
-    one."""
+    """Path of the binary whose wall clock tests can set (tests/clocks.py); None if TRAINER_BINARY names another one."""
     path = TRAINER.parent / "clocked" / "trainer"
     assert path.exists(), f"{path} is missing: run make test"
     return None if "TRAINER_BINARY" in os.environ else str(path)

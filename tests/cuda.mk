@@ -1,10 +1,9 @@
-# The GPU engine's tests: a driver that is none, processes whose device is none, and the real ones. Included by the
-# Makefile.
+# The GPU engine's tests: a fake driver, processes with a fake device, and the real ones. Included by the Makefile.
 
 # --- A driver without a GPU ---
 
-# libcuda.so.1 for tests (tests/cuda/fake/driver.cpp says what it can be told): the true kernels, compiled for this CPU.
-# With sanitizers for the unit tests; without, in build/fake, for programs that have none.
+# libcuda.so.1 for tests (tests/cuda/fake/driver.cpp lists its options): the real kernels, compiled for this CPU. With
+# sanitizers for the unit tests; without, in build/fake, for programs that have none.
 CXX          := g++
 fake_sources := $(wildcard tests/cuda/fake/*.cpp)
 fake_objects := $(fake_sources:%.cpp=build/san/%.o)
@@ -39,18 +38,18 @@ build/fake/libcuda.so.1: $(fake_plain)
 
 # --- Processes without a GPU ---
 
-# Of tests' processes, which no list of programs has.
+# For the tests' processes, which are on no list of programs.
 -include $(patsubst %,build/san/%.d,cuda/helper/main tests/cuda/standin tests/cuda/plain_driver \
 	tests/worker/gpu/reference_device)
 
-# A process with a device that is none, for tests of all that lies between it and the program.
+# A process with a fake device, for tests of everything between it and the program.
 build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cuda/plain_driver.o \
 		build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o
 	@$(CC) $(sanitized) -o $@ $^
 
 build/san/tests/cuda/test_client: build/san/tests/cuda/standin
 
-# Without sanitizers, which have files and threads of their own.
+# Without sanitizers, which open files and start threads themselves.
 build/san/tests/cuda/launched: tests/cuda/launched.c
 	@mkdir -p $(@D)
 	@$(CC) -O1 $(warnings) -D_GNU_SOURCE -o $@ $<
@@ -67,8 +66,8 @@ build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_pro
 
 # --- On a machine with a GPU ---
 
-# The device's unit tests as plain programs with the real kernels, for compute-sanitizer to look into; everything but
-# the CPU engine's kernels is compiled for the simulator already.
+# The device's unit tests as plain programs with the real kernels, for compute-sanitizer to check; everything but the
+# CPU engine's kernels is compiled for the simulator already.
 gpu_tests        := $(patsubst tests/cuda/device/%.c,build/gpu/%,$(wildcard tests/cuda/device/test_*.c))
 gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) \
 	$(filter worker/cpu/% base/kernels/%,$(sources)))

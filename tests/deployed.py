@@ -1,4 +1,4 @@
-"""What the tests of deploy/ share: files in other languages as Python values, and members started as they say."""
+"""Shared by the tests of deploy/: files in other languages as Python values, and members started as these files say."""
 
 import json
 import pathlib

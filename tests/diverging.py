@@ -1,4 +1,4 @@
-"""A worker of a synchronous cluster whose gradients are not finite, played by the protocol's second implementation."""
+"""A worker of a synchronous cluster whose gradients are not finite, using the protocol's second implementation."""
 
 import collections
 import ssl
@@ -14,11 +14,11 @@ STALE, NOT_FINITE, NOT_WANTED = 3, 4, 5  # outcomes of a push
 
 
 class Refused(Exception):
-    """The ps does not let it in, now."""
+    """The ps does not admit it, for now."""
 
 
 class Shard:
-    """Its link to one ps: it says hello, learns what the shard holds, and pushes gradients of one float."""
+    """Its link to one ps: says hello, learns the shard's contents, and pushes gradients of one float."""
 
     def __init__(self, host, key, deadline, **hello):
         name, port = host.split(":")
@@ -37,7 +37,7 @@ class Shard:
         self.client.socket.close()
 
     def answer(self):
-        """The last frame of the answer; the ps asks meanwhile whether anybody is there."""
+        """The last frame of the answer; meanwhile the ps may ping."""
         while True:
             name, fields, _ = self.client.receive()
             if name == "ping":
@@ -50,7 +50,7 @@ class Shard:
                 return name, fields
 
     def catch_up(self):
-        """The state of the shard, and where training is."""
+        """The shard's state, and the step of training."""
         model = {"state": 0}
         while model["state"] != 2:
             assert time.monotonic() < self.deadline, f"no parameters: {model}"
@@ -67,20 +67,21 @@ class Shard:
                          examples=50, loss=1.0, ranges=[(self.first, 1)], bulk=value)
 
     def outcome(self):
-        """Of the push; None if it did not count, for the ps went back to a checkpoint or is tired of waiting."""
+        """The outcome of a push; None if it did not count because the ps went back to a checkpoint or gave up waiting.
+        """
         name, fields = self.answer()
         if name == "error":
             assert fields["code"] in (NOT_READY, OLD_GENERATION, TOO_LATE), fields
             self.catch_up()
             return None
         if fields["outcome"] == NOT_WANTED:
-            raise Refused("the job is over")  # whoever is started next begins another one
+            raise Refused("the job is over")  # the next worker to start begins another one
         self.version, self.step = fields["version"], fields["global_step"]
         return fields["outcome"]
 
 
 class DivergingWorker:
-    """.outcomes: of its pushes, by the numbers that `pushed` has. values: what it pushes to each ps, in turn."""
+    """.outcomes: of its pushes, by the numbers in `pushed`. values: what it pushes to each ps, in turn."""
 
     def __init__(self, hosts, key, values, **hello):
         self.hosts, self.key, self.values, self.hello = hosts, key, values, hello
@@ -97,7 +98,7 @@ class DivergingWorker:
                 self.outcomes[outcome] += 1
 
     def run(self, refusals, within):
-        """Until so many gradients of it were refused; links and ps may come and go meanwhile."""
+        """Until that many of its gradients were refused; meanwhile links and ps may come and go."""
         deadline = time.monotonic() + within
         why = None
         while self.outcomes[NOT_FINITE] < refusals:

@@ -1,4 +1,4 @@
-"""The program for aarch64 (make ARCH=aarch64), and a machine of that kind for it: this one's files, and qemu."""
+"""The program for aarch64 (make ARCH=aarch64), and a machine to run it: this one's files, and qemu."""
 
 import pathlib
 import shutil
@@ -9,7 +9,7 @@ import pytest
 BINARY = pathlib.Path(__file__).parent.parent / "build" / "aarch64" / "build" / "trainer"
 COMPILER = "aarch64-linux-gnu-gcc"
 
-# ELF, 64 bits, little-endian, for this machine; of either kind of program.
+# ELF, 64 bits, little-endian, for this machine; either kind of program.
 MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
 MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
 
@@ -24,8 +24,8 @@ def program():
 
 
 def machine(folder):
-    """A command that runs the program where all that it executes is emulated too: what comes by a rollout, say. The
-    kernel knows the emulator in a namespace alone that ends with the command."""
+    """A command that runs the program with everything that it executes emulated too, such as a program from a rollout.
+    The kernel knows the emulator only in a namespace that ends with the command."""
     binary, qemu = program()
     command = folder / "trainer_elsewhere"
     command.write_text(f"""#!/bin/sh

@@ -1,4 +1,4 @@
-"""What tests of rollouts share: clusters with a config.json and an operator's keys."""
+"""Shared by tests of rollouts: clusters with a config.json and an operator's keys."""
 
 import json
 import subprocess
@@ -7,11 +7,11 @@ from clusters import Cluster
 from runs import wait_for
 
 RATE = 0.1
-PACE = 50   # steps a second of a worker: what is tested waits, and leaves the processors to other tests
+PACE = 50  # steps per second of a worker: the tested code waits, and leaves the processors to other tests
 
 
 def in_force(folder):
-    """The number of the version in force, as its file has it; a checksum follows it."""
+    """The number of the version in force, from its file, where a checksum follows it."""
     number, checksum = (folder / "config.json.d" / "current").read_text().split()
     assert checksum[0] == "#" and len(checksum) == 9
     return number
@@ -38,7 +38,7 @@ class Fleet(Cluster):
         for i in range(len(self.worker_hosts)):
             self.start(f"worker {i}", *([] if i == 0 else ["--train_dir="]))
         self.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
-        # Training begins before everybody has joined; until then nothing is known of a worker's version.
+        # Training begins before all have joined; until then a worker's version is unknown.
         wait_for(lambda: 0 not in self.versions().values(), "version of everybody")
 
     def candidate(self, version, **train):
@@ -48,7 +48,7 @@ class Fleet(Cluster):
         return path.name
 
     def job_flags(self):
-        """The members' flags for keys that all share, and what the operator's machine has of its own."""
+        """The members' flags for shared keys, and the operator's machine's own settings."""
         return [*self.hosts, *{flag.split("=")[0]: flag for flag in self.flags}.values()]
 
     def rollout(self, *arguments, timeout=90):
@@ -67,7 +67,7 @@ def text_of(result):
 
 
 class OpenFleet(Fleet):
-    """A fleet whose flags say only who a member is, so that every key of the file can be rolled out."""
+    """A fleet whose flags only identify a member, so that every key of the file can be rolled out."""
 
     def __init__(self, trainer, folder, ps=2, workers=2, flags=(), **sections):
         super().__init__(trainer, folder, ps=ps, workers=workers)
@@ -101,7 +101,7 @@ class OpenFleet(Fleet):
         return in_force(self.folder)
 
     def goes_on(self, more=2, timeout=60):
-        """Waits for steps from now on, and returns the last."""
+        """Waits for further steps, and returns the last."""
         seen = len(self.events("worker 0", "step"))
         self.until("worker 0", lambda text: len(self.events("worker 0", "step")) > seen + more, "steps", timeout)
         return self.events("worker 0", "step")[-1]
@@ -111,7 +111,7 @@ class OpenFleet(Fleet):
 
 
 def supervise(fleet, name, *flags):
-    """Starts a member under the program's own small parent."""
+    """Starts a member under the program's own supervisor."""
     fleet.start(name, "--supervise", *flags, *(["--train_dir="] if name.startswith("worker") and name != "worker 0"
                                                else []))
 

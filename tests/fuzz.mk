@@ -1,16 +1,16 @@
-# Fuzz targets: the decoders of all that comes from outside, with clang's sanitizers. Included by the Makefile.
+# Fuzz targets: the decoders of all external input, with clang's sanitizers. Included by the Makefile.
 
 FUZZ_SECONDS      ?= 11
-# Beside what else computes, with a quarter of a processor, say.
+# At low priority: next to other load it may get a quarter of a processor, say.
 FUZZ_TEST_SECONDS ?= 6
 
 fuzzers := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
-# gcc's warnings decide, on the same files; clang has others.
+# gcc's warnings decide, on the same files; clang has different ones.
 fuzzed  := $(filter-out $(warnings),$(sanitized)) -w -fsanitize=fuzzer-no-link
 $(call remember,build/fuzz/flags,$(CLANG) $(fuzzed) $(cppflags) $(link_with))
 
-# Without the kernels, which no decoder uses and which take clang minutes with sanitizers.
+# Without the kernels, which no decoder uses and which take clang minutes to compile with sanitizers.
 fuzz_objects  := $(patsubst %.c,build/fuzz/%.o,$(filter-out worker/cpu/% base/kernels/%,$(sources)))
 fuzz_programs := $(fuzzers:%=build/fuzz/%)
 
@@ -23,7 +23,7 @@ build/fuzz/rooms.a: $(fuzz_objects)
 	@rm -f $@
 	@ar rcs $@ $^
 
-# Whoever asks in a fuzzer meets nobody but its input, and waits for nothing.
+# Clients in a fuzzer meet only its input, and wait for nothing.
 answers_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait connection_connect \
 	pthread_create pthread_join pthread_cond_timedwait)
 followed_link := $(addprefix -Wl$(comma)--wrap=,connection_connect pthread_create pthread_join)
@@ -40,13 +40,14 @@ $(fuzz_programs): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/tests/fuzz/
 fuzz: $(fuzz_programs)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(fuzzers)
 
-# Hours of a processor for each target, or for those whose names contain T.
+# Hours of processor time for each target, or for those whose names contain T.
 HOURS ?= 2
 fuzz-long: $(fuzz_programs)
 	@tests/fuzz/long $(HOURS) $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1) \
 		$(foreach target,$(fuzzers),$(if $(findstring $(T),$(target)),$(target)))
 
-# Which lines of the decoders do the inputs reach? Optimised little, without sanitizers, counted by gcc.
+# Which lines of the decoders do the inputs reach? Compiled with little optimisation, without sanitizers, counted by
+# gcc.
 counted := -std=gnu11 -O1 -g --coverage $(mathflags) $(warnings)
 $(call remember,build/fuzz-coverage/flags,$(CC) $(counted) $(cppflags) $(link_with))
 counted_programs := $(fuzzers:%=build/fuzz-coverage/%)

@@ -1,16 +1,16 @@
-# What a machine finds without running anything. Included by the Makefile.
+# Static checks. Included by the Makefile.
 
 lint_headers := $(headers) $(filter-out tests/cuda/fake/%,$(wildcard tests/*/*.h tests/*/*/*.h))
-# Of no unit-test program.
+# Part of no unit-test program.
 test_parts_c := $(wildcard tests/clock.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/*/*/peer.c \
 	tests/*/*/constant_time.c tests/simulate/*.c)
 
-# A file is looked at again when its object was made again, which is when it or a header of its own has changed.
+# A file is checked again when its object was made again, which is when it or one of its headers has changed.
 tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))
 # Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
 header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(lint_headers)))
 
-# Our prototypes of the driver API against a toolkit's.
+# Our prototypes of the driver API compared with a toolkit's.
 cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
 
 lint: build/lint/format build/lint/cppcheck build/lint/includes build/lint/circles build/lint/house \
@@ -53,7 +53,7 @@ build/lint/tests/simulate/%.tidy: build/simulate/tests/simulate/%.o .clang-tidy 
 build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
 	$(tidy)
 
-# These complain about carving memory, about ranges that an assert states, and about results passed by pointer.
+# These complain about carving memory, about ranges that an assert guarantees, and about results passed by pointer.
 cppcheck_off := missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
 	normalCheckLevelMaxBranches
 

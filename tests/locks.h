@@ -1,6 +1,6 @@
 /*
- * Locks that look at how they are used: who takes one twice, gives back what is not taken, or destroys one that is,
- * ends the test. A test that includes this is linked with locks_link (tests/unit.mk).
+ * Locks that check their use: locking twice, unlocking what is not locked, or destroying a locked one ends the test. A
+ * test that includes this is linked with locks_link (tests/unit.mk).
  */
 #ifndef TESTS_LOCKS_H
 #define TESTS_LOCKS_H

@@ -1,6 +1,6 @@
 /*
- * Allocations that fail on demand, to see that each such failure is said and leaves nothing behind. Leaks, and memory
- * used that was not there, are the sanitizers' to find. A test that includes this is linked with memory_link
+ * Allocations that fail on demand, to check that each failure is reported and leaves nothing behind. Leaks, and use of
+ * memory that was not allocated, are found by the sanitizers. A test that includes this is linked with memory_link
  * (tests/unit.mk).
  */
 #ifndef TESTS_NO_MEMORY_H
@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-/* Counted from 1 since no_memory_from; those from first on, up to and without end, fail. */
+/* Counted from 1 since no_memory_from; those from first up to, but not including, end fail. */
 static struct {
     atomic_int calls, first, end;
 } no_memory = {.first = INT_MAX, .end = INT_MAX};
@@ -36,7 +36,7 @@ static inline void no_memory_from(int first, int count)
     atomic_store(&no_memory.first, first);
 }
 
-/* There is memory again. How many allocations there have been. */
+/* Memory is available again. Returns the number of allocations. */
 static inline int no_memory_end(void)
 {
     atomic_store(&no_memory.first, INT_MAX);

@@ -1,7 +1,7 @@
-"""Manifests of kinds that operators bring, against models that are made of the schemas that these publish. Run by the
-Python of build/venv-deploy: it gets a list of manifests as JSON, and says of each what is wrong with it.
+"""Manifests of Kubernetes operators, checked with models made from the operators' published schemas. Run by the Python
+of build/venv-deploy: it gets a list of manifests as JSON, and returns the errors of each.
 
-A model ignores what it does not know, so what it has made of a manifest must hold all of that.
+A model ignores what it does not know, so the parsed result must contain the whole manifest.
 """
 
 import json
@@ -20,7 +20,7 @@ def plain(model):
 
 
 def unknown(given, taken, path):
-    """What is in the one and not in the other."""
+    """What the one has and the other lacks."""
     if isinstance(given, dict) and isinstance(taken, dict):
         return [found for key, value in given.items() for found in
                 (unknown(value, taken[key], f"{path}.{key}") if key in taken else [f"{path}.{key}"])]

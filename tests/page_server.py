@@ -1,5 +1,5 @@
-"""A member of a made-up run: serves the page as a real one does and answers its questions, from a fleet of any size
-and with texts of any kind. What a real run can't be asked to do at once, a test asks of this one."""
+"""A member of a made-up run: serves the page as a real one does and answers its requests, for a fleet of any size and
+with any texts. Tests use it for what a real run can't do on demand."""
 
 import base64
 import gzip
@@ -20,7 +20,7 @@ POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 
 
 
 class Run:
-    """One run and what is known of it. Tests change its fields."""
+    """One run and its data. Tests change its fields."""
 
     def __init__(self, name="digits", workers=2, ps=1, steps=5000, seed=1, length=600, noise=0.1):
         self.random = random.Random(seed)
@@ -62,7 +62,7 @@ class Run:
                 "bytes_out_per_s": 2.8e8}
 
     def advance(self):
-        """One more second for each that has passed."""
+        """Adds a second of data for each that has passed."""
         while self.state == "training" and self.samples[-1]["time"] + 1 <= time.time():
             self.samples.append(self.sample(self.samples[-1]["time"] + 1))
 
@@ -103,7 +103,7 @@ class Run:
 
 
 def eventful(run):
-    """What happens in a run of a fleet: for the timeline and the marks in charts."""
+    """A fleet's events, for the timeline and the marks in charts."""
     start, steps = run.started, run.steps
     run.say("started", "training 784-500-10 on 2 workers, 1 ps", step=0, at=start)
     for i, member in enumerate(run.members[:12]):
@@ -125,7 +125,7 @@ def eventful(run):
 
 
 def picture_extras(seed=3):
-    """First-layer weights and mistakes of a model for 28x28 pictures, and columns of a table."""
+    """First-layer weights and mistakes of a model for 28x28 images, and columns of a table."""
     draw = random.Random(seed)
 
     def unit():

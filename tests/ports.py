@@ -1,4 +1,4 @@
-"""Ports for tests, that nothing else on this machine is given meanwhile."""
+"""Ports for tests that nothing else on this machine gets meanwhile."""
 
 import fcntl
 import os
@@ -8,12 +8,12 @@ import socket
 import tempfile
 
 CLAIMS = f"{tempfile.gettempdir()}/trainer-test-ports.{os.getuid()}"  # byte n is locked by the process that has port n
-claims = os.open(CLAIMS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # never closed: that would let go of all
-claimed = set()  # of this process, for which its own locks are no obstacle
+claims = os.open(CLAIMS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # never closed: that would release all locks
+claimed = set()  # by this process, which its own locks don't block
 
 
 def claim(port):
-    """True if the port is this process's from now on, to its end: no other process that runs tests is given it."""
+    """True if the port now belongs to this process, until it ends: no other test process gets it."""
     if port in claimed:
         return False
     try:
@@ -25,8 +25,8 @@ def claim(port):
 
 
 def candidates():
-    """Ports in a random order, below those that the system hands out by itself. It does so to every connection, and to
-    whoever listens on port 0: a port of its own range might be gone while a member is down that is to come back."""
+    """Ports in random order, below those that the system hands out. It assigns those to outgoing connections and to
+    listeners on port 0: a port of that range might be taken while a member is down that will come back."""
     first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = list(range(10000, first)) if first > 12000 else list(range(1024, 65536))
     random.SystemRandom().shuffle(ports)
@@ -34,8 +34,8 @@ def candidates():
 
 
 def free_ports(count):
-    """Ports that nobody listens on, at any address of this machine, and that stay free of other tests of these: a
-    member may stop and start again there, or a relay stand before it."""
+    """Ports without a listener, at any address of this machine, which other tests won't use: a member may stop and
+    start again there, or a relay stand before it."""
     sockets, ports = [], []
     for port in candidates():
         if len(ports) == count:

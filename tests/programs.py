@@ -1,4 +1,4 @@
-"""Programs to roll out: other builds of the trainer, and some that do no good."""
+"""Programs to roll out: other builds of the trainer, and some bad ones."""
 
 import hashlib
 import platform
@@ -12,19 +12,19 @@ HANGS = "#include <unistd.h>\nint main(void) { for (;;) { pause(); } }"
 
 
 def build_of(path):
-    """The first half of a program's digest, by which it is known."""
+    """The first half of a program's digest, which identifies it."""
     return hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()[:16]
 
 
 def variant(trainer, path, tail=b"another build"):
-    """A program that differs from this one in nothing but its bytes."""
+    """A program that differs from this one only in its bytes."""
     with open(trainer, "rb") as file:
         path.write_bytes(file.read() + tail)
     return path
 
 
 def foreign(trainer, path):
-    """The same for another kind of processor, as far as its header says."""
+    """The same for another kind of processor, according to its header."""
     data = bytearray(variant(trainer, path).read_bytes())
     data[18:20] = struct.pack("<H", 183)  # AArch64
     path.write_bytes(data)
@@ -41,13 +41,13 @@ def compile_program(folder, name, source, compiler="cc"):
 
 
 def builds_and_machines(fleet):
-    """What each member's process says it is, and what for."""
+    """The build and architecture that each member's process reports."""
     told = {name: member["program"].rpartition(", build ")[2] for name, member in fleet.status(timeout=60)[1].items()}
     return {name: tuple(text.partition(" ")[::2]) for name, text in told.items()}
 
 
 def builds(fleet):
-    """Likewise, of a fleet of this kind of machine."""
+    """The builds, in a fleet of this kind of machine."""
     told = builds_and_machines(fleet)
     assert {machine for build, machine in told.values() if build} == {platform.machine()}
     return {name: build for name, (build, _) in told.items()}

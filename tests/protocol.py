@@ -1,5 +1,4 @@
-"""A second implementation of the protocol, for tests: it reads its schema out of net/PROTOCOL.md and uses OpenSSL's
-TLS.
+"""A second implementation of the protocol, for tests: it reads its schema from net/PROTOCOL.md and uses OpenSSL's TLS.
 
     with Client(port, key="fleet.key") as client:
         welcome = client.hello(role=2, index=1, cluster="digits")
@@ -19,7 +18,7 @@ NUMBERS = {"U8": "B", "U16": "H", "U32": "I", "U64": "Q", "I32": "i", "I64": "q"
 
 
 def read_schema(text, version=1):
-    """{number: (name, [(field, kind, limit)])} from the document's tables, as that version of the protocol has them."""
+    """{number: (name, [(field, kind, limit)])} from the document's tables, for that version of the protocol."""
     schema = {}
     for section in re.split(r"^### ", text, flags=re.M)[1:]:
         head = re.match(r"(\d+) (\w+)\n", section)
@@ -31,13 +30,13 @@ def read_schema(text, version=1):
 
 
 TEXT = DOCUMENT.read_text()
-SCHEMA = read_schema(TEXT)  # of version 1, which the client below speaks
+SCHEMA = read_schema(TEXT)  # of version 1, which the client below uses
 SCHEMAS = {1: SCHEMA, **{version: read_schema(TEXT, version) for version in (2, 3, 4)}}
 NUMBER = {name: number for number, (name, _) in SCHEMA.items()}
 
 
 def encode(name, *, speaks=1, **values):
-    """The bytes of a message in that protocol version; fields that are not given are zero or empty."""
+    """The bytes of a message in that protocol version; missing fields are zero or empty."""
     out = b""
     fields = SCHEMAS[speaks][NUMBER[name]][1]
     unknown = set(values) - {field for field, _, _ in fields}
@@ -172,7 +171,7 @@ class Client:
 
 
 def learn(known, ranges, bulk):
-    """Brings known, {index: bfloat16 as an integer}, up to differences (dtype 2)."""
+    """Updates known, {index: bfloat16 as an integer}, by differences (dtype 2)."""
     at = 0
     for first, count in ranges:
         for block in range(first, first + count, 32):

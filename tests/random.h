@@ -1,4 +1,4 @@
-/* Random numbers for property tests: the seed is printed, and TEST_SEED=n runs one again. */
+/* Random numbers for property tests: the seed is printed, and TEST_SEED=n repeats a run. */
 #ifndef TESTS_RANDOM_H
 #define TESTS_RANDOM_H
 

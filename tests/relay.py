@@ -1,4 +1,5 @@
-"""A relay between workers and a ps that does to links what networks do: delays, cuts, half-open ends, little bandwidth.
+"""A relay between workers and a ps that does to links what networks do: delays, cuts, half-open connections, low
+bandwidth.
 
 The ps binds to 127.0.0.1 and the relay to 127.0.0.2, with the same port, so all members can be given the relay's
 address and still have the same config.
@@ -12,7 +13,8 @@ import time
 
 
 class Relay:
-    """Forwards connections. What it does to them is set by attributes, at any time, or by cut() and stall()."""
+    """Forwards connections. Attributes, which may change at any time, and cut() and stall() control what happens to
+    them."""
 
     def __init__(self, port, seed=0):
         self.random = random.Random(seed)
@@ -34,7 +36,7 @@ class Relay:
     def __exit__(self, *_):
         self.closed = True
         with contextlib.suppress(OSError):  # it may have ended before
-            self.listener.shutdown(socket.SHUT_RDWR)  # which wakes the thread that accepts
+            self.listener.shutdown(socket.SHUT_RDWR)  # it wakes the accepting thread
         self.listener.close()
         self.cut()
 
@@ -76,7 +78,7 @@ class Relay:
     def pump(self, pair, source, sink):
         try:
             while True:
-                if pair["stalled"]:  # half open: nothing passes, nobody is told
+                if pair["stalled"]:  # half open: nothing passes, and nobody is told
                     pair["over"].wait()
                     return
                 data = source.recv(65536)
@@ -114,14 +116,14 @@ class Relay:
             self.cut_pair(pair)
 
     def stall(self):
-        """All present connections become half open, for good; new ones work."""
+        """All present connections become half open, permanently; new ones work."""
         with self.lock:
             for pair in self.pairs:
                 pair["stalled"] = True
 
 
 def reset(end):
-    """Ends a connection as a broken one does, not in order."""
+    """Resets a connection instead of closing it."""
     try:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         end.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What the whole-program tests share: starting the trainer, reading what it says and what it keeps."""
+"""Shared by the whole-program tests: starting the trainer, reading its output and its files."""
 
 import json
 import os
@@ -9,16 +9,16 @@ import struct
 import subprocess
 import time
 
-# Digits that the program draws itself, few enough that loading takes no time.
+# Generated digits, few enough to load instantly.
 SMALL_DATA = ("--data_source=synthetic", "--synthetic_train=3000", "--synthetic_test=500", "--validation_size=500")
 SMALL = SMALL_DATA + ("--layers=784,32,10", "--batch_size=50", "--num_threads=1")
-ENDLESS_STEPS = 100000  # whoever trains for as many is stopped by its test, or by what it reached
-PACE = 200              # steps a second of such a process: the processors are left to other tests
+ENDLESS_STEPS = 100000  # runs with this many are stopped by their test, or by a target
+PACE = 200  # steps per second of such a process: the processors are left to other tests
 ENDLESS = ("--train_steps=100000000", f"--max_steps_per_s={PACE}")
 
 
 def seed_of_tests():
-    """What the tests of this run draw their random numbers from: TEST_SEED, printed, for it brings a failure back."""
+    """The seed of this test run's random numbers: TEST_SEED, printed, to reproduce a failure."""
     seed = int(os.environ.get("TEST_SEED") or random.randrange(1 << 30))
     print(f"TEST_SEED={seed}")
     return seed
@@ -45,7 +45,7 @@ class Result:
 
 
 def merged(flags):
-    """The program refuses a flag given twice; here the later one counts, so that tests can vary a common list."""
+    """The program refuses a repeated flag; here the later one counts, so that tests can vary a common list."""
     kept = {}
     for flag in map(str, flags):
         name = flag.split("=")[0]
@@ -55,7 +55,7 @@ def merged(flags):
 
 
 def start(trainer, *flags, cwd, **options):
-    """Starts it in a folder of its own: a config.json that happens to lie about must not count."""
+    """Starts it in its own folder: a stray config.json must not count."""
     return subprocess.Popen([trainer, *merged(flags)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True, **options)
 
@@ -85,7 +85,7 @@ def newest(folder):
 
 
 def tensors(path):
-    """Name -> (shape, bytes) of a safetensors file, and its metadata; only what the format says, by hand."""
+    """Name -> (shape, bytes) of a safetensors file, and its metadata; parsed by hand, strictly by the format."""
     content = pathlib.Path(path).read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -105,7 +105,7 @@ def same_tensors(one, other):
 
 
 def read_lines(process, count):
-    """The first lines of a running process; unbuffered, so that `finish` gets all that follow."""
+    """The first lines of a running process; unbuffered, so that `finish` gets all the rest."""
     text = b""
     while text.count(b"\n") < count:
         piece = os.read(process.stdout.fileno(), 1)
@@ -116,8 +116,8 @@ def read_lines(process, count):
 
 
 def pause_after(took_s):
-    """Between two looks at something, of which the last one took so long. One that starts a process, or asks several,
-    had better not keep a processor busy while others work towards what is waited for."""
+    """Sleeps between two checks, depending on how long the last one took. Checks that start a process, or query
+    several, should not keep a processor busy while others work towards the result."""
     time.sleep(min(max(0.005, 3 * took_s), 0.1))
 
 
@@ -133,8 +133,8 @@ def wait_for(condition, what, timeout=60):
 
 
 def best_seconds(action, limit_s, tries=300):
-    """The least time that an action took, which is its own and not that of what else the machine does: it is tried
-    until it stays below the limit."""
+    """The least time of an action, without the influence of other load: it is repeated until it stays below the limit.
+    """
     best_s = float("inf")
     for _ in range(tries):
         begun = time.perf_counter()

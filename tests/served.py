@@ -1,4 +1,4 @@
-"""A `trainer serve` of a test's own, and what a client asks of it."""
+"""A test's own `trainer serve`, and its client."""
 
 import http.client
 import json
@@ -10,10 +10,10 @@ from runs import wait_for
 
 
 class Served:
-    """A server of one's own, and a client of it."""
+    """A server, and a client of it."""
 
     def __init__(self, trainer, *arguments, cwd, ready=True, context=None, token=None, port=None):
-        """context: of a client's TLS. token: what each request brings."""
+        """context: for a client's TLS. token: sent with each request."""
         self.context, self.token = context, token
         (self.port,) = [port] if port else free_ports(1)
         self.log = open(cwd / f"serve.{self.port}.log", "w+")

@@ -1,7 +1,7 @@
 # The simulator: whole clusters in one process, under faults, from a seed. Included by the Makefile.
 #
-# The roles' own code, against the system's libc; what it asks of the system is replaced by tests/simulate (see
-# world.h). Optimised and without sanitizers, for it is to run thousands of clusters a minute.
+# The roles' own code, with the system's libc; tests/simulate replaces the system functions that it calls (see world.h).
+# Optimised and without sanitizers, because it runs thousands of clusters a minute.
 simulation := build/simulate
 SEEDS ?= 10000
 SHORTAGES ?= 3440
@@ -53,8 +53,8 @@ simulate-mutants: $(simulation)/simulate
 		SIMULATE_LINK_FIRST="$(CC) $(simulated)" \
 		SIMULATE_LINK_LAST="$(simulator_objects) $(simulation)/rooms.a $(simulator_link)" tests/simulate/mutants/run $(T)
 
-# Which share of the roles' lines the simulated clusters run. The library that counts writes real files: of what it
-# calls, nothing is replaced.
+# The share of the roles' lines that the simulated clusters run. The counting library writes real files: none of its
+# calls is replaced.
 simulate-coverage: $(native_libs)
 	@$(MAKE) simulation=build/simulate-coverage build/simulate-coverage/simulate \
 		simulated="-std=gnu11 -DTRAINER_SIMULATED -O1 -g --coverage $(mathflags) $(warnings)"
@@ -69,7 +69,7 @@ build/simulate-coverage/libgcov.a:
 	@mkdir -p $(@D)
 	@objcopy $(foreach name,$(replaced),--redefine-sym $(name)=__real_$(name)) $$($(CC) -print-file-name=libgcov.a) $@
 
-# What has been counted is written by a call that is weak, so nothing else would bring it in.
+# A weak call writes the counts, so nothing else would link it in.
 build/simulate-coverage/simulate: simulator_link += -Lbuild/simulate-coverage -Wl,-u,__gcov_dump
 build/simulate-coverage/simulate: build/simulate-coverage/libgcov.a
 

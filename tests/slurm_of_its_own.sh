@@ -1,7 +1,7 @@
 #!/bin/sh
 # slurm_of_its_own.sh FOLDER NODES: a munged, a slurmctld and NODES slurmds as ordinary processes, with all their files
-# in FOLDER. Run it under `unshare --mount --pid --fork`: node n1 is 127.0.1.1 in an /etc/hosts of its own, and all ends
-# with this script. Says "up" once the nodes are idle, and then does what comes in on standard input, line by line.
+# in FOLDER. Run it under `unshare --mount --pid --fork`: node n1 is 127.0.1.1 in a private /etc/hosts, and everything
+# ends with this script. Prints "up" once the nodes are idle, and then runs the lines of standard input, one by one.
 set -eu
 
 folder=$1 nodes=$2

@@ -1,7 +1,7 @@
 #!/bin/sh
-# systemd_of_its_own FOLDER: becomes a systemd of its own, in namespaces that the caller made (unshare --fork --pid --mount
-# --uts --ipc): its units are those in FOLDER/units and nothing else. What it and they write into /etc, /usr/local, /var/lib
-# and /run goes into FOLDER/changed.
+# systemd_of_its_own FOLDER: becomes a systemd, in namespaces that the caller made (unshare --fork --pid --mount --uts
+# --ipc): its units are those in FOLDER/units and nothing else. Everything written into /etc, /usr/local, /var/lib and
+# /run goes into FOLDER/changed.
 set -eu
 folder=$1
 mount --make-rprivate /
@@ -13,7 +13,7 @@ done
 mount -t tmpfs tmpfs /run
 mkdir -p /run/systemd/system /run/logs
 cp -r "$folder/units/." /run/systemd/system/
-# A part of the hierarchy of groups that is its own, and named after it: the caller removes it.
+# Its own part of the cgroup hierarchy, named after it: the caller removes it.
 if [ -d /sys/fs/cgroup/systemd ]; then
     group=/sys/fs/cgroup/systemd/$(basename "$folder")
 else

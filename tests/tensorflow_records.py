@@ -1,9 +1,9 @@
-"""Run by a Python that has TensorFlow: it reads the TFRecord files that the trainer wrote, and writes some of its own.
+"""Run by a Python with TensorFlow: it reads the TFRecord files that the trainer wrote, and writes some of its own.
 
     tensorflow_records.py FOLDER
 
-FOLDER/set has the digits as IDX files, FOLDER/none, gzip and zlib the same as TFRecord files. Writes them by
-TensorFlow, with another kind of image or label each, into FOLDER/by-none and so on.
+FOLDER/set has the digits as IDX files, FOLDER/none, gzip and zlib the same as TFRecord files. TensorFlow writes them,
+with a different kind of image or label each, into FOLDER/by-none and so on.
 """
 
 import os

@@ -1,15 +1,15 @@
-# `make test` and what its whole-program tests are run with. Included by the Makefile.
+# `make test` and the environment of its whole-program tests. Included by the Makefile.
 
 T ?=
 
-# The product with a wall clock that tests can set: see there.
+# The product with a wall clock that tests can set (tests/clock.c).
 build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 	@mkdir -p $(@D)
 	@$(musl_cc) -o $@ $(filter %.o,$^) -Wl,--wrap=clock_gettime,--wrap=time -Lbuild/deps/lib $(link_with)
 
 -include build/product/tests/clock.d
 
-# The product as it may be one day, with a key of the job more (tests/other_key, at the end of the table): see
+# A future version of the product, with one more key of the job (tests/other_key, at the end of the table): see
 # tests/test_mixed.py. The key has no field of its own, so that everything else is the same.
 build/other/keys.c: base/config/keys.c tests/other_key
 	@mkdir -p $(@D)
@@ -22,9 +22,9 @@ build/other/keys.o: build/other/keys.c build/product/flags $(musl_libs)
 build/other/trainer: build/other/keys.o $(objects) $(musl_libs)
 	@$(musl_cc) -o $@ $< $(filter-out build/product/base/config/keys.o,$(objects)) -Lbuild/deps/lib $(link_with)
 
-# The program as it was at the commit that tests/older names, which members may still run beside this one: likewise, in
-# test-full. It is made once, of its own sources and of the libraries that are here; without the GPU engine, which has
-# no part in it; and it does not take this checkout's commit for its own.
+# The program as of the commit named by tests/older, which members may still run beside this one: also for test-full.
+# Built once, from its own sources and the libraries here; without the GPU engine, which is not involved; and not with
+# this checkout's commit as its own.
 build/older/trainer: tests/older | $(packages) $(musl_libs)
 	@rm -rf $(@D)
 	@mkdir -p $(@D)/source/build
@@ -37,14 +37,14 @@ build/older/trainer: tests/older | $(packages) $(musl_libs)
 	@rm -r $(@D)/source $(@D)/source.tar
 
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
-# Everything is built before anything runs: tests that measure time want the machine.
+# Everything is built before anything runs: tests that measure time need the machine.
 programs_want := build/trainer build/clocked/trainer build/other/trainer build/bench/ps_load build/bench/gpu_bench \
 	build/fake/libcuda.so.1 build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
 	build/venv-deploy/ready build/venv-dist/ready $(if $(filter test-full,$(goals)),build/older/trainer) \
 	$(if $(T),,aarch64 build/tests.compiled)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 
-# Cheap ones first. What waits for processes and what computes go side by side; those that measure time, by themselves.
+# Cheap ones first. What waits for processes and what computes run side by side; those that measure time, alone.
 ifeq ($(T),)
 run_tests := tests/run "test-units test-programs & lint test-fuzz simulate" test-alone
 else
@@ -74,20 +74,20 @@ test-units: $(unit_programs) $(fake_driver)
 test-fuzz: $(fuzz_programs)
 	@tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers)
 
-# Several tests a processor, for most wait for processes more than they compute.
+# Several tests per processor, because most wait for processes more than they compute.
 processors := $(or $(shell nproc 2>/dev/null),2)
 pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
 test-programs: $(programs_want)
 	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 4)) --dist loadgroup tests
 
-# To compile the tests takes pytest seconds, which each of its processes would spend: once, and kept beside the source
-# even where the environment says that Python keeps nothing.
+# Compiling the tests takes pytest seconds, in each of its processes: do it once, and keep the result beside the source
+# even if the environment tells Python to keep nothing.
 build/tests.compiled: $(wildcard tests/*.py) build/venv/ready
 	@echo "python: tests"
 	@$(pytest) --collect-only -q tests >/dev/null || :
 	@touch $@
 
-# What runs schedulers and installers of others.
+# Tests that run other projects' schedulers and installers.
 test-deploy: $(programs_want) build/venv-installers/ready
 	@$(pytest) -m deploy tests
 
@@ -95,7 +95,7 @@ test-alone: $(programs_want)
 	@$(pytest) -m alone $$(grep -lE 'mark\.alone\b' tests/test_*.py)
 
 # tlsfuzzer's scripts for TLS 1.3, from a copy in the folder TLSFUZZER: it is in no package registry. The table that it
-# prints stands in tests/net/tls/TLSFUZZER.md.
+# prints is in tests/net/tls/TLSFUZZER.md.
 TLSFUZZER ?=
 test-tlsfuzzer: build/trainer build/san/tests/net/tls/peer build/venv/ready
 	@test -d "$(TLSFUZZER)/scripts" || { echo "make test-tlsfuzzer TLSFUZZER=folder: a copy of tlsfuzzer" >&2; exit 1; }

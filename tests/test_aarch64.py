@@ -11,14 +11,14 @@ from clusters import Cluster
 from emulated import BINARY
 from runs import SMALL, newest, same_tensors, tensors, train
 
-# Few enough that an emulated processor is soon done with them.
+# Few enough that an emulated processor is soon done.
 FEW_DATA = ("--data_source=synthetic", "--synthetic_train=600", "--synthetic_test=60", "--validation_size=100")
 FEW = SMALL + FEW_DATA
 
 
 @pytest.fixture(scope="module")
 def aarch64(tmp_path_factory):
-    """A command that runs the program of the other kind of processor."""
+    """A command that runs the program built for the other kind of processor."""
     binary, qemu = emulated.program()
     command = tmp_path_factory.mktemp("aarch64") / "trainer"
     command.write_text(f'#!/bin/sh\nexec {qemu} {binary} "$@"\n')
@@ -65,7 +65,7 @@ def test_the_reference_gives_the_same_bits_on_both(aarch64, trainer, tmp_path, f
     ("--layers=784,65,33", "--batch_size=1"),
 ), ids=("regression", "narrow", "deep", "wide", "classes"))
 def test_neon_computes_what_the_reference_does(aarch64, tmp_path, flags):
-    """Up to the rounding of sums, which a few steps do not blow up."""
+    """Up to the rounding of sums, which a few steps don't amplify."""
     values = []
     for kernels in ("reference", "neon"):
         train(aarch64, *FEW, "--train_steps=15", *flags, "--learning_rate=0.1", f"--cpu_kernels={kernels}",
@@ -86,7 +86,7 @@ def test_a_checkpoint_goes_on_on_the_other_kind(aarch64, trainer, tmp_path):
 
 
 def test_a_fleet_of_both_kinds(aarch64, trainer, tmp_path):
-    """The ps and the chief here, a worker there; over TLS, with whichever cipher both are good at."""
+    """The ps and the chief here, a worker there; over TLS, with whichever cipher suits both."""
     with Cluster(trainer, tmp_path, workers=2, flags=("--train_steps=400", "--learning_rate=0.1",
                                                       "--min_workers=2", "--lease_secs=30")) as cluster:
         cluster.start("ps 0")

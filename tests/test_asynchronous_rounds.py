@@ -16,7 +16,7 @@ ROUNDS = ("--local_steps=4", "--learning_rate=0.1", "--lease_secs=30", "--valida
 
 
 def relayed(cluster, least, most):
-    """Relays before every ps, which reset each connection after some random number of bytes."""
+    """Relays before every ps, which reset each connection after a random number of bytes."""
     dice = random.Random(seed_of_tests())
     ports = [int(host.split(":")[1]) for host in cluster.ps_hosts]
     cluster.ps_hosts = [f"127.0.0.2:{port}" for port in ports]
@@ -31,7 +31,7 @@ def relayed(cluster, least, most):
     (2, ("--outer_optimizer=momentum", "--proximal_mu=0.1")),
 ])
 def test_one_worker_gives_the_bits_of_one_process_over_links_that_are_cut(trainer, tmp_path, ps, flags):
-    """One difference a round, so that their order is given: a difference that counted twice, or not, would show."""
+    """One difference per round fixes their order: one that counted twice, or not at all, would show."""
     flags = (*ROUNDS, "--train_steps=60", "--num_threads=1", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=1,
                  flags=(*flags, "--buffer_size=1", "--train_dir=kept", "--lease_secs=1")) as cluster:
@@ -50,7 +50,7 @@ def test_one_worker_gives_the_bits_of_one_process_over_links_that_are_cut(traine
     (2, ("--wire_dtype=bfloat16", "--round_weights=equal", "--outer_optimizer=nesterov")),
 ])
 def test_every_few_differences_make_a_round_over_links_that_are_cut(trainer, tmp_path, ps, flags):
-    """No ps is restarted, so each has counted as many differences as its rounds take, and none twice."""
+    """No ps is restarted, so each has counted as many differences as its rounds need, and none twice."""
     flags = (*ROUNDS, "--train_steps=40", "--buffer_size=3", "--train_dir=kept", "--serve_forever=1", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=(*flags, "--lease_secs=1")) as cluster:
         hosts = cluster.ps_hosts
@@ -70,8 +70,8 @@ def test_every_few_differences_make_a_round_over_links_that_are_cut(trainer, tmp
 
 
 def test_a_slow_worker_keeps_nobody_waiting(trainer, tmp_path):
-    """It takes one step where the others take a hundred, on examples that they have not; what it learns arrives late,
-    and counts. All of it can be seen while it goes on."""
+    """It takes one step while the others take a hundred, on examples that they lack; what it learns arrives late, and
+    counts. All of it is visible meanwhile."""
     flags = (*ROUNDS, "--train_steps=100000", "--max_steps_per_s=400", "--buffer_size=2", "--data_sharding=disjoint",
              "--validate_steps=50", "--min_workers=3")
     with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
@@ -95,7 +95,7 @@ def test_a_slow_worker_keeps_nobody_waiting(trainer, tmp_path):
 
 @pytest.mark.parametrize("ps", [1, 2])
 def test_restarts_cost_what_was_not_saved(trainer, tmp_path, ps):
-    """A worker is killed, and the others go on; a ps is killed, and all go on from a checkpoint, with an empty
+    """A worker is killed, and the others continue; a ps is killed, and all continue from a checkpoint, with an empty
     buffer; a worker stands still, and costs nothing."""
     flags = (*ROUNDS, "--train_steps=100000", "--max_steps_per_s=400", "--buffer_size=4", "--save_steps=5",
              "--train_dir=kept", "--wire_dtype=int8", "--lease_secs=2")

@@ -1,4 +1,4 @@
-"""What a file can make the program take: memory is bounded by the kind of file, whatever it promises or unpacks to."""
+"""What a file can make the program use: its kind bounds the memory, whatever it announces or unpacks to."""
 
 import gzip
 import json
@@ -12,11 +12,11 @@ import pytest
 from runs import SMALL, run
 
 MIB = 1 << 20
-MOST = 256 * MIB  # of address space: some 40 for the program and its threads' stacks, the rest for what a file may take
+MOST = 256 * MIB  # of address space: some 40 for the program and its threads' stacks, the rest for a file
 
 
 def bounded(trainer, *flags, cwd, **options):
-    """Runs it with so much address space; (status, output, errors, the most memory that it had in bytes)."""
+    """Runs it with that much address space; (status, output, errors, the peak of memory in bytes)."""
     script = (
         "import resource, subprocess, sys;"
         "code = subprocess.call(sys.argv[1:]);"
@@ -37,7 +37,7 @@ def refused(trainer, *flags, cwd, why, most=64 * MIB, **options):
 
 
 def write_bomb(path, header, size):
-    """A header and zeros, packed a thousand to one."""
+    """A header and zeros, compressed a thousand to one."""
     pack = zlib.compressobj(9, zlib.DEFLATED, 31)
     with open(path, "wb") as file:
         file.write(pack.compress(header))
@@ -80,14 +80,14 @@ def test_predict_of_a_bomb(trainer, tmp_path):
     run(trainer, *SMALL, "--train_steps=1", "--train_dir=run", cwd=tmp_path)
     count = 128 * MIB // 784
     write_bomb(tmp_path / "many.gz", struct.pack(">BBBB3I", 0, 0, 8, 3, count, 28, 28), count * 784)
-    # A header that promises so much is believed as far as images come: what is there is classified, a few at a time.
+    # A header's count is trusted only as far as images follow: those that are there are classified, a few at a time.
     status, text, error, bytes_taken = bounded(trainer, "predict", "--train_dir=run", "many.gz", cwd=tmp_path)
     assert status == 0 and text.count("\n") == count, error
     assert bytes_taken < 96 * MIB
     wide = struct.pack(">BBBB3I", 0, 0, 8, 3, 1, 60000, 60000)
     write_bomb(tmp_path / "wide.gz", wide, 4 * MIB)
     with open(tmp_path / "wide.gz", "ab") as file:
-        file.write(bytes(4 * MIB))  # so that its size allows for what it promises
+        file.write(bytes(4 * MIB))  # its size permits what it announces
     refused(trainer, "predict", "--train_dir=run", "wide.gz", cwd=tmp_path, why="3600000000 pixels; the limit is")
 
 
@@ -130,7 +130,7 @@ def test_endless_files_end_at_their_limit(trainer, tmp_path, flags, why):
 
 
 def test_a_picture_is_no_larger_than_it_says(trainer, tmp_path):
-    """A PNG of one pixel whose data unpacks to many, which are not looked at, and one that says it has many."""
+    """A PNG of one pixel whose data unpack to many, which are ignored, and one that announces many."""
     run(trainer, *SMALL, "--train_steps=1", "--train_dir=run", cwd=tmp_path)
 
     def write(path, width, height, data):

@@ -1,8 +1,8 @@
-"""What people see: TensorBoard's pages of real runs, and a profile in Chrome's own trace viewer, in a headless
+"""TensorBoard's pages of real runs, and a profile in Chrome's own trace viewer, as people see them, in a headless
 Chromium.
 
-`make test-full` runs it; without a Chromium (Debian: apt install chromium) it is skipped. The screenshots are left in
-TRAINER_SCREENSHOTS, if that names a folder, to be looked at.
+Run by `make test-full`; skipped without a Chromium (Debian: apt install chromium). Screenshots are left in
+TRAINER_SCREENSHOTS, if that names a folder.
 """
 
 import functools
@@ -23,9 +23,9 @@ import browser
 from ports import free_ports
 from runs import SMALL, run, train, wait_for
 
-pytestmark = pytest.mark.xdist_group("browser")  # its fixtures are for all tests of the file
+pytestmark = pytest.mark.xdist_group("browser")  # its fixtures are shared by all tests of the file
 
-# What each page must say of the runs, and how many of its pixels, at least, are not of one colour.
+# What each page must show of the runs, and the minimum number of its pixels that differ from the background.
 PAGES = {
     "scalars": (["cross_entropy", "cluster/staleness", "learning_rate", "validation", "global_step"], 0.02),
     "histograms": (["layer0/weights", "layer0/weights/gradient", "layer0/activations", "layer1"], 0.03),
@@ -78,7 +78,7 @@ def tensorboard(runs_folder):
 
 
 def drawn(path):
-    """The share of pixels, right of the controls and below the bar, that are not of the commonest colour."""
+    """The share of pixels, right of the controls and below the bar, that differ from the most common colour."""
     image = Image.open(io.BytesIO(path.read_bytes())).convert("RGB").crop((360, 160, 1500, 1000))
     colors = image.getcolors(image.width * image.height)
     return 1 - max(count for count, _ in colors) / (image.width * image.height)
@@ -106,8 +106,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def test_chromes_trace_viewer_loads_a_profile(runs_folder, screenshots, tmp_path):
-    """Its own importer, which says what it does not like. TRAINER_TRACE_VIEWER: the folder with
-    trace_viewer_index.html, of the package tensorboard-plugin-profile, say."""
+    """Its own importer, which reports errors. TRAINER_TRACE_VIEWER: the folder with trace_viewer_index.html, from the
+    package tensorboard-plugin-profile, say."""
     viewer = os.environ.get("TRAINER_TRACE_VIEWER")
     if not viewer:
         pytest.skip("TRAINER_TRACE_VIEWER names no folder with trace_viewer_index.html")

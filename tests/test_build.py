@@ -28,12 +28,12 @@ def test_is_hardened(trainer):
     stack = re.search(r"GNU_STACK.*", segments).group()
     assert re.search(r"\bRW\b", stack) and "RWE" not in stack
     assert "BIND_NOW" in output_of("readelf", "-dW", trainer)
-    # musl's name for the function that a damaged stack ends in.
+    # musl's function for a corrupted stack
     assert "__stack_chk_fail" in output_of("readelf", "-sW", trainer)
 
 
 def test_is_small(trainer, run, root):
-    """With the page and its charts, and beside the GPU engine's own program, which test_gpu.py measures."""
+    """With the page and its charts, but without the GPU engine's own program, which test_gpu.py measures."""
     payload = 0
     if "gpu" in json.loads(run("version", "--json").stdout)["engines"]:
         payload = os.path.getsize(root / "build/gpu/trainer-gpu")
@@ -46,7 +46,7 @@ def test_tells_its_version(run, root):
 
 
 def test_the_version_is_that_of_the_newest_tag(root, tmp_path):
-    """In a clone, from which make is asked for nothing else."""
+    """In a clone, where make builds nothing else."""
     output_of("git", "clone", "-q", "--shared", root, tmp_path / "clone")
 
     def version(*git):
@@ -75,14 +75,14 @@ def test_runs_on_old_processors(trainer, cpu):
     assert "trainer" in output_of(qemu, "-cpu", cpu, trainer, "version")
 
 
-# --- What is compiled again, tried on a copy of the tree ---
+# --- What is compiled again, in a copy of the tree ---
 
 OBJECTS = ["build/product/base/error.o", "build/product/base/file.o", "build/product/base/philox_user.o"]
 
 
 @pytest.fixture
 def copy(root, tmp_path):
-    """A small tree with the project's Makefile, three sources, and the libraries that are built already."""
+    """A small tree with the project's Makefile, three sources, and the libraries already built."""
     tree = tmp_path / "tree"
     (tree / "base/random").mkdir(parents=True)
     (tree / "build").mkdir()
@@ -134,12 +134,12 @@ def test_a_flag_compiles_everything(copy):
 
 
 def test_what_a_build_depends_on_is_noted_once(root):
-    """A note that is written again compiles all that depends on it again."""
+    """A note that is rewritten recompiles everything that depends on it."""
     def notes():
         output_of("make", "help", cwd=root)
         return {path: path.stat().st_mtime_ns for path in (root / "build").glob("*/flags")}
 
-    notes()  # of this make's own variables, if the build had others
+    notes()  # for this make's own variables, if the build had others
     before = notes()
     assert len(before) >= 5 and notes() == before
 
@@ -194,7 +194,7 @@ def test_help_names_every_target(root):
 
 
 def test_every_fuzzer_is_listed(root):
-    """With the files that it decodes, its first inputs and its words; tests/fuzz/coverage reads the same table."""
+    """With the files that it decodes, its first inputs and its dictionary; tests/fuzz/coverage reads the same table."""
     folder = root / "tests/fuzz"
     table = re.findall(r"^\| `(fuzz_\w+)` \| ([^|]*) \| [^|]+ \|$", (folder / "README.md").read_text(), re.M)
     assert [name for name, _ in table] == sorted(path.stem for path in folder.glob("fuzz_*.c"))
@@ -205,7 +205,7 @@ def test_every_fuzzer_is_listed(root):
         assert any((folder / "corpus" / kind).iterdir()), name
 
 
-# --- Fetching, without a network: a folder of unpacked sources stands in for Debian's archive ---
+# --- Fetching without a network: a folder of unpacked sources replaces Debian's archive ---
 
 
 def fetch(root, tmp_path, name, **env):
@@ -215,7 +215,7 @@ def fetch(root, tmp_path, name, **env):
 
 
 def test_planted_bugs_fit_the_sources(root):
-    """`make simulate-mutants`, which is no part of `make test`, would stop at the first one that does not."""
+    """`make simulate-mutants`, which is not part of `make test`, would stop at the first that does not."""
     patches = sorted((root / "tests/simulate/mutants").glob("*.patch"))
     assert len(patches) >= 10
     for patch in patches:
@@ -259,7 +259,7 @@ def test_deps_dir_says_what_is_missing(root, tmp_path):
 
 
 def test_altered_download_is_not_used(root, tmp_path):
-    """A cached file that changed is fetched again, so with no way to fetch the build stops."""
+    """A modified cached file is fetched again, so without a way to fetch the build stops."""
     cache = tmp_path / "cache"
     folder = cache / "cjson"
     folder.mkdir(parents=True)

@@ -1,9 +1,9 @@
-"""All faults at one cluster, over and over, at random moments and on top of one another: real processes, links, clocks
-and disk.
+"""All faults at one cluster, again and again, at random moments and in combination: real processes, links, clocks and
+disk.
 
-Whoever ends is started again, as a service manager would. Every step has one gradient of both workers (min_replicas),
-so the last checkpoint has the bits of one local process, or an update was lost or counted twice. A third worker's
-gradients are never finite.
+A process that ends is restarted, as a service manager would. Every step has one gradient of both workers
+(min_replicas), so the last checkpoint has the bits of one local process, or an update was lost or counted twice. A
+third worker's gradients are never finite.
 """
 
 import collections
@@ -26,12 +26,12 @@ from runs import SMALL, checkpoints, newest, same_tensors, seed_of_tests, train,
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 EACH = 100 if FULL else 20
-CLUSTERS = 2  # at once, each with its part of the faults
+CLUSTERS = 2  # running at once, each with its share of the faults
 FLAGS = ("--optimizer=adam", "--learning_rate=0.002")
 
 
 class Disk:
-    """A small file system of its own for train_dir, which can be full or read-only; .there: it could be mounted."""
+    """A small file system for train_dir, which can be full or read-only; .there: it could be mounted."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -61,11 +61,12 @@ class Disk:
         (self.folder / "ballast").unlink(missing_ok=True)
 
     def set_read_only(self, kept):
-        """A read-only view lies over the folder: what is opened from now on can't be written."""
+        """Puts a read-only view over the folder: files opened from now on can't be written."""
         deadline = time.monotonic() + 10
         assert self.mount("--bind", kept, kept)
         while not self.mount("-o", "remount,bind,ro", kept):
-            # Somebody has just opened a file in this view to write, perhaps for good: a process that starts, its lock.
+            # A process may just have opened a file in this view to write, perhaps permanently: one that starts, its
+            # lock.
             assert time.monotonic() < deadline
             self.set_writable(kept)
             assert self.mount("--bind", kept, kept)
@@ -76,7 +77,7 @@ class Disk:
 
 
 class Slow:
-    """A process that stands still nine tenths of the time, from now on for so many seconds."""
+    """A process that is stopped nine tenths of the time, for that many seconds."""
 
     def __init__(self, process, seconds):
         self.process, self.until = process, time.monotonic() + seconds
@@ -95,8 +96,8 @@ class Chaos:
     def __init__(self, cluster, relays, disk, clocks, dice):
         self.cluster, self.relays, self.disk, self.clocks, self.dice = cluster, relays, disk, clocks, dice
         self.counts = collections.Counter()
-        self.later = []  # (when, what to do then)
-        self.starts = {}  # of those who ended: when
+        self.later = []  # (time, action)
+        self.starts = {}  # of those that ended: when
         self.threads, self.failures = [], []
         self.one_diverges = threading.Lock()
         self.ends = collections.Counter()
@@ -108,7 +109,7 @@ class Chaos:
         self.later.append((time.monotonic() + seconds, action, arguments))
 
     def kill(self, *names, away_s=0.0):
-        """They are started again after so long, or sooner, so in any order."""
+        """They are restarted after that long, or sooner, so in any order."""
         for name in names:
             self.cluster.kill(name)
             self.starts[name] = time.monotonic() + self.dice.uniform(away_s / 2, away_s)
@@ -122,7 +123,7 @@ class Chaos:
         self.threads.append(Slow(self.cluster.members["worker 1"], self.dice.uniform(0.1, 0.4)).thread)
 
     def diverge(self):
-        """Worker 2 comes with gradients that one ps or all can see to be not finite, and goes again."""
+        """Worker 2 joins with gradients that one ps or all can see are not finite, and leaves."""
         values = self.dice.choice([(NAN, NAN), (INFINITY, NAN), (NAN, ONE), (ONE, INFINITY)])
         worker = DivergingWorker(self.cluster.ps_hosts, self.cluster.folder / "fleet.key", values, index=2,
                                  incarnation=self.dice.randrange(1, 1 << 63), digest=self.digest)
@@ -131,14 +132,14 @@ class Chaos:
 
     def run_diverging(self, worker, refusals):
         try:
-            with self.one_diverges:  # they come as the same worker
+            with self.one_diverges:  # they join as the same worker
                 worker.run(refusals, within=60)
-        except Exception as error:  # pytest does not look into threads
+        except Exception as error:  # pytest does not see threads' failures
             self.failures.append(error)
         self.outcomes.update(worker.outcomes)
 
     def set_clocks(self):
-        """Back mostly, by a second or days, of one member or more; nobody sets them right again."""
+        """Usually back, by a second or by days, for one member or more; nobody corrects them."""
         for name in self.dice.sample(list(self.cluster.members), self.dice.randint(1, 4)):
             by_s = self.dice.choice([-1, -3600, -5 * 86400, 5 * 86400, self.dice.uniform(-1e6, 0)])
             self.clocks.set(name, self.clocks.ahead(name) + by_s)
@@ -200,7 +201,7 @@ class Chaos:
         return faults
 
     def look_after(self):
-        """Whoever ended is started again; what was to be done later is done."""
+        """Restarts what has ended, and takes the actions that are due."""
         now = time.monotonic()
         assert not self.failures, self.failures
         for due in [each for each in self.later if each[0] <= now]:
@@ -265,7 +266,7 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
             chaos.pause(dice.uniform(0, 0.3))
             if i % 20 == 19:
                 chaos.wait_for_a_checkpoint(60)
-        chaos.pause(2)  # what was begun ends
+        chaos.pause(2)  # whatever has begun ends
         while any(thread.is_alive() for thread in chaos.threads):
             chaos.pause(0.1)  # bounded by the threads' own deadlines
         assert not chaos.later and not chaos.failures
@@ -290,8 +291,9 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
 
 
 def test_backups_hide_slow_workers_over_and_over(trainer, tmp_path):
-    """Any two of three gradients make a step. All draw the same image, so that whichever two it were, the bits are
-    those of one process, and at any moment one of the three, the chief too, is ten times slower than the others."""
+    """Any two of three gradients make a step. All workers draw the same image, so that the bits are those of one
+    process whichever two count, and at any moment one of the three, possibly the chief, is ten times slower than the
+    others."""
     seed = seed_of_tests()
     dice = random.Random(seed)
     data = ("--synthetic_train=1", "--validation_size=0", "--batch_size=1")

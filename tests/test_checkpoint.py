@@ -1,4 +1,4 @@
-"""The files that training leaves: other programs read them, damaged ones are passed over, misfits are told."""
+"""The files that training leaves: other programs can read them, damaged ones are skipped, mismatches are reported."""
 
 import gzip
 import json
@@ -58,7 +58,7 @@ def idx(folder, name, skip):
 
 @pytest.mark.parametrize("averages", [False, True], ids=["", "ema"])
 def test_the_weights_are_the_models(trainer, mnist, tmp_path, averages):
-    """Classes worked out here from the tensors are right as often as `eval` says."""
+    """Classes computed here from the tensors are correct as often as `eval` says."""
     flags = ["--layers=784,32,10", f"--data_dir={mnist}", "--ema_decay=0.9" if averages else "--ema_decay=0"]
     train(trainer, *flags, "--train_steps=60", "--train_dir=t", cwd=tmp_path)
     result = run(trainer, "eval", "--log_format=json", "--train_dir=t", *flags, cwd=tmp_path)
@@ -74,7 +74,7 @@ def test_the_weights_are_the_models(trainer, mnist, tmp_path, averages):
 
 @pytest.fixture(scope="module")
 def trained(trainer, tmp_path_factory):
-    """A folder with checkpoints of steps 10, 20, 30, and what a run to 40 then gives."""
+    """A folder with checkpoints of steps 10, 20, 30, and the result of a run to 40 from there."""
     folder = tmp_path_factory.mktemp("trained")
     train(trainer, *SMALL, "--save_steps=10", "--train_steps=30", "--train_dir=t", cwd=folder)
     assert list(checkpoints(folder / "t")) == [10, 20, 30]
@@ -108,7 +108,7 @@ def test_a_damaged_one_is_passed_over(trainer, tmp_path, trained, damage):
         header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
         content = len(header).to_bytes(8, "little") + header + bytes(4)
     path.write_bytes(content)
-    # A reader passes over it and leaves it where it is; training sets it aside, and comes to the same end.
+    # A reader skips it and leaves it in place; training sets it aside, and reaches the same result.
     result = run(trainer, "eval", "--train_dir=t", *SMALL, cwd=tmp_path)
     assert path.name in result.stderr
     result = train(trainer, *SMALL, "--train_steps=30", "--train_dir=t", cwd=tmp_path)

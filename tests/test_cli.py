@@ -12,7 +12,7 @@ from runs import best_seconds
 
 
 def error_line(result):
-    """The one line that a failed run says, on standard error."""
+    """The single line that a failed run prints on standard error."""
     lines = result.stderr.splitlines()
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("trainer: error: ")
@@ -109,7 +109,7 @@ def test_help_names_every_command_and_key(run):
 
 
 def test_help_tells_default_learning_rates(run):
-    """The rates that `help` shows are those that are in effect."""
+    """The rates that `help` shows are those in effect."""
     text = " ".join(run("help", "learning_rate").stdout.split())
     for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl"):
         shown = json.loads(run("config", "show", "--json", f"--optimizer={optimizer}").stdout)

@@ -80,7 +80,7 @@ def test_optimizers_placements_and_wires(trainer, tmp_path, flags):
 
 
 def test_bfloat16_takes_a_third_of_the_bytes(trainer, tmp_path):
-    """Gradients take half, and parameters come as changes."""
+    """Gradients take half, and parameters are sent as differences."""
     took = {}
     for dtype in ("float32", "bfloat16"):
         flags = ("--train_steps=1000000", "--learning_rate=0.1", "--layers=784,100,10", f"--wire_dtype={dtype}")
@@ -141,8 +141,8 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
     (2, 2, 300, 1, ("--validate_steps=0", "--issync=true")),
 ])
 def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, ps, workers, steps, every, flags):
-    """However fast they come, and whatever else takes snapshots: none is missing, and by steps alone there are no
-    others. Training waits for a chief and its disk, for a lease at most, so that it is long here."""
+    """However fast steps are made, and whatever else takes snapshots: none is missing, and by steps alone there are no
+    others. Training waits for a chief and its disk, at most a lease, which is therefore long here."""
     flags = (f"--train_steps={steps}", f"--save_steps={every}", "--max_to_keep=0", f"--min_workers={workers}",
              "--lease_secs=60", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=workers, flags=flags) as cluster:
@@ -157,7 +157,7 @@ def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, ps, workers,
 
 
 def test_training_waits_for_no_chief_that_is_gone(trainer, tmp_path):
-    """What it ordered is not read: the others wait for a lease at most, go on, and what is missing is said."""
+    """Nobody reads what it ordered: the others wait at most a lease, continue, and what is missing is reported."""
     flags = ("--train_steps=0", "--save_steps=20", "--max_to_keep=0", "--log_steps=20")
     with Cluster(trainer, tmp_path, ps=2, workers=2, flags=flags) as cluster:
         cluster.start_all("--train_dir=kept")
@@ -179,7 +179,7 @@ def test_training_waits_for_no_chief_that_is_gone(trainer, tmp_path):
 
 
 def test_a_restarted_chief_resets_nothing(trainer, tmp_path):
-    """It is killed, the other worker goes on meanwhile; nothing was ever saved, so the shards alone know."""
+    """It is killed while the other worker continues; nothing was ever saved, so only the shards have the state."""
     with Cluster(trainer, tmp_path, flags=("--train_steps=4000", "--log_steps=50")) as cluster:
         cluster.start_all()
         cluster.until("worker 0", lambda text: '"global_step":' in text and '"event":"step"' in text, "steps")
@@ -199,7 +199,8 @@ def test_a_restarted_chief_resets_nothing(trainer, tmp_path):
 def test_a_killed_worker_costs_nothing_but_itself(trainer, tmp_path, full):
     seed = seed_of_tests()
     chance = random.Random(seed)
-    # At sgd's default rate of 0.5 so small a net swings by three workers' stale gradients, with or without kills.
+    # At sgd's default rate of 0.5 such a small network oscillates with three workers' stale gradients, with or without
+    # kills.
     flags = ("--train_steps=3000", "--log_steps=20", "--learning_rate=0.1")
     with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
         cluster.start_all()
@@ -230,7 +231,7 @@ def test_a_ps_that_comes_back_is_given_the_newest_checkpoint(trainer, tmp_path):
 
 
 def test_epochs_count_the_whole_job(trainer, tmp_path):
-    """2500 training images in batches of 50: 4 epochs are 200 batches, whoever draws them."""
+    """2500 training images in batches of 50: 4 epochs are 200 batches, whichever workers draw them."""
     with Cluster(trainer, tmp_path, workers=3, flags=("--train_steps=0", "--epochs=4", "--min_workers=3")) as cluster:
         cluster.start_all()
         done = done_of(cluster)
@@ -325,7 +326,7 @@ def test_cluster_command_shows_names(trainer, tmp_path):
 
 
 def members_of(process):
-    """Process ids of its children."""
+    """Ids of its child processes."""
     text = open(f"/proc/{process.pid}/task/{process.pid}/children").read()
     return [int(each) for each in text.split()]
 
@@ -404,7 +405,7 @@ def test_what_a_worker_cannot_do_yet_is_said(trainer, tmp_path, flag, word):
 @pytest.mark.parametrize("name, flags", [("worker 0", ()), ("worker 1", ()), ("worker 1", ("--data_sharding=chief",))],
                          ids=["the chief", "a worker", "data of the chief"])
 def test_who_reaches_nobody_gives_up(trainer, tmp_path, name, flags):
-    """As a worker does that begins when the job is over and its ps are gone."""
+    """Like a worker that starts when the job is over and its ps are gone."""
     with Cluster(trainer, tmp_path, flags=("--join_secs=1", "--train_steps=10")) as cluster:
         cluster.start(name, *flags)
         cluster.wait(name, status=1)

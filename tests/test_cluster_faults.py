@@ -1,8 +1,8 @@
-"""What a cluster does when its parts die: real processes, killed and frozen, links cut in the middle of a push.
+"""A cluster whose parts fail: real processes, killed and frozen, links cut in the middle of a push.
 
-The strictest judge of synchronous training is arithmetic: with one gradient of every worker in each step
-(min_replicas), a run that was hit by whatever it was ends with bit for bit the parameters of one local process. A push
-that is lost, counted twice or applied to another step would show.
+The strictest test of synchronous training is arithmetic: with one gradient of every worker in each step (min_replicas),
+a run ends with bit for bit the parameters of one local process, whatever the faults. A push that is lost, counted twice
+or applied to another step would show.
 """
 
 import os
@@ -34,7 +34,7 @@ def repeats(short, full):
 
 
 def reached(cluster, name="ps 0", what="global_step"):
-    """How far a member is, by `trainer status`; 0 if it does not answer."""
+    """A member's step, from `trainer status`; 0 if it does not answer."""
     return cluster.status()[1][name][what] or 0
 
 
@@ -56,8 +56,7 @@ def sync(steps, *flags):
 
 @pytest.mark.parametrize("ps", [1, 2])
 def test_workers_killed_frozen_and_started_again(trainer, tmp_path, ps):
-    """Worker 1 dies and comes back, or stands still past its lease, again and again: every step has its gradient
-    once."""
+    """Worker 1 dies and returns, or stands still past its lease, again and again: every step has its gradient once."""
     dice, steps, flags = generator(), 100000, ("--optimizer=momentum", "--learning_rate=0.01")
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags, "--save_steps=200")) as cluster:
         cluster.start_all()
@@ -83,7 +82,7 @@ def test_workers_killed_frozen_and_started_again(trainer, tmp_path, ps):
 
 
 def test_the_others_go_on_without_a_worker(trainer, tmp_path):
-    """Asynchronous: worker 1 is killed, frozen and started again, and worker 0 does not even slow down for long."""
+    """Asynchronous: worker 1 is killed, frozen and restarted, and worker 0 does not even slow down for long."""
     dice = generator()
     with Cluster(trainer, tmp_path, workers=3, flags=("--train_steps=1000000", "--lease_secs=1",
                                                       "--learning_rate=0.05")) as cluster:
@@ -103,7 +102,7 @@ def test_the_others_go_on_without_a_worker(trainer, tmp_path):
 
 
 def test_a_worker_that_sends_nan_is_refused_and_named(trainer, tmp_path):
-    """Steps are made without it, at once. It is played by the protocol's second implementation."""
+    """Steps are made without it, at once. The protocol's second implementation plays it."""
     flags = ("--issync=1", "--train_steps=1000000", "--lease_secs=30", "--layers=784,10", "--num_threads=1")
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
         cluster.start("ps 0")
@@ -152,7 +151,8 @@ def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_killed_ps_come_back_in_any_order(trainer, tmp_path, mode):
-    """One, the other or both: all shards go back to the same checkpoint, workers rejoin, nobody is started by hand."""
+    """One, the other or both: all shards go back to the same checkpoint, workers rejoin, and nothing is started by
+    hand."""
     dice = generator()
     flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept",
              "--save_model_secs=0.1", "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
@@ -183,14 +183,14 @@ def test_killed_ps_come_back_in_any_order(trainer, tmp_path, mode):
 
 
 def processor_seconds(process):
-    """What a process has used so far: user and system time (proc(5), stat)."""
+    """Processor time used by a process so far: user and system (proc(5), stat)."""
     fields = open(f"/proc/{process.pid}/stat").read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_ps_that_is_away_for_long(trainer, tmp_path, mode):
-    """Everybody waits, names who is awaited, and uses next to no processor; then training goes on at once."""
+    """All wait, name who is awaited, and use next to no processor; then training continues at once."""
     away_s = 300 if FULL else 15
     flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept",
              "--save_model_secs=0.1", "--recovery_wait_secs=0.2", *(("--issync=1",) if mode == "sync" else ()))
@@ -265,7 +265,7 @@ def relayed(cluster, dice):
 
 
 def run_over_links_that_are_cut(cluster, dice, most, least_cuts):
-    """From the start to the end of the job; every connection is reset after some random number of bytes."""
+    """From the start to the end of the job; every connection is reset after a random number of bytes."""
     relays = relayed(cluster, dice)
     for relay in relays:
         relay.cut_after = (20_000, most)
@@ -280,7 +280,7 @@ def run_over_links_that_are_cut(cluster, dice, most, least_cuts):
 
 @pytest.mark.parametrize("ps", [1, 2])
 def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
-    """Every connection is reset after some random number of bytes, for so many steps: no update is lost or counted
+    """Every connection is reset after a random number of bytes, for that many steps: no update is lost or counted
     twice."""
     dice, steps, flags = generator(), repeats(150, 2000), ("--optimizer=adam",)
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=sync(steps, *flags)) as cluster:
@@ -289,7 +289,7 @@ def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
 
 
 def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_path):
-    """One worker, so that the order of its pushes is given: the bits of one process again."""
+    """One worker, so that the order of its pushes is fixed: the bits of one process again."""
     dice, steps, flags = generator(), repeats(300, 2000), ("--optimizer=adam",)
     with Cluster(trainer, tmp_path, ps=2, workers=1, flags=(f"--train_steps={steps}", "--train_dir=kept",
                                                             "--lease_secs=1", "--recovery_wait_secs=0.2",
@@ -304,8 +304,8 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
     ("--wire_dtype=bfloat16", "--wire_top=0.5"),
 ], ids=["bfloat16", "int8", "largest"])
 def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path, wire):
-    """bfloat16 travels as changes of what a connection brought before: after each cut as if nothing had been
-    brought. What is packed leads from one version to the next: where it is cut, all is told."""
+    """bfloat16 is sent as differences from what a connection has brought: after each cut everything is sent again.
+    Packed answers lead from one version to the next: after a cut all is sent."""
     dice, steps, flags = generator(), repeats(120, 1000), ("--optimizer=adam", *wire)
     with Cluster(trainer, tmp_path / "cut", ps=2, workers=2, flags=sync(steps, *flags)) as cluster:
         run_over_links_that_are_cut(cluster, dice, 500_000, 10)
@@ -316,7 +316,7 @@ def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path, wire):
 
 
 def test_a_restore_over_links_that_are_cut(trainer, tmp_path):
-    """Every connection ends after 200 KB, and a vector alone takes more: the chief goes on where it stopped, in the
+    """Every connection ends after 200 KB, and a single vector is larger: the chief continues where it stopped, in the
     same generation."""
     dice, flags = generator(), ("--layers=784,100,10", "--optimizer=adam", "--min_replicas=1", "--min_workers=1")
     with Cluster(trainer, tmp_path, ps=1, workers=1, flags=sync(20, *flags)) as cluster:
@@ -340,8 +340,7 @@ def test_a_restore_over_links_that_are_cut(trainer, tmp_path):
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
-    """Every connection goes silent at once, and nobody is told: all are opened again after one lease, not one lease
-    each."""
+    """Every connection goes silent at once, without notice: all are reopened after one lease, not one lease each."""
     dice, steps, lease_s = generator(), 1000000, 6  # long, so that a slow machine does not look like a second lease
     flags = ("--optimizer=momentum", "--learning_rate=0.001")
     mode_flags = sync(steps) if mode == "sync" else (f"--train_steps={steps}", "--train_dir=kept")
@@ -374,7 +373,7 @@ def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
 
 def test_nobody_waits_for_a_worker_that_reaches_only_some_ps(trainer, tmp_path):
     """Worker 2 reaches ps 0 and not ps 1, first because it never did, then because its links broke: synchronous steps
-    are made without it, all say why, and it is back as soon as it can be."""
+    are made without it, all report why, and it is back as soon as possible."""
     dice, flags = generator(), ("--issync=1", "--min_workers=2", "--train_steps=1000000", "--learning_rate=0.001",
                                 "--layers=784,10", "--lease_secs=2")
     with Cluster(trainer, tmp_path, ps=2, workers=3, flags=flags) as cluster:
@@ -416,7 +415,7 @@ def test_nobody_waits_for_a_worker_that_reaches_only_some_ps(trainer, tmp_path):
 
 @pytest.mark.parametrize("delay_s, bytes_per_s", [(0.1, 0), (0, 125_000)])
 def test_slow_links_only_take_time(trainer, tmp_path, delay_s, bytes_per_s):
-    """200 ms there and back, or 1 Mbit/s: nobody is lost, nothing is sent twice, no processor is kept busy."""
+    """A round trip of 200 ms, or 1 Mbit/s: nobody is lost, nothing is sent twice, no processor is kept busy."""
     dice, steps, flags = generator(), 8, ("--layers=784,10",)
     with Cluster(trainer, tmp_path, workers=2, flags=sync(steps, *flags, "--lease_secs=5")) as cluster:
         relays = relayed(cluster, dice)
@@ -446,7 +445,7 @@ def test_clocks_that_are_set(trainer, clocked, tmp_path):
         pytest.skip("TRAINER_BINARY has no clock that can be set")
     with Cluster(trainer, tmp_path, workers=2, flags=sync(
             1000000, *flags, "--save_model_secs=0.2", "--lease_secs=4", "--save_summaries_steps=5")) as cluster:
-        clocks = Clocks(clocked, cluster, ["ps 0", "worker 0"])  # nobody touches worker 1's
+        clocks = Clocks(clocked, cluster, ["ps 0", "worker 0"])  # worker 1's is left alone
         cluster.start_all()
         wait_for(lambda: checkpoints(tmp_path / "kept"), "checkpoint", 40)
         for seconds in (-3600, 5 * 86400, -5 * 86400, dice.uniform(-1e6, 1e6), 0):
@@ -469,7 +468,7 @@ def test_clocks_that_are_set(trainer, clocked, tmp_path):
 
 
 def test_a_full_disk_at_checkpoint_time(trainer, tmp_path):
-    """Training goes on, the old checkpoint stays, the error is loud and shows in the exit status."""
+    """Training continues, the old checkpoint stays, the error is reported and shows in the exit status."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""config.json in the real binary: the shipped example, `config check|show|schema`, and errors with their places."""
+"""config.json in the real binary: the shipped example, `config check|show|schema`, and errors with their positions."""
 
 import json
 
@@ -24,7 +24,7 @@ def write(folder, value, name="config.json"):
 
 
 def test_the_example_is_the_defaults(run, root):
-    """What config.json says is what holds without it, for every key, and it names every key."""
+    """What config.json says equals the default, for every key, and it names every key."""
     from_file = show(run, f"--config={root / 'config.json'}")
     defaults = show(run)
     assert from_file["digest"] == defaults["digest"]
@@ -67,7 +67,7 @@ def test_digest_is_of_the_job_alone(run, tmp_path):
 
 
 def test_show_can_be_fed_back(run, tmp_path):
-    """What `config show` prints is a config that shows the same."""
+    """The output of `config show` is a config that shows the same."""
     flags = ["--layers=20,30,5", "--ps_hosts=a:1,[::1]:2", "--worker_hosts=b:1", "--device=gpu:2", "--l2=0.1"]
     shown = show(run, *flags, "--train_dir=d", "--save_steps=5", "--optimizer=adam", "--lr_decay=0.99")
     sections = {}

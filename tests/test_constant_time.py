@@ -1,5 +1,5 @@
-"""Nothing that works on secrets in TLS branches on them, or reads where they point to: tests/net/tls/constant_time.c
-says what is looked at, constant_time.supp which branches are on what is public by then.
+"""No code that works on secrets in TLS branches on them, or uses them as addresses: tests/net/tls/constant_time.c says
+what is checked, constant_time.supp which branches are on public data.
 """
 
 import shutil

@@ -51,7 +51,7 @@ def write_set(folder, size=(28, 28), classes=10, train=300, test=50, packed=Fals
 
 
 def info(run, *flags):
-    """What `data info` says, by part."""
+    """The output of `data info`, by part."""
     lines = run("data", "info", "--log_format=json", *flags).stdout.splitlines()
     told = [json.loads(line) for line in lines]
     assert [line["part"] for line in told] == ["training", "test"]

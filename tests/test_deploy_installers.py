@@ -1,4 +1,4 @@
-"""deploy/ansible on file systems of its own, deploy/cloud-init and deploy/nomad against their own readers."""
+"""deploy/ansible on its own file systems, deploy/cloud-init and deploy/nomad with their own parsers."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SMALL_CONFIG = {"fleet": {"name": "digits", "version": 1}, "model": {"layers": [
 
 
 class Fleet:
-    """Machines that share this one's files, and keep what they change for themselves."""
+    """Machines that share this one's files, with private changes."""
 
     def __init__(self, trainer, folder):
         self.trainer, self.folder = trainer, folder
@@ -53,7 +53,7 @@ class Fleet:
         return text
 
     def play(self, host, *flags):
-        """How many tasks have changed something."""
+        """The number of tasks that changed something."""
         text = self.run(host, INSTALLERS / "ansible-playbook", "-i", self.folder / "inventory.yml", "--limit", host,
                         *flags, self.folder / "deploy/ansible/site.yml")
         assert "failed=0" in text and "unreachable=0" in text
@@ -120,7 +120,7 @@ def test_the_role_is_clean_for_its_linter():
 
 @pytest.mark.deploy
 def test_cloud_init_takes_the_user_data(tmp_path):
-    """By cloud-init's own schema; the package is not installed, for it would set up this machine."""
+    """Checked with cloud-init's own schema; the package is not installed, because it would configure this machine."""
     if not shutil.which("apt-get"):
         pytest.skip("cloud-init comes from Debian")
     fetched = tool("apt-get", "-o", "APT::Sandbox::User=root", "download", "cloud-init", cwd=tmp_path)
@@ -155,7 +155,7 @@ def shell_word(word):
 
 
 def evaluated(text, values):
-    """An argument of the job file, with what Nomad puts in; one condition is all that it decides."""
+    """An argument of the job file, with Nomad's values; its only logic is one condition."""
     text = text.strip('"').replace('\\"', '"')
     condition = re.search(r"\$\{group\.value\.role == .*\"\}$", text)
     if condition:
@@ -165,7 +165,7 @@ def evaluated(text, values):
 
 
 def test_the_job_for_nomad_is_read_and_its_members_train(trainer, tmp_path):
-    """By a reader of HCL2; what the task's arguments are made of is put in here as Nomad would."""
+    """With a parser of HCL2; Nomad's values in the task's arguments are filled in here."""
     job = read_hcl(ROOT / "deploy/nomad/trainer.nomad.hcl")["job"][0]['"trainer"']
     (content,) = job["dynamic"][0]['"group"']["content"]
     task = content["task"][0]['"trainer"']

@@ -1,5 +1,5 @@
-"""deploy/kubernetes: the manifests against Kubernetes' own schemas, and each container run as it is written there, with
-its paths mapped to folders and its names to ports of this machine."""
+"""deploy/kubernetes: the manifests checked with Kubernetes' own schemas, and each container run as specified, with its
+paths mapped to folders and its names to ports of this machine."""
 
 import json
 import pathlib
@@ -28,13 +28,13 @@ def manifests(*names):
 
 
 def job_templates(manifest):
-    """{name: job or pod template} of what has several."""
+    """{name: job or pod template} of manifests with several."""
     spec = manifest["spec"].get("template", {}).get("spec", manifest["spec"])
     return {job["name"]: job["template"] for job in spec["replicatedJobs"]}
 
 
 def pods(manifest):
-    """{name: (pod template, how many)}"""
+    """{name: (pod template, count)}"""
     if manifest["kind"] in ("JobSet", "TrainingRuntime"):
         return {name: (job["spec"]["template"], job["spec"]["completions"])
                 for name, job in job_templates(manifest).items()}
@@ -44,7 +44,7 @@ def pods(manifest):
 
 
 def jobs_aside(value):
-    """A manifest of an operator's kind but for the Jobs in it, which are Kubernetes' own."""
+    """An operator's manifest without the Jobs in it, which are Kubernetes' own."""
     if isinstance(value, list):
         return [jobs_aside(item) for item in value]
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def jobs_aside(value):
 
 
 def faults_of(manifests):
-    """What is wrong with each, by its operator's schema."""
+    """The errors of each, by its operator's schema."""
     result = subprocess.run([TOOLS / "python", ROOT / "tests" / "operator_models.py"],
                             input=json.dumps(list(map(jobs_aside, manifests))), capture_output=True, text=True,
                             timeout=300)
@@ -82,7 +82,7 @@ def test_what_operators_bring_is_as_they_publish_it():
 
 
 def test_the_manifests_are_valid(tmp_path):
-    """Of what operators bring (JobSet, TrainingRuntime) the validator knows the Jobs that it is made of."""
+    """Of operators' kinds (JobSet, TrainingRuntime) the validator knows the Jobs in them."""
     known, foreign = [], {"jobset.x-k8s.io/v1alpha2", "trainer.kubeflow.org/v1alpha1", "monitoring.coreos.com/v1"}
     for path in FILES:
         for manifest in read_yaml(path):
@@ -210,7 +210,7 @@ class Pod:
         return (self.machine.folder / f"{self.name}.out").read_text()
 
     def get(self, path, token=None):
-        """The status, as kubelet and Prometheus get it: without a look at the certificate."""
+        """The status, as kubelet and Prometheus get it: without checking the certificate."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -227,7 +227,7 @@ class Pod:
 
 
 class Machine:
-    """Where the pods of a manifest run."""
+    """The machine on which a manifest's pods run."""
 
     def __init__(self, trainer, folder, steps, paced=False):
         self.trainer, self.folder, self.pods = trainer, folder, []
@@ -276,7 +276,7 @@ def host_names(cluster):
 
 
 def variant_of(name):
-    """The pods, and the hosts that they are told of."""
+    """The pods, and the hosts that they get."""
     if name == "base":
         found = manifests("base/ps.yaml", "base/chief.yaml", "base/worker.yaml")
         (cluster,) = manifests("base/cluster.yaml")
@@ -324,7 +324,7 @@ def test_a_trainjob_has_as_many_nodes_as_it_says(trainer, tmp_path):
     templates = pods(runtime)
     templates["node"] = templates["node"][0], job["spec"]["trainer"]["numNodes"]
     names = host_names({"ps": [f"{name}-ps-0-0.{name}:2222"], "worker": [f"{name}-node-0-0.{name}:2222"]})
-    with Machine(trainer, tmp_path, steps=3000, paced=True) as machine:  # so that the last to join does in time
+    with Machine(trainer, tmp_path, steps=3000, paced=True) as machine:  # so that the last to join is in time
         members = machine.start(templates, {"metadata.labels['jobset.sigs.k8s.io/jobset-name']": name}, names)
         assert sorted(members) == ["node-0", "node-1", "node-2", "ps-0"]
         for i in range(3):

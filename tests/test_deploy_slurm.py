@@ -1,5 +1,4 @@
-"""deploy/slurm/trainer.sbatch as it is, on a real Slurm: slurmctld, three slurmd and munge in namespaces of their
-own."""
+"""deploy/slurm/trainer.sbatch unchanged, on a real Slurm: slurmctld, three slurmd and munge in their own namespaces."""
 
 import json
 import os
@@ -22,11 +21,11 @@ END = "-- end of answer"
 
 
 class Slurm:
-    """A cluster that carries out shell commands, one after another."""
+    """A cluster that runs shell commands, one after another."""
 
     def __init__(self, folder, trainer):
         self.folder, self.trainer = folder, trainer
-        # All nodes are this machine, and a member listens at every address unless it is told not to.
+        # All nodes are this machine, and a member listens on every address unless told otherwise.
         wrapper = folder / "trainer_here"
         wrapper.write_text(f'#!/bin/sh\nexec {trainer} "$@" ${{SLURM_PROCID:+--bind=$SLURMD_NODENAME}}\n')
         wrapper.chmod(0o755)
@@ -44,7 +43,7 @@ class Slurm:
 
     @staticmethod
     def port_block():
-        """A port with free ones behind it, for one daemon each."""
+        """A port followed by free ones, one for each daemon."""
         while True:
             port = free_ports(1)[0]
             if port < 65000 and not {port + i for i in range(1, NODES + 1)} & set(listening()):
@@ -106,7 +105,7 @@ def log_of(folder, job):
 
 
 def events(folder, job, task):
-    """What a task said, behind the label that srun puts in front of each line."""
+    """A task's events, after the label that srun puts before each line."""
     lines = [line.partition(": ") for line in log_of(folder, job).splitlines()]
     return [json.loads(text) for label, _, text in lines if label.strip() == str(task) and text.startswith("{")
             and text.endswith("}")]
@@ -129,10 +128,10 @@ def bracket():
 
 
 def goes_on(slurm, folder, job):
-    """It is requeued, and its second run begins with what the first has saved."""
+    """It is requeued, and its second run starts from what the first has saved."""
     wait_for(lambda: slurm.state(job) == "PENDING", f"requeue: {slurm.state(job)}", 60)
     kept = checkpoints(folder / "run")
-    slurm.run(f"scontrol update JobId={job} StartTime=now")  # Slurm puts it off for two minutes
+    slurm.run(f"scontrol update JobId={job} StartTime=now")  # Slurm would delay it for two minutes
     wait_for(lambda: steps(folder, job)[-1] > max(kept), "steps of the second run", 60)
     assert kept[max(kept)].name in log_of(folder, job)
 
@@ -159,7 +158,7 @@ def test_every_hostlist_is_read_as_scontrol_reads_it(slurm, trainer, tmp_path):
 
 
 def test_steps_of_any_shape_know_their_members(slurm, trainer, tmp_path):
-    # Slurm would take whichever nodes have done with the step before.
+    # Slurm would take whichever nodes have finished the previous step.
     for nodes, shape, ps, workers in [("n[1-3]", "-N3 -n3", ["n1:7000"], ["n2:7000", "n3:7000"]),
                                       ("n[1-2]", "-N2 -n5", ["n1:7000"], ["n1:7001", "n1:7002", "n1:7003", "n2:7000"]),
                                       ("n1", "-N1 -n2", ["n1:7000"], ["n1:7001"])]:
@@ -182,7 +181,7 @@ def test_a_job_trains_on_three_nodes(slurm, job_folder):
 
 
 def test_before_the_time_is_up_it_saves_and_is_requeued(slurm, job_folder):
-    """--signal and a limit of a minute: the first run ends by SIGUSR1; the second goes on from its checkpoint."""
+    """--signal and a limit of a minute: the first run ends by SIGUSR1; the second continues from its checkpoint."""
     job = slurm.submit(job_folder, *JOB, "--train_steps=100000000", options="--time=1 --signal=USR1@50")
     wait_for(lambda: "SIGUSR1" in log_of(job_folder, job), "signal", 120)
     goes_on(slurm, job_folder, job)

@@ -1,4 +1,4 @@
-"""What `make dist` makes: the same bytes from anywhere, and each file good for what it is for."""
+"""The output of `make dist`: the same bytes from anywhere, and each file works."""
 
 import hashlib
 import io
@@ -28,14 +28,14 @@ import image  # noqa: E402
 import libraries  # noqa: E402
 
 VERSION = "1.2.3"
-EPOCH = 1700000000  # of the commit, as far as the packages know
+EPOCH = 1700000000  # time of the commit, according to the packages
 MAINTAINER = "Some Body <some.body@users.example.org>"
 MIB = 1 << 20
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 OWN = platform.machine()
 TREES = {OWN: ROOT} | ({"aarch64": ROOT / "build/aarch64"} if OWN == "x86_64" else {})
 
-# Two at a time would each build all of it.
+# Two at a time would each build everything.
 pytestmark = pytest.mark.xdist_group("dist")
 
 
@@ -60,7 +60,7 @@ def pack(top, out, trees, key, **options):
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory):
-    """The folder of a release, packed from the programs that are tested, and the key that signed it."""
+    """The folder of a release, packed from the programs under test, and the key that signed it."""
     folder = tmp_path_factory.mktemp("dist")
     said = output_of(ROOT / "build/trainer", "keygen", f"--operator={folder / 'release.key'}")
     missing = [machine for machine, tree in TREES.items() if not (tree / "build/trainer").exists()]
@@ -105,7 +105,7 @@ def test_a_release_is_whole(release):
 
 
 def elsewhere(folder):
-    """What a release is packed from, in another folder, with other times and modes."""
+    """The sources of a release, in another folder, with other times and modes."""
     listed = output_of("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0")
     kept = ("deploy/", "docs/", "config.json", "LICENSE", "README.md", "CHANGELOG.md", "net/PROTOCOL.md", "tests/")
     names = [name for name in listed if name.startswith(kept) and (ROOT / name).is_file()]
@@ -123,14 +123,14 @@ def elsewhere(folder):
 
 @pytest.fixture
 def open_folder():
-    """One that any user may get at, unlike pytest's."""
+    """One that any user may access, unlike pytest's."""
     with tempfile.TemporaryDirectory(prefix="trainer-test-") as folder:
         os.chmod(folder, 0o755)
         yield pathlib.Path(folder)
 
 
 def test_packing_leaves_no_trace(release, open_folder):
-    """Another folder, hour, time zone, umask, language, and user if there is one to be had."""
+    """Another folder, hour, time zone, umask, language, and user if another is available."""
     other, out = open_folder / "a folder of another name", open_folder / "out"
     elsewhere(other)
     for package in filter(None, (row.debian and name for name, row in libraries.LIBRARIES.items())):
@@ -157,7 +157,7 @@ def explain(one, other):
 
 
 def test_a_build_leaves_no_trace(full, tmp_path):
-    """The whole of it, from two clones: libraries, kernels, programs, packages."""
+    """The whole release, from two clones: libraries, kernels, programs, packages."""
     if not full:
         pytest.skip("builds all libraries four times: make test-full")
     made = []
@@ -346,7 +346,7 @@ def test_the_package(release, machine, tmp_path):
         assert "trainer" in output_of(root / "usr/bin/trainer", "version")
 
 
-# In a mount namespace of its own, on a copy of this system that is thrown away.
+# In its own mount namespace, on a copy of this system that is discarded.
 INSTALLS = """set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
@@ -421,7 +421,7 @@ def test_every_library_is_on_the_list(root):
 
 
 def unpacked(path, folder):
-    """The image's files in a folder; its configuration. All digests and sizes are checked on the way."""
+    """The image's files in a folder; its configuration. Checks all digests and sizes."""
     with tarfile.open(path) as archive:
         blobs = {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers() if entry.isfile()}
     assert json.loads(blobs["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
@@ -479,11 +479,11 @@ def test_podman_takes_the_image(release, open_folder):
 
 @pytest.mark.alone
 def test_a_container_is_ready_at_once(open_folder, trainer):
-    """From the start of the process to its word that it serves, in namespaces of its own."""
+    """From the start of the process to its message that it serves, in its own namespaces."""
     if os.geteuid() != 0:
         pytest.skip("chroot needs root")
     home = open_folder / "var/lib/trainer"
-    # Another test looks at what is in an image; this one has the same without packing all of it.
+    # Another test checks the contents of an image; this one has the same without packing all of it.
     build = types.SimpleNamespace(program=pathlib.Path(trainer), notices=dict)
     image.lay_out(build, open_folder)
     os.chown(home, image.NOBODY, image.NOBODY)

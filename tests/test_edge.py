@@ -1,4 +1,4 @@
-"""Rounds: workers take steps of their own between exchanges, on ps, in one process, and on data of their own."""
+"""Rounds: workers take their own steps between exchanges, on ps, in one process, and on their own data."""
 
 import array
 import json
@@ -21,7 +21,7 @@ SMALL_MESSAGES = ("--wire_dtype=int8", "--wire_top=0.02")
 
 
 def in_one_process(trainer, folder, clients, *flags):
-    """The newest checkpoint of one process that plays all workers, some of them at a time."""
+    """The newest checkpoint of one process that plays all workers, several at a time."""
     train(trainer, *SMALL, *flags, f"--clients={clients}", "--num_threads=2", "--train_dir=played", cwd=folder)
     return newest(folder / "played")
 
@@ -55,8 +55,8 @@ def test_a_cluster_gives_the_bits_of_one_process_that_plays_it(trainer, tmp_path
     (2, ("--round_deadline_secs=60", "--outer_optimizer=momentum", "--data_sharding=disjoint")),
 ])
 def test_rounds_of_some_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path, ps, flags):
-    """Nobody is late: who takes part in a round follows from the seed and its number. The chief sits out some rounds,
-    and still validates and saves what is due."""
+    """None is late: who takes part in a round follows from the seed and its number. The chief sits out some rounds, and
+    still validates and saves what is due."""
     flags = ("--train_steps=12", "--local_steps=4", "--learning_rate=0.1", "--participation=0.4", "--validate_steps=3",
              "--save_steps=1", "--max_to_keep=20", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=5,
@@ -78,7 +78,7 @@ def test_rounds_of_some_give_the_bits_of_one_process_that_plays_them(trainer, tm
     (4, ("--wire_dtype=bfloat16", "--wire_top=0.1", "--local_steps=4", "--participation=0.5", "--min_workers=4")),
 ])
 def test_small_messages_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path, workers, flags):
-    """Both ways, with what each worker has left behind, and what those knew who were not asked."""
+    """In both directions, with each worker's residual, and with workers that were not selected."""
     flags = ("--train_steps=8", "--learning_rate=0.02", "--validate_steps=3", *flags)
     with Cluster(trainer, tmp_path, workers=workers,
                  flags=(*ROUNDS, f"--min_replicas={workers}", *flags, "--train_dir=kept")) as cluster:
@@ -91,8 +91,8 @@ def test_small_messages_give_the_bits_of_one_process_that_plays_them(trainer, tm
 
 
 def test_a_box_that_stands_still_costs_nothing(trainer, tmp_path):
-    """Nor does it end the round of the others that it is asked for: these ask for one more than they need. Its lease is
-    longer than the test may last."""
+    """Nor does it end the others' round if it is selected: rounds select one more than they need. Its lease is longer
+    than the test may last."""
     flags = ("--train_steps=100000", "--local_steps=2", "--participation=0.5", "--over_selection=1.5",
              "--min_workers=4", "--lease_secs=300", "--round_deadline_secs=100", "--log_steps=0", "--validate_steps=0")
     with Cluster(trainer, tmp_path, workers=4, flags=("--issync=1", *flags)) as cluster:
@@ -124,8 +124,8 @@ def test_a_box_that_stands_still_costs_nothing(trainer, tmp_path):
 
 
 def test_a_round_of_one_step_is_a_synchronous_step(trainer, tmp_path):
-    """local_steps=1 is no round at all. One of an epoch that is one batch goes the long way: the same but for rounding,
-    as the learning rate is multiplied before the mean is taken and not after."""
+    """local_steps=1 is not a round at all. A round of an epoch that is one batch is computed as a round: the same
+    except for rounding, because the learning rate is multiplied before taking the mean and not after."""
     flags = ("--train_steps=20", "--batch_size=500", "--synthetic_train=1000", "--learning_rate=0.1",
              "--data_sharding=disjoint", "--validation_size=0")
     train(trainer, *SMALL, *flags, "--data_sharding=shuffled", "--train_dir=plain", cwd=tmp_path)
@@ -143,7 +143,7 @@ def test_a_round_of_one_step_is_a_synchronous_step(trainer, tmp_path):
 
 
 def test_kills_cost_no_more_than_a_round(trainer, tmp_path):
-    """A worker and then the ps are killed: the job goes on, and ends with the bits of one that was left alone."""
+    """A worker and then the ps are killed: the job continues, and ends with the bits of an undisturbed one."""
     flags = ("--train_steps=40", "--local_steps=20", "--outer_optimizer=momentum", "--outer_learning_rate=0.3",
              "--optimizer=adam", "--save_steps=5")
     with Cluster(trainer, tmp_path, workers=2, flags=(*ROUNDS, *flags, "--train_dir=kept", "--min_replicas=2",
@@ -223,7 +223,7 @@ def test_what_makes_no_sense_is_refused(run, flags, words):
 
 
 def write_idx(folder, name, examples):
-    """A stroke whose place tells the class, in 28 x 28 pixels."""
+    """A stroke whose position gives the class, in 28 x 28 pixels."""
     images, labels = bytearray(), bytearray()
     for number, label in enumerate(examples):
         image = bytearray(784)
@@ -236,7 +236,7 @@ def write_idx(folder, name, examples):
 
 
 def test_each_worker_trains_on_what_it_has(trainer, tmp_path):
-    """No worker has all classes, nor as many examples as another; the model learns them all."""
+    """No worker has all classes, and their numbers of examples differ; the model learns them all."""
     own = [[0, 1, 2, 3] * 50, [4, 5, 6] * 100, [7, 8, 9] * 20]
     for index, examples in enumerate(own):
         (tmp_path / f"data{index}").mkdir()
@@ -267,7 +267,7 @@ def preprocessing_in(folder):
 
 
 def same_preprocessing(one, other):
-    """But for the rounding of sums."""
+    """Up to the rounding of sums."""
     for a, b in zip(one["columns"], other["columns"], strict=True):
         for key in {*a, *b}:
             if a[key] != b[key] and not (isinstance(a[key], float) and abs(a[key] - b[key]) < 1e-9 * abs(a[key])):
@@ -276,8 +276,8 @@ def same_preprocessing(one, other):
 
 
 def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer, tmp_path):
-    """The workers have other numbers, and one of them one class alone and a colour that the chief never saw. A chief
-    that is started again with more rows goes on with the model's preprocessing."""
+    """The workers have different numbers, and one of them has a single class and a colour that the chief never saw. A
+    chief that restarts with more rows continues with the model's preprocessing."""
     parts = [(200, 20, ["red", "green"]), (90, 60, ["blue", "green"]), (50, -7, ["green", "red", "blue"])]
     for index, part in enumerate(parts):
         (tmp_path / f"data{index}").mkdir()
@@ -304,8 +304,8 @@ def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer,
 
 @pytest.mark.parametrize("changed", [False, True], ids=["the same rows", "other rows"])
 def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, changed):
-    """ps 0 and the chief are lost at once, and with them how rows become inputs. The other workers say again what is
-    in theirs: so the chief's makes the same of all rows again; of other rows other inputs, which all go over to."""
+    """ps 0 and the chief are lost at once, and with them the preprocessing. The other workers report their rows again:
+    so the chief derives the same from the same rows; other rows give other inputs, which all adopt."""
     for index, colours in enumerate((["red", "green"], ["blue", "green"], ["green", "red", "blue"])):
         (tmp_path / f"data{index}").mkdir()
         write_table(tmp_path / f"data{index}" / "train.csv", 100, 20 * index, colours)
@@ -335,8 +335,8 @@ def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, c
 
 
 def test_workers_validate_on_their_own_rows(trainer, tmp_path):
-    """All find the same where their rows are the same: so the sum is what the chief finds alone, but of more rows.
-    Worker 2's rows say the opposite: it is named as the worst."""
+    """All have the same results if their rows are the same: so the sum is what the chief finds alone, but over more
+    rows. Worker 2's rows are the opposite: it is named as the worst."""
     for index in range(3):
         (tmp_path / f"data{index}").mkdir()
         write_table(tmp_path / f"data{index}" / "train.csv", 300, 20, ["red", "green", "blue"])
@@ -385,7 +385,7 @@ def test_workers_validate_on_their_own_rows(trainer, tmp_path):
 
 
 def join_idx(folder, parts):
-    """The files of several folders as one, in their order."""
+    """The files of several folders as one, in order."""
     for name, head in (("images-idx3", 16), ("labels-idx1", 8)):
         contents = [(part / f"train-{name}-ubyte").read_bytes() for part in parts]
         count = sum(struct.unpack(">I", content[4:8])[0] for content in contents)
@@ -395,8 +395,8 @@ def join_idx(folder, parts):
 
 @pytest.mark.parametrize("flags", [(), ("--participation=0.5", "--min_workers=4", *SMALL_MESSAGES)])
 def test_own_rows_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path, flags):
-    """Each client holds rows of its own out, and those of a round validate on them: as the workers of a cluster, whose
-    folders have what the clients' parts are."""
+    """Each client holds out rows of its own, and those of a round validate on them, as do the workers of a cluster
+    whose folders have the clients' parts."""
     folders = [tmp_path / f"data{index}" for index in range(4)]
     (tmp_path / "all").mkdir()
     for index, folder in enumerate([*folders, tmp_path / "all"]):
@@ -424,9 +424,9 @@ def test_own_rows_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path
     if not of_some:  # all take part in each round: worker 0 sees every step
         assert list(steps) == [3, 6, 9, 12]
     met = [event for event in played if event["global_step"] in steps]
-    assert met  # a round that does not ask worker 0 may be over before it looks, and it validates at the next
+    assert met  # a round without worker 0 may be over before it looks, and then it validates at the next
     if len(met) < len(played):
-        known = known[:-1]  # which may be better
+        known = known[:-1]  # it may be better
     for other in met:
         one = steps[other["global_step"]]
         assert {key: one.get(key) for key in known} == {key: other.get(key) for key in known}
@@ -435,7 +435,7 @@ def test_own_rows_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path
 
 
 def test_clients_hold_out_rows_of_tables(trainer, tmp_path):
-    """Parts of any size; whoever has too few to hold some out is named."""
+    """Parts of any size; a client with too few to hold some out is named."""
     write_table(tmp_path / "train.csv", 500, 20, ["red", "green", "blue"])
     flags = ("--data_source=table", "--target=class", "--data_dir=.", "--batch_size=10", "--layers=5,8,2",
              "--data_sharding=own", "--local_steps=4", "--clients=7", "--validate_steps=5", "--train_steps=10",
@@ -469,7 +469,7 @@ def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
     ("--wire_dtype=int8", "--train_steps=400", "--save_steps=50"),
 ])
 def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flags):
-    """Killed again and again, workers and all, a job ends with the bits of one that was left alone."""
+    """Killed again and again, workers and all, a job ends with the bits of an undisturbed one."""
     flags = (*ROUNDS, "--min_replicas=2", "--validate_steps=1000", *flags)
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir()
@@ -509,7 +509,7 @@ def test_small_messages_learn_as_well_in_far_fewer_bytes(trainer, tmp_path):
 
 
 def test_small_messages_go_both_ways(trainer, tmp_path):
-    """What a round tells a worker is no larger than what the worker pushes, and the same in every run."""
+    """A round's answer to a worker is no larger than the worker's push, and the same in every run."""
     floats, rounds = 784 * 100 + 100 + 100 * 10 + 10, 60
     flags = (*ROUNDS, *SMALL_MESSAGES, "--layers=784,100,10", "--local_steps=2", f"--train_steps={rounds}",
              "--train_dir=kept", "--min_replicas=2", "--validate_steps=1000")
@@ -519,13 +519,13 @@ def test_small_messages_go_both_ways(trainer, tmp_path):
             for worker in ("worker 0", "worker 1"):
                 cluster.wait(worker, timeout=90)
             told = cluster.status()[1]["ps 0"]["bytes_out"]
-        begin_and_end = 4 * (2 + 2) * floats  # each worker gets all once, and the chief saves it and what was told
+        begin_and_end = 4 * (2 + 2) * floats  # each worker gets all once; the chief saves that and the sent model
         assert told - begin_and_end < rounds * 2 * 0.1 * floats, told
     assert same_tensors(newest(tmp_path / "one" / "kept"), newest(tmp_path / "again" / "kept")) == []
 
 
 def test_a_round_of_some_is_told_what_they_missed(trainer, tmp_path):
-    """Who is asked now and then is told of all rounds since, and not the whole model."""
+    """A worker that is selected now and then gets the changes of all rounds since, and not the whole model."""
     floats, rounds = 784 * 100 + 100 + 100 * 10 + 10, 60
     flags = (*ROUNDS, *SMALL_MESSAGES, "--layers=784,100,10", "--local_steps=2", f"--train_steps={rounds}",
              "--participation=0.4", "--min_workers=3", "--validate_steps=1000")
@@ -543,7 +543,7 @@ def test_clients_do_not_round_to_halves(run):
 
 
 def documented(word):
-    """The commands of the one block of the document that has this word, with lines that go on put together."""
+    """The commands of the document's only block with this word, with continued lines joined."""
     (found,) = [block for block in parts("docs/edge-fleet.md")[0] if any(word in line for line in block)]
     return "\n".join(found).replace("\\\n", " ")
 
@@ -558,7 +558,7 @@ def test_a_desk_simulation_runs_as_documented(trainer, tmp_path, word, said):
 
 
 def test_a_fleet_runs_as_documented(trainer, tmp_path):
-    """Its machines are folders, each with data of its own."""
+    """Its machines are folders, each with its own data."""
     block = documented("--job_name=ps")
     ports = free_ports(4)
     for name, port in zip("hub a b c".split(), ports):

@@ -56,7 +56,7 @@ def number_of(cluster, name):
 
 
 def test_a_worker_without_a_number_is_given_one(trainer, tmp_path):
-    """The same again after a restart; another one to another worker."""
+    """The same one after a restart; another one for another worker."""
     flags = ("--elastic=1", "--elastic_workers=20", "--train_steps=1000000", "--lease_secs=2", "--learning_rate=0.05")
     with Cluster(trainer, tmp_path, workers=1, flags=flags) as cluster:
         cluster.start_all()
@@ -76,7 +76,8 @@ def test_a_worker_without_a_number_is_given_one(trainer, tmp_path):
 
 
 def test_a_number_by_certificate(trainer, tmp_path):
-    """One that names the worker needs nobody; one for any worker is known by its key, wherever it runs."""
+    """A certificate that names the worker needs nobody; with one for any worker its key identifies it, wherever it
+    runs."""
     keys = tmp_path / "keys"
     subprocess.run([trainer, "keygen", f"--ca={keys}"], check=True, capture_output=True)
 

@@ -1,4 +1,4 @@
-"""What comes out: inspect, diff, export and predict, checked with the programs that their formats are for."""
+"""Output formats: inspect, diff, export and predict, checked with the programs that read them."""
 
 import gzip
 import hashlib
@@ -110,7 +110,7 @@ def test_diff_of_other_models(trainer, digits, tmp_path):
 
 
 def test_diff_shows_names_of_strangers(trainer, digits, tmp_path):
-    """Of a checkpoint that somebody made. In the table nothing reaches the terminal that it would obey."""
+    """A crafted checkpoint. In the table nothing reaches the terminal that it would interpret."""
     folder, _, _ = digits
     name = "w\x9b2J\u202e\x7f the same"
     content = newest(folder / "t").read_bytes()
@@ -137,8 +137,8 @@ def test_diff_shows_names_of_strangers(trainer, digits, tmp_path):
 @pytest.mark.parametrize("weights", SUFFIX)
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "identity"])
 def test_onnxruntime_gives_the_same_logits(trainer, mnist, tmp_path, activation, weights):
-    """On the whole test set, within 1e-5 of what double precision makes of the checkpoint's weights; and its classes
-    are right as often as `eval` says."""
+    """On the whole test set, within 1e-5 of the double-precision result from the checkpoint's weights; and its classes
+    are correct as often as `eval` says."""
     layers = "784,48,24,10"
     train(trainer, f"--layers={layers}", f"--activation={activation}", f"--data_dir={mnist}", "--ema_decay=0.9",
           "--optimizer=adam", "--train_steps=100", "--train_dir=t", cwd=tmp_path)
@@ -158,7 +158,7 @@ def test_onnxruntime_gives_the_same_logits(trainer, mnist, tmp_path, activation,
 
 
 def test_the_engine_gives_those_logits(trainer, digits):
-    """predict's probabilities, which come from the engine, and onnxruntime's."""
+    """predict's probabilities, which come from the engine, compared with onnxruntime's."""
     folder, images, _ = digits
     run(trainer, "export", "t", "--out=m.onnx", cwd=folder)
     (expected,) = onnxruntime.InferenceSession(folder / "m.onnx").run(
@@ -228,7 +228,7 @@ MODES = {"png": ["L", "RGB", "RGBA", "P", "1", "I;16", "LA"], "bmp": ["L", "RGB"
 
 @pytest.mark.parametrize("form, mode", [(form, mode) for form in MODES for mode in MODES[form]])
 def test_pictures_are_what_pillow_says(trainer, digits, tmp_path, form, mode):
-    """Images written by Pillow in every mode give what the same pixels in an IDX file give."""
+    """Images written by Pillow in every mode give the same as their pixels in an IDX file."""
     folder, images, _ = digits
     if mode == "1":
         images = (images >= 128).astype(numpy.uint8) * 255
@@ -252,7 +252,7 @@ def test_pictures_are_what_pillow_says(trainer, digits, tmp_path, form, mode):
 
 
 def test_pictures_of_any_size_light_or_dark(trainer, mnist, tmp_path):
-    """Digits blown up, moved into a corner and printed dark on light are recognised almost as well as the originals."""
+    """Digits enlarged, moved into a corner and printed dark on light are recognised almost as well as the originals."""
     train(trainer, "--layers=784,100,10", f"--data_dir={mnist}", "--optimizer=adam", "--epochs=2", "--train_dir=t",
           cwd=tmp_path)
     labels = idx(mnist, "t10k-labels-idx1-ubyte", 8)
@@ -296,7 +296,7 @@ def test_a_bad_picture_does_not_stop_the_others(trainer, digits, tmp_path):
 
 
 def test_predict_says_what_came_before_the_damage(trainer, digits, tmp_path):
-    """A checksum stands at the end of a gzip file, behind what was predicted of it."""
+    """A gzip file has its checksum at the end, after everything that was predicted."""
     folder, images, _ = digits
     content = bytearray(gzip.compress((folder / "set" / "t10k-images-idx3-ubyte").read_bytes()))
     content[-8] ^= 1
@@ -316,7 +316,8 @@ def test_predict_wants_files(trainer, tmp_path):
 
 
 def test_eval_follows_a_training_run(trainer, tmp_path):
-    """Started before there is a folder, it evaluates what comes, the last one for sure, and ends by itself."""
+    """Started before the folder exists, it evaluates every new checkpoint, the last one in any case, and ends by
+    itself."""
     follower = start(trainer, "eval", "t", "--json", "--interval_secs=0.05", "--until_step=300", *SMALL, cwd=tmp_path)
     for last in (100, 200, 300):
         train(trainer, *SMALL, f"--train_steps={last}", "--train_dir=t", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What happens to a run when the machine does its worst: kills, full disks, a second process, numbers that explode."""
+"""A run on a machine that does its worst: kills, full disks, a second process, numbers that explode."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def repeats(short, full):
 
 
 def killed_after_a_checkpoint(process, folder, reached, generator):
-    """Once it wrote one of a step after `reached`, soon and suddenly. The newest step that is there."""
+    """Killed suddenly, soon after it wrote one of a step after `reached`. The newest step that is there."""
     wait_for(lambda: max(checkpoints(folder), default=0) > reached, "checkpoint")
     time.sleep(generator.random() * 0.05)
     process.kill()
@@ -30,7 +30,7 @@ def killed_after_a_checkpoint(process, folder, reached, generator):
 
 
 def test_killed_at_random_moments(trainer, tmp_path):
-    """kill -9, again and again: whatever is there loads, nothing half-written counts, and the bits come out right."""
+    """kill -9, again and again: every checkpoint loads, none is half-written, and the bits are right."""
     seed = seed_of_tests()
     generator = random.Random(seed)
     flags = (*BUSY, "--save_steps=7", "--max_to_keep=3", "--validate_steps=50")
@@ -51,7 +51,7 @@ def test_killed_at_random_moments(trainer, tmp_path):
 
 @pytest.mark.parametrize("memory", [(), ("--memory_mb=1", "--shuffle_buffer=2000")], ids=["in memory", "streaming"])
 def test_a_table_killed_at_random_moments(trainer, tmp_path, memory):
-    """While it reads, too: the rows, their preprocessing and the bits come out as if nothing had happened."""
+    """Also while it reads: the rows, their preprocessing and the bits are as if nothing had happened."""
     seed = seed_of_tests()
     generator = random.Random(seed)
     (tmp_path / "d").mkdir()
@@ -65,7 +65,7 @@ def test_a_table_killed_at_random_moments(trainer, tmp_path, memory):
         process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
         reached = killed_after_a_checkpoint(process, tmp_path / "kept", reached, generator)
         process = start(trainer, *flags, "--train_steps=1000000", "--train_dir=kept", cwd=tmp_path)
-        time.sleep(generator.random() * 0.1)  # while it reads the table, most probably
+        time.sleep(generator.random() * 0.1)  # most likely while it reads the table
         process.kill()
         process.communicate()
         reached = max(checkpoints(tmp_path / "kept"))
@@ -76,9 +76,9 @@ def test_a_table_killed_at_random_moments(trainer, tmp_path, memory):
 
 
 def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
-    """By the program's own clock: from one checkpoint's step to the next one's, and to the step it is killed at, it
-    takes save_model_secs, or as long as the one before is still being written; and the newest file is as new as the log
-    says."""
+    """By the program's own clock: from one checkpoint's step to the next one's, and to the step at which it is killed,
+    it takes save_model_secs, or as long as the previous one is still being written; and the newest file is as new as
+    the log says."""
     every_s, said = 0.3, tmp_path / "said"
     with open(said, "wb") as output:
         process = subprocess.Popen([trainer, *merged((*BUSY, "--validation_size=0", f"--save_model_secs={every_s}",
@@ -103,7 +103,7 @@ def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
     writing_s = max(known_s - at_s[step] for step, known_s in saved)
     kept = max(checkpoints(tmp_path / "kept"))
     assert kept >= saved[-1][0]
-    # What was lost: an interval, and what is computed while a file is being written.
+    # The loss: an interval, and what is computed while a file is being written.
     assert now_s - at_s[kept] <= every_s + 2 * writing_s + slack_s, (now_s, at_s[kept], writing_s)
 
 
@@ -143,7 +143,7 @@ def test_interrupted_without_a_folder(trainer, tmp_path):
 
 
 def test_a_second_signal_ends_it_at_once(trainer, tmp_path):
-    """Stopped (not running) in between, so that the second signal arrives before the first one's work is done."""
+    """Stopped in between, so that the second signal arrives before the first one's work is done."""
     process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path)
     read_lines(process, 1)
     time.sleep(0.3)
@@ -177,7 +177,7 @@ def test_a_loss_that_explodes(trainer, tmp_path):
     for word in ("step 4", "1e+30", checkpoints(tmp_path / "kept")[40].name, "--learning_rate"):
         assert word in result.stderr, result.stderr
     assert list(checkpoints(tmp_path / "kept")) == [20, 40]
-    # What is left is good: a sensible rate goes on from it.
+    # What is left is good: with a sensible rate training continues from it.
     train(trainer, *flags, "--learning_rate=0.1", "--train_steps=60", cwd=tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_train_dir_that_is_a_file(trainer, tmp_path):
 
 
 def test_no_room_for_a_checkpoint(trainer, tmp_path):
-    """A limit on the size of files stands for a full disk: loud, but no reason to throw the training away."""
+    """A limit on file sizes simulates a full disk: reported, but no reason to discard the training."""
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
@@ -283,7 +283,7 @@ def test_closed_streams_put_no_words_into_files(trainer, tmp_path, closed):
 
 
 def test_results_that_a_full_disk_swallows_are_a_failure(trainer, tmp_path):
-    """Training goes on without its log, but nobody must take the missing last line for a run that ended well."""
+    """Training continues without its log, but a missing last line must not pass for a successful run."""
     with open("/dev/full", "w") as full:
         for arguments in ([*SMALL, "--train_steps=20", "--train_dir=kept"], ["eval", *SMALL, "kept"]):
             result = subprocess.run([trainer, *arguments], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)

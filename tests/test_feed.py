@@ -11,7 +11,7 @@ import runs
 from clusters import Cluster
 from test_data import write_set
 
-# Nobody finds data there; the chief is told another place.
+# There are no data there; the chief gets another folder.
 NOWHERE = ("--data_source=idx", "--data_dir=nowhere", "--validation_size=60", "--batch_size=35")
 
 
@@ -31,7 +31,7 @@ def start_all(cluster, data):
 @pytest.mark.parametrize("flags", [(), ("--layers=784,10", "--optimizer=adam", "--batch_size=340"),
                                    ("--batch_size=7",)])
 def test_the_same_bits_as_with_data_of_ones_own(trainer, tmp_path, data, flags):
-    """Synchronous training is a function of its batches: short last ones, whole epochs in one, many epochs."""
+    """Synchronous training depends only on its batches: short last ones, whole epochs in one, many epochs."""
     common = (*NOWHERE, "--issync=1", "--train_steps=50", "--lease_secs=30", "--train_dir=kept", *flags)
     with Cluster(trainer, tmp_path / "fed", workers=3,
                  flags=(*common, "--data_sharding=chief", "--min_workers=3")) as cluster:
@@ -82,7 +82,7 @@ def test_either_side_may_be_started_again(trainer, tmp_path, data):
 
 
 class DataClient(protocol.Client):
-    """A worker of this test, at the chief of a cluster that trains."""
+    """A worker played by this test, at the chief of a cluster in training."""
 
     def __init__(self, cluster, index, **hello):
         super().__init__(int(cluster.worker_hosts[0].split(":")[1]), str(cluster.folder / "fleet.key"))
@@ -94,7 +94,7 @@ class DataClient(protocol.Client):
 
 @pytest.fixture
 def chief(trainer, tmp_path, data):
-    """A cluster whose chief trains, for worker 2 has not come, and needs not."""
+    """A cluster whose chief trains without worker 2, which it does not need."""
     flags = (*NOWHERE, "--data_sharding=chief", "--issync=0", "--min_workers=1", "--learning_rate=0.01",
              "--log_steps=20")
     given = {flag.split("=")[0]: flag for flag in (*flags, "--train_steps=100000000")}.values()
@@ -154,8 +154,8 @@ def test_who_asks_for_what_is_not_there_is_refused(chief):
 
 
 def test_nobody_holds_up_the_chief(chief):
-    """Clients that ask for much and take nothing, that say nothing, that come in crowds: it trains, in bounded
-    memory."""
+    """Clients that request a lot and read nothing, that are silent, that come in crowds: it trains, in bounded memory.
+    """
     port = int(chief.worker_hosts[0].split(":")[1])
     silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(50)]
     with DataClient(chief, 1) as greedy:
@@ -173,7 +173,7 @@ def test_nobody_holds_up_the_chief(chief):
     for each in silent:
         each.close()
     deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:  # places come free
+    while time.monotonic() < deadline:  # places become free
         try:
             with DataClient(chief, 2) as client:
                 assert client.call("get_batches", first=0, count=1)[0] == "batch"

@@ -1,4 +1,4 @@
-"""tests/bench/figures.py: the arithmetic of comparisons, and whose processor time counts."""
+"""tests/bench/figures.py: the arithmetic of comparisons, and which processes' time counts."""
 
 import importlib
 import json
@@ -23,13 +23,13 @@ def shown(capsys):
 
 
 def test_a_ratio_is_the_median_of_neighbours(figures, capsys):
-    """The machine slows down by half in the middle, for both sides: no ratio says so. Processor time goes on as before,
-    on two processors of theirs and one of ours."""
+    """The machine slows down by half in the middle, for both sides: no ratio shows it. Processor time advances as
+    before, on two processors of theirs and one of ours."""
     ours = [figures.Cost(clock, 1.0) for clock in (1.0, 1.0, 2.0, 2.0)]
     theirs = [figures.Cost(clock, 8.0) for clock in (4.0, 8.0, 8.0)]
     figures.compare("steps", ours, theirs, 4.5, aim=6)
     (figure,) = shown(capsys)
-    # Between a step a second and half a step a second lies three quarters of one: the mean of rates.
+    # Between one step per second and half a step per second lies three quarters of one: the mean of rates.
     assert figure["each"] == [4.0, 6.0, 4.0]
     assert (figure["value"], figure["spread_%"], figure["floor"], figure["aim"]) == (4.0, 25.0, 4.5, 6)
     assert (figure["by_processor_time"], figure["its_spread_%"]) == (8.0, 0.0)
@@ -95,7 +95,7 @@ def test_a_meter_counts_between_two_looks(figures):
 
 
 def test_what_a_look_takes_is_nobodys(figures):
-    """A fake clock, on which looks at the processes take ten seconds each."""
+    """A fake clock on which each look at the processes takes ten seconds."""
     now = [0.0]
 
     def processor():

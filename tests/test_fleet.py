@@ -24,8 +24,8 @@ def make_keys(trainer, folder, members):
 
 
 def test_members_with_certificates_of_their_own(trainer, tmp_path):
-    """An authority's certificates: everybody in its own role trains; in another's it is not let in, or does not
-    start."""
+    """An authority's certificates: each member trains in its own role; in another's it is refused, or does not start.
+    """
     with Cluster(trainer, tmp_path, ps=2, workers=2,
                  flags=("--train_steps=300", "--issync=0", "--learning_rate=0.1")) as cluster:
         make_keys(trainer, tmp_path, ("ps:0", "ps:1", "worker:0", "worker:1", "operator"))
@@ -36,7 +36,7 @@ def test_members_with_certificates_of_their_own(trainer, tmp_path):
 
         start("ps 0")
         start("ps 1")
-        # A ps's key in a worker's hand, and another worker's key.
+        # A ps's key used by a worker, and another worker's key.
         start("worker 0", "ps 0")
         assert "ps0.key is the key of ps:0, but this process is worker:0" in cluster.wait("worker 0", status=1).stdout
         start("worker 1", "worker 0")
@@ -51,7 +51,7 @@ def test_members_with_certificates_of_their_own(trainer, tmp_path):
 
 
 def test_a_ps_in_anothers_place_is_not_trusted(trainer, tmp_path):
-    """Who has a certificate, but not that of the ps that is looked for, gets no parameters and no gradients."""
+    """A server with a certificate, but not that of the ps that is expected, gets no parameters and no gradients."""
     with Cluster(trainer, tmp_path, workers=1, flags=("--train_steps=100",)) as cluster:
         make_keys(trainer, tmp_path, ("ps:0", "worker:0", "worker:3"))
         process = subprocess.Popen([ROOT / "build/san/tests/net/server", "worker3.key"], cwd=tmp_path,
@@ -67,7 +67,7 @@ def test_a_ps_in_anothers_place_is_not_trusted(trainer, tmp_path):
 
 
 def test_serve_forever(trainer, tmp_path):
-    """As server.join: the ps outlives a job, serves the next one from its beginning, and goes when it is asked to."""
+    """Like server.join: the ps outlives a job, serves the next one from its start, and stops when told to."""
     with Cluster(trainer, tmp_path, ps=2, workers=2,
                  flags=("--train_steps=150", "--issync=0", "--learning_rate=0.1")) as cluster:
         for i in range(2):
@@ -88,10 +88,10 @@ def test_serve_forever(trainer, tmp_path):
 
 @pytest.mark.parametrize("ps, depth, dtype", [(1, 3, "float32"), (3, 0, "float32"), (3, 3, "bfloat16")])
 def test_max_staleness_is_exact(trainer, tmp_path, ps, depth, dtype):
-    """A worker that stands still lets the other one go on by so many steps, and no further, until it moves again.
+    """A worker that stands still lets the other one advance by that many steps, and no further, until it moves again.
 
-    A ps applies a push and then keeps its answer back while the worker is more than the bound ahead: so the lead grows
-    to one more than the bound, to the step, whatever the depth of the pipeline, whose pushes go one after another, and
+    A ps applies a push and then holds back its answer while the worker is more than the bound ahead: so the lead grows
+    to exactly one more than the bound, whatever the depth of the pipeline, whose pushes are sent one after another, and
     however many ps there are, of which the first one decides."""
     bound, lead = 6, 6 + 1
     with Cluster(trainer, tmp_path, ps=ps, workers=2, flags=(
@@ -120,7 +120,7 @@ def test_max_staleness_is_exact(trainer, tmp_path, ps, depth, dtype):
         cluster.kill("worker 1", signal.SIGSTOP)
         steps = where_it_stands(0, told("ps 0", "global_step"))
         for here, there in ((0, 1), (1, 0), (0, 1)):
-            # From here as far ahead as it may be, to there as far ahead.
+            # From as far ahead as allowed on one side, to as far ahead on the other.
             cluster.kill(f"worker {here}", signal.SIGSTOP)
             cluster.kill(f"worker {there}", signal.SIGCONT)
             before, steps = steps, where_it_stands(there, steps + 2 * lead)
@@ -128,12 +128,12 @@ def test_max_staleness_is_exact(trainer, tmp_path, ps, depth, dtype):
         cluster.kill("worker 0", signal.SIGCONT)
         runs.wait_for(lambda: told("ps 0", "global_step") > steps + 100, "steps of both")
         for name, member in cluster.status()[1].items():
-            # Computed when the other one was `bound` ahead, applied when it is `lead` behind, and the pipeline's own.
+            # Computed when the other one was `bound` ahead, applied when it is `lead` behind, plus the pipeline's own.
             assert member["staleness"] <= bound + lead + 2 * depth, (name, member)
 
 
 def test_status_answers_at_once_while_training(trainer, tmp_path):
-    """Within 100 ms, TLS and all, while two workers leave no CPU idle."""
+    """Within 100 ms, including TLS, while two workers leave no CPU idle."""
     with Cluster(trainer, tmp_path, workers=2, flags=("--layers=784,500,10", "--batch_size=100",
                                                       "--train_steps=100000000",
                                                      "--learning_rate=0.01")) as cluster:
@@ -149,8 +149,8 @@ def test_status_answers_at_once_while_training(trainer, tmp_path):
 
 
 def test_memory_of_a_ps_is_known_beforehand(trainer, tmp_path):
-    """256 workers, each with its connection and its stage, which all wait for each step at once: the ps tells at its
-    start what they will take."""
+    """256 workers, each with its connection and its stage, all waiting for each step at once: at its start the ps
+    reports what they will need."""
     load = ROOT / "build/bench/ps_load"
     with Cluster(trainer, tmp_path, workers=256) as cluster:
         flags = ("--layers=784,16,10", "--train_steps=0", "--learning_rate=0.01", "--fleet_key=fleet.key",

@@ -1,4 +1,5 @@
-"""trainer train --follow: files that arrive while it runs are learnt once each, and only a better model is promoted."""
+"""trainer train --follow: files that arrive during the run are learnt once each, and only a better model is promoted.
+"""
 
 import http.client
 import json
@@ -17,7 +18,7 @@ FLAGS = ("train", "--follow", "--data_dir=data", "--target=y", "--hidden=16", "-
 
 
 class Feed:
-    """A folder that files arrive in, and the process that follows it."""
+    """A folder in which files arrive, and the process that follows it."""
 
     def __init__(self, trainer, folder):
         self.trainer, self.folder, self.process, self.starts = trainer, folder, None, 0
@@ -41,7 +42,7 @@ class Feed:
         self.put_text(name, "\n".join(lines) + "\n")
 
     def put_text(self, name, text):
-        """As a program should that others read from: it is complete when its name is there."""
+        """As a program should that others read from: complete as soon as its name appears."""
         part = self.folder / "data" / f"part.{name}"
         part.write_text(text)
         os.utime(part, (1, 1))  # nobody has written to it for a while
@@ -92,20 +93,20 @@ def test_better_models_are_promoted_and_worse_ones_are_not(feed):
     first = feed.until_round(1)
     assert first["promoted"] and "served_score" not in first
     assert max(checkpoints(feed.folder / "run")) == first["global_step"]
-    # More of the same: better, and later by its step.
+    # More of the same: better, and of a later step.
     feed.put("train-1.csv", 3000, 2)
     second = feed.until_round(2)
     assert second["promoted"] and second["score"] > second["served_score"]
     assert second["global_step"] > first["global_step"]
     promoted = newest(feed.folder / "run")
-    assert len(json.loads(tensors(promoted)[1]["kept_rows"])) == 1 + 4  # for who serves it to check it by
-    # All answers wrong: it learns them, does worse on what is held out of all files, and is not promoted.
+    assert len(json.loads(tensors(promoted)[1]["kept_rows"])) == 1 + 4  # for the server to check the model
+    # All answers wrong: it learns them, does worse on the held-out rows of all files, and is not promoted.
     feed.put("train-2.csv", 1500, 3, flipped=True)
     third = feed.until_round(3)
     assert not third["promoted"] and third["score"] < third["served_score"]
     assert newest(feed.folder / "run") == promoted
     feed.until(lambda: not (feed.folder / "run" / "round").exists(), "an end without leftovers")
-    # One of two can't be used: it says why, and the other is learnt. Rows fewer than a batch are a short one.
+    # One of two is unusable: it reports why, and the other is learnt. With fewer rows than a batch the batch is short.
     feed.put_text("train-3.csv", "a,b,kind,y\n1,2,x,yes\nfoo,2,x,yes\n")
     feed.put("train-4.csv", 20, 5)
     feed.until(lambda: len(feed.ledger()["done"]) == 4, "the good one")
@@ -119,7 +120,7 @@ def test_better_models_are_promoted_and_worse_ones_are_not(feed):
     feed.put("train-5.csv", 200, 6)
     feed.until(lambda: "train-5.csv" in feed.ledger()["done"], "the last")
     assert len(feed.rounds()) == 1 and feed.rounds()[0]["files"] == 1
-    # A second one keeps off.
+    # A second one refuses to run.
     assert "in use by process" in run(feed.trainer, *FLAGS, cwd=feed.folder, status=1).stdout
 
 

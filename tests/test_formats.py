@@ -1,4 +1,4 @@
-"""Data in TFRecord files and in folders of pictures: read, written, converted, damaged."""
+"""Data in TFRecord files and in folders of images: read, written, converted, damaged."""
 
 import gzip
 import json
@@ -82,7 +82,7 @@ def test_the_tfrecord_package_reads_it(trainer, digits, tmp_path):
         assert record["height"] == [28] and record["width"] == [28]
     content = (tmp_path / "there" / "train.tfrecord").read_bytes()
     record = content[12 : 12 + struct.unpack("<Q", content[:8])[0]]
-    assert content.startswith(frame(record))  # its CRCs too, which the package does not look at
+    assert content.startswith(frame(record))  # its CRCs too, which the package does not check
     assert example_pb2.Example.FromString(record).features.feature["label"].int64_list.value == [labels[0]]
 
 
@@ -117,7 +117,7 @@ def test_convert_overwrites_nothing_and_says_what_is_wrong(trainer, digits, tmp_
 
 
 def test_training_from_records_is_training_from_idx(trainer, digits, tmp_path):
-    """The same images in the same order: the same bits, however they are spread over files."""
+    """The same images in the same order: the same bits, however they are divided among files."""
     folder = digits[0]
     flags = ["--layers=784,16,10", "--validation_size=60", "--batch_size=32", "--train_steps=20", "--num_threads=1"]
     train(trainer, f"--data_dir={folder / 'set'}", *flags, "--train_dir=idx", cwd=tmp_path)
@@ -146,7 +146,7 @@ def test_records_of_others(trainer, digits, tmp_path, kind):
             elif kind == "float one-hot":
                 values["label"] = numpy.eye(10)[label]
             record = example(**values)
-            if kind == "unpacked":  # proto2's way, which readers must know
+            if kind == "unpacked":  # proto2's encoding, which readers must know
                 record = record.replace(b"\x1a\x03\x0a\x01" + bytes([label]), b"\x1a\x02\x08" + bytes([label]))
                 inner = {"image_raw": image.tobytes()}
                 record = example(**inner)
@@ -163,7 +163,7 @@ def test_records_of_others(trainer, digits, tmp_path, kind):
 
 
 def damage(path, seed, how):
-    """Damages one record of a file; returns where it begins, and its number."""
+    """Damages one record of a file; returns its offset, and its number."""
     content = bytearray(path.read_bytes())
     starts = [0]
     while starts[-1] < len(content):
@@ -236,14 +236,14 @@ def test_which_files_and_features(trainer, digits, tmp_path):
 
 
 def processor_seconds():
-    """Of all processes that this one has waited for."""
+    """Of all child processes waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def test_an_epoch_from_records_costs_little_more(trainer, digits, tmp_path):
-    """Once loaded the data lie in memory alike; loading 20,000 images must not take half a second of a processor
-    more."""
+    """Once loaded, the data are the same in memory; loading 20,000 images may take at most half a second of processor
+    time more."""
     run(trainer, "data", "synth", "--out=set", "--synthetic_train=20000", "--synthetic_test=100", cwd=tmp_path)
     run(trainer, "convert", "--data_dir=set", "--to=tfrecord", "--out=r", cwd=tmp_path)
     seconds = {}
@@ -261,7 +261,7 @@ def test_an_epoch_from_records_costs_little_more(trainer, digits, tmp_path):
 
 
 def test_pictures_of_any_size_and_class_name(trainer, digits, tmp_path):
-    """Classes by name, files by name: labels in the order of the names, every class in the first images."""
+    """Classes by name, files by name: labels in the order of the names, every class among the first images."""
     _, images, labels, _, _ = digits
     for part in ("training", "testing"):
         for i, (image, label) in enumerate(zip(images, labels)):
@@ -279,7 +279,7 @@ def test_pictures_of_any_size_and_class_name(trainer, digits, tmp_path):
 
 
 def write_classes(folder, digits, parts):
-    """Digits in folders of other names: {part: {name: digit}}."""
+    """Digits in folders with other names: {part: {name: digit}}."""
     _, images, labels, _, _ = digits
     for part, classes in parts.items():
         for name, digit in classes.items():
@@ -289,8 +289,7 @@ def write_classes(folder, digits, parts):
 
 
 def test_names_of_classes_go_with_the_model(trainer, digits, tmp_path):
-    """The test set lacks a class, which must not move the labels of those behind it; and whoever asks the model hears
-    names."""
+    """The test set lacks a class, which must not shift the labels after it; and the model's answers have names."""
     names = ["Käse & \"Brot\"", "ones", "seven"]
     parts = {"train": dict(zip(names, (0, 1, 7))), "test": {"ones": 1, "seven": 7}}
     write_classes(tmp_path / "p", digits, parts)

@@ -1,7 +1,7 @@
 """The GPU engine in the real binary.
 
-Without a GPU the driver is the tests' own (tests/cuda/fake), which runs the true kernels on the CPU and fails as it is
-told. TRAINER_TEST_GPU=1 (make test-gpu) uses the machine's driver instead, and leaves out what only the fake one can
+Without a GPU the driver is the tests' own (tests/cuda/fake), which runs the real kernels on the CPU and fails on
+demand. TRAINER_TEST_GPU=1 (make test-gpu) uses the machine's driver instead, and leaves out what only the fake one can
 do.
 """
 
@@ -52,7 +52,7 @@ def built(trainer):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Sets the driver, and what it is told: gpu(DEVICES=2) is FAKE_CUDA_DEVICES=2."""
+    """Sets the driver and its options: gpu(DEVICES=2) is FAKE_CUDA_DEVICES=2."""
 
     def tell(**options):
         for name, value in options.items():
@@ -78,12 +78,12 @@ def engine_of(result):
 
 
 def children(pid):
-    """Processes that this one started and that are still there."""
+    """Running processes that this one started."""
     text = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True).stdout
     return {name: int(number) for number, name in (line.split(None, 1) for line in text.splitlines())}
 
 
-# --- What is built ---
+# --- The build ---
 
 
 def test_the_process_needs_no_more_than_glibc_2_17(root):
@@ -111,8 +111,8 @@ ARCHITECTURES = {75, 80, 86, 87, 89, 90, 100, 120}
 
 
 def test_it_holds_code_for_every_architecture_it_names(root):
-    """By the headers of the file's entries: 16 bytes of its own, then for each a kind (1: PTX, 2: machine code), the
-    header's and the content's size, and 28 bytes in the architecture."""
+    """From the headers of the file's entries: 16 bytes of its own, then for each a kind (1: PTX, 2: machine code), the
+    header's and the content's size, and 28 bytes further the architecture."""
     data = (root / "build/gpu/kernels.fatbin").read_bytes()
     magic, _, header, size = struct.unpack_from("<IHHQ", data)
     assert (magic, header + size) == (0xBA55ED50, len(data))
@@ -156,7 +156,7 @@ def test_without_glibc_it_says_so(trainer, tmp_path, gpu):
 
 @only_fake
 def test_every_part_of_its_bench_runs(root, gpu, mnist):
-    """What it would measure on a GPU; here with a net, and for a time, that a CPU bears."""
+    """What it would measure on a GPU; here with a network and a time that suit a CPU."""
     step = root / "build/bench/gpu_bench"
     if not step.exists():
         pytest.skip("no build/bench/gpu_bench: make bench")
@@ -489,7 +489,7 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(trainer, gpu, tmp_path):
     helper = children(process.pid)["trainer-gpu"]
     runs.wait_for(lambda: len(runs.read_lines(process, 1)) > 0, "first line")
     time.sleep(1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
+    os.killpg(process.pid, signal.SIGINT)  # like a terminal: to the whole group
     result = runs.finish(process, status=130)
     assert "interrupted" in result.stdout and checkpoints(tmp_path / "kept")
     assert not pathlib.Path(f"/proc/{helper}").exists()
@@ -505,7 +505,7 @@ def test_a_killed_trainer_takes_its_process_with_it(trainer, gpu, tmp_path):
 
 
 def test_on_one_processor(trainer, gpu, tmp_path):
-    """Neither side may spin where the other one needs the processor."""
+    """Neither side may spin while the other one needs the processor."""
     cpu = min(os.sched_getaffinity(0))
     train(trainer, *GPU, "--train_steps=50", cwd=tmp_path, preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
 
@@ -535,7 +535,7 @@ TABLE_GPU = (*TABLE, "--device=gpu", "--noallow_soft_placement")
 
 
 def write_table(folder, rows=400):
-    """What machines' sensors say, with gaps, and all that can be learnt from it."""
+    """Machines' sensor readings, with gaps, and everything that can be learnt from them."""
     draw = random.Random(5)
     lines = ["shaking,heat,colour,count,kind,cost,delay,loud,hot"]
     for i in range(rows):
@@ -584,7 +584,7 @@ def test_a_table_is_evaluated_and_predicted_on_the_gpu(trainer, gpu, tmp_path):
 
 
 def test_a_table_that_does_not_fit_into_memory(trainer, gpu, tmp_path):
-    """Then the GPU gets each batch as it is drawn."""
+    """Then the GPU receives each batch as it is drawn."""
     write_table(tmp_path / "d", rows=40000)
     flags = ("--target=cost", "--features=", "--memory_mb=1", "--shuffle_buffer=2000", "--test_share=0.02",
              "--train_steps=40", "--log_steps=10")
@@ -639,7 +639,7 @@ def test_a_device_that_fails_with_a_layer_on_the_cpu(trainer, gpu, tmp_path):
     result = train(trainer, *SOFT, *flags, cwd=tmp_path)
     assert re.search("gpu:0 failed at step .*CUDA_ERROR_LAUNCH_FAILED", warning_of(result))
     placed = [event["device"] for event in result.named("placement") if event["name"] == "layer0/MatMul"]
-    assert placed == ["gpu:0", "cpu:0"]  # and when the CPU has taken over
+    assert placed == ["gpu:0", "cpu:0"]  # and after the CPU has taken over
     on_cpu = train(trainer, *NET, *flags, "--device=cpu", cwd=tmp_path)
     assert curve(result) == pytest.approx(curve(on_cpu), rel=2e-3)
     result = train(trainer, *GPU, *flags, cwd=tmp_path, status=1)

@@ -1,6 +1,5 @@
-"""Members with a valid key that mean no good: whatever they say or do not say, they are dropped with a line in the log
-that names them, and a cluster that trains meanwhile does not notice. They are played by the protocol's second
-implementation.
+"""Hostile members with a valid key: whatever they send or withhold, they are dropped with a log line that names them,
+and a cluster in training does not notice. The protocol's second implementation plays them.
 """
 
 import json
@@ -19,7 +18,7 @@ from attacks import ATTACKS, Attack
 from clusters import Cluster
 from runs import wait_for
 
-pytestmark = pytest.mark.xdist_group("hostile")  # its fixtures are for all tests of the file
+pytestmark = pytest.mark.xdist_group("hostile")  # its fixtures are shared by all tests of the file
 
 LEASE_S = 2
 FLOATS = 784 * 16 + 16  # of layers 784,10: rows of 10 in strides of 16
@@ -27,8 +26,8 @@ MOST_KIB = 48 * 1024
 
 
 class Fleet:
-    """A cluster of one ps and two workers that trains for ever; places for worker 2 and more are left to the
-    hostile."""
+    """A cluster of one ps and two workers that trains for ever; places for worker 2 and more are left to the hostile.
+    """
 
     def __init__(self, trainer, folder, workers=4):
         self.folder = folder
@@ -63,7 +62,7 @@ class Fleet:
             return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
 
     def assert_well(self):
-        """Everybody who was there is there, nobody was lost, steps are made, memory is bounded."""
+        """All who were connected still are, nobody was lost, steps are made, memory is bounded."""
         before = self.steps()
         wait_for(lambda: self.steps() > before + 20, "steps of the others", 10)
         for name, process in self.cluster.members.items():
@@ -74,7 +73,7 @@ class Fleet:
         assert self.memory() < MOST_KIB
 
     def refusals(self):
-        """Lines of the log about one peer each; those about many come once a minute."""
+        """Log lines about one peer each; those about many come once a minute."""
         lines = self.cluster.text("ps 0").splitlines()
         return [line for line in lines if "refused 127" in line and "more connections in" not in line]
 
@@ -106,7 +105,7 @@ def ended(client, within=LEASE_S + 4):
 # --- Texts ---
 
 
-# A title, a cleared screen, a line that begins again, C1 red, text that runs backwards.
+# A title, a cleared screen, a carriage return, C1 red, text that runs backwards.
 HARMFUL = "\x1b]0;title\x07\x1b[2J\rforged\n\x9b31m \u202egpj.exe\u2066 \x7f"
 SHOWN = r"\x1b]0;title\x07\x1b[2J forged \u009b31m \u202egpj.exe\u2066 \x7f"
 
@@ -126,7 +125,7 @@ def test_texts_of_members_are_shown_and_not_obeyed(fleet, trainer):
         else:
             assert SHOWN in text
     assert client.call("leave", message=HARMFUL)[0] == "done"
-    line = "left: " + json.dumps(SHOWN)[1:]  # to the end of it: members write their logs as JSON
+    line = "left: " + json.dumps(SHOWN)[1:]  # to the end of it: members log JSON
     wait_for(lambda: line in fleet.cluster.text("ps 0"), "a line about who left")
     fleet.assert_well()
 
@@ -139,7 +138,7 @@ def test_texts_that_are_not_utf8(fleet):
     fleet.assert_well()
 
 
-# --- Frames that are none ---
+# --- Invalid frames ---
 
 
 def header(magic=b"TRNR", version=1, number=16, request=9, generation=1, flags=1, size=0, bulk=0):
@@ -208,7 +207,7 @@ def test_pushes_that_lie(fleet, lie):
 
 
 def test_lies_that_are_refused_or_harm_only_the_liar(fleet):
-    """Generations, versions and steps that are not; what only the chief may do; what only another ps may ask."""
+    """Invalid generations, versions and steps; what only the chief may do; what only another ps may ask."""
     with fleet.client(index=3, incarnation=5) as client:
         generation = client.generation
         for other in (0, generation + 1, 0xFFFFFFFF):
@@ -238,7 +237,7 @@ def test_lies_that_are_refused_or_harm_only_the_liar(fleet):
 
 
 def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
-    """A header, a message, a bulk that are begun and not ended; answers that are not read. All at the same time."""
+    """A header, a message, a bulk that begin and don't end; answers that are not read. All at the same time."""
     begun = []
     for part in (header()[:1], header(size=60), header(number=protocol.NUMBER["push"], size=60, bulk=1 << 20),
                  protocol.frame("push", protocol.encode("push", sequence=1, token=-1, examples=1, ranges=[(0, 8)]),
@@ -268,7 +267,7 @@ def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
 
 
 def test_connections_that_never_say_who_they_are(fleet):
-    """Five hundred at once, again and again; a worker that is started meanwhile comes in."""
+    """Five hundred at once, again and again; meanwhile a new worker is admitted."""
     stop, opened = threading.Event(), []
 
     def flood():
@@ -303,7 +302,7 @@ def test_connections_that_never_say_who_they_are(fleet):
 
 
 def test_connections_of_one_member_and_of_operators(fleet):
-    """A member has room for a few; the ones that said nothing for longest go. Operators share theirs."""
+    """A member has room for a few; those that were silent for longest are dropped. Operators share theirs."""
     members = [fleet.client(index=2, incarnation=99) for _ in range(40)]
     alive = 0
     for client in members:
@@ -331,7 +330,7 @@ def test_connections_of_one_member_and_of_operators(fleet):
 
 
 def test_processes_that_come_as_the_same_member_over_and_over(fleet):
-    """Each new one takes over from the one before, which is asked first whether it is alive."""
+    """Each new one takes over from the one before, which is first probed for life."""
     client = None
     for incarnation in range(200, 212):
         client = fleet.client(index=2, incarnation=incarnation)
@@ -340,7 +339,7 @@ def test_processes_that_come_as_the_same_member_over_and_over(fleet):
 
 
 def test_guests_that_no_list_has(fleet):
-    """Members that come without a config, to report, are those of ps_hosts and worker_hosts."""
+    """Members that connect without a config, to report, must be in ps_hosts or worker_hosts."""
     for role, index, welcome in ((2, 2, True), (2, 4, False), (1, 0, True), (1, 1, False), (2, 65535, False)):
         with protocol.Client(fleet.port, str(fleet.folder / "fleet.key")) as guest:
             name, fields = guest.hello(role=role, index=index, incarnation=9, digest="")
@@ -348,12 +347,12 @@ def test_guests_that_no_list_has(fleet):
             assert welcome or "there is no " in fields["message"]
 
 
-# --- Attacks that cost the attacker little: last, for after them strangers, as these tests' own clients are, wait ---
+# --- Attacks that cost the attacker little: last, because then strangers, like these tests' own clients, must wait ---
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_members_work_and_join_under(fleet, trainer, name):
-    """Nobody is lost, a worker that comes meanwhile is let in, and the log does not grow by what strangers do."""
+    """Nobody is lost, a new worker is admitted, and the log does not grow with what strangers do."""
     lines = len(fleet.refusals())
     try:
         with Attack(name, fleet.port, fleet.folder / "fleet.key", trainer, rate=0.25) as attack:
@@ -365,11 +364,11 @@ def test_members_work_and_join_under(fleet, trainer, name):
     finally:
         fleet.cluster.kill("worker 3")
         del fleet.cluster.members["worker 3"]
-    assert len(fleet.refusals()) - lines < 8, fleet.refusals()  # one for each cause at most
+    assert len(fleet.refusals()) - lines < 8, fleet.refusals()  # at most one for each cause
 
 
 def test_a_silent_crowd_at_the_chief(trainer, tmp_path):
-    """Who gets its batches from worker 0 finds the way there."""
+    """A worker that gets its batches from worker 0 gets through."""
     flags = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--data_sharding=chief", "--train_dir=")
     with Cluster(trainer, tmp_path, ps=1, workers=2, flags=flags) as cluster:
         cluster.start("ps 0")

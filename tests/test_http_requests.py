@@ -1,4 +1,4 @@
-"""Requests of HTTP that found a way to hurt the process that answers them; tests/fuzz/fuzz_http.c looks for more."""
+"""HTTP requests that once harmed the server's process; tests/fuzz/fuzz_http.c looks for more."""
 
 import socket
 import urllib.error
@@ -16,7 +16,7 @@ def health(port):
 
 
 def test_an_upgrade_ends_the_connection_and_nothing_else(trainer, tmp_path):
-    """What follows such a request may be anything. No token is needed for this path."""
+    """Anything may follow such a request. This path needs no token."""
     (port,) = free_ports(1)
     process = start(trainer, *SMALL, *ENDLESS, "--validate_steps=0", "--log_steps=0", f"--http=127.0.0.1:{port}",
                     cwd=tmp_path)

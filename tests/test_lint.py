@@ -1,4 +1,4 @@
-"""Lint that is our own: each check passes what is right and bites what is wrong."""
+"""The project's own lint: each check passes what is right and reports what is wrong."""
 
 import subprocess
 import sys
@@ -73,7 +73,7 @@ def test_circles_are_found(lint):
 
 
 def test_what_a_tool_found_out_is_kept_for_the_next_clone(root, tmp_path):
-    """Of successes alone; LINT_CACHE=none keeps nothing."""
+    """Only successes; LINT_CACHE=none keeps nothing."""
     def run(clone, command, cache=str(tmp_path / "cache")):
         return subprocess.run([root / "tests/lint/kept", tmp_path / clone / "work", "sh", "-c",
                                f"cd {tmp_path / clone / 'work'} && {command}"], env={"LINT_CACHE": cache,

@@ -1,4 +1,4 @@
-"""Manual pages and completion: made of the program's own tables, and tried with mandoc, man and real shells."""
+"""Manual pages and completion: generated from the program's own tables, and tried with mandoc, man and real shells."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_there_is_no_third_page(run):
 
 
 class Shell:
-    """An interactive shell on a terminal of its own."""
+    """An interactive shell on its own terminal."""
 
     def __init__(self, trainer, home, *command):
         self.text = ""
@@ -70,7 +70,7 @@ class Shell:
         os.write(self.terminal, text.encode())
 
     def expect(self, text):
-        """Reads on until this comes; what was read before it is gone."""
+        """Reads on until this appears; earlier text is dropped."""
         while text not in self.text:
             ready, _, _ = select.select([self.terminal], [], [], SECONDS)
             assert ready, f"no {text!r} in {self.text!r}"

@@ -10,7 +10,7 @@ import protocol
 from clusters import Cluster
 from runs import wait_for
 
-MEMBERS = 300  # each with a connection that waits to be asked for a round, and one for its heartbeats
+MEMBERS = 300  # each with a connection that waits to be selected for a round, and one for its heartbeats
 THREADS = 100  # of the ps, far fewer than connections
 KIB_EACH = 40  # of memory, for each connection
 NO_STEP = 1 << 52
@@ -24,7 +24,7 @@ class PlainCluster(Cluster):
     def status(self, timeout=10):
         result = subprocess.run([self.trainer, "status", "--json", *self.hosts], cwd=self.folder, capture_output=True,
                                 text=True, timeout=timeout)
-        members = json.loads(result.stdout.splitlines()[-1])["members"]  # behind a warning: plain text
+        members = json.loads(result.stdout.splitlines()[-1])["members"]  # after a warning about plain text
         return result.returncode, {f"{member['role']} {member['task']}": member for member in members}
 
 
@@ -60,10 +60,10 @@ def test_members_that_wait_cost_little(trainer, tmp_path):
             heartbeat(client)
         wait_for(lambda: of_process(ps, "Threads") < THREADS, "threads that end", 60)
         assert of_process(ps, "VmRSS") - before_kib < 2 * MEMBERS * KIB_EACH
-        for client in reversed(beating):  # they go on after their rest
+        for client in reversed(beating):  # they continue after their rest
             heartbeat(client)
         asked = 0
-        for client in waiting:  # some are asked for the round that all of these keep waiting
+        for client in waiting:  # some are selected for the round that all of these hold up
             client.socket.settimeout(0.01)
             try:
                 name, fields, _ = client.receive()

@@ -1,5 +1,5 @@
-"""This program beside other builds, in one cluster and rolled out over it: one that knows a key of the job more, and in
-make test-full an older one (tests/older)."""
+"""This program together with other builds, in one cluster and in rollouts: one with an additional key of the job, and
+in make test-full an older one (tests/older)."""
 
 import pathlib
 import subprocess
@@ -50,7 +50,7 @@ def test_they_train_together(trainer, other, tmp_path, leads):
         for program in (other, trainer):
             said = subprocess.run([program, "inspect", kept], capture_output=True, text=True, check=True, timeout=30)
             assert "layer0/weights" in said.stdout
-        # Each in the other's place now: either goes on from what the chief of the other kind has saved.
+        # Now each in the other's place: either continues from what the other kind of chief has saved.
         for name in fleet.members:
             fleet.kill(name)
         fleet.programs = dict.fromkeys(followers if leads else leaders, other)

@@ -1,4 +1,4 @@
-"""`make mutants`, tried on a room of one file, whose mutants are known: which die, which live, which are none."""
+"""`make mutants` on a room of one file whose mutants are known: which die, which survive, which don't count."""
 
 import os
 import re
@@ -117,7 +117,7 @@ def test_what_no_test_notices_survives(root, tree):
         (25, "constant changed"): "SURVIVES",
         (25, "statement dropped"): "SURVIVES",
         (26, "constant changed"): "SURVIVES",
-        (26, "statement dropped"): "dies",  # it never ends
+        (26, "statement dropped"): "dies",  # an endless loop
     }
     assert re.search(r"^net +10 +3 +0 +7 +30%$", done.stdout, re.M)
     assert done.returncode == 1 and "fewer than 90 of 100 die in net" in done.stdout

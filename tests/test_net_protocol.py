@@ -1,4 +1,4 @@
-"""net/PROTOCOL.md as a specification: what is written there is enough to talk to the program."""
+"""net/PROTOCOL.md as a specification: it is sufficient for talking to the program."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ def key(run, tmp_path):
 
 
 class Served:
-    """A running test server: its port, and the lines it printed once it has ended."""
+    """A running test server: its port, and its output once it has ended."""
 
     def __init__(self, key):
         self.process = subprocess.Popen(
@@ -32,7 +32,7 @@ class Served:
         self.port = int(self.process.stdout.readline())
 
     def refusals(self, count):
-        """What it printed: `count` lines, which are waited for, and no more."""
+        """Its output: waits for exactly `count` lines."""
         lines = [self.process.stdout.readline() for _ in range(count)]
         rest = self.end()
         assert rest == "", rest
@@ -166,7 +166,7 @@ def test_openssl_s_client(key, serve):
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl command here")
 def test_openssl_changes_keys(key, serve):
-    """OpenSSL renews its keys and asks for ours to be renewed; both ends go on talking."""
+    """OpenSSL changes its keys and requests a change of ours; both ends continue."""
     served = serve(key)
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{served.port}", "-cert", key, "-key", key, "-CAfile", key]
     client = subprocess.Popen(
@@ -184,7 +184,7 @@ def test_openssl_changes_keys(key, serve):
                 assert header[0] == b"TRNR", header
                 client.stdout.read(header[6])
             else:
-                time.sleep(0.3)  # s_client reads a command only if it stands alone
+                time.sleep(0.3)  # s_client only reads a command that stands alone
         assert protocol.SCHEMA[header[2]][0] == "pong"
     finally:
         client.kill()
@@ -201,7 +201,7 @@ def test_plain_text(serve):
 
 
 def test_slow_peers_hold_up_nobody(key, serve):
-    """Connections that say nothing, or half a hello, do not keep others waiting."""
+    """Connections that send nothing, or half a hello, do not delay others."""
     served = serve(key)
     idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(20)]
     for each in idle[::2]:

@@ -1,4 +1,4 @@
-"""What a run shows of itself over HTTP (observe.http): the API, metrics, safety, and what hostile clients may do."""
+"""What a run shows over HTTP (observe.http): the API, metrics, security, and hostile clients."""
 
 import base64
 import contextlib
@@ -27,7 +27,7 @@ LONG = (*ENDLESS, "--log_steps=0", "--validate_steps=100")  # until it is stoppe
 
 
 class Watched:
-    """A run that goes on until the end of its `with`, and its port."""
+    """A run that continues until the end of its `with`, and its port."""
 
     def __init__(self, trainer, folder, *flags, host="127.0.0.1"):
         self.port = free_ports(1)[0]
@@ -51,7 +51,7 @@ class Watched:
         return json.loads(body)
 
     def say(self, request, timeout=30):
-        """Sends bytes, and returns all that comes until the server ends the connection."""
+        """Sends bytes, and returns everything until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(request)
@@ -79,7 +79,7 @@ def get(port, path, headers=None, method="GET"):
 
 
 def is_as_documented(status, root=pathlib.Path(__file__).resolve().parent.parent):
-    """Whether a status, or a part of it by name, has the form that docs/status.schema.json says."""
+    """Does a status, or a named part of it, have the form given in docs/status.schema.json?"""
     schema = json.loads((root / "docs/status.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(status, schema, jsonschema.Draft202012Validator)
@@ -404,7 +404,7 @@ def test_what_is_open_to_argument_is_refused_and_the_connection_ends(watched, re
     answer = watched.say(request_ + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n" * 2)
     lines = re.findall(rb"^HTTP/1\.1 (\d+)", answer, re.M)
     assert int(lines[0]) in (status if isinstance(status, tuple) else (status,)), answer
-    assert b"Connection: close" in answer and lines[1:] == []  # what followed was not taken for a request
+    assert b"Connection: close" in answer and lines[1:] == []  # what followed was not parsed as a request
     assert b'{"error":"' in answer
 
 
@@ -547,7 +547,7 @@ def test_the_chief_and_each_ps_show_everybody(trainer, tmp_path):
         everybody = {"ps 0": "ready", "ps 1": "ready", "worker 0": "training", "worker 1": "training"}
         for port in ports:
             wait_until(lambda port=port: {name: m["state"] for name, m in members(port).items()} == everybody)
-        for port in ports:  # what each process takes, as it says itself
+        for port in ports:  # each process's own use of resources
             wait_until(lambda port=port: all(m["cpu_percent"] is not None for m in members(port).values()))
             assert all(1 << 20 < m["memory_bytes"] < 1 << 32 for m in members(port).values())
             assert members(port)["worker 1"]["cpu_percent"] > 0
@@ -586,7 +586,7 @@ def test_a_page_hears_how_the_run_ended(trainer, tmp_path):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/stream", timeout=60) as stream:
         stream.readline()
         process.terminate()
-        told = stream.read().decode()  # http.client complains of a stream that is cut off
+        told = stream.read().decode()  # http.client complains about a truncated stream
     finish(process, status=None)
     last = [line for line in told.splitlines() if line.startswith("data: ") and '"run"' in line][-1]
     assert json.loads(last[6:])["run"]["state"] in ("done", "failed") and '"kind":"done"' in told
@@ -605,7 +605,7 @@ def test_an_evaluator_shows_what_it_found(trainer, tmp_path):
         finish(process, status=None)
 
 
-# --- A probe from within, as a container without a shell needs it ---
+# --- A probe from within, for a container without a shell ---
 
 
 def test_a_probe_asks_the_member_itself(watched, trainer, run, tmp_path):
@@ -615,7 +615,7 @@ def test_a_probe_asks_the_member_itself(watched, trainer, run, tmp_path):
     result = run("health", f"--http=127.0.0.1:{port}", status=1)
     assert f"127.0.0.1:{port}" in result.stderr and result.stderr.count("\n") == 1 and result.stdout == ""
     assert "health of what?" in run("health", status=2).stderr
-    # A worker whose ps is not there answers, and is not ready.
+    # A worker without its ps answers, and is not ready.
     run("keygen", "--out=fleet.key")
     waiting = start(trainer, "--job_name=worker", "--task_index=0", f"--ps_hosts=127.0.0.1:{peer}",
                     "--worker_hosts=127.0.0.1:1", f"--http=127.0.0.1:{port}", *SMALL, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""docs/operations.md: its commands are run as they are written, and its figures are the program's."""
+"""docs/operations.md: its commands are run as written, and its figures are the program's."""
 
 import pathlib
 import re
@@ -19,7 +19,7 @@ from runs import ENDLESS, checkpoints, wait_for
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 BY_HAND = "not tested"
 
-# Who runs the commands of a block, by a word that only it has: as they are, or with ports and paths of its own.
+# Who runs the commands of a block, found by a word that only it has: unchanged, or with the test's ports and paths.
 RUN_BY = {
     "member() {": "test_systemd.py::test_the_fleet_of_the_documents",
     "CONFIG=new.json member a9": "test_systemd.py::test_the_fleet_of_the_documents",
@@ -41,7 +41,7 @@ RUN_BY = {
 }
 
 
-# Of commands within the text, those of other programs; what is not here says in its section that no test runs it.
+# Of commands within the text, those of other programs; those missing here are marked in their section as not tested.
 OTHERS = re.compile(r"(apt|tar|podman|docker|systemd-\w+|systemctl|journalctl|ssh|kubectl|nomad) ")
 RUN_WITHIN = {"tar -xf": "test_dist.py::test_the_archive"}
 
@@ -119,7 +119,7 @@ def test_keys(trainer, tmp_path):
 
 
 def test_backup_and_recovery(trainer, tmp_path):
-    """The copy of a folder that is written to; all machines lost; and the folder lost while the ps live."""
+    """The copy of a folder in use; all machines lost; and the folder lost while the ps live."""
     fleet = OpenFleet(trainer, tmp_path, ps=1, workers=2, output={"save_steps": 50})
     with fleet:
         (tmp_path / "trainer").symlink_to(trainer)
@@ -183,7 +183,7 @@ def test_an_operator_who_lost_the_key_makes_another(trainer, tmp_path):
 
 
 def test_worker_0_comes_back_elsewhere_with_a_copy(trainer, tmp_path):
-    """What the ps hold is newer than the copy, and counts."""
+    """The ps' state is newer than the copy, and counts."""
     with OpenFleet(trainer, tmp_path, ps=1, workers=2, output={"save_steps": 50}) as fleet:
         fleet.start_and_train()
         wait_for(lambda: checkpoints(tmp_path / "run"), "checkpoint")
@@ -217,7 +217,7 @@ def count_parameters(layers):
 
 
 def numbers_of(port):
-    """What a member's metrics say, of those that have one value."""
+    """A member's metrics that have a single value."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
@@ -225,8 +225,8 @@ def numbers_of(port):
 
 
 class Exchange:
-    """What a step of one worker costs a ps: MB that come, MB that go, ms of processor; and its memory at most, in MiB.
-    Of so many steps at least."""
+    """The cost of one worker's step to a ps: MB received, MB sent, ms of processor time; and its memory at most, in
+    MiB. Over at least that many steps."""
 
     def __init__(self, trainer, folder, layers, wire_dtype, steps):
         (port,) = free_ports(1)
@@ -253,8 +253,8 @@ class Exchange:
 
 
 def test_a_step_takes_as_much_of_network_and_processor_as_the_table_says(trainer, tmp_path, full):
-    """What small messages answer depends on how much has changed; the processor's time is another on each machine, and
-    on a busy one."""
+    """The size of packed answers depends on how much has changed; processor time differs between machines, and on a
+    busy one."""
     rows = re.findall(r"^\| ([\d,]+) \| (\w+) \| ([\d.]+) MB \| ([\d.]+) MB \| ([\d.]+) ms \|", TEXT, re.M)
     assert len(rows) == 12
     for number, (layers, wire_dtype, came, went, processor) in enumerate(rows):

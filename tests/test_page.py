@@ -1,8 +1,8 @@
 """The page that members serve, in a headless Chromium: what people see, press and hear, from a made-up member
-(tests/page_server.py), which can have 1,000 members, restart and say what no real run says.
+(tests/page_server.py), which can have 1,000 members, restart and send what no real run would.
 
-Without a Chromium (Debian: apt install chromium) it is skipped. Screenshots are left in TRAINER_SCREENSHOTS, if that
-names a folder, to be looked at.
+Skipped without a Chromium (Debian: apt install chromium). Screenshots are left in TRAINER_SCREENSHOTS, if that names a
+folder.
 """
 
 import copy
@@ -24,7 +24,7 @@ from page_server import Member, Run
 from ports import free_ports
 from runs import ENDLESS, SMALL_DATA, run, start, train, wait_for
 
-pytestmark = pytest.mark.xdist_group("page")  # one browser is for all tests of the file
+pytestmark = pytest.mark.xdist_group("page")  # all tests of the file share one browser
 
 WORDS = {
     "overview": ["Loss", "Accuracy", "97.12%", "Steps/s", "Learning rate", "Time left", "Waiting",
@@ -39,7 +39,7 @@ WORDS = {
 LOOKS = {"light": ("light", (1440, 900)), "dark": ("dark", (1440, 900)), "phone": ("dark", (390, 844)),
          "wide": ("light", (2560, 1200))}
 
-# Texts whose contrast with what they lie on is below that of WCAG 2.2, level AA.
+# Texts whose contrast with their background is below that of WCAG 2.2, level AA.
 PALE = """(() => {
     const channels = text => text.match(/[\\d.]+/g).map(Number);
     const light = color => {
@@ -68,7 +68,7 @@ PALE = """(() => {
 })()"""
 
 
-# Notes when the first members were there, in milliseconds since the page was asked for.
+# Records when the first members appeared, in milliseconds since the page was requested.
 FIRST_ROW = """new MutationObserver((_, observer) => {
     if (document.querySelectorAll('#member-rows th').length < 20) return;
     observer.disconnect();
@@ -123,7 +123,7 @@ def fleet():
 
 
 def drawn(path):
-    """The share of pixels that are not of the commonest colour."""
+    """The share of pixels that differ from the most common colour."""
     image = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
     colors = image.getcolors(image.width * image.height)
     return 1 - max(count for count, _ in colors) / (image.width * image.height)
@@ -131,7 +131,7 @@ def drawn(path):
 
 def test_the_page_is_small(folder):
     files = {path.name: path.stat().st_size for path in folder.glob("*.gz")}
-    assert {"app.css.gz", "app.js.gz", "dygraph.js.gz", "index.html.gz"} <= files.keys()  # and what serve shows
+    assert {"app.css.gz", "app.js.gz", "dygraph.js.gz", "index.html.gz"} <= files.keys()  # and serve's page
     assert sum(files.values()) <= 150 * 1024, files
 
 
@@ -154,7 +154,7 @@ def test_every_view(chromium, folder, screenshots, look):
 
 
 def test_words_of_the_run_stay_words(chromium, folder):
-    """Whatever names and messages hold, none becomes part of the page."""
+    """Whatever names and messages contain, none becomes part of the page."""
     bad = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script>\u202e&amp;"
     run = fleet()
     run.name = run.waiting_for = bad
@@ -270,7 +270,7 @@ def test_members_are_sorted_and_found(chromium, folder):
         type_into(chromium, "member-search", "")
         type_into(chromium, "member-state", "lost")
         assert names(chromium) == ["worker 75"]
-        # What it says of one member goes on being said while that is looked at.
+        # It goes on reporting about one member while that is selected.
         chromium.run("document.querySelector('#member-rows th button').click()")
         chromium.wait_for_text(["connection refused"])
         run.members[77].update(message="back soon")
@@ -280,7 +280,7 @@ def test_members_are_sorted_and_found(chromium, folder):
 
 
 def test_the_worst_tenth_has_names(chromium, folder):
-    """Of workers that validate on rows of their own: those of the last model alone, the worst first."""
+    """For workers that validate on their own rows: only the last model's, the worst first."""
     run = Run(workers=30)
     for i, member in enumerate(run.members[1:]):
         member["validation"] = {"examples": 60 + i, "step": 100, "score": 0.9, "is_worst": False}
@@ -308,14 +308,14 @@ def test_a_run_that_restarts(chromium, folder, screenshots):
         chromium.wait_for_text(["no answer", "the data shown are old"])
         chromium.screenshot(screenshots / "page-no-answer.png")
         assert chromium.run("/^6\\d% digits/.test(document.title)")
-        # The same run is back: nothing is lost, nothing twice.
+        # The same run is back: nothing is lost, nothing is repeated.
         member.start()
         chromium.wait_until("page.link === 'live'")
         chromium.wait_for_text(["live"])
         chromium.wait_until_gone("the data shown are old")
         assert chromium.run("page.shown.points.time.every((time, i, all) => !i || time > all[i - 1])")
         assert chromium.run("page.shown.events.length") == len(run.events)
-        # Another one, in its place: what was shown of the old one is gone.
+        # Another run in its place: what was shown of the old one is gone.
         again = Run(name="second", length=30)
         again.say("started", "once more", at=again.started)
         member.stop()
@@ -327,7 +327,7 @@ def test_a_run_that_restarts(chromium, folder, screenshots):
         assert chromium.run("page.shown.points.time.length") < 100
         again.say("validation", "accuracy 12%", step=7)
         chromium.wait_for_text(["accuracy 12%"])
-        # It begins again while the page listens, as one does that replaces its own program.
+        # It starts again while the page listens, like a process that replaces its own program.
         again.started += 5
         again.events.clear()
         again.say("started", "in place", at=again.started)
@@ -367,11 +367,11 @@ def test_charts_zoom_and_pan_together(chromium, folder, screenshots):
         low, high = range_of(chromium, "charts")
         assert whole[0] < low < high < whole[1] and range_of(chromium, "charts", 5) == [low, high]
         chromium.screenshot(screenshots / "page-zoomed.png")
-        # New data leave what is looked at where it is.
+        # New data don't move what is being looked at.
         before = chromium.run("page.shown.points.time.length")
         chromium.wait_until(f"page.shown.points.time.length > {before}")
         assert range_of(chromium, "charts") == [low, high]
-        # By keys.
+        # With the keyboard.
         chromium.run("document.querySelector('#all-charts .plot').focus()")
         chromium.press("ArrowRight")
         moved = range_of(chromium, "charts")
@@ -382,7 +382,7 @@ def test_charts_zoom_and_pan_together(chromium, folder, screenshots):
         chromium.press("0", "0")
         assert range_of(chromium, "charts", 2)[0] <= whole[0] + 1
         assert chromium.run("byId('unzoom').disabled")
-        # The pointer reads all charts at one place.
+        # The pointer reads all charts at one position.
         chromium.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box["left"] + box["width"] / 2, y=middle)
         chromium.wait_until("[...document.querySelectorAll('#all-charts .reading')].every(each => "
                             "/step [\\d,]+$/.test(each.textContent))")
@@ -469,7 +469,7 @@ def test_keyboard_and_screen_reader(chromium, folder):
                                              "columnheader"):
                     assert node.get("name", {}).get("value") or node["role"]["value"] in ("table", "figure"), node
             assert chromium.run("[...document.querySelectorAll('th')].every(cell => cell.scope)")
-        # By the keyboard alone: the first stop skips to the content; what has the focus shows it.
+        # With the keyboard alone: the first stop skips to the content; the focus is visible.
         turn_to(chromium, "members")
         chromium.run("document.activeElement.blur(); window.focus()")
         stops = []
@@ -479,7 +479,7 @@ def test_keyboard_and_screen_reader(chromium, folder):
             assert chromium.run("getComputedStyle(document.activeElement).outlineStyle") != "none", stops
         assert stops[0] == "Skip to content" and "Theme: auto" in stops and "member-search" in stops
         assert "Steps/s" in stops
-        # Said once when it begins, not each second.
+        # Announced once when it begins, not each second.
         assert chromium.run("byId('spoken').getAttribute('aria-live')") == "polite"
         chromium.run("window.spoken = 0; new MutationObserver(() => window.spoken++).observe(byId('spoken'), "
                      "{childList: true, characterData: true, subtree: true})")
@@ -496,7 +496,7 @@ REAL = (*SMALL_DATA, "--layers=784,64,10", "--batch_size=50", "--num_threads=1",
 
 
 def see(chromium, url, view, words=()):
-    """Opens a view of a page that a real process serves."""
+    """Opens a view of a page served by a real process."""
     chromium.open(f"{url}#{view}")
     chromium.wait_until("typeof page !== 'undefined' && page.shown && page.shown.status && "
                         f"page.view === '{view}' && ['live', 'still'].includes(page.link)")
@@ -524,7 +524,7 @@ def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
         for view, words in said.items():
             turn_to(chromium, view)
             chromium.wait_for_text(words)
-        # The first layer and the worst mistakes of a run that goes on.
+        # The first layer and the worst mistakes of a run in progress.
         chromium.wait_until("runOf().extras.includes('mistakes') && document.querySelectorAll('canvas').length > 40")
         chromium.screenshot(screenshots / "page-real-model.png")
         assert chromium.complaints() == []
@@ -543,7 +543,7 @@ def answers(port):
 
 
 def test_a_real_cluster(chromium, trainer, tmp_path, screenshots):
-    """A ps and two workers, each with a page of its own."""
+    """A ps and two workers, each with its own page."""
     ports = free_ports(3)
     places = dict(zip(("ps 0", "worker 0", "worker 1"), ports))
     with Cluster(trainer, tmp_path, flags=("--train_steps=100000000", "--lease_secs=1")) as cluster:
@@ -564,7 +564,7 @@ def test_a_real_cluster(chromium, trainer, tmp_path, screenshots):
 
 
 def history_of(port):
-    """What a member remembers: the values of each series that are known."""
+    """A member's history: the known values of each series."""
     if not answers(port):
         return {}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/history", timeout=20) as answer:
@@ -573,7 +573,7 @@ def history_of(port):
 
 
 def test_the_dashboard_of_finished_runs(chromium, trainer, tmp_path, screenshots):
-    """One run was served and left its history, the other left TensorBoard's files alone."""
+    """One run was observed and left its history, the other left only TensorBoard's files."""
     ports = free_ports(2)
     served = start(trainer, *REAL, *ENDLESS, "--train_dir=runs/sgd", f"--http=127.0.0.1:{ports[0]}",
                    "--validate_steps=200", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Tests that run beside each other are never given the same port, whoever listens on it."""
+"""Tests that run in parallel never get the same port, whichever listens on it."""
 
 import pathlib
 import subprocess

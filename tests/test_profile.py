@@ -1,4 +1,4 @@
-"""--profile and `trainer profile`: Chrome traces of real runs, taken apart by Python's own JSON reader."""
+"""--profile and `trainer profile`: Chrome traces of real runs, parsed by Python's own JSON reader."""
 import collections
 import json
 
@@ -26,7 +26,7 @@ def events(path):
 
 
 def assert_nested(spans):
-    """Within a thread a span lies within another or beside it, never across its edge (but for rounding)."""
+    """Within a thread spans are nested or disjoint; they never overlap partially (except for rounding)."""
     for of in spans.values():
         within = []
         for span in of:
@@ -85,7 +85,7 @@ def test_a_cluster_is_one_trace(run, tmp_path, issync):
 
 
 def test_clocks_that_disagree_are_aligned_by_pushes(trainer, run, tmp_path):
-    """A worker's file as if its clock had been 90 seconds behind: the answer is 90 seconds, and no push ends before it
+    """A worker's file as if its clock had been 90 seconds behind: the result is 90 seconds, and no push ends before it
     is served."""
     flags = ("--train_steps=400", "--log_steps=0", "--min_workers=2")
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
@@ -113,7 +113,7 @@ def test_clocks_that_disagree_are_aligned_by_pushes(trainer, run, tmp_path):
 
 
 def test_names_of_strangers(run, tmp_path):
-    """They are names, whatever they say, and their numbers are numbers: what is written is JSON again."""
+    """They are names, whatever they contain, and their numbers are numbers: the output is JSON again."""
     run(*SMALL, "--train_steps=5", "--profile=p.json")
     name = 'x"},\x1b[2J\u202e\x9b\n'
     told = [json.dumps({"ph": "X", "name": name, "pid": 1, "tid": 5, "ts": 7, "dur": 3}),

@@ -1,4 +1,4 @@
-"""A real ps process, spoken to by the Python client: what workers of any kind can rely on."""
+"""A real ps process and the Python client: what workers of any kind can rely on."""
 
 import json
 import math
@@ -19,7 +19,7 @@ LR = 0.5
 
 
 class Ps:
-    """A running ps of one; `hello` fields that fit its job are in .identity."""
+    """A running single ps; .identity has the `hello` fields that fit its job."""
 
     def __init__(self, trainer, folder, *flags, workers=2, layers="6,3"):
         (self.port,) = free_ports(1)
@@ -133,7 +133,7 @@ def test_push_and_pull(ps):
         fields, changed = push(worker, 1, [1.0, 2.0, 3.0], first=16)
         assert (fields["outcome"], fields["version"], fields["global_step"]) == (0, 2, 1)
         assert [changed[16], changed[17], changed[18]] == [-LR * 1, -LR * 2, -LR * 3]
-        # The same again counts once; the chief sees it.
+        # A repeated push counts once; the chief sees it.
         fields, again = push(worker, 1, [1.0, 2.0, 3.0], first=16)
         assert (fields["outcome"], fields["global_step"]) == (1, 1) and again == changed
         fields, changed = push(chief, 1, [1.0], first=17)
@@ -144,13 +144,13 @@ def test_push_and_pull(ps):
 
 
 def rounded(value):
-    """A float32 as the integer of its bfloat16, to nearest even."""
+    """A float32 as the integer of its bfloat16, rounded to nearest even."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def told(client, known):
-    """(fields of the last frame, bytes of bulk) of an answer in differences, which known is brought up to."""
+    """(fields of the last frame, bytes of bulk) of an answer in differences, which update known."""
     size = 0
     while True:
         name, fields, bulk = client.receive()
@@ -164,7 +164,8 @@ def told(client, known):
 
 
 def test_differences(ps):
-    """Parameters as changes of what the connection brought before: the same bits as float32 that is rounded here."""
+    """Parameters as differences from what the connection brought before: the same bits as float32 that is rounded here.
+    """
     seed = seed_of_tests()
     dice = random.Random(seed)
     served = ps("--wire_dtype=bfloat16")
@@ -185,7 +186,7 @@ def test_differences(ps):
             if dice.randrange(5) == 0:
                 worker.send("pull", dtype=2, since_version=dice.choice([0, version]), after_step=-1)
                 told(worker, known)
-            if dice.randrange(10) == 0:  # another connection was told nothing: it is told all, and so is the next one
+            if dice.randrange(10) == 0:  # a new connection gets everything, and so does the next
                 worker.socket.close()
                 worker = served.client(1, incarnation=1001)
                 worker.generation, known = 1, {}
@@ -194,12 +195,12 @@ def test_differences(ps):
                 assert name == "values"
                 exact = struct.unpack(f"<{FLOATS}f", bulk)
                 assert len(known) >= 6 * 3 + 3 and known == {i: rounded(exact[i]) for i in known}
-        assert max(sizes) > 2 * 6 * 16 and min(sizes) < 6 * 16  # all of it; changes
+        assert max(sizes) > 2 * 6 * 16 and min(sizes) < 6 * 16  # all of it; differences
         worker.socket.close()
 
 
 def told_packed(client, known, dtype):
-    """(fields of the last frame, dtypes of all) of an answer that known is brought up to, packed or as a whole."""
+    """(fields of the last frame, dtypes of all) of an answer, packed or whole, that updates known."""
     dtypes = set()
     while True:
         name, fields, bulk = client.receive()
@@ -224,12 +225,12 @@ def told_packed(client, known, dtype):
     (("--wire_dtype=int8", "--wire_top=0.2"), 6),
 ])
 def test_what_workers_are_told(ps, flags, dtype):
-    """Packed answers lead from any version to the same told model, by arithmetic that is this client's own."""
+    """Packed answers lead from any version to the same sent model, by this client's own arithmetic."""
     dice = random.Random(seed_of_tests())
     served = ps("--issync=1", "--replicas_to_aggregate=1", *flags)
     with served.client(0) as chief:
         restore(chief, values=[dice.uniform(-1, 1) for _ in range(FLOATS)])
-        known, late, exact = (dict.fromkeys(range(FLOATS), 0.0) for _ in range(3))  # padding, too, may be told
+        known, late, exact = (dict.fromkeys(range(FLOATS), 0.0) for _ in range(3))  # padding may be sent, too
         seen = set()
         chief.send("pull", dtype=dtype, since_version=0, after_step=-1)
         fields, dtypes = told_packed(chief, known, dtype)
@@ -257,7 +258,7 @@ def test_what_workers_are_told(ps, flags, dtype):
 
 
 def test_differences_are_not_for_float32(ps):
-    """A ps that remembers nothing for its workers answers by bfloat16, and by what changed."""
+    """A ps that keeps nothing for its workers answers with bfloat16, and with what changed."""
     served = ps()
     with served.client(0) as chief:
         restore(chief, values=[0.5] * FLOATS)
@@ -332,7 +333,7 @@ def test_a_second_worker_of_the_same_index(ps):
         restore(chief)
         with served.client(1, incarnation=7) as frozen:
             started = time.monotonic()
-            # 7 has a second to answer the ping, which it never does; its lease outlasts this client's patience.
+            # 7 has a second to answer the ping, which it never does; its lease is longer than this client waits.
             with served.client(1, incarnation=8) as newcomer:
                 assert time.monotonic() - started > 0.9
                 newcomer.generation = 1
@@ -346,7 +347,7 @@ def test_a_second_worker_of_the_same_index(ps):
 
 
 def test_a_frame_that_drips(ps):
-    """A byte now and then is a sign of life, and still has to come to an end: SERVER_FRAME_S after its first."""
+    """A byte now and then is a sign of life, but the frame must end within SERVER_FRAME_S of its first byte."""
     served = ps("--lease_secs=3600")
     push_frame = protocol.frame("push", protocol.encode("push", sequence=1, examples=1, ranges=[(0, 8)]),
                                 bulk=bytes(32), generation=1)
@@ -409,7 +410,7 @@ def test_status(ps):
         assert best_seconds(ask, 0.1) < 0.1
     assert [(m["role"], m["index"], m["state"]) for m in members] == [(1, 0, 2), (2, 0, 1), (2, 1, 0)]
     assert members[0]["bytes_in"] > 0 and members[2]["host"] == "127.0.0.1:20001"
-    assert "memory_bytes" not in members[0]  # the client speaks version 1, whose frames end before it
+    assert "memory_bytes" not in members[0]  # the client uses version 1, whose frames end before that field
 
 
 def test_leaves_in_order_when_asked(ps):
@@ -435,7 +436,7 @@ def largest(gaps, values, count=None):
 
 
 def packed(client, sequence, dtype, bulk, count=3):
-    """(fields of the answer, {index: value} of all parameters) of a push to floats 16 and on."""
+    """(fields of the answer, {index: value} of all parameters) for a push to floats from 16 on."""
     client.send("push", sequence=sequence, token=-1, dtype=dtype, ranges=[(16, count)], bulk=bulk)
     return answer(client)
 
@@ -456,7 +457,7 @@ def test_packed_pushes(ps):
             assert fields["outcome"] == 0
             assert all(after[at] == before[at] + moved.get(at, 0) for at in after)
             before = after
-        # What is not finite is no error: a worker that diverged says so.
+        # A value that is not finite is not an error: a worker that diverged sends it.
         assert packed(chief, 6, 3, int8([math.nan], [0, 0, 0]))[0]["outcome"] == 4
         assert packed(chief, 7, 4, largest([2], [math.inf]))[0]["outcome"] == 4
 
@@ -482,6 +483,6 @@ def test_packed_pushes_that_make_no_sense(ps, dtype, count, bulk, words):
         restore(chief, values=[0.0] * (FLOATS if count < 100 else 16 * 6001))
         fields, _ = packed(chief, 1, dtype, bulk, count)
         assert fields["code"] == 1 and words in fields["message"]
-    with served.client(1) as worker:  # others go on
+    with served.client(1) as worker:  # others continue
         worker.generation = 1
         assert push(worker, 1, [1.0])[0]["outcome"] == 0

@@ -1,5 +1,5 @@
-"""Clusters of processes built with ThreadSanitizer (make test-threads): whatever happens to them, no thread races with
-another. Each leaves what it found beside its output, for those that are killed tell nobody else."""
+"""Clusters of processes built with ThreadSanitizer (make test-threads): whatever happens to them, there are no data
+races. Each process leaves its reports beside its output, because killed ones can't report otherwise."""
 
 import os
 import pathlib
@@ -14,12 +14,12 @@ from runs import wait_for
 pytestmark = pytest.mark.races
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TIMEOUT_S = 180  # it is slow, and so is what runs beside it
+TIMEOUT_S = 180  # it is slow, and slows down what runs beside it
 
 
 @pytest.fixture
 def racing(tmp_path, monkeypatch):
-    """The binary; in the end, no reports."""
+    """The binary; at the end, checks that there are no reports."""
     path = ROOT / "build" / "tsan" / "trainer"
     if not path.exists():
         pytest.skip(f"{path} is missing: make test-threads builds it")
@@ -55,7 +55,7 @@ def start_again(fleet, name):
     ({"issync": True, "wire_dtype": "int8", "wire_top": 0.1}, {}, {"local_steps": 2}),
 ], ids=["pipelined", "stale", "sync", "backups", "buffered rounds", "told rounds"])
 def test_no_thread_races_with_another(racing, tmp_path, cluster, data, train):
-    """Members are killed, frozen and started again, and a rate and an optimizer rolled out, while steps are saved."""
+    """Members are killed, frozen and restarted, and a rate and an optimizer rolled out, while checkpoints are saved."""
     keys = {"lease_secs": 5, "recovery_wait_secs": 1, **cluster}
     with OpenFleet(racing, tmp_path / "fleet", ps=2, workers=3, cluster=keys, data={"validation_size": 100, **data},
                    train={"batch_size": 20, "num_threads": 2, **train}, model={"layers": [784, 8, 10]},

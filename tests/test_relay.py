@@ -1,4 +1,4 @@
-"""The relay that tests put between members: nothing of it goes on behind its end, to the cost of every later test."""
+"""The relay between members: nothing of it goes on after its end, at the expense of later tests."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""A run that was stopped and taken up again is, bit for bit, the run that was never stopped."""
+"""A run that was stopped and resumed is, bit for bit, the run that was never stopped."""
 
 import random
 import signal

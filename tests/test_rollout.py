@@ -1,4 +1,4 @@
-"""Rollouts: a cluster that trains is given a new config, and goes back by itself where that does no good."""
+"""Rollouts: a cluster in training is given a new config, and rolls back by itself if that does harm."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def test_a_learning_rate_changes_while_training_goes_on(fleet):
     assert in_force(fleet.folder) == "2"
     audit = [json.loads(line) for line in (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()]
     assert {line["member"] for line in audit if line["what"] == "switch"} == {"ps 0", "ps 1", "worker 0", "worker 1"}
-    # Members that have been here since version 1 and those that are started again know each other by the newest.
+    # Members running since version 1 and restarted ones recognise each other by the newest.
     assert fleet.rollout(fleet.candidate(3, learning_rate=0.2), "--yes", "--healthy_secs=0.5").returncode == 0
     assert fleet.rollout(fleet.candidate(4, learning_rate=0.05), "--yes", "--healthy_secs=0.5").returncode == 0
     fleet.kill("ps 1")
@@ -107,9 +107,9 @@ def test_what_is_refused(fleet, trainer):
     result = fleet.rollout(good)
     assert result.returncode == 1 and "--yes" in text_of(result)
     assert set(fleet.versions().values()) == {1}
-    # A member that has no operator.pub, or a flag of its own for the key, says so before anything changes.
+    # A member without operator.pub, or with a flag of its own for the key, reports that before anything changes.
     assert fleet.rollout(good, "--yes", "--healthy_secs=0.5").returncode == 0
-    # What is a flag of the operator's machine wins over the file, too.
+    # A flag of the operator's machine overrides the file, too.
     flags = [flag for flag in fleet.job_flags() if not flag.startswith("--train_steps")]
     result = subprocess.run([trainer, "rollout", fleet.candidate(7, train_steps=2000000), "--yes", *flags],
                             cwd=fleet.folder, capture_output=True, text=True, timeout=30)
@@ -126,7 +126,7 @@ def test_what_is_refused(fleet, trainer):
 
 
 def propose(fleet, manifest):
-    """What ps 0 answers to these bytes."""
+    """ps 0's answer to these bytes."""
     port = int(fleet.ps_hosts[0].split(":")[1])
     with protocol.Client(port, str(fleet.folder / "fleet.key")) as client:
         name, fields = client.hello(role=3, index=-1, cluster=fleet.config["fleet"]["name"])
@@ -177,8 +177,8 @@ def test_the_operator_may_vanish(fleet):
 
 
 def test_the_operator_waits_for_a_busy_ps(fleet):
-    """ps 0 stands still for longer than one answer may take: before it is asked anything, and with a proposal on its
-    way."""
+    """ps 0 is stopped for longer than one answer may take: before it is asked anything, and with a proposal in flight.
+    """
     fleet.start_and_train()
     new, status = fleet.candidate(2, learning_rate=0.05), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
                                                            "text": True}
@@ -249,7 +249,7 @@ def open_fleet(trainer, tmp_path):
 
 
 def test_intervals_are_taken_up_between_two_steps(open_fleet):
-    """Checkpoints by other steps, and other rules of what is kept, by the processes that run."""
+    """New steps of checkpoints, and new rules of what to keep, without a restart."""
     fleet = open_fleet
     fleet.start_and_train()
     processes = {name: process.pid for name, process in fleet.members.items()}
@@ -265,7 +265,7 @@ def test_intervals_are_taken_up_between_two_steps(open_fleet):
     assert fleet.goes_on()["learning_rate"] == 0.04
     assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
     assert len(fleet.events("worker 0", "start")) == 1
-    # And back, by a rollout of its own.
+    # And back, by another rollout.
     result = fleet.rollout(fleet.candidate(3, output={"save_steps": 0, "max_to_keep": 3}), "--yes", "--healthy_secs=1")
     assert result.returncode == 0, text_of(result)
     fleet.goes_on()
@@ -276,7 +276,7 @@ def test_intervals_are_taken_up_between_two_steps(open_fleet):
 
 @pytest.mark.parametrize("dtype, bytes_each", [("float32", 24), ("bfloat16", 26)])
 def test_a_worker_without_the_memory_says_so(open_fleet, dtype, bytes_each):
-    """Parameters and gradients three times each, and once more in two bytes where parameters travel as changes."""
+    """Parameters and gradients three times each, and once more in two bytes if parameters are sent as differences."""
     fleet = open_fleet
     fleet.start_and_train()
     limit = 64 << 20
@@ -321,7 +321,7 @@ def nices(pid):
 
 
 def quota():
-    """CPUs that this cgroup may use."""
+    """Limits the CPUs that this cgroup may use."""
     try:
         most, period = pathlib.Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (FileNotFoundError, ValueError):
@@ -338,8 +338,8 @@ def is_gone(pid):
 
 @pytest.mark.parametrize("crowded", (True, False))
 def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
-    """4 members on 1 CPU: who computes is nicer than who answers, and a new start takes none of it along. A member that
-    has restarted is still its parent's."""
+    """4 members on 1 CPU: computing threads are nicer than answering ones, and a restart does not inherit that. A
+    member that has restarted is still its parent's child."""
     cpus, own = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     if own >= 5 or len(cpus) < 2 or quota() < 2:
         pytest.skip("needs two CPUs, and to be less nice")
@@ -389,7 +389,7 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
            "which would be [784,24]" in text_of(result)
     fleet.goes_on()
     assert set(fleet.versions().values()) == {1} and len(fleet.events("worker 0", "start")) == 1
-    # A trial that ends badly: nobody but worker 0 has noticed.
+    # A trial that fails: only worker 0 has noticed.
     result = fleet.rollout(fleet.candidate(3, data={"data_source": "idx"}), "--yes")
     assert result.returncode == 1 and "the trial failed" in text_of(result), text_of(result)
     result = fleet.rollout(fleet.candidate(4, model={"layers": [784, 24, 10]}), "--yes", "--healthy_secs=1",
@@ -401,7 +401,7 @@ def test_layers_that_lose_something_need_a_word(open_fleet):
 
 
 def test_another_proposal_meanwhile(open_fleet):
-    """It is refused, and what the leader finds on its disk when it restarts is the rollout that is under way."""
+    """It is refused, and after a restart the leader finds the rollout under way on its disk."""
     fleet = open_fleet
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train={"batch_size": 40}), "--yes",
@@ -432,7 +432,7 @@ def test_revert(open_fleet):
 
 
 def test_a_config_that_is_the_death_of_a_member(open_fleet):
-    """worker 1 has no data where it looks, and so can't start in version 2: its parent brings it back, on the
+    """worker 1's data folder is missing, so that it can't start in version 2: its parent brings it back on the
     fallback."""
     fleet = open_fleet
     make_digits(fleet)
@@ -452,7 +452,7 @@ def test_a_config_that_is_the_death_of_a_member(open_fleet):
     assert fleet.text("worker 1").count("restarting it in") == 2
     seen = fleet.text("worker 1").count('"event":"step"')
     fleet.until("worker 1", lambda text: text.count('"event":"step"') > seen, "steps of worker 1 in version 1")
-    # The parent passes on what asks it to leave, and its child's last word.
+    # The parent passes on the signal to stop, and its child's last message.
     fleet.kill("worker 0", signal.SIGTERM)
     fleet.wait("worker 0", 143)
 
@@ -463,7 +463,7 @@ def test_a_member_that_was_away_catches_up(open_fleet):
     for version, batch in ((2, 40), (3, 30)):
         result = fleet.rollout(fleet.candidate(version, train={"batch_size": batch}), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
-    # A machine that slept through both, or was set up from the first config.json: a folder of its own.
+    # A machine that slept through both, or was set up from the first config.json: its own folder.
     fleet.kill("worker 1", signal.SIGTERM)
     fleet.members["worker 1"].wait(20)
     old = fleet.folder / "old"
@@ -487,7 +487,7 @@ def test_a_member_that_was_away_catches_up(open_fleet):
                 "no")
     assert '"event":"step"' not in fleet.text("worker 1")
     fleet.kill("worker 1")
-    # A newer one waits, and is let in once that is rolled out.
+    # A newer one waits, and is admitted once that version is rolled out.
     newer = json.loads((old / "config.json").read_text())
     newer["fleet"]["version"], newer["train"]["batch_size"] = 4, 20
     (old / "config.json").write_text(json.dumps(newer))
@@ -501,14 +501,14 @@ def test_a_member_that_was_away_catches_up(open_fleet):
 def test_a_worker_that_is_off_holds_nothing_up(open_fleet):
     """A dead machine must not keep the others from live and local changes; it catches up when it is back."""
     fleet = open_fleet
-    old = fleet.folder / "old"  # another machine has a folder of its own
+    old = fleet.folder / "old"  # another machine has its own folder
     old.mkdir()
     for name in ("config.json", "operator.pub", "fleet.key"):
         shutil.copy2(fleet.folder / name, old / name)
     fleet.start_and_train()
     fleet.kill("worker 1")
     fleet.members["worker 1"].wait(20)
-    time.sleep(11)  # by then it is off, and not one that only restarts
+    time.sleep(11)  # by then it counts as off, and not as restarting
     for version, train in ((2, {"learning_rate": 0.02}), (3, {"learning_rate": 0.02, "num_threads": 2})):
         result = fleet.rollout(fleet.candidate(version, train=train), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
@@ -523,7 +523,7 @@ def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
     fleet.start_and_train()
     assert not any("drift" in member["message"] for member in fleet.status()[1].values())
     path = fleet.folder / "config.json"
-    shutil.copy2(path, fleet.folder / "own.json")  # the operator's copy is as it was
+    shutil.copy2(path, fleet.folder / "own.json")  # the operator's copy is unchanged
     edited = json.loads(path.read_text())
     edited["train"]["learning_rate"] = 7
     path.write_text(json.dumps(edited, indent=1))
@@ -535,7 +535,7 @@ def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
     result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5",
                            "--config=own.json")
     assert result.returncode == 0, text_of(result)
-    # Restarted, they run what was rolled out, still say so, and have left the file alone.
+    # After a restart they run what was rolled out, still report the drift, and have left the file alone.
     deadline = time.monotonic() + 20
     while not all("drift" in member["message"] for member in fleet.status()[1].values()):
         assert time.monotonic() < deadline, fleet.status()
@@ -544,7 +544,7 @@ def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
     assert json.loads(path.read_text()) == edited
 
 
-# --- Keys of single machines ---
+# --- Local keys ---
 
 
 def test_local_keys_change_in_waves_without_a_pause(trainer, tmp_path):
@@ -561,7 +561,7 @@ def test_local_keys_change_in_waves_without_a_pause(trainer, tmp_path):
             assert fleet.events(f"worker {i}", "start")[-1]["config_version"] == 2
         assert "2 threads" in json.dumps(fleet.events("worker 3", "start")[-1])
         assert len(fleet.events("ps 0", "start")) <= 1
-        # ps 0 went on serving: no generation after the first.
+        # ps 0 kept serving: there is only the first generation.
         assert "generation 2" not in fleet.text("worker 0")
         audit = [json.loads(line) for line in (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()]
         order = [line["member"] for line in audit if line["what"] in ("start again", "switch")]
@@ -605,7 +605,7 @@ def test_synchronous_training_takes_a_live_change(trainer, tmp_path):
         assert fleet.goes_on()["loss"] < 3 and set(fleet.versions().values()) == {4} and fleet.alive()
 
 
-# --- Who may ask for what ---
+# --- Permissions ---
 
 
 def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
@@ -618,7 +618,7 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
         assert client.hello(role=2, index=1, digest="", job="", cluster="north")[0] == "welcome"
         name, fields, _ = client.call("report", **report)
         assert name == "rollout" and fields["order"] == 0 and fields["job"] == ""
-        # The real worker 1 is here, and its own word counts.
+        # The real worker 1 is connected, and only its own report counts.
         before = fleet.status()[1]["worker 1"]
         assert client.call("report", **{**report, "digest": "0" * 64})[0] == "rollout"
         after = fleet.status()[1]["worker 1"]
@@ -632,7 +632,7 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
         client.send("propose", bulk=b"x", healthy_s=1.0)
         name, fields, _ = client.receive()
         assert name == "error" and fields["code"] == 2
-    # The real worker 1 did not mind, and there is no place for one that nobody has.
+    # The real worker 1 was not affected, and an unknown member gets no place.
     with protocol.Client(port, key) as client:
         name, fields = client.hello(role=2, index=60000, digest="", job="", cluster="north")
         assert name == "refused" and "there is no worker 60000" in fields["message"], fields
@@ -642,7 +642,7 @@ def test_a_member_without_a_config_may_report_and_no_more(open_fleet):
 
 
 def test_hosts_are_added_at_the_end(trainer, tmp_path):
-    """A worker more: it is started with the new file, is told that it is ahead, and comes in with the rollout."""
+    """An additional worker: started with the new file, it learns that it is ahead, and joins with the rollout."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=3) as fleet:
         everybody = fleet.worker_hosts
         fleet.config["cluster"]["worker_hosts"] = everybody[:2]
@@ -664,7 +664,7 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
         assert result.returncode == 0, text_of(result)
         fleet.until("worker 2", lambda text: '"event":"step"' in text, "steps of worker 2")
         assert set(fleet.versions().values()) == {2}
-        # And away again: the one that is no part of version 3 ends.
+        # And removed again: the one that is not part of version 3 ends.
         fleet.config["cluster"]["worker_hosts"] = everybody
         result = fleet.rollout(fleet.candidate(3, cluster={"worker_hosts": everybody[:2]}), "--yes", "--healthy_secs=1")
         assert result.returncode == 0, text_of(result)

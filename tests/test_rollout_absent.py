@@ -1,5 +1,5 @@
-"""Changes of the whole job while a worker is switched off: nobody waits for it, and whenever it comes back, it ends on
-the version that the others are on."""
+"""Changes of the whole job while a worker is off: nobody waits for it, and whenever it returns, it reaches the others'
+version."""
 
 import shutil
 import subprocess
@@ -10,12 +10,12 @@ import pytest
 from fleets import OpenFleet, in_force, text_of
 from runs import wait_for
 
-OFF_S = 11  # by then it is off, and not one that only restarts
+OFF_S = 11  # by then it counts as off, and not as restarting
 AWAY = "worker 2"
 
 
 class Absent(OpenFleet):
-    """Worker 2 has a machine, that is a folder, of its own."""
+    """Worker 2 has its own machine, that is, a folder."""
 
     def __init__(self, trainer, folder, **sections):
         super().__init__(trainer, folder, ps=2, workers=3, **sections)
@@ -55,7 +55,7 @@ class Absent(OpenFleet):
         return int(in_force(folder)) if (folder / "config.json.d" / "current").exists() else 1
 
     def all_on(self, version):
-        """Worker 2, too, and it trains."""
+        """All are on, including worker 2, and train."""
         seen = self.text(AWAY).count('"event":"step"')
         self.until(AWAY, lambda text: text.count('"event":"step"') > seen, "steps of worker 2", 60)
         wait_for(lambda: set(self.versions().values()) == {version}, f"version {version} everywhere", 60)
@@ -88,7 +88,7 @@ def test_the_others_change_without_it(trainer, tmp_path, issync):
         fleet.come()
         fleet.all_on(2)
         assert "the fleet is at version 2 of the config: this process restarts in it" in fleet.text(AWAY)
-        # It is there, so that the next one is with it.
+        # It is on, so that the next rollout includes it.
         done, output = ends(fleet.begin(3, "--healthy_secs=1", train={"batch_size": 30}))
         assert done and "which is off" not in output, output
         fleet.all_on(3)
@@ -109,7 +109,7 @@ def test_it_comes_back_meanwhile(fleet, full, phase):
 def test_all_go_back_without_it(fleet):
     done, output = ends(fleet.begin(2, "--healthy_secs=60", train={"optimizer": "momentum", "learning_rate": 50.0}))
     assert not done and "went back from version 2 to version 1: the loss is" in output, output
-    # The next one is aborted while it is there, and in the new version.
+    # The next one is aborted while it is on, and in the new version.
     operator = fleet.begin(3, "--healthy_secs=100", train={"batch_size": 40})
     fleet.in_phase("watching version 3")
     fleet.come()
@@ -122,7 +122,7 @@ def test_all_go_back_without_it(fleet):
 
 @pytest.mark.parametrize("phase, version", [("staging", 1), ("all restart in", 2), ("watching", 1)])
 def test_the_leader_dies_meanwhile(fleet, full, phase, version):
-    """It knows then who was off, and goes on without, or back."""
+    """The next leader knows who was off, and continues without it, or rolls back."""
     if not full and phase == "staging":
         pytest.skip("in make test-full")
     operator = fleet.begin(2, "--healthy_secs=5", train={"batch_size": 40})
@@ -142,7 +142,7 @@ def test_lists_of_workers_change_meanwhile(trainer, tmp_path):
     with Absent(trainer, tmp_path / "fleet") as fleet:
         hosts = fleet.worker_hosts
         fleet.switch_off()
-        # One more, which is asked for.
+        # One more, which does need it.
         longer = {"worker_hosts": [*hosts, "localhost:1"]}
         fleet.machine("worker 3", fleet.folder / fleet.candidate(2, cluster=longer))
         fleet.come("worker 3")
@@ -151,7 +151,7 @@ def test_lists_of_workers_change_meanwhile(trainer, tmp_path):
         fleet.until("worker 3", lambda text: '"event":"step"' in text, "steps of worker 3", 60)
         fleet.come()
         fleet.all_on(2)
-        # Both are listed no more, and one of them is off.
+        # Both are removed from the list, and one of them is off.
         fleet.kill(AWAY)
         fleet.members[AWAY].wait(20)
         time.sleep(OFF_S)
@@ -164,7 +164,7 @@ def test_lists_of_workers_change_meanwhile(trainer, tmp_path):
 
 
 def test_a_job_that_would_wait_for_it(trainer, tmp_path):
-    """Steps are made with two of three, but would not begin again."""
+    """Steps are made with two of three, but could not start again."""
     with Absent(trainer, tmp_path / "fleet", cluster={"min_workers": 3}) as fleet:
         fleet.switch_off()
         done, output = ends(fleet.begin(2, "--healthy_secs=1", train={"batch_size": 40}))

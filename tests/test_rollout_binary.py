@@ -1,4 +1,4 @@
-"""A new program for a running fleet: handed on, tried by a canary, then by all; and back, where it does no good."""
+"""A new program for a running fleet: distributed, tried by a canary, then by all; and rolled back if it is bad."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from runs import wait_for
 
 
 class Machines(OpenFleet):
-    """A fleet whose members run on two machines, each with a folder of its own."""
+    """A fleet whose members run on two machines, each with its own folder."""
 
     def start_all(self, off=()):
         self.other = self.folder / "other"
@@ -35,14 +35,14 @@ class Machines(OpenFleet):
         wait_for(lambda: all(self.versions()[f"worker {i}"] != 0 for i in there), "version of everybody")
 
     def variant(self, name="new", tail=b"another build"):
-        """A program that differs from this one in nothing but its bytes."""
+        """A program that differs from this one only in its bytes."""
         return programs.variant(self.trainer, self.folder / name, tail)
 
     def builds(self):
         return programs.builds(self)
 
     def bring(self, path, *flags, timeout=90):
-        """Without a bound on its speed, which on a busy machine depends on what else runs."""
+        """Without a bound on its speed, which on a busy machine depends on other load."""
         usual = {"--healthy_secs": "0.5", "--least_speed": "0%"}
         usual |= dict(flag.split("=") for flag in flags if "=" in flag)
         switches = [flag for flag in flags if "=" not in flag]
@@ -76,7 +76,7 @@ def test_a_new_program(machines):
     assert len(fetched) == 1, audit  # once for both members of that machine
     restarts = [line["member"] for line in audit if line["what"] == "start again"]
     assert restarts == ["worker 2", "worker 1"]
-    # Whoever starts them starts the installed program, and they go over to the one that was rolled out.
+    # A supervisor starts the installed program, and they switch to the one that was rolled out.
     fleet.kill("worker 1")
     supervise(fleet, "worker 1", "--config=other/config.json")
     fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps", 60)
@@ -122,7 +122,8 @@ def test_a_transfer_that_is_cut_off_goes_on_where_it_stopped(machines):
 
 
 def test_over_a_thin_link_it_comes_in_small_pieces(machines):
-    """A second's worth at once, so that training's messages wait behind little of it; and no faster than was said."""
+    """A second's worth at once, so that training's messages wait behind only a little of it; and no faster than
+    specified."""
     fleet = machines
     new = fleet.variant()
     part = fleet.other / "trainer.d" / build_of(new) / "part"
@@ -157,7 +158,7 @@ def test_a_machine_that_was_off_fetches_it_when_it_is_back(trainer, tmp_path):
         assert build_of(new) in fleet.kept(fleet.other)
 
 
-# --- Programs that do no good ---
+# --- Bad programs ---
 
 
 @pytest.mark.parametrize("name, source", [("crashes", CRASHES), ("hangs", HANGS)], ids=["crashes", "hangs"])
@@ -215,12 +216,12 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
 
 
 def test_a_program_that_is_much_slower_goes_back(machines):
-    """The canary's pace is that of a config that comes along, so that no machine is too busy for this test."""
+    """The canary's pace is that of a config in the same rollout, so that no machine is too busy for this test."""
     fleet = machines
     old = set(fleet.builds().values())
     new = fleet.variant()
     name = fleet.candidate(2, train={"max_steps_per_s": 10})
-    fleet.goes_on(more=20)  # or nobody knows how fast it was
+    fleet.goes_on(more=20)  # otherwise its former speed is unknown
     result = fleet.rollout(name, f"--binary={new}", "--yes", "--healthy_secs=0.5")
     assert result.returncode == 1, text_of(result)
     assert re.search(r"went back from version 2 to version 1: worker 2 makes [\d.]+ steps/s in the new program, but "
@@ -230,7 +231,7 @@ def test_a_program_that_is_much_slower_goes_back(machines):
 
 
 def test_programs_are_handed_on_no_faster_than_told(machines):
-    """Two megabytes a second, and one more at once at the beginning, as ps 0 keeps its account."""
+    """Two megabytes a second, and one more at the start, by ps 0's budget."""
     fleet = machines
     new = fleet.variant()
     began = time.monotonic()
@@ -242,7 +243,7 @@ def test_programs_are_handed_on_no_faster_than_told(machines):
 
 
 def test_a_machine_that_fails_pauses_the_rollout_until_the_operator_says_so(machines):
-    """Its disk damages the program after the canary, of the same machine, has begun to run it."""
+    """The disk damages the program after the canary, on the same machine, has started it."""
     fleet = machines
     new = fleet.variant()
     old = fleet.builds()["worker 1"]

@@ -1,5 +1,5 @@
-"""Rollouts to a cluster where workers join that worker_hosts does not list: whoever is there takes part, whoever goes
-keeps nobody, and all end on one version."""
+"""Rollouts to a cluster with unlisted workers: those present take part, those that leave delay nobody, and all reach
+one version."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def begin(fleet, **cluster):
 
 
 def join(fleet, name):
-    """On a machine of its own: a folder with the config.json that the fleet began with."""
+    """On its own machine: a folder with the fleet's first config.json."""
     folder = fleet.folder / name.replace(" ", "-")
     if not folder.exists():
         folder.mkdir()
@@ -53,13 +53,13 @@ def kept(fleet, name):
 
 
 def test_they_change_with_the_others(fleet):
-    """Live, local, of the whole job, and back from one that does no good."""
+    """Live, local, of the whole job, and back from a bad one."""
     begin(fleet)
     pids = {name: fleet.members[name].pid for name in JOINED}
     done, output = rolls(fleet, 2, train={"learning_rate": 0.04})
     assert done, output
     all_on(fleet, 2, *JOINED)
-    # The canary is one of them: worker 5, whose machine has no such data.
+    # The canary is one of them: worker 5, whose machine lacks these data.
     done, output = rolls(fleet, 3, "--data_dir=digits", data={"data_source": "idx"})
     assert not done and "version 3 was not rolled out" in output, output
     done, output = rolls(fleet, 4, train={"learning_rate": 0.04, "num_threads": 2})
@@ -79,7 +79,7 @@ def test_they_change_with_the_others(fleet):
         fleet.until(name, lambda text: text.count('"event":"step"') > seen, f"steps of {name}")
         assert fleet.members[name].pid == pids[name]
     fleet.goes_on()
-    # One of them is listed now, the other has no place any more.
+    # One of them is listed now, the other no longer has a place.
     done, output = rolls(fleet, 7, cluster={"elastic": False, "worker_hosts": [*fleet.worker_hosts, "localhost:1"]},
                          train={"num_threads": 2})
     assert done, output
@@ -94,7 +94,7 @@ def test_one_that_can_not_says_why(fleet):
     done, output = rolls(fleet, 2, train={"batch_size": 40})
     assert not done and "version 2 was not rolled out, version 1 stays in force: worker 5: " in output, output
     assert "operator.pub" in output, output
-    # It is nobody's that it goes: the next one is without it.
+    # Its departure is nobody's fault: the next rollout is without it.
     fleet.kill("worker 5")
     wait_for(lambda: fleet.status()[1].get("worker 5", {"state": "lost"})["state"] == "lost", "loss of worker 5")
     done, output = rolls(fleet, 3, train={"batch_size": 40})
@@ -107,7 +107,7 @@ def test_one_that_can_not_says_why(fleet):
                           ("all restart in", {"batch_size": 40}), ("watching", {"batch_size": 40}),
                           ("restarting in", {"num_threads": 2})])
 def test_one_goes_and_one_comes_meanwhile(fleet, full, phase, sections):
-    """For ever, without a word; and a new one that has only what the fleet began with."""
+    """One leaves for good, silently; and a new one has only the fleet's first config."""
     if not full and (phase, *sections) not in (("switching to", "learning_rate"), ("all restart in", "batch_size")):
         pytest.skip("in make test-full")
     begin(fleet, issync=phase == "all restart in")
@@ -124,7 +124,7 @@ def test_one_goes_and_one_comes_meanwhile(fleet, full, phase, sections):
     for name in ("worker 2", "worker 7"):
         seen = fleet.text(name).count('"event":"step"')
         fleet.until(name, lambda text: text.count('"event":"step"') > seen, f"steps of {name}")
-    # Who went catches up when it comes again.
+    # A worker that left catches up when it returns.
     join(fleet, "worker 5")
     all_on(fleet, 2, "worker 2", "worker 5", "worker 7")
     last = json.loads((fleet.folder / "worker-5" / "config.json.d" / "audit.log").read_text().splitlines()[-1])

@@ -1,7 +1,7 @@
-"""A fleet of real processes, and rollouts good and bad: whatever happens in whichever phase, it ends on one version.
+"""A fleet of real processes, and good and bad rollouts: whatever happens in whichever phase, it reaches one version.
 
-40 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own small parent, so that whoever
-is killed comes back.
+40 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own supervisor, so that a killed
+one comes back.
 """
 
 import os
@@ -18,7 +18,7 @@ from trials import Trial, bring, settle
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 
-# A hundred members take all of the machine, and others would wait too long for it.
+# A hundred members use the whole machine, and others would wait too long for it.
 pytestmark = pytest.mark.alone if FULL else pytest.mark.xdist_group("fleet")
 
 
@@ -35,7 +35,8 @@ def test_good_ones(fleet):
     assert done, output
     done, output = settle(fleet, *fleet.begin("--healthy_secs=1", train={"batch_size": 25}))
     assert done, output
-    # A rate that so many asynchronous workers bear: each gradient is dozens of steps old, and momentum adds to that.
+    # A rate that this many asynchronous workers tolerate: each gradient is dozens of steps old, and momentum adds to
+    # that.
     momentum = {"optimizer": "momentum", "learning_rate": 0.001}
     done, output = settle(fleet, *fleet.begin("--healthy_secs=1", train=momentum))
     assert done, output
@@ -51,7 +52,7 @@ def test_bad_ones_change_nothing(fleet, trainer):
     assert "is not signed" in text_of(fleet.rollout(fleet.next(train={"learning_rate": 0.5}), "--yes",
                                                     "--key=other.key"))
     assert "give it a higher one" in text_of(fleet.rollout(fleet.candidate(1, train={"learning_rate": 0.5}), "--yes"))
-    # A manifest that was rolled out before, and one that was changed.
+    # A manifest that was rolled out before, and a modified one.
     manifest = (fleet.folder / "config.json.d" / "manifest").read_bytes()
     for name, wrong in (("again", manifest), ("changed", manifest[:60] + b"x" + manifest[61:]),
                         ("torn", manifest[:-9])):
@@ -69,7 +70,7 @@ def test_bad_ones_change_nothing(fleet, trainer):
 
 def test_one_that_diverges_goes_back(fleet):
     done, output = settle(fleet, *fleet.begin("--healthy_secs=100", train={"learning_rate": 1e30}))
-    # A loss of so many workers is seen before or after it overflows.
+    # With this many workers a loss is seen before or after it overflows.
     assert not done and re.search(r"the loss is (no longer finite|[\d.e+]+, and was [\d.e+-]+ before)", output), output
     done, output = settle(fleet, *fleet.begin("--healthy_secs=100", train={"optimizer": "sgd", "learning_rate": 1e30}))
     assert not done
@@ -109,7 +110,7 @@ def test_the_operator_dies(fleet):
 
 
 def test_a_partition_while_it_switches(fleet, full):
-    """For longer than a member may be silent, in make test-full; then the fleet goes back when it is whole again."""
+    """In make test-full for longer than the idle timeout; then the fleet rolls back when it is whole again."""
     operator, version = fleet.begin("--healthy_secs=3", train={"learning_rate": 0.015})
     fleet.in_phase(f"switching to version {version}")
     fleet.relay.refuses = True
@@ -137,7 +138,7 @@ def test_a_program_for_all(fleet, trainer):
 
 
 def test_programs_that_do_no_good(fleet, trainer, full):
-    """They reach the canary and no more, or nobody; and those that run go on."""
+    """They reach only the canary, or nobody; and the running members continue."""
     before = programs.builds(fleet)
     canary = f"worker {len(fleet.worker_hosts) - 1}"
     starts = {name: len(fleet.events(name, "start")) for name in fleet.names() if name != canary}
@@ -147,7 +148,7 @@ def test_programs_that_do_no_good(fleet, trainer, full):
     subprocess.run([trainer, "keygen", "--operator=nobody.key"], cwd=fleet.folder, check=True, timeout=20)
     for path, flags, message in (
         (cut, (), "is truncated"),
-        # By ps 0, or by the command: what is in force came with another operator's signature.
+        # By ps 0, or by the command: the version in force has another operator's signature.
         (good, ("--key=nobody.key",), "is not signed|no manifest with your signature leads to it"),
         (programs.compile_program(fleet.folder, "crashes", programs.CRASHES), (), f"{canary}: it failed 2 times"),
     ):
@@ -157,7 +158,7 @@ def test_programs_that_do_no_good(fleet, trainer, full):
         hangs = programs.compile_program(fleet.folder, "hangs", programs.HANGS)
         done, output = bring(fleet, hangs)
         assert not done and f"{canary}: it failed 2 times" in output, output
-        # The canary's pace is that of a config that comes along: it depends on nothing else.
+        # The canary's pace is that of a config in the same rollout: it depends on nothing else.
         done, output = bring(fleet, good, "--least_speed=50%", train={"max_steps_per_s": 1})
         assert not done and "in the new program, but made" in output, output
     assert programs.builds(fleet) == before

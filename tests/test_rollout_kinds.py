@@ -1,4 +1,4 @@
-"""A new program for a fleet of two kinds of machines, the other kind emulated: good and bad ones of either kind.
+"""A new program for a fleet with two architectures, the other one emulated: good and bad ones for either.
 
 6 members, 100 in make test-full (or TRAINER_FLEET of them).
 """
@@ -33,7 +33,7 @@ def fleet(trainer, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def canaries(fleet):
-    """The last worker of each kind, this one's first."""
+    """The last worker of each architecture, this machine's first."""
     last = len(fleet.worker_hosts) - 1
     return f"worker {last - 1}", f"worker {last}"
 
@@ -65,13 +65,13 @@ def test_a_program_for_each_kind(fleet, canaries, trainer):
     elsewhere = fleet.folder / "there"
     for folder, canary in zip((fleet.folder, elsewhere), canaries):
         assert restarts(folder, fleet.version)[0] == canary
-    # Those that hand programs on have them all; others what they run, and ran before.
+    # Those that distribute programs have them all; others have what they run, and ran before.
     kept = {path.parent.name for path in (elsewhere / "trainer.d").glob("*/trainer")}
     assert kept == {programs.build_of(emulated.BINARY), programs.build_of(there)}
 
 
 def test_programs_that_do_no_good(fleet, canaries, trainer, full):
-    """Of either kind: they reach that kind's canary and no more, or nobody."""
+    """For either architecture: they reach only its canary, or nobody."""
     before = programs.builds_and_machines(fleet)
     starts = {name: len(fleet.events(name, "start")) for name in fleet.names() if name not in canaries}
     here, there = make_both(fleet, trainer, "good")

@@ -1,4 +1,4 @@
-"""Live keys while training goes on, by the processes that run; and workers that move to another address."""
+"""Live keys during training, without restarts; and workers that move to another address."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def dropped(fleet):
 
 
 def test_replicas_to_aggregate_change_at_one_step_and_back(trainer, tmp_path):
-    """Two of three gradients make a step from the step on that was agreed on; no process is restarted."""
+    """Two of three gradients make a step, from the agreed step on; no process is restarted."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=2, workers=3, cluster={"issync": True, "lease_secs": 10}) as fleet:
         fleet.start_and_train()
         before = pids(fleet)
@@ -45,8 +45,8 @@ def test_replicas_to_aggregate_change_at_one_step_and_back(trainer, tmp_path):
         for name in ("ps 0", "ps 1"):
             assert told_steps(fleet, name, r"a step takes 2 gradients \(before: 3\), at least 2") == [step], name
         fleet.goes_on()
-        assert dropped(fleet) > 0  # whoever is last of three
-        # One that is undone, for another key of it does no good: back to two, with the model of before.
+        assert dropped(fleet) > 0  # whichever comes last of three
+        # One that is rolled back because of another key: back to two, with the former model.
         result = fleet.rollout(fleet.candidate(3, cluster={"replicas_to_aggregate": 3}, train={"learning_rate": 1e30}),
                                "--yes", "--healthy_secs=60")
         assert result.returncode == 1 and "went back from version 3 to version 2" in text_of(result), text_of(result)
@@ -55,7 +55,7 @@ def test_replicas_to_aggregate_change_at_one_step_and_back(trainer, tmp_path):
         last = fleet.goes_on()
         assert last["loss"] < 3 and last["learning_rate"] == 0.05
         assert set(fleet.versions().values()) == {2} and fleet.current() == "2"
-        # And all three again, by a rollout of its own: none is dropped any more.
+        # And all three again, by another rollout: none is dropped any more.
         assert fleet.rollout(fleet.candidate(4), "--yes", "--healthy_secs=0.5").returncode == 0
         seen = dropped(fleet)
         fleet.goes_on()
@@ -93,8 +93,8 @@ def test_summaries_begin_and_change_their_interval(trainer, tmp_path):
 
 
 def test_the_end_of_a_job_moves(trainer, tmp_path):
-    """By train_steps, and by epochs, of which ps know the length although they have no data; on a ps, too, that holds
-    nothing. A slow link keeps the end away until it is agreed on."""
+    """By train_steps, and by epochs, whose length ps know although they have no data; also on a ps without parameters.
+    A slow link delays the end until it is agreed on."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=3, workers=1, cluster={"placement": "round_robin"},
                    model={"layers": [784, 10]}, train={"max_steps_per_s": 0}, data={"validation_size": 100},
                    output={"log_steps": 5}) as fleet:
@@ -121,7 +121,7 @@ def test_the_end_of_a_job_moves(trainer, tmp_path):
                                         ({"train_steps": 30, "batch_size": 40}, 30),
                                         ({"epochs": 0.5, "batch_size": 25}, 60)])
 def test_an_end_that_has_been_passed_is_refused(trainer, tmp_path, keys, last):
-    """Whichever way it is said, and whether all restart for another key of it or not: the job goes on."""
+    """However it is specified, and whether or not all restart for another key: the job continues."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=1) as fleet:
         if "epochs" in keys:
             del fleet.config["train"]["train_steps"]
@@ -155,7 +155,7 @@ def test_workers_move_to_another_address(trainer, tmp_path, sharding):
             fleet.until(f"worker {i}", lambda text: text.count('"event":"step"') > seen, f"steps of worker {i}")
             assert [start["config_version"] for start in fleet.events(f"worker {i}", "start")] == [1, 2]
         assert [fleet.status()[1][f"worker {i}"]["address"] for i in range(3)] == moved
-        # What can't be: a list that was shifted, an address that nobody has, and a ps elsewhere.
+        # Impossible changes: a shifted list, an invalid address, and a ps elsewhere.
         fleet.config["cluster"]["lease_secs"] = 3
         for version, cluster, message in (
             (3, {"worker_hosts": [moved[0], moved[2]]},

@@ -1,4 +1,4 @@
-"""What an operator signs, and who can give a rollout up: to have the fleet's key is not enough."""
+"""What an operator signs, and who can abort a rollout: having the fleet's key is not enough."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from fleets import RATE, Fleet, text_of
 
 
 class FalsePs:
-    """Has the fleet's key, says what it likes, and keeps what an operator gives it."""
+    """Has the fleet's key, says what it likes, and keeps what an operator sends it."""
 
     def __init__(self, folder, port=0, manifest=b"", **told):
         self.told, self.manifest, self.signed = told, manifest, []
@@ -85,7 +85,7 @@ def in_force(fleet):
 
 
 def test_a_false_ps_0_gets_nothing_signed(fleet):
-    """It knows all that a real one does, has seen rollouts, and has taken ps 0's place."""
+    """It knows everything that a real one does, has seen rollouts, and has taken ps 0's place."""
     fleet.start_and_train()
     told, manifest = in_force(fleet)
     assert manifest == b"" and told["earlier"] == ""
@@ -112,7 +112,7 @@ def test_a_false_ps_0_gets_nothing_signed(fleet):
         with FalsePs(fleet.folder, port, manifest, **values):
             return [text_of(fleet.rollout(what, "--dry-run")) for what in whats]
 
-    # Without a manifest, what was before is its own word; and so are machines' keys, and the config itself.
+    # Without a manifest the previous config rests on its word alone; so do local keys, and the config itself.
     worse = told["earlier"].replace('"learning_rate":0.02', '"learning_rate":9')
     false = told["job"].replace('"learning_rate":0.03', '"learning_rate":9')
     assert worse != told["earlier"] and false != told["job"]
@@ -125,14 +125,14 @@ def test_a_false_ps_0_gets_nothing_signed(fleet):
     refused(in_doubt, "revert", new, manifest=manifest, **{**told, "local": threads})
     refused(in_doubt, "revert", new, manifest=manifest, **{**told, "job": false})
     assert f"warning: {in_doubt}" in shown(new, **{**told, "job": false})[0]
-    # With its manifest it is that which counts.
+    # With its manifest, that counts.
     (text,) = shown("revert", manifest=manifest, **{**told, "earlier": worse, "earlier_local": threads})
     assert "0.03 -> 0.02  (live)" in text and "num_threads" not in text and "only ps 0" not in text
-    # Keys of a machine are refused in any case.
+    # Local keys are refused in any case.
     spared = "output.profile, which belongs to each machine and can't be rolled out"
     refused(spared, "revert", new, **{**told, "local": profile})
     refused(spared, "revert", new, **{**told, "earlier_local": profile})
-    # Old news, and numbers that would leave no room for others.
+    # Old versions, and version numbers that would leave no room for others.
     refused("but this machine has version 3", "revert", manifest=seen[0][1], **seen[0][0])
     refused("version 99999990 was proposed", "revert", manifest=manifest, **{**told, "highest": 99999990})
     # An abort is for a rollout that this key has signed, while it is under way.
@@ -143,7 +143,8 @@ def test_a_false_ps_0_gets_nothing_signed(fleet):
 
 
 def test_an_operator_may_answer_for_it(fleet):
-    """config.json here is another than the fleet's, which nobody signed: the differences are shown, and asked about."""
+    """The config.json here differs from the fleet's, which nobody signed: the differences are shown, and must be
+    confirmed."""
     fleet.start_and_train()
     new = fleet.candidate(2, learning_rate=0.05)
     path = fleet.folder / "config.json"
@@ -189,7 +190,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
     operator = begin(2)
     subprocess.run([fleet.trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
     told, manifest = in_force(fleet)
-    # What the operator would send is had by showing it the truth.
+    # Showing the operator the truth gets what it would send.
     with FalsePs(fleet.folder, manifest=manifest, **told) as ps:
         assert asked(fleet, ps, "abort").returncode == 0
     ((name, abort),) = ps.signed
@@ -204,7 +205,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
     assert send(fleet, "abort_rollout", abort, who="me")[0] == "done"
     output, _ = operator.communicate(timeout=60)
     assert operator.returncode == 1 and "the operator aborted it" in output
-    # It has done its work, and is good for no other rollout.
+    # It has been used, and is worthless for any other rollout.
     operator = begin(3)
     answer, message = send(fleet, "abort_rollout", abort, who="me")
     assert answer == "error" and 'is for version 2 of fleet "north", not for the rollout' in message
@@ -217,7 +218,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
 
 
 def test_what_nobody_signed_does_not_fill_the_audit_log(fleet):
-    """300 proposals: it was 48 kB and 300 syncs."""
+    """300 proposals: it used to be 48 kB and 300 syncs."""
     fleet.start_and_train()
     fleet.kill("worker 0")
     with protocol.Client(int(fleet.ps_hosts[0].split(":")[1]), str(fleet.folder / "fleet.key")) as client:

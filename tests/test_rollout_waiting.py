@@ -1,4 +1,4 @@
-"""Rollouts to a job that waits for workers (min_workers): what mends it, what it goes on waiting with, and who comes
+"""Rollouts to a job that waits for workers (min_workers): what lets it continue, what leaves it waiting, and who joins
 later."""
 
 import subprocess
@@ -13,7 +13,7 @@ LISTED, HERE = 4, 2
 
 @pytest.fixture(params=["async", "sync"])
 def fleet(trainer, tmp_path, request):
-    """Two of four workers are there, and all four are asked for."""
+    """Two of four workers are connected, and all four are required."""
     with OpenFleet(trainer, tmp_path / "fleet", ps=2, workers=LISTED,
                    cluster={"min_workers": LISTED, "issync": request.param == "sync"}) as fleet:
         for name in ("ps 0", "ps 1"):
@@ -46,7 +46,7 @@ def come_later(fleet, version, *names):
 
 
 def test_fewer_are_enough(fleet):
-    """At once, with a learning rate that holds from the first step on."""
+    """At once, with a learning rate that applies from the first step."""
     output = rolls(fleet, 2, cluster={"min_workers": 2}, train={"learning_rate": 0.02})
     assert "version 2 is in force, since step 0" in output
     trains(fleet)
@@ -55,7 +55,7 @@ def test_fewer_are_enough(fleet):
 
 
 def begin(fleet, version, **sections):
-    """An operator who waits until the job trains, too."""
+    """An operator who also waits until the job trains."""
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(version, **sections), "--yes",
                                  "--healthy_secs=1", *fleet.job_flags()],
                                 cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -67,19 +67,19 @@ def begin(fleet, version, **sections):
 @pytest.mark.parametrize("section, keys", [("cluster", {"min_workers": 3}), ("train", {"num_threads": 2}),
                                            ("train", {"batch_size": 40})])
 def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
-    """Live, local, of the whole job: none is taken back for want of steps, which there were not before."""
+    """Live, local, of the whole job: none is rolled back for lack of steps, of which there were none before."""
     missing = 1 if section == "cluster" else 2
     operator = begin(fleet, 2, **{section: keys})
     wait_for(lambda: f"waiting for {missing} more worker" in fleet.status()[1]["ps 0"]["message"],
              "who is there to be back")
-    # The operator has second thoughts, and fewer workers for the third.
+    # The operator has second thoughts, and requires fewer workers the third time.
     assert fleet.rollout("abort").returncode == 0
     output, _ = operator.communicate(timeout=60)
     assert operator.returncode == 1, output
     assert "went back from version 2 to version 1: the operator aborted it" in output, output
     operator = begin(fleet, 3, **{section: keys})
     assert operator.poll() is None and not fleet.events("worker 0", "step") and fleet.alive()
-    # Who was not there has missed it, and is what the job waited for.
+    # The absent one has missed it, and the job has waited for it.
     for i in range(HERE, HERE + missing):
         fleet.start(f"worker {i}", "--train_dir=")
     output, _ = operator.communicate(timeout=60)
@@ -101,6 +101,6 @@ def test_what_does_no_good_is_taken_back(fleet):
     assert result.returncode == 1 and "went back from version 2 to version 1: the loss is no longer finite" in text_of(
         result), \
         text_of(result)
-    # It has begun to train, and stays so; whoever comes is in the version of before.
+    # It has begun to train, and continues; a worker that joins is in the previous version.
     trains(fleet)
     come_later(fleet, 1, "worker 2")

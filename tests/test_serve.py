@@ -1,5 +1,5 @@
 """trainer serve: KServe's protocol through Triton's own client, TensorFlow Serving's REST interface, plain posts;
-swaps, faults and load. What it says must be what `trainer predict` says, and onnxruntime."""
+swaps, faults and load. Its answers must equal those of `trainer predict` and of onnxruntime."""
 
 import concurrent.futures
 import csv
@@ -39,7 +39,7 @@ QUICK = ("--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=
 
 @pytest.fixture(scope="module")
 def digits(trainer, tmp_path_factory):
-    """A model of digits, pictures of them, and what predict and onnxruntime say of these."""
+    """A model of digits, images of them, and predict's and onnxruntime's results."""
     folder = tmp_path_factory.mktemp("digits")
     train(trainer, *SMALL, "--train_steps=200", "--train_dir=run", cwd=folder)
     run(trainer, "data", "synth", "--out=data", "--synthetic_train=100", "--synthetic_test=40", cwd=folder)
@@ -94,7 +94,7 @@ def test_tritons_client_gets_what_predict_says(client, digits, type, shape, bina
 
 @pytest.mark.parametrize("type", ["UINT8", "FP32"])
 def test_a_batch_of_its_own(client, digits, type):
-    """So many rows are computed from the body, wherever in it their numbers happen to begin."""
+    """This many rows are computed from the body in place, at whatever alignment their numbers begin."""
     _, pictures, probabilities, _ = digits
     values = numpy.tile(pictures.reshape(-1, 784), (7, 1))[:256]
     values = (values / numpy.float32(255)).astype(numpy.float32) if type == "FP32" else values
@@ -118,13 +118,13 @@ def test_tritons_client_packs_what_it_sends(client, digits, packed):
 
 
 def test_pixels_between_the_levels_of_grey(client, digits):
-    """Numbers that no byte stands for, and bytes beside them in the same batch."""
+    """Numbers between the levels of a byte, in the same batch as bytes."""
     _, pictures, _, session = digits
     values = (pictures.reshape(-1, 784) / 255 * 0.9777 + 0.011).astype(numpy.float32)
     wanted = session.run(None, {session.get_inputs()[0].name: values.reshape(-1, *session.get_inputs()[0].shape[1:])})
     got = asked(client, values, "FP32", True).as_numpy("probabilities")
     numpy.testing.assert_allclose(got, wanted[-1], atol=1e-5)
-    for length in range(4):  # a batch of its own, of aligned numbers and of others
+    for length in range(4):  # a whole batch, of aligned and of unaligned numbers
         many = asked(client, numpy.tile(values, (3, 1)), "FP32", True, request_id="i" * (10 + length))
         numpy.testing.assert_array_equal(many.as_numpy("probabilities"), numpy.tile(got, (3, 1)))
 
@@ -204,7 +204,7 @@ def test_the_page_and_the_description_ask_nobody_else(served):
 
 
 def test_a_client_may_ask_before_it_sends(served, digits):
-    """Expect: 100-continue; a body beyond the limit is refused before a byte of it is sent."""
+    """Expect: 100-continue; a body over the limit is refused before a byte of it is sent."""
     body = json.dumps({"instances": [[0] * 784]}).encode()
     for size, first in ((len(body), b"HTTP/1.1 100"), (1 << 30, b"HTTP/1.1 413")):
         with socket.create_connection(("127.0.0.1", served.port), timeout=60) as peer:
@@ -250,7 +250,7 @@ def test_answers_are_packed_for_who_asks(served, client, digits, packing, unpack
     assert ask(f"{packing};q=0")[1] is None
     one = json.dumps({"instances": pictures[:1].tolist()}).encode()
     _, _, headers = served.ask("POST", "/v1/models/digits:predict", one, {"Accept-Encoding": packing})
-    assert headers["Content-Encoding"] is None  # too short for it to pay
+    assert headers["Content-Encoding"] is None  # too short to pay off
     metrics = served.ask("GET", "/metrics", None, {"Accept-Encoding": packing})
     assert metrics[2]["Content-Encoding"] == packing and b"trainer_serve_requests_total" in unpack(metrics[1])
     answer = asked(client, pictures.reshape(-1, 784), "UINT8", False, response_compression_algorithm=packing)
@@ -263,7 +263,7 @@ def test_the_description_in_gzip(served):
     assert headers["Content-Encoding"] == "gzip" and gzip.decompress(packed) == plain
 
 
-# --- what clients do wrong ---
+# --- client errors ---
 
 
 def infer(**changes):
@@ -438,7 +438,7 @@ def drifted(server, model="kinds"):
 
 
 def test_drift_is_told_from_the_reference(trainer, plants):
-    """Training's own rows have none; others are seen by column, in the unit that people know."""
+    """Training's own rows have none; that of others is shown by column, in familiar units."""
     folder, names, _ = plants
     with Served(trainer, "kinds=kinds", "--reference=data/train.csv", cwd=folder) as server:
         assert drifted(server)["rows"] == 0 and drifted(server)["columns"][0]["psi"] is None
@@ -463,7 +463,7 @@ def test_drift_is_told_from_the_reference(trainer, plants):
 
 
 def population_stability(plants, name, copies, same, value, count):
-    """By the book, with numpy: `same` rows as the reference has them, and `count` of one value."""
+    """The textbook formula, with numpy: `same` rows like the reference's, and `count` of one value."""
     folder, names, _ = plants
     with open(folder / "data/train.csv") as file:
         there = numpy.sort([float(row[name]) for row in csv.DictReader(file)])
@@ -483,7 +483,7 @@ def stability(there, here, edges):
 
 
 def measures(pictures):
-    """What is looked at of pictures, with numpy."""
+    """What is measured of images, with numpy."""
     pixels = pictures.reshape(-1, 28, 28) / 255
     light = pixels.sum((1, 2))
     places = numpy.arange(28) / 28
@@ -492,7 +492,7 @@ def measures(pictures):
 
 
 def test_drift_of_pictures(trainer, digits):
-    """Brightness, contrast and place of the light against a data set; and what is predicted, by class."""
+    """Brightness, contrast and centre of the light compared with a data set; and predictions by class."""
     folder, pictures, probabilities, _ = digits
     content = (folder / "data/train-images-idx3-ubyte").read_bytes()
     there = numpy.frombuffer(content, numpy.uint8, offset=16).reshape(-1, 784)
@@ -519,7 +519,7 @@ def test_drift_of_pictures(trainer, digits):
         text = server.get("/metrics")[1].decode()
         assert 'trainer_serve_psi{model="digits",column="centre_x"}' in text
         assert f'trainer_serve_predictions_total{{model="digits",class="3"}} {after[3]["count"]}' in text
-        server.post(path, {"instances": [[0] * 784]})  # without light it has no centre
+        server.post(path, {"instances": [[0] * 784]})  # without light there is no centre
 
 
 def test_a_reference_of_other_pictures_is_said(trainer, digits):
@@ -535,7 +535,7 @@ def test_a_reference_of_other_pictures_is_said(trainer, digits):
 
 
 def test_each_model_has_a_reference_of_its_own(trainer, plants, digits):
-    """By the model's name, also in paths with commas and equals signs; who is not named has none."""
+    """By the model's name, also in paths with commas and equals signs; an unnamed model has none."""
     folder, names, _ = plants
     with open(folder / "data/train.csv") as file:
         lines = file.readlines()
@@ -584,7 +584,7 @@ def test_a_reference_that_does_not_fit_is_said(trainer, plants):
 
 
 def test_newer_checkpoints_take_over_and_no_request_fails(trainer, tmp_path):
-    """Training goes on in the folder; clients ask all the while."""
+    """Training continues in the folder; meanwhile clients send requests."""
     flags = (*SMALL, "--train_dir=run", "--save_steps=20", "--max_to_keep=3")
     train(trainer, *flags, "--train_steps=20", cwd=tmp_path)
     body = json.dumps({"instances": [[0] * 784]})
@@ -633,7 +633,7 @@ def test_a_damaged_checkpoint_is_named_and_the_old_one_stays(trainer, tmp_path):
 
 
 def rewritten(content, change):
-    """A checkpoint with other metadata, and a digest that fits."""
+    """A checkpoint with other metadata, and a matching digest."""
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8:8 + size])
     change(header["__metadata__"])
@@ -645,7 +645,7 @@ def rewritten(content, change):
 
 
 def test_a_checkpoint_is_checked_on_the_rows_kept_with_it(trainer, digits, tmp_path):
-    """Its digest fits, but it does not answer as it did when it was saved."""
+    """Its digest matches, but its answers differ from those at the time it was saved."""
     content = newest(digits[0] / "run").read_bytes()
     one = tmp_path / "model.safetensors"
 
@@ -666,7 +666,7 @@ def test_a_checkpoint_is_checked_on_the_rows_kept_with_it(trainer, digits, tmp_p
         wait_for(lambda: "the one in service stays" in server.text(), "the warning")
         assert re.search("model.safetensors: stored row 2 gives .* for output 7", server.text())
         assert server.metric("trainer_serve_model_failures_total") == 1 and server.get("/readyz")[0] == 200
-        replace(lambda metadata: metadata.pop("kept_rows"))  # as older builds wrote them
+        replace(lambda metadata: metadata.pop("kept_rows"))  # as written by older builds
         wait_for(lambda: server.metric("trainer_serve_model_swaps_total") == 1, "one without rows")
 
 
@@ -679,7 +679,7 @@ def test_tables_keep_rows_and_some_runs_none(trainer, tables, plants, tmp_path):
 
 
 def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path):
-    """However new others are; a better one comes into service."""
+    """However new others are; a better one is put into service."""
     kept, best = [], tmp_path / "run/best.safetensors"
     for steps in (20, 40, 60):
         train(trainer, *SMALL, "--train_dir=run", f"--train_steps={steps}", cwd=tmp_path)
@@ -734,7 +734,7 @@ def test_where_must_be_said(trainer, tmp_path):
     assert "Give --http=" in run(trainer, "serve", "run", cwd=tmp_path, status=2).stderr
 
 
-# --- what is written down ---
+# --- log output ---
 
 
 def test_each_answer_is_a_line_of_the_access_log(trainer, digits):
@@ -767,7 +767,7 @@ def kept(folder):
 
 
 def test_rows_are_kept_as_they_came_and_training_reads_them(trainer, plants):
-    """By every way in, in the model's order of columns, with what the model said; then a model learns from it."""
+    """By every interface, in the model's order of columns, with the model's answers; then a model is trained on it."""
     folder, names, rows = plants
     shutil.rmtree(folder / "log", ignore_errors=True)
     values = [[None if value == "" else value for value in row] for row in rows]
@@ -786,7 +786,7 @@ def test_rows_are_kept_as_they_came_and_training_reads_them(trainer, plants):
         assert server.ask("POST", "/predict", file.getvalue().encode())[0] == 200
         assert "row 0" in server.error("/v1/models/kinds:predict", {"instances": [[1, 2, "tall", 4, "clay"]]})
         assert server.metric("trainer_serve_logged_rows_total") == 2 * len(rows) + 2
-        assert not list((folder / "log/kinds").glob("train-*"))  # a file under way is nobody's yet
+        assert not list((folder / "log/kinds").glob("train-*"))  # an unfinished file is not visible yet
     found, wanted = kept(folder / "log/kinds"), list(csv.DictReader(io.StringIO(text)))
     columns = list(wanted[0])
     assert [list(row) for row in found] == [columns] * (2 * len(rows) + 2)
@@ -821,12 +821,12 @@ def test_pictures_are_kept_by_class_and_training_reads_them(trainer, digits):
                  "--train_steps=5", "--validation_size=5", "--train_dir=pupil", cwd=folder)
     assert said.done["test_images"] == 4
     said = run(trainer, "eval", "run", "--data_dir=log/digits", "--data_source=folders", cwd=folder).stdout
-    assert "100.00%" in said  # of what it said itself
+    assert "100.00%" in said  # compared with its own answers
 
 
 @pytest.mark.parametrize("floating", [False, True])
 def test_a_batch_of_its_own_is_kept_and_counted(trainer, digits, floating):
-    """As rows that are copied are, though nobody took these out of the body."""
+    """Like rows that are copied, although nothing extracted these from the body."""
     folder, pictures, probabilities, _ = digits
     shutil.rmtree(folder / "log", ignore_errors=True)
     values = pictures.reshape(-1, 784) * numpy.float32(0.9) / 255 if floating else pictures.reshape(-1, 784)
@@ -845,7 +845,7 @@ def test_a_batch_of_its_own_is_kept_and_counted(trainer, digits, floating):
 
 
 def test_the_log_of_requests_stays_within_its_space(trainer, plants):
-    """The oldest files go, those of an earlier process too; what a killed process left is taken up."""
+    """The oldest files are removed, including an earlier process's; what a killed process left is reused."""
     folder, names, _ = plants
     shutil.rmtree(folder / "log", ignore_errors=True)
     line = "5.1,3.5,{:.6f},0.2,clay\n"
@@ -855,7 +855,7 @@ def test_the_log_of_requests_stays_within_its_space(trainer, plants):
         for start in range(first, first + count, 2000):
             rows = "".join(line.format(i) for i in range(start, start + 2000))
             assert server.ask("POST", "/predict", f"{','.join(names)}\n{rows}".encode())[0] == 200
-            time.sleep(0.15)  # so that the thread that writes comes round in between
+            time.sleep(0.15)  # so that the writing thread runs in between
 
     def size():
         return sum(path.stat().st_size for path in (folder / "log/kinds").iterdir())
@@ -885,7 +885,7 @@ def test_a_share_of_the_requests_is_kept(trainer, plants):
         for _ in range(300):
             server.post("/v1/models/kinds:predict", body)
     count = len(kept(folder / "log/kinds"))
-    assert count % 3 == 0 and 75 < count / 3 < 225  # all rows of a request or none; beyond that 1 in 10^17
+    assert count % 3 == 0 and 75 < count / 3 < 225  # all rows of a request or none; outside this range 1 in 10^17
 
 
 def test_a_log_that_cannot_be_written_is_said_and_requests_are_answered(trainer, plants):
@@ -903,7 +903,7 @@ def test_a_log_that_cannot_be_written_is_said_and_requests_are_answered(trainer,
         assert server.text().count("requests are not recorded") == 1
 
 
-# --- who asks, and whose socket it is ---
+# --- permissions, and whose socket it is ---
 
 
 def test_a_token_is_wanted_but_for_health(trainer, digits):
@@ -928,7 +928,7 @@ os.execve(sys.argv[2], sys.argv[2:], {**os.environ, "LISTEN_FDS": "1", "LISTEN_P
 
 
 def test_a_socket_of_systemd_outlives_restarts(trainer, digits):
-    """Who connects while nobody serves is answered by the next process."""
+    """A client that connects while nothing serves is answered by the next process."""
     folder, _, _, _ = digits
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

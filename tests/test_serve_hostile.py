@@ -1,4 +1,4 @@
-"""trainer serve among clients that are slow, impatient, careless or hostile, in plain text and over TLS."""
+"""trainer serve with clients that are slow, impatient, careless or hostile, in plain text and over TLS."""
 
 import concurrent.futures
 import gzip
@@ -68,7 +68,7 @@ def post(server, path, body, *lines):
 
 
 def answers(file, count):
-    """Status and body of so many answers, in their order; fewer, if the connection ends."""
+    """Status and body of that many answers, in order; fewer, if the connection ends."""
     found = []
     for _ in range(count):
         first = file.readline()
@@ -113,7 +113,7 @@ def test_plain_text_gets_nothing_where_tls_is_spoken(secured):
 
 
 def test_health_is_asked_by_the_program_itself(trainer, model, plain, secured):
-    """What a container's health check runs: there is no shell and no curl."""
+    """A container's health check: there is no shell and no curl."""
     for server in (plain, secured):
         where = f"--http=127.0.0.1:{server.port}"
         trust = ["--http_cert=cert.pem"] if server.context else []
@@ -125,7 +125,7 @@ def test_health_is_asked_by_the_program_itself(trainer, model, plain, secured):
 
 
 def test_requests_on_one_connection_are_answered_in_their_order(served):
-    """Forty sent in one go, every third of them faulty: each gets its own answer, and none ends the connection."""
+    """Forty sent at once, every third one faulty: each gets its own answer, and none ends the connection."""
     bodies = [json.dumps({"instances": [[0] * (784 if i % 3 else i)]}).encode() for i in range(40)]
     with open_socket(served) as peer, peer.makefile("rb") as file:
         peer.sendall(b"".join(post(served, "/v1/models/digits:predict", body) for body in bodies))
@@ -135,7 +135,7 @@ def test_requests_on_one_connection_are_answered_in_their_order(served):
 
 
 def test_who_sends_slowly_keeps_nobody_waiting(served):
-    """Thirty that send a byte now and then, while others are answered; then they are answered, too."""
+    """Thirty clients send a byte now and then, while others are answered; then they are answered, too."""
     whole = post(served, "/v1/models/digits:predict", ROW)
     peers = [open_socket(served) for _ in range(30)]
     try:
@@ -155,7 +155,7 @@ def test_who_sends_slowly_keeps_nobody_waiting(served):
 
 
 def test_who_does_not_read_keeps_nobody_waiting(served):
-    """Answers that nobody takes wait within their bounds, and go with their connection."""
+    """Unread answers wait within their bounds, and are freed with their connection."""
     body = json.dumps({"instances": [[0] * 784] * 200}).encode()
     peers = [open_socket(served) for _ in range(8)]
     for peer in peers:
@@ -164,7 +164,7 @@ def test_who_does_not_read_keeps_nobody_waiting(served):
             for _ in range(20):
                 peer.sendall(post(served, "/v1/models/digits:predict", body))
         except (TimeoutError, ssl.SSLError):
-            pass  # the server reads no more from whom it owes an answer
+            pass  # the server reads no more from a client to which it owes an answer
     for _ in range(5):
         assert served.ask("POST", "/v1/models/digits:predict", ROW)[0] == 200
     for peer in peers:
@@ -185,7 +185,7 @@ def test_who_leaves_before_the_answer_harms_nobody(served):
     assert served.ask("POST", "/v1/models/digits:predict", ROW)[0] == 200
 
 
-# --- what others do with HTTP ---
+# --- other uses of HTTP ---
 
 
 @pytest.mark.parametrize("path", ["/v1/models/digits:predict", "/v2/models/digits/infer", "/predict/digits"])
@@ -207,7 +207,7 @@ def test_who_leaves_before_the_answer_harms_nobody(served):
     (["X: 1", " folded: 2", "Content-Length: 5"], b"hello", 400),
 ])
 def test_no_request_is_smuggled_behind_another(plain, path, lines, body, status):
-    """What two programs could understand in two ways is refused, and nothing behind it is read as a request."""
+    """What two programs could parse in two ways is refused, and nothing after it is read as a request."""
     with open_socket(plain) as peer, peer.makefile("rb") as file:
         peer.sendall(head(plain, path, *lines) + body + head(plain, "/smuggled", method="GET"))
         found = answers(file, 3)
@@ -222,7 +222,7 @@ def bomb():
 
 @pytest.mark.parametrize("path", ["/v1/models/digits:predict", "/v2/models/digits/infer", "/predict/digits"])
 def test_bodies_that_unpack_without_end(served, bomb, path):
-    """A megabyte is the limit here, packed or not, and however small the bomb is; memory does not grow with it."""
+    """The limit here is a megabyte, compressed or not, however small the bomb; memory does not grow with it."""
     assert len(bomb) < 1 << 18
     for _ in range(3):
         status, content, _ = served.ask("POST", path, bomb, {"Content-Encoding": "gzip"})

@@ -1,5 +1,5 @@
-"""trainer serve in operation: sockets that systemd's own program passes, and a rolling update behind HAProxy, with the
-configuration that docs/serving.md shows."""
+"""trainer serve in operation: sockets passed by systemd's own program, and a rolling update behind HAProxy, with the
+configuration in docs/serving.md."""
 
 import http.client
 import json
@@ -29,7 +29,7 @@ def model(trainer, tmp_path_factory):
 
 
 def test_systemd_starts_it_for_the_first_who_connects(trainer, model):
-    """systemd-socket-activate listens, as trainer-serve@.socket does, and starts it for the first connection."""
+    """systemd-socket-activate listens, like trainer-serve@.socket, and starts it for the first connection."""
     if not shutil.which("systemd-socket-activate"):
         pytest.skip("there is no systemd-socket-activate (apt install systemd)")
     (port,) = free_ports(1)
@@ -50,7 +50,7 @@ def test_systemd_starts_it_for_the_first_who_connects(trainer, model):
 
 
 def test_the_health_check_of_a_container(trainer, root, model):
-    """The command that docs/serving.md has Docker run: it succeeds while the server is ready, and then no more."""
+    """The command that docs/serving.md gives for Docker: it succeeds as long as the server is ready."""
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                     "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1"], cwd=model, check=True, capture_output=True,
@@ -66,7 +66,7 @@ def test_the_health_check_of_a_container(trainer, root, model):
 
 @pytest.fixture
 def documented(root):
-    """HAProxy's backend, as the document has it."""
+    """HAProxy's backend, from the document."""
     text = (root / "docs/serving.md").read_text()
     return re.search(r"(?m)^    backend models\n((?:        .*\n)+)", text)[0]
 
@@ -111,7 +111,7 @@ def is_up(port):
 
 
 def test_a_rolling_update_behind_a_proxy(trainer, model, documented):
-    """Two servers are replaced, one after the other, while four clients ask: no request fails."""
+    """Two servers are replaced, one after the other, while four clients send requests: none fails."""
     if not HAPROXY:
         pytest.skip("there is no HAProxy (apt install haproxy)")
     servers = [Served(trainer, "run", cwd=model) for _ in range(2)]

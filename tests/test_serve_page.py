@@ -1,8 +1,8 @@
 """The page to try a model on, in a headless Chromium: a digit is drawn, columns are filled in, another model is chosen;
-nobody else is asked, and nothing complains.
+no other host is contacted, and there are no errors.
 
-Without a Chromium (Debian: apt install chromium) it is skipped. The screenshots are left in TRAINER_SCREENSHOTS, if
-that names a folder, to be looked at.
+Skipped without a Chromium (Debian: apt install chromium). Screenshots are left in TRAINER_SCREENSHOTS, if that names
+a folder.
 """
 
 import csv
@@ -87,7 +87,7 @@ def test_a_digit_is_drawn_and_seen(page, trainer, models, screenshots):
         assert max(pixels) > 200 and 10 < numpy.count_nonzero(pixels) < 300
         said = server.post("/v1/models/model:predict", {"instances": [pixels]})["predictions"][0]
 
-        def values_are_said():  # answers to strokes before the last one may still be on their way
+        def values_are_said():  # answers to earlier strokes may still be in flight
             values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
             return numpy.allclose(values, said, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""cluster=slurm: what srun tells its tasks makes them a cluster; and what schedulers do to all members at once."""
+"""cluster=slurm: srun's variables make its tasks a cluster; and schedulers that signal all members at once."""
 
 import json
 import os
@@ -52,8 +52,8 @@ def test_mistakes_are_told_in_one_line(trainer, tmp_path):
 
 
 def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
-    """One ps and two workers, as srun starts them: the same command, other variables."""
-    for _ in range(5):  # three ports in a row, which somebody may take meanwhile
+    """One ps and two workers, as srun starts them: the same command, different variables."""
+    for _ in range(5):  # three consecutive ports, one of which may be taken meanwhile
         port = free_ports(1)[0]
         if port > 65000:
             continue
@@ -76,7 +76,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
 @pytest.mark.parametrize("number, status", [(signal.SIGUSR1, 138), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("sync", ["--noissync", "--issync"])
 def test_all_are_asked_to_leave_at_once_and_the_job_goes_on_later(trainer, tmp_path, number, status, sync):
-    """Preemption, a time limit, a drained pod: the ps stay until worker 0 has saved what they hold."""
+    """Preemption, a time limit, a drained pod: the ps stay until worker 0 has saved their state."""
     with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=100000000", "--leave_secs=60", "--train_dir=run",
                                                  "--save_model_secs=3600", sync)) as cluster:
         cluster.start_all()

@@ -1,4 +1,4 @@
-"""trainer status: what a running cluster says of its members."""
+"""trainer status: a running cluster's reports about its members."""
 
 import subprocess
 import time
@@ -19,7 +19,7 @@ def cluster(trainer, tmp_path):
 
 
 def test_everybody_is_there(cluster):
-    def all_told():  # what heartbeats tell, which come every two thirds of a second
+    def all_told():  # from heartbeats, which come every two thirds of a second
         return all(member["global_step"] and member["local_step"] and member["steps_per_s"] is not None
                    for member in cluster.status()[1].values())
 
@@ -58,7 +58,7 @@ def test_a_dead_ps_is_missing(cluster):
     cluster.kill("ps 1")
     status, members = cluster.status()
     assert status == 1 and members["ps 1"]["missing"] and members["ps 1"]["message"]
-    assert members["ps 1"]["config_version"] is None  # not known, which is not version 0
+    assert members["ps 1"]["config_version"] is None  # unknown, which is not version 0
     assert members["ps 0"]["config_version"] == 0
     assert not members["ps 0"]["missing"] and not members["worker 0"]["missing"]
 
@@ -73,7 +73,7 @@ def test_nobody_at_all(trainer, tmp_path):
 def test_the_table(cluster, trainer):
     result = subprocess.run([trainer, "status", *cluster.hosts], cwd=cluster.folder, capture_output=True, text=True,
                             timeout=10)
-    lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]  # but what members say
+    lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]  # not in members' messages
     assert lines[0].split()[:3] == ["MEMBER", "STATE", "STEP"]
     assert [" ".join(line.split()[:2]) for line in lines[1:5]] == ["ps 0", "ps 1", "worker 0", "worker 1"]
 

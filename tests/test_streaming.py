@@ -1,5 +1,4 @@
-"""Training sets that are larger than the memory they may take: read from their files again and again, block by
-block."""
+"""Training sets larger than their memory limit: read from their files again and again, block by block."""
 
 import resource
 import shutil
@@ -9,7 +8,8 @@ import pytest
 from clusters import Cluster
 from runs import finish, newest, read_lines, run, same_tensors, start, train
 
-# 3.1 MiB of images; 2 MiB hold those held out, the sample, and two windows of 300 images for each of two tasks.
+# 3.1 MiB of images; 2 MiB are enough for the held-out ones, the sample, and two windows of 300 images for each of two
+# tasks.
 FLAGS = ("--memory_mb=2", "--shuffle_buffer=300", "--validation_size=100", "--layers=784,256,10", "--batch_size=50",
          "--num_threads=1", "--optimizer=adam")
 FORMATS = {
@@ -53,7 +53,7 @@ def test_a_resumed_run_gives_the_same_bits(trainer, tmp_path, sets, name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_tenth_is_held_out(trainer, tmp_path, sets, name):
-    """How many that is, a reader may know only at the end; what streams is the same as if it had been told."""
+    """A reader may know the total only at the end; a streaming set is the same as if it had been known."""
     flags = [flag for flag in FLAGS
              if "validation_size" not in flag] + [f"--data_dir={sets / name}", "--train_steps=150"]
     result = train(trainer, *flags, "--train_dir=auto", cwd=tmp_path)
@@ -64,7 +64,7 @@ def test_a_tenth_is_held_out(trainer, tmp_path, sets, name):
 
 
 def test_what_fits_is_as_it_was(trainer, tmp_path, sets):
-    """In memory, every format gives the bits of every other; the limit changes nothing as long as it is not reached."""
+    """In memory, every format gives the same bits; the limit changes nothing until it is reached."""
     flags = (*FLAGS[2:], "--train_steps=60")
     for number, (name, limit) in enumerate((("idx", 0), ("tfrecord", 4), ("folders", 4), ("idx.gz", 1000))):
         result = train(trainer, *flags, f"--data_dir={sets / name}", f"--memory_mb={limit}", f"--train_dir={number}",
@@ -79,7 +79,7 @@ def test_what_fits_is_as_it_was(trainer, tmp_path, sets):
 
 
 def test_memory_stays_within_its_limit(trainer, tmp_path):
-    """118 MiB of images train in 56 MiB of address space, which a run that reads them whole does not get."""
+    """118 MiB of images train in 56 MiB of address space, which is too little for a run that reads them whole."""
     run(trainer, "convert", "--data_source=synthetic", "--synthetic_train=150000", "--synthetic_test=1000",
         "--to=tfrecord", "--shards=5", "--out=large", cwd=tmp_path)
 
@@ -90,7 +90,7 @@ def test_memory_stays_within_its_limit(trainer, tmp_path):
              "--num_threads=2")
     whole = run(trainer, *flags, "--memory_mb=1000", cwd=tmp_path, preexec_fn=confined, status=1)
     assert "out of memory for more than" in whole.stderr
-    for limit in ("--memory_mb=16", "--memory_mb=0"):  # 0: half of what there is
+    for limit in ("--memory_mb=16", "--memory_mb=0"):  # 0: half of the available memory
         result = train(trainer, *flags, limit, "--shuffle_buffer=5000", cwd=tmp_path, preexec_fn=confined)
         assert "149,000 training, 1,000 validation images, 28x28, 10 classes; streams" in result.named("start")[0][
             "data"]

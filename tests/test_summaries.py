@@ -74,7 +74,7 @@ def test_the_l2_part_is_that_of_the_weights(watched):
 
 
 def check_histogram(histogram, values):
-    """Every bucket holds as many of the values as lie below its limit and not below the one before."""
+    """Every bucket counts the values below its limit and not below the previous one."""
     values = numpy.asarray(values, numpy.float32).ravel()
     limits = numpy.array(histogram.bucket_limit)
     assert (numpy.diff(limits) > 0).all()
@@ -108,7 +108,7 @@ def dataset(trainer, folder, count):
 
 
 def test_activations_gradients_and_images(trainer, tmp_path):
-    """With one batch that is the whole training set, all of them can be worked out from the checkpoint."""
+    """If one batch is the whole training set, all of them can be computed from the checkpoint."""
     images, labels = dataset(trainer, tmp_path, 120)
     train(trainer, "--data_dir=set", "--validation_size=20", "--batch_size=100", "--layers=784,24,10", "--seed=3",
           "--activation=sigmoid", "--train_steps=5", "--save_steps=5", "--save_summaries_steps=5", "--train_dir=t",
@@ -168,7 +168,7 @@ def test_graph_config_and_hyper_parameters(watched):
 
 
 def test_a_resumed_run_goes_on_where_it_stopped(trainer, tmp_path):
-    """Steps that were taken twice, since the first process was not there any more to keep them, show once."""
+    """Steps that were taken twice, because the first process did not live to save them, appear once."""
     flags = [*SMALL, "--save_summaries_steps=20", "--save_steps=50", "--train_dir=t"]
     train(trainer, *flags, "--train_steps=100", cwd=tmp_path)
     checkpoints(tmp_path / "t")[100].unlink()
@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_is_told_at_once(trainer, tmp_path):
 
 
 def test_a_full_disk_does_not_end_training(trainer, tmp_path):
-    """One warning, and the run goes on."""
+    """One warning, and the run continues."""
     result = train(trainer, *SMALL, "--train_steps=300", "--save_summaries_steps=10", "--summary_dir=s", cwd=tmp_path,
                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000)))
     assert result.done["steps"] == 300
@@ -246,7 +246,8 @@ def ask(port, path, **content):
 
 
 def test_tensorboard_itself_serves_every_page(watched):
-    """The server behind TensorBoard's pages: each finds its data, and HParams ties the run's values to its metrics."""
+    """The server behind TensorBoard's pages: each finds its data, and HParams connects the run's values with its
+    metrics."""
     folder, result, _ = watched
     (port,) = free_ports(1)
     server = subprocess.Popen([pathlib.Path(sys.executable).with_name("tensorboard"), f"--logdir={folder / 't'}",

@@ -1,5 +1,4 @@
-"""Synchronous training with real processes: the bits of one process with micro-batches, backups, members that are
-lost."""
+"""Synchronous training with real processes: the bits of one process with micro-batches, backups, lost members."""
 
 import ctypes
 import os
@@ -43,7 +42,7 @@ def assert_same(trainer, cluster, workers, *flags):
     (4, 2, ("--layers=784,10", "--initializer=zeros", "--batch_size=77")),
 ])
 def test_all_workers_give_the_bits_of_one_process(trainer, tmp_path, ps, workers, flags):
-    """Each worker computes what the micro-batch of its number would have been."""
+    """Each worker computes what the micro-batch with its index would have been."""
     flags = ("--train_steps=60", *flags)
     given = {flag.split("=")[0]: flag for flag in flags}.values()
     with Cluster(trainer, tmp_path, ps=ps, workers=workers, flags=(*SYNC, *given, "--train_dir=kept",
@@ -55,7 +54,8 @@ def test_all_workers_give_the_bits_of_one_process(trainer, tmp_path, ps, workers
 
 
 def turn_ns(thread):
-    """How long a turn this thread asks the scheduler for, by sched_getattr(2); 0 where the kernel does not say."""
+    """The time slice that this thread requests from the scheduler, by sched_getattr(2); 0 if the kernel does not tell.
+    """
     attributes = ctypes.create_string_buffer(48)
     number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
     if ctypes.CDLL(None, use_errno=True).syscall(number, int(thread), attributes, 48, 0) != 0:
@@ -64,7 +64,7 @@ def turn_ns(thread):
 
 
 def turns_of(process):
-    """Of all threads; one that ends while they are looked at is none of those that serve."""
+    """Of all threads; one that ends meanwhile is not among those that serve."""
     found = []
     for thread in os.listdir(f"/proc/{process.pid}/task"):
         try:
@@ -76,7 +76,7 @@ def turns_of(process):
 
 @pytest.mark.parametrize("mode", ["--issync=1", "--issync=0"])
 def test_threads_that_all_wait_for_run_soon(trainer, tmp_path, mode):
-    """Those of a ps that serve synchronous workers ask for short turns; no other thread does."""
+    """Threads of a ps that serve synchronous workers request short slices; no others do."""
     if turn_ns(0) == 0:
         pytest.skip("this kernel knows no turns of threads (6.12 and on)")
     with Cluster(trainer, tmp_path, workers=2, flags=(mode, "--train_steps=1000000")) as cluster:
@@ -108,7 +108,7 @@ def test_bfloat16_on_the_wire_learns_as_well(trainer, tmp_path):
 
 @pytest.mark.parametrize("ps", [1, 2])
 def test_a_slow_worker_is_hidden_by_backups(trainer, tmp_path, ps):
-    """Worker 2 stands still most of the time; two of three gradients make a step, so nobody waits for it."""
+    """Worker 2 is stopped most of the time; two of three gradients make a step, so nobody waits for it."""
     flags = ("--train_steps=100000", "--replicas_to_aggregate=2", "--lease_secs=30")
     with Cluster(trainer, tmp_path, ps=ps, workers=3, flags=(*SYNC, *flags)) as cluster:
         cluster.start_all()
@@ -118,7 +118,7 @@ def test_a_slow_worker_is_hidden_by_backups(trainer, tmp_path, ps):
             stopped_at = reached(cluster, "ps 0")
             wait_for(lambda: reached(cluster, "ps 0") > stopped_at + 20, f"steps without worker 2, time {i}")
             cluster.kill("worker 2", signal.SIGCONT)
-            # What it computed meanwhile is of a step that has passed, and counts for none.
+            # What it computed meanwhile is for a past step, and never counts.
             wait_for(lambda: reached(cluster, "worker 2", "dropped") > i,
                      f"gradient of worker 2 that is dropped, time {i}")
         status, members = cluster.status()
@@ -134,12 +134,12 @@ def test_a_killed_worker_shrinks_the_step_after_its_lease(trainer, tmp_path):
         wait_for(lambda: reached(cluster, "ps 0") > 20, "step 20")
         begun = time.monotonic()
         cluster.kill("worker 2")
-        stands_at = reached(cluster, "ps 0") + 1  # its last gradient may have come just before
+        stands_at = reached(cluster, "ps 0") + 1  # its last gradient may have arrived just before
         wait_for(lambda: reached(cluster, "ps 0") > stands_at, "step without worker 2", 15)
-        # Its lease was renewed by what it said last, a heartbeat's interval before at most.
+        # Its last message renewed its lease, at most a heartbeat's interval before.
         assert time.monotonic() - begun > lease_s / 2, "a step without worker 2, whose lease lasts"
         wait_for(lambda: reached(cluster, "ps 0") > stands_at + 20, "steps without worker 2", 15)
-        # The other ps, which may have heard of it a little later, ends its lease by itself.
+        # The other ps, which may have heard it slightly later, ends its lease itself.
         wait_for(lambda: cluster.status()[1]["worker 2"]["state"] == "lost", "worker 2 to be lost", 15)
         cluster.until("ps 0", lambda text: "worker 2 (127.0.0.1:" in text and "is lost" in text, "line about worker 2")
         # Back again, it counts again.
@@ -149,7 +149,7 @@ def test_a_killed_worker_shrinks_the_step_after_its_lease(trainer, tmp_path):
 
 
 def test_min_replicas_waits_and_names_who_is_awaited(trainer, tmp_path):
-    """With one of every worker wanted, killing one changes nothing but the time: the bits are those of one process."""
+    """If every worker is required, killing one costs only time: the bits are those of one process."""
     flags = ("--train_steps=600", "--optimizer=adam")
     with Cluster(trainer, tmp_path, workers=2, flags=(*SYNC, *flags, "--min_replicas=2", "--lease_secs=1",
                                                       "--train_dir=kept")) as cluster:

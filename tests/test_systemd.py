@@ -1,4 +1,4 @@
-"""Under systemd: what a member tells it by sd_notify, and the units in deploy/."""
+"""Under systemd: a member's sd_notify messages, and the units in deploy/."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from fleets import OpenFleet, text_of
 
 
 class Listener:
-    """The socket that NOTIFY_SOCKET names: a path, or an abstract name."""
+    """The socket in NOTIFY_SOCKET: a path, or an abstract name."""
 
     def __init__(self, name):
         self.name = name
@@ -23,7 +23,7 @@ class Listener:
         self.lines = []
 
     def until(self, line, timeout=30):
-        """Waits for a datagram that has this line, and forgets all up to it."""
+        """Waits for a datagram with this line, and drops everything up to it."""
         deadline = time.monotonic() + timeout
         while line not in self.lines:
             assert time.monotonic() < deadline, (line, self.lines)
@@ -100,7 +100,7 @@ def test_the_unit_is_one(trainer, root, tmp_path):
 
 
 def test_the_fleet_of_the_documents(trainer, root, tmp_path):
-    """Its config, its functions and its sed: what can be tried without ten machines, and with a systemd of paper."""
+    """Its config, its functions and its sed: what can be tried without ten machines, and with a fake systemd."""
     text = (root / "docs/operations.md").read_text()
     chapter = text[text.index("## From one machine to a fleet of ten"):]
     block = chapter[chapter.index("    ./trainer keygen"):chapter.index("`config check` catches")]
@@ -108,7 +108,7 @@ def test_the_fleet_of_the_documents(trainer, root, tmp_path):
     commands = "\n".join(line[4:] for line in (block + tenth).splitlines())
     (tmp_path / "trainer").symlink_to(trainer)
     (tmp_path / "deploy").symlink_to(root / "deploy")
-    # ssh and scp write down what they are told, and nothing is there that a rollout could be given to.
+    # ssh and scp record their arguments, and there is nothing to which a config could be rolled out.
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("ssh", "scp"):

@@ -1,5 +1,5 @@
-"""deploy/trainer@.service as it is, under a systemd that runs as process 1 of namespaces of its own: readiness,
-hardening, the watchdog, and the way back from a config that a member dies of."""
+"""deploy/trainer@.service unchanged, under a systemd that runs as process 1 of its own namespaces: readiness,
+hardening, the watchdog, and the way back from a config that kills a member."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.alone
 
 SYSTEMD = "/lib/systemd/systemd"
 TARGET = "[Unit]\nDefaultDependencies=no\n"
-# The tests' patience, and logs that can be read without a journal. Nothing else of the unit changes.
+# Timeouts for the tests, and logs that can be read without a journal. Nothing else of the unit changes.
 DROP_IN = """[Service]
 WatchdogSec=15
 TimeoutAbortSec=2
@@ -123,18 +123,18 @@ def test_the_unit_under_systemd(machine):
     assert machine.show("worker-0", "SubState") == "running" and machine.show("worker-0", "WatchdogUSec") == "15s"
     assert '"worker 1 takes part"' in machine.systemctl("status", "trainer@worker-1").stdout
     go_on(machine, "worker-0")
-    # A member that stands still is killed and started again, and comes back in.
+    # A stopped member is killed and restarted, and joins again.
     machine.systemctl("kill", "--signal=STOP", "--kill-whom=main", "trainer@worker-1")
     wait_for(lambda: machine.show("worker-1", "NRestarts") == "1", "the watchdog", 60)
     go_on(machine, "worker-1")
-    # A config that worker 1 dies of: systemd starts it again, twice, and then it is back on the version before.
+    # A config that kills worker 1: systemd restarts it, twice, and then it is back on the previous version.
     result = machine.fleet.rollout(machine.fleet.candidate(2, data={"data_source": "idx"}), "--yes", "--healthy_secs=5",
                                    "--data_dir=digits")
     assert result.returncode == 1 and "worker 1: it failed 2 times when started in version 2" in text_of(result), \
         text_of(result) + machine.said("worker-1")
     go_on(machine, "worker-1")
     assert [int(machine.show(name, "NRestarts")) for name in ("ps-0", "worker-0", "worker-1")] == [0, 0, 3]
-    # And a good one, by which every process restarts itself in place: no restart of systemd's.
+    # And a good one, for which every process restarts itself in place, without systemd.
     pid = machine.show("worker-0", "MainPID")
     result = machine.fleet.rollout(machine.fleet.candidate(3, train={"batch_size": 40}), "--yes", "--healthy_secs=1")
     assert result.returncode == 0, text_of(result)

@@ -1,5 +1,5 @@
-"""What a table's model says elsewhere: exported files against `trainer predict`, on raw columns with all that is
-awkward about them, and which columns it goes by."""
+"""A table's model in other programs: exported files compared with `trainer predict`, on raw columns with all their
+difficulties, and which columns it relies on."""
 
 import csv
 import io
@@ -20,9 +20,9 @@ ROWS = 700
 
 
 def table(seed):
-    """Columns of all kinds, some with gaps: name -> (texts, kind), and what follows from them."""
+    """Columns of all kinds, some with gaps: name -> (texts, kind), and the result."""
     random = numpy.random.default_rng(seed)
-    size, place = random.normal(3, 2, ROWS), random.normal(1.7e9, 1e5, ROWS)  # the second is lost on float32
+    size, place = random.normal(3, 2, ROWS), random.normal(1.7e9, 1e5, ROWS)  # float32 can't represent the second
     colour, code = random.choice(["red", "green", "blue; dark", 'say "grey"'], ROWS), random.integers(0, 5, ROWS)
     signal = (size - 3) / 2 + (place - 1.7e9) / 1e5 + (colour == "red") - (code == 3)
     columns = {
@@ -41,7 +41,7 @@ def write(path, columns):
 
 
 def awkward(columns):
-    """The first rows as they may come later: categories never seen, and gaps where training had none and some."""
+    """The first rows as they may come later: unseen categories, and gaps where training had none and some."""
     rows = {name: values[:200] for name, values in columns.items()}
     rows["colour"] = [["mauve", "", "None", "nAn", "?"][i % 5] if i % 4 == 0 else v
                       for i, v in enumerate(rows["colour"])]
@@ -173,7 +173,7 @@ def test_a_column_that_is_called_as_an_output(trainer, tmp_path):
 
 
 class Onnx:
-    """The exported model as scikit-learn wants it."""
+    """The exported model with scikit-learn's interface."""
 
     def __init__(self, session, names):
         self.session, self.names = session, names
@@ -211,7 +211,7 @@ def test_importance_is_scikit_learns(trainer, tmp_path):
     ranked = [column["column"] for column in told["columns"]]
     assert ranked[-1] == "noise" and set(ranked[:2]) == {"size", "place"}
 
-    # A seed gives the same shuffles, another one others.
+    # The same seed gives the same shuffles, another one others.
     assert explained(trainer, tmp_path, "d/train.csv", "--repeats=3") == \
         explained(trainer, tmp_path, "d/train.csv", "--repeats=3")
     assert explained(trainer, tmp_path, "--data_dir=d", "--seed=2")[1]["size"] != \
@@ -224,7 +224,7 @@ def test_what_cannot_be_explained(trainer, tmp_path):
     columns, signal, _ = table(5)
     write(tmp_path / "d/train.csv", {**columns, "y": [repr(float(s)) for s in signal]})
     train(trainer, *QUICK, "--target=y", "--epochs=20", cwd=tmp_path)
-    told, found = explained(trainer, tmp_path, "--data_dir=d")  # the error of numbers is better where it is lower
+    told, found = explained(trainer, tmp_path, "--data_dir=d")  # for numbers a lower error is better
     assert told["metric"] == "rmse" and found["place"]["importance"] > 0.2 > told["score"] / 10
     assert "must be an integer from 1 to 1000" in run(trainer, "explain", "run", "--repeats=0", cwd=tmp_path,
                                                       status=2).stderr

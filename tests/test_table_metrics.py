@@ -1,5 +1,5 @@
-"""Losses and metrics of tables: as scikit-learn computes them from the program's own predictions, on one box and on a
-cluster."""
+"""Losses and metrics of tables: as scikit-learn computes them from the program's own predictions, on one machine and on
+a cluster."""
 
 import csv
 import io
@@ -90,7 +90,7 @@ def test_metrics_of_numbers(trainer, tmp_path, loss):
     train(trainer, *QUICK, "--target=y", f"--loss={loss}", "--quantile=0.7", "--train_dir=run", cwd=tmp_path)
     truth = [row[-1] for row in tests]
     got = [float(row["prediction"]) for row in predicted(trainer, tmp_path)]
-    event = evaluation(trainer, tmp_path)  # the loss and its figures are the model's own
+    event = evaluation(trainer, tmp_path)  # the loss and its values are the model's own
     scale = numpy.std(truth)
     for name, value in {"mae": metrics.mean_absolute_error(truth, got),
                         "rmse": metrics.root_mean_squared_error(truth, got),

@@ -1,4 +1,4 @@
-"""Tables that are larger than the memory they may take: preprocessed once, then read again and again."""
+"""Tables larger than their memory limit: preprocessed once, then read again and again."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 from clusters import Cluster
 from runs import finish, newest, read_lines, run, same_tensors, start, train
 
-# A row of 10 numbers and a class takes 44 bytes: all of them do not fit into 1 MiB, a window of 2,000 does.
+# A row of 10 numbers and a class takes 44 bytes: all of them don't fit into 1 MiB, a window of 2,000 does.
 ROWS = 30000
 FLAGS = ("--target=y", "--memory_mb=1", "--shuffle_buffer=2000", "--validation_size=500", "--test_share=0.1",
          "--batch_size=50", "--num_threads=1", "--optimizer=adam", "--hidden=16", "--log_steps=0",
@@ -28,7 +28,7 @@ def table(rows, seed=1):
 
 @pytest.fixture(scope="module")
 def plant(tmp_path_factory):
-    """The same rows as CSV in two files, and as an array of numpy."""
+    """The same rows as CSV in two files, and as a numpy array."""
     folder = tmp_path_factory.mktemp("plant")
     x, kind, y = table(ROWS)
     (folder / "csv").mkdir()
@@ -53,9 +53,9 @@ def test_rows_larger_than_memory(trainer, plant, tmp_path):
     assert validation == 500 and training + validation + result.done["test_rows"] == ROWS
     assert result.done["test_accuracy"] > 0.93 and result.done["epochs"] == 6
     assert result.done["steps"] == 6 * -(-training // 50)
-    # The temporary file has no name: nothing but what a run keeps lies there.
+    # The temporary file has no name: only the run's own files are there.
     assert not [name for name in os.listdir(tmp_path / "run") if "rows" in name or name.endswith(".tmp")]
-    # What was learnt is what it would have been of rows in memory: the same preprocessing, as good a model.
+    # The result is that of rows in memory: the same preprocessing, as good a model.
     whole = train(trainer, f"--data_dir={plant / 'csv'}", *FLAGS, "--memory_mb=100", "--epochs=6", "--train_dir=whole",
                   cwd=tmp_path)
     assert "streams" not in data_of(whole)
@@ -91,7 +91,7 @@ def test_a_killed_run_leaves_nothing_and_continues_to_the_bit(trainer, plant, tm
 
 
 def test_the_format_does_not_matter(trainer, plant, tmp_path):
-    """Once rows are preprocessed, their order and their values are all there is."""
+    """Once rows are preprocessed, only their order and values matter."""
     shared = ("--target=10", "--loss=softmax", *FLAGS[1:], "--train_steps=600", "--validation_size=0", "--test_share=0")
     (tmp_path / "csv").mkdir()
     (tmp_path / "npy").mkdir()
@@ -148,7 +148,7 @@ def test_a_synchronous_cluster_gives_one_processs_bits(trainer, plant, tmp_path)
 
 
 def test_workers_whose_rows_mean_something_else_are_refused(trainer, tmp_path):
-    """The same columns, categories and layers, but other scales: without a word, both would train on nonsense."""
+    """The same columns, categories and layers, but other scales: undetected, both would train on nonsense."""
     for name, shift in (("here", 0), ("there", 5)):
         x, kind, y = table(2000)
         lines = [f"{a + shift},{b},k{k},{label}" for a, b, k, label in zip(x[:, 0], x[:, 1], kind, y)]
@@ -170,7 +170,7 @@ def test_workers_whose_rows_mean_something_else_are_refused(trainer, tmp_path):
         assert re.search(r"column a has centre -?[\d.e-]+ and scale [\d.]+ there, [\d.]+ and [\d.]+ here",
                          cluster.text("worker 2")), cluster.text("worker 2")
         cluster.until("worker 1", lambda text: '"step"' in text, "a step")
-        # So is a chief that is started again with other files, though there is no checkpoint to compare them with.
+        # So is a chief that restarts with other files, though there is no checkpoint to compare with.
         cluster.kill("worker 0")
         cluster.start("worker 0", f"--data_dir={tmp_path / 'there'}")
         cluster.wait("worker 0", status=1)
@@ -178,7 +178,7 @@ def test_workers_whose_rows_mean_something_else_are_refused(trainer, tmp_path):
         assert "column a has centre" in cluster.text("worker 0")
         cluster.start("worker 0", f"--data_dir={tmp_path / 'here'}")
         cluster.until("worker 0", lambda text: '"step"' in text, "a step of the chief's")
-        # So it is after a ps that was lost has come back.
+        # The same after a lost ps has come back.
         cluster.kill("ps 0")
         cluster.start("ps 0")
         cluster.start("worker 2", f"--data_dir={tmp_path / 'there'}")

@@ -1,4 +1,4 @@
-"""Tables: CSV files from scikit-learn's data sets and awkward ones, trained on, evaluated and predicted."""
+"""Tables: CSV files from scikit-learn's data sets and awkward ones, for training, evaluation and prediction."""
 
 import contextlib
 import csv
@@ -86,7 +86,7 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
     assert re.search(r"class benign +\d", told.stdout) and re.search(r"class malignant +\d", told.stdout)
     assert f"predicts malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
 
-    # Columns are found by name, in any order; what else is in the file comes back as it was.
+    # Columns are found by name, in any order; other columns are copied to the output unchanged.
     order = numpy.random.default_rng(1).permutation(len(names))
     write(tmp_path / "new.csv", ["id", *[names[i] for i in order]],
           [[f"row {i}", *[repr(float(x[j])) for j in order]] for i, x in enumerate(x_test)])
@@ -189,7 +189,8 @@ def test_bad_tables_are_refused_with_the_place(trainer, tmp_path, lines, flags, 
 
 
 def test_files_as_other_programs_write_them(trainer, tmp_path):
-    """R names rows without a name for their column; a spreadsheet in Europe writes 1,5; archives hold this and that."""
+    """R writes row names without a name for their column; a European spreadsheet writes 1,5; archives have various
+    contents."""
     rows = [f'"{i}"\t{i / 2}\t"{"ab"[i % 2]}"\n' for i in range(300)]
     (tmp_path / "r").mkdir()
     (tmp_path / "r/train.tsv").write_text('"x"\t"y"\n' + "".join(rows))
@@ -235,7 +236,7 @@ def test_bad_rows_are_counted_and_skipped(trainer, tmp_path):
 
 
 def wait_for_write(process, fd):
-    """Until it waits for somebody to read what it says there."""
+    """Until it blocks because nobody reads its output."""
     while not pathlib.Path(f"/proc/{process.pid}/syscall").read_text().startswith(f"{SYS_WRITE} {hex(fd)} "):
         assert process.poll() is None
         time.sleep(0.01)
@@ -245,7 +246,7 @@ def wait_for_write(process, fd):
 @pytest.mark.parametrize("ending", ["csv", "npy"])
 @pytest.mark.parametrize("change", ["grows", "is cut"])
 def test_a_file_that_changes_meanwhile(trainer, tmp_path, ending, change):
-    """Between the two times that it is read: the warning in between has to wait, since nobody reads it."""
+    """Between its two readings: the warning in between blocks, because nobody reads it."""
     (tmp_path / "d").mkdir()
     file = tmp_path / f"d/train.{ending}"
     rows = numpy.column_stack([numpy.arange(3000), numpy.full(3000, 5), numpy.arange(3000) % 2])
@@ -271,7 +272,7 @@ def test_a_file_that_changes_meanwhile(trainer, tmp_path, ending, change):
         with open(reading, encoding="utf-8") as said:
             text = said.read().lstrip(".")
     if (ending, change) == ("npy", "grows"):
-        assert process.returncode == 0, text  # its header says how many rows are whole
+        assert process.returncode == 0, text  # its header says how many complete rows there are
     else:
         assert process.returncode == 1 and re.search("changed while|was it cut", text), text
 
@@ -305,7 +306,7 @@ def test_what_cannot_be_predicted_is_named(trainer, tmp_path):
 
 
 def test_groups_stay_together(trainer, tmp_path):
-    # With the same rows in every group, a split by rows would put all of a group's on both sides.
+    # The groups have equal rows, so a split by rows would put rows of one group on both sides.
     rows = [[group, row, (group * 7 + row) % 2] for group in range(60) for row in range(10)]
     write(tmp_path / "d/train.csv", ["group", "x", "y"], rows)
     result = train(trainer, "--data_dir=d", "--target=y", "--group=group", "--test_share=0.2", *QUICK, "--epochs=1",
@@ -316,7 +317,7 @@ def test_groups_stay_together(trainer, tmp_path):
     again = run(trainer, "train", "--data_dir=d", "--target=y", "--group=group", "--test_share=0.2", *QUICK,
                 "--epochs=1", "--train_dir=run", cwd=tmp_path)
     assert again.status == 0
-    # The model knows which rows it has not learnt from, unless a flag holds others out.
+    # The model knows which rows it was not trained on, unless a flag holds out others.
     told = run(trainer, "eval", "run", "--data_dir=d", "--json", cwd=tmp_path)
     assert told.events[-1]["test_rows"] == 600 - training - validation
     other = run(trainer, "eval", "run", "--data_dir=d", "--test_share=0.5", "--json", cwd=tmp_path).events[-1]
@@ -327,7 +328,7 @@ def test_groups_stay_together(trainer, tmp_path):
 
 @pytest.mark.parametrize("kind", ["numbers", "dates"])
 def test_the_latest_rows_are_held_out(trainer, tmp_path, kind):
-    """What x means for y changes in the end: a model of the rows before that knows nothing of it."""
+    """The relation of y to x changes near the end: a model of earlier rows knows nothing of it."""
     random = numpy.random.default_rng(5)
     order = random.permutation(1000)
     rows = []
@@ -353,7 +354,7 @@ def test_the_latest_rows_are_held_out(trainer, tmp_path, kind):
 
 def test_robust_scaling_is_scikit_learns(trainer, tmp_path):
     x = numpy.random.default_rng(6).standard_cauchy((500, 3)).round(3)
-    x[:, 2] = x[:, 2] > 5  # its quartiles are the same
+    x[:, 2] = x[:, 2] > 5  # its quartiles are equal
     write(tmp_path / "d/train.csv", [*"abc", "y"], [[*map(repr, map(float, row)), i % 2] for i, row in enumerate(x)])
     write(tmp_path / "d/test.csv", [*"abc", "y"], [[0, 0, 0, 0]])
     train(trainer, "--data_dir=d", "--target=y", "--scaling=robust", *QUICK, "--epochs=1", "--train_dir=run",
@@ -374,11 +375,11 @@ def test_columns_that_teach_too_much_or_nothing_are_named(trainer, tmp_path):
 
 
 def test_rows_count_by_their_weight(trainer, tmp_path):
-    """As often as the row stood there, but for the rows held out, of which there are none."""
+    """As if the row were repeated, except for held-out rows, of which there are none."""
     random = numpy.random.default_rng(7)
     x = random.normal(size=(400, 2)).round(4)
     y = ((x[:, 0] > 0) ^ (random.random(400) < 0.3)).astype(int)
-    weight = numpy.where(y == (x[:, 0] > 0), 1, 0)  # noise counts nothing
+    weight = numpy.where(y == (x[:, 0] > 0), 1, 0)  # noise has weight zero
     rows = [[*map(repr, map(float, row)), w, label] for row, w, label in zip(x, weight, y)]
     write(tmp_path / "d/train.csv", ["a", "b", "w", "y"], rows)
     write(tmp_path / "d/test.csv", ["a", "b", "w", "y"], [row for row, w in zip(rows, weight) if w])

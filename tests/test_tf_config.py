@@ -1,4 +1,4 @@
-"""TF_CONFIG: what TensorFlow's controllers set starts this program alike."""
+"""TF_CONFIG: the variable that TensorFlow's controllers set starts this program in the same way."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_an_evaluator_wants_a_folder(trainer, tmp_path):
 
 
 def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
-    """Chief, worker, ps and evaluator, as TFJob starts them: the same command, other variables."""
+    """Chief, worker, ps and evaluator, as TFJob starts them: the same command, different variables."""
     ports = free_ports(3)
     cluster = {"chief": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"], "ps": [f"127.0.0.1:{ports[2]}"]}
     run(trainer, "keygen", "--out=fleet.key", cwd=tmp_path)

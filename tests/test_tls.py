@@ -1,6 +1,6 @@
-"""Every state of a TLS connection, by conversations with tls_peer.py, which says what no honest peer would: the
-program's side must go on, or end the connection by the alert that RFC 8446 has for it, under keys with which the peer
-can read it.
+"""Every state of a TLS connection, by conversations with tls_peer.py, which sends what no honest peer would: the
+program's side must continue, or end the connection with the alert that RFC 8446 requires, under keys with which the
+peer can read it.
 """
 
 import os
@@ -33,14 +33,14 @@ from tls_peer import (
 PEER = ["build/san/tests/net/tls/peer"]
 CHANGE = record(CHANGE_CIPHER_SPEC, b"\1")
 FINE = "fine"
-CLOSES = "closes"  # without a word, for the peer has said why itself
+CLOSES = "closes"  # silently, because the peer has sent the reason itself
 CLEAR, SEALED = False, True
 
-pytestmark = pytest.mark.xdist_group("tls")  # one server for all of them
+pytestmark = pytest.mark.xdist_group("tls")  # they share one server
 
 
 class Echo:
-    """A server that sends back what it gets. Under sanitizers: whatever it does wrong ends it."""
+    """An echo server. Built with sanitizers: any error ends it."""
 
     def __init__(self, root, key, limit=0):
         self.key = key
@@ -51,7 +51,7 @@ class Echo:
         self.said = {}
 
     def end_of(self, port):
-        """The line about the connection from that port."""
+        """The log line about the connection from that port."""
         while port not in self.said:
             line = self.process.stdout.readline()
             assert line, f"the server is gone: {self.process.wait(timeout=10)}"
@@ -82,7 +82,7 @@ def echo(root, keys):
 
 
 def check(peer, play, expected):
-    """Plays; `expected` is FINE, CLOSES, or an alert and whether it comes encrypted."""
+    """Plays it; `expected` is FINE, CLOSES, or an alert and whether it is encrypted."""
     if expected == FINE:
         play(peer)
         return
@@ -110,7 +110,7 @@ def hello(**options):
 
 
 def in_pieces(data, *sizes):
-    """data cut after so many bytes, then as often as the last of them has it."""
+    """data cut after that many bytes, then repeatedly after as many as the last one says."""
     at, pieces, sizes = 0, [], list(sizes)
     while at < len(data):
         size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
@@ -119,7 +119,7 @@ def in_pieces(data, *sizes):
     return pieces
 
 
-# --- The server, before it knows who speaks ---
+# --- The server, before it knows the client ---
 
 
 def hello_in_pieces(*sizes, between=b""):
@@ -148,7 +148,7 @@ def hello_then(data):
 
 
 def retried(second=X25519):
-    """A share that the server can't use: it asks for another one."""
+    """A share that the server can't use: it requests another one."""
 
     def play(client):
         client.send(
@@ -175,7 +175,7 @@ def share(group, data):
 
 
 def spoilt_hello(spoil):
-    """A hello whose body went through spoil(bytearray)."""
+    """A hello whose body was modified by spoil(bytearray)."""
 
     def play(client):
         body = bytearray(client.hello()[4:])
@@ -189,16 +189,16 @@ def longer_last_extension(body):
 
 
 def no_signature_in_common(client):
-    """It turns out when the server looks for a certificate, after ServerHello."""
+    """Detected when the server looks for a certificate, after ServerHello."""
     hello(schemes=(0x0807,))(client)
     client.read_server_hello()
     client.receive_message(tls.ENCRYPTED_EXTENSIONS)
     client.receive_message(CERTIFICATE_REQUEST)
 
 
-# Where mbedTLS is lenient: it takes an extension twice, and passes over bytes behind the last extension. Where it has
-# another alert than RFC 8446: handshake_failure for a share that is wrong once more, decrypt_error for a signature
-# scheme that was not offered, decode_error for a certificate that is none.
+# mbedTLS is lenient here: it accepts a repeated extension, and ignores bytes after the last extension. It also sends
+# other alerts than RFC 8446: handshake_failure for a second unusable share, decrypt_error for a signature scheme that
+# was not offered, decode_error for an invalid certificate.
 HELLOS = {
     "plain data": (lambda peer: peer.send(DATA, b"x"), (71, CLEAR)),
     "a ChangeCipherSpec": (lambda peer: peer.send_bytes(CHANGE), (71, CLEAR)),
@@ -272,7 +272,7 @@ def test_hello(echo, play, expected):
 
 
 def flight(*steps):
-    """Sends records: each step is bytes, or what makes them of the client."""
+    """Sends records: each step is bytes, or a function that makes them from the client."""
 
     def play(client):
         for step in steps:
@@ -421,7 +421,7 @@ def test_flight_of_another_key(echo, keys):
 
 
 def test_bytes_behind_the_hello_are_no_message(echo):
-    """What comes in clear behind ClientHello, in its record, would be taken as if it had been encrypted."""
+    """Plain bytes after ClientHello in its record would count as encrypted."""
     with Client(echo.port, echo.key) as client:
         client.send(HANDSHAKE, client.hello() + message(CERTIFICATE, bytes(4)))
         client.read_server_hello()
@@ -430,7 +430,7 @@ def test_bytes_behind_the_hello_are_no_message(echo):
 
 
 def test_a_handshake_ends_though_bytes_keep_coming(echo):
-    """Warnings, which mbedTLS passes over for ever."""
+    """Warnings, which mbedTLS ignores without limit."""
     with Client(echo.port, echo.key) as client:
         client.send_bytes(record(HANDSHAKE, client.hello()[:10]) + record(ALERT, b"\1\132") * 40000)
         assert client.refusal().number == tls.UNEXPECTED_MESSAGE
@@ -450,7 +450,7 @@ def test_change_cipher_spec_without_end(echo):
     assert "more than one ChangeCipherSpec" in echo.end_of(port)
 
 
-# --- Either side, once the handshake is over ---
+# --- Either side, after the handshake ---
 
 
 def many(*steps):
@@ -617,7 +617,7 @@ def test_server_in_data(echo, play, expected):
 
 @pytest.mark.parametrize("cipher", (AES, CHACHA))
 def test_server_changes_keys_in_time(root, keys, cipher):
-    """A server whose keys are good for 5 records."""
+    """A server that changes its keys after 5 records."""
     echo = Echo(root, str(keys / "fleet.key"), limit=5)
     with Client(echo.port, echo.key, cipher) as client:
         client.shake_hands()
@@ -634,7 +634,7 @@ def test_server_changes_keys_in_time(root, keys, cipher):
 
 
 class Visit:
-    """A program that connects here and wants its bytes back."""
+    """A program that connects here and expects its bytes back."""
 
     def __init__(self, root, keys, limit=0, most=100000):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -657,7 +657,7 @@ class Visit:
         return self.process.communicate(timeout=30)[0].strip()
 
 
-BYTES = 1 + 16384 + 16385 + 3 + 100000 + 1  # that a client sends
+BYTES = 1 + 16384 + 16385 + 3 + 100000 + 1  # sent by a client
 
 
 @pytest.fixture
@@ -757,7 +757,7 @@ def test_server_hello(visit, keys, play, expected):
 
 
 def spoilt(*order, **spoil):
-    """The server's flight with these of its messages (0: EncryptedExtensions ... 4: Finished)."""
+    """The server's flight with only these messages (0: EncryptedExtensions ... 4: Finished)."""
 
     def make(server):
         request = vector(1, b"") + vector(2, tls.extension(13, vector(2, struct.pack(">H", tls.ECDSA_P256))))
@@ -828,7 +828,7 @@ def test_client_in_data(visit, keys, play, expected):
 
 
 def test_client_takes_tickets_and_new_keys(root, keys):
-    """Between its bytes and amid them; its own keys are good for 3 records."""
+    """Between its bytes and amid them; it changes its own keys after 3 records."""
     with Visit(root, keys, limit=3) as visit, Server(visit.listener, keys / "fleet.key") as server:
         server.shake_hands()
         done = 0

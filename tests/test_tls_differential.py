@@ -1,6 +1,6 @@
-"""The same conversations, drawn from a seed, with this program and with OpenSSL, each as a server and as a client: both
-must come to the same end. Never does this program go on where OpenSSL refuses; where it is the other way round, or the
-alerts differ, the case stands below.
+"""The same random conversations, drawn from a seed, with this program and with OpenSSL, each as a server and as a
+client: both must reach the same result. This program never accepts what OpenSSL refuses; if it refuses more, or the
+alerts differ, the case is listed below.
 
 TEST_SEED repeats a run; `make test-full` plays more.
 """
@@ -22,10 +22,10 @@ from test_tls import CHANGE, CLOSES, FINE, Visit, altered, echo, in_pieces, keys
 pytestmark = pytest.mark.xdist_group("tls")
 
 COUNT = 25
-SIZES = [min(size, 3000) for size in (1, 16384, 16385, 3, 100000, 1)]  # a client sends, and wants back
+SIZES = [min(size, 3000) for size in (1, 16384, 16385, 3, 100000, 1)]  # a client sends these, and expects them back
 
-# What OpenSSL takes: it has AES-128 and more groups, reads hellos of older versions and pieces of less than a header,
-# lets 32 empty records pass, counts neither ChangeCipherSpec nor changes of keys, and more padding fits.
+# What OpenSSL accepts: it has AES-128 and more groups, reads hellos of older versions and pieces smaller than a header,
+# ignores 32 empty records, counts neither ChangeCipherSpec nor key changes, and allows more padding.
 OPENSSL_GOES_ON = {
     "hello: AES-128",
     "hello: an empty record",
@@ -42,8 +42,8 @@ OPENSSL_GOES_ON = {
     "client, hello: two of them",
 }
 
-# Alerts, ours and OpenSSL's. 71: a peer that does not even begin as TLS does. Where a message is of the wrong size, and
-# a value is wrong too, either may be said; of a share, mbedTLS says that no handshake comes of it.
+# Alerts, ours and OpenSSL's. 71: a peer whose first bytes are not even TLS. If a message has the wrong size, and a
+# wrong value too, either may be reported; for a bad share, mbedTLS reports that the handshake fails.
 ALERTS = {
     "hello: a ChangeCipherSpec": (71, 10),
     "hello: plain data": (71, 10),
@@ -70,7 +70,7 @@ ALERTS = {
 
 
 class OpenSsl:
-    """A server that sends back what it gets, or a client that wants its bytes back, on Python's OpenSSL."""
+    """An echo server, or a client that expects its bytes back, on Python's OpenSSL."""
 
     def __init__(self, key):
         self.key = str(key)
@@ -120,7 +120,7 @@ class OpenSsl:
 
 
 def breaches(table, stage):
-    """What is refused by both, of a table of cases."""
+    """What both refuse, from a table of cases."""
     return sorted(
         f"{stage}: {name}"
         for name, (_, expected) in table.items()
@@ -129,7 +129,7 @@ def breaches(table, stage):
 
 
 def breach(draw, table, stage, peer):
-    """Plays one of them; yields its name, and raises what comes of it."""
+    """Plays one of them; yields its name, and raises the result."""
     name = draw.choice(breaches(table, stage))
     yield name
     table[name.partition(": ")[2]][0](peer)
@@ -137,7 +137,7 @@ def breach(draw, table, stage, peer):
 
 
 def step(draw, client):
-    """Something that is no breach."""
+    """Something valid."""
     kind = draw.randrange(6)
     data = draw.randbytes(draw.choice((1, 5, 100, 3000)))
     if kind == 0:
@@ -161,7 +161,7 @@ def step(draw, client):
 
 
 def send_flight(draw, peer):
-    """Each message in pieces; the first of them has the whole header, without which Mbed TLS takes no message."""
+    """Each message in pieces; the first has the whole header, without which Mbed TLS accepts no message."""
     for part in peer.flight():
         own = random.Random(draw.randrange(1 << 30))  # the length of a signature, and so the number of pieces, varies
         for piece in in_pieces(part, own.randrange(4, 1000)):
@@ -169,7 +169,7 @@ def send_flight(draw, peer):
 
 
 def play_client(draw, client):
-    """A conversation with a server; the name of the breach, or FINE."""
+    """A conversation with a server; the name of the violation, or FINE."""
     stage = draw.choice(("hello", "flight", "data", FINE))
     if stage == "hello":
         yield from breach(draw, conversations.HELLOS, stage, client)
@@ -191,7 +191,7 @@ def play_client(draw, client):
 
 
 def play_server(draw, server):
-    """A conversation with a client, as far as its handshake goes, and a breach or none."""
+    """A conversation with a client, up to its handshake's end, and a violation or none."""
     stage = draw.choice(("hello", "flight", "data", FINE))
     tables = {
         "hello": conversations.SERVER_HELLOS,
@@ -217,7 +217,7 @@ def play_server(draw, server):
 
 
 def end_of(play):
-    """The conversation's breach, and the alert that ended it: a number, None for a close, FINE."""
+    """The conversation's violation, and the alert that ended it: a number, None for a close, FINE."""
     name = FINE
     try:
         for name in play:
@@ -238,7 +238,7 @@ def compare(seed, ends):
     (name, ours), (same_name, theirs) = ends
     assert name == same_name
     alerts = ALERTS.get(name) or ALERTS.get(name.replace("client, data", "data"))
-    # A client of OpenSSL's that closes while more comes in resets the connection, and its alert may be lost with it.
+    # An OpenSSL client that closes with unread data resets the connection, and its alert may be lost.
     same = ours == theirs or (ours, theirs) == alerts or (theirs is None and ours not in (FINE, None))
     assert same, f"TEST_SEED={seed}: {name}: we end by {ours}, OpenSSL by {theirs}"
 
@@ -255,7 +255,7 @@ def test_as_servers(echo, full):  # noqa: F811
 
 
 def test_openssl_follows_our_changes_of_keys(root, keys):  # noqa: F811
-    """A server whose keys are good for 5 records, a client whose keys are good for 3."""
+    """A server that changes its keys after 5 records, a client that does after 3."""
     server, data = conversations.Echo(root, str(keys / "fleet.key"), limit=5), os.urandom(300000)
     with OpenSsl(server.key).context(False).wrap_socket(socket.create_connection(("127.0.0.1", server.port))) as client:
         client.settimeout(20)
@@ -280,7 +280,7 @@ def test_openssl_follows_our_changes_of_keys(root, keys):  # noqa: F811
 
 
 def test_openssl_changes_keys(echo):  # noqa: F811
-    """K: the client changes its keys and wants the server's to change; k: only its own change."""
+    """K: the client changes its keys and requests a change of the server's; k: only its own change."""
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{echo.port}", "-cert", echo.key, "-key", echo.key]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
         for number, order in enumerate(b"KkKKk"):

@@ -1,4 +1,5 @@
-"""trainer top, in a terminal that pyte emulates: what it shows, its keys, and how it leaves the terminal behind."""
+"""trainer top, in a terminal that pyte emulates: its display, its keys, and the state in which it leaves the terminal.
+"""
 
 import contextlib
 import os
@@ -23,7 +24,7 @@ PLAIN_TERMINAL = {"TERM": "xterm", "PATH": os.environ["PATH"], "LANG": "C.UTF-8"
 
 
 def end(process):
-    """On a busy machine a process that was killed lives longer than pexpect's own close() waits for."""
+    """On a busy machine a killed process lives longer than pexpect's own close() waits."""
     process.kill(signal.SIGKILL)
     with contextlib.suppress(pexpect.ExceptionPexpect):
         process.wait()
@@ -31,7 +32,7 @@ def end(process):
 
 
 class Terminal:
-    """`trainer top` in a terminal of so many columns and rows."""
+    """`trainer top` in a terminal of that many columns and rows."""
 
     def __init__(self, trainer, *flags, size=(80, 24), cwd=None, **environment):
         self.screen = pyte.Screen(*size)
@@ -113,7 +114,7 @@ def test_pause_pages_and_help(trainer, watched):
         top.until(lambda text: "local 0" in text)
         top.press("p")
         paused = top.until(lambda text: "PAUSED" in text)
-        time.sleep(2.5)  # that nothing changes takes time to see
+        time.sleep(2.5)  # detecting that nothing changes takes time
         assert re.search(r"step ([\d,]+)", top.look())[1] == re.search(r"step ([\d,]+)", paused)[1]
         top.press("p")
         top.until(lambda text: "PAUSED" not in text)
@@ -233,7 +234,7 @@ def test_without_a_terminal_or_a_server_it_says_what_to_do(trainer, watched):
 
 
 def test_a_server_that_says_odd_things(trainer):
-    """Neither an endless answer nor what is no answer at all holds it up or breaks it."""
+    """An endless or invalid answer neither blocks nor breaks it."""
     answers = [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{\"a\":",
                b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 200000,
                b"HTTP/1.1 500 Odd\r\nContent-Length: 20\r\n\r\n{\"error\":\"so odd it\"}", b""]

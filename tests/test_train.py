@@ -1,4 +1,4 @@
-"""Training from the command line to the last line that it prints."""
+"""Training from the command line to the last line of output."""
 
 import fcntl
 import json
@@ -42,7 +42,7 @@ def test_a_pace_changes_time_alone(trainer, tmp_path):
     train(trainer, *flags, "--train_dir=free", cwd=tmp_path)
     begun = time.monotonic()
     paced = train(trainer, *flags, "--train_dir=paced", "--max_steps_per_s=50", cwd=tmp_path)
-    # Ten steps begin at once, and each ten after them as many fiftieths of a second after those before.
+    # Ten steps begin at once, and each ten after them the same number of fiftieths of a second later.
     assert time.monotonic() - begun >= 50 / 50 and paced.done["seconds"] >= 50 / 50
     assert paced.done["steps_per_s"] <= 60
     assert not same_tensors(newest(tmp_path / "free"), newest(tmp_path / "paced"))
@@ -198,7 +198,7 @@ def test_device(trainer, tmp_path):
 
 
 class Terminal:
-    """A run on a pseudo-terminal, whose width can change on the way."""
+    """A run on a pseudo-terminal, whose width can change."""
 
     def __init__(self, trainer, *flags, cwd, columns=100):
         self.master, slave = pty.openpty()
@@ -234,7 +234,7 @@ class Terminal:
 
 
 def drawings(text):
-    """What each redraw put on the line."""
+    """The text of each redraw of the line."""
     return [piece.split("\x1b[K")[0] for piece in text.split("\r")[1:] if "\x1b[K" in piece and piece[0] != "\x1b"]
 
 
@@ -251,7 +251,7 @@ def test_a_bar_on_a_terminal(trainer, tmp_path):
         assert piece in bars[-1]
     assert any("valid." in bar for bar in bars)
     assert not STEP_LINE.search(text)
-    assert "\x1b[Kclass 0 " in text  # the bar is taken away before the results are shown
+    assert "\x1b[Kclass 0 " in text  # the bar is removed before the results are shown
 
 
 def test_the_bar_follows_the_width(trainer, tmp_path):
@@ -278,14 +278,15 @@ def test_no_bar_when_unwanted(trainer, tmp_path):
 
 
 def test_memory_is_two_copies_of_the_state_and_little_else(trainer, tmp_path):
-    """A new run, whose first moments once took a third copy of the parameters."""
+    """A new run, whose start once needed a third copy of the parameters."""
     if "TRAINER_BINARY" in os.environ:
         pytest.skip("a sanitizer build needs more")
     widths = (784, 2000, 2000, 10)
     parameters = sum((a + 1) * b for a, b in zip(widths, widths[1:]))
     flags = (*SMALL, "--layers=" + ",".join(map(str, widths)), "--optimizer=adam", "--train_steps=2",
              "--train_dir=kept")
-    # Measured from a small process: what starts a program counts as the program's own memory until it is loaded.
+    # Started from a small process: until a program is loaded, the memory of the process that starts it counts as its
+    # own.
     small = ("import os, subprocess, sys; _, status, usage = os.wait4(subprocess.Popen(sys.argv[1:], "
              "stdout=subprocess.DEVNULL).pid, 0); print(status, usage.ru_maxrss)")
     measured = subprocess.run([sys.executable, "-c", small, trainer, *merged(flags)], cwd=tmp_path, capture_output=True,
@@ -298,7 +299,8 @@ def test_memory_is_two_copies_of_the_state_and_little_else(trainer, tmp_path):
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "ftrl"])
 def test_resumed_with_slots_that_begin_above_zero(trainer, tmp_path, optimizer):
-    """Their first slots begin at 1 and 0.1: what a checkpoint keeps of them gives the same bits, warm-up included."""
+    """Their first slots start at 1 and 0.1: what a checkpoint contains of them gives the same bits, warm-up included.
+    """
     flags = (*SMALL, f"--optimizer={optimizer}", "--lr_warmup_steps=30", "--lr_cosine_steps=60", "--lr_cosine_end=0.1")
     train(trainer, *flags, "--train_steps=60", "--train_dir=whole", cwd=tmp_path)
     for stop in (25, 60):

@@ -1,4 +1,4 @@
-"""A new run that begins with the parameters of another one: locally and on a cluster."""
+"""A new run that starts with the parameters of another one: locally and on a cluster."""
 
 from clusters import Cluster
 from runs import SMALL, checkpoints, newest, run, same_tensors, tensors, train
@@ -52,7 +52,7 @@ def test_a_cluster_begins_with_them_too(trainer, tmp_path):
                                                            "--lease_secs=30")) as cluster:
         for name in ("ps 0", "ps 1", "worker 1"):
             cluster.start(name)
-        cluster.start("worker 0", "--warm_start=first")  # the chief alone needs it
+        cluster.start("worker 0", "--warm_start=first")  # only the chief needs it
         cluster.wait_all()
         assert "with the parameters of first/model-" in cluster.text("ps 0")
     train(trainer, *SMALL, *flags, "--micro_batches=2", "--warm_start=first", "--train_dir=local", cwd=tmp_path)
@@ -60,7 +60,7 @@ def test_a_cluster_begins_with_them_too(trainer, tmp_path):
 
 
 def test_a_table_keeps_the_scales_that_were_learnt(trainer, tmp_path):
-    """Other rows have other means and categories: by their own scales the parameters would mean nothing."""
+    """Other rows have other means and categories: with new scales the parameters would be meaningless."""
     for name, offset, kinds in (("old", 0, "xy"), ("new", 100, "yz")):
         (tmp_path / name).mkdir()
         rows = [f"{i % 17 + offset},{kinds[i % 2]},{'ab'[i % 3 == 0]}" for i in range(200)]

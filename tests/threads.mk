@@ -1,6 +1,6 @@
-# Data races: the product's sources with ThreadSanitizer, against the system's libc. Included by the Makefile.
+# Data races: the product's sources with ThreadSanitizer and the system's libc. Included by the Makefile.
 #
-# Of the libraries only libc is looked into: Mbed TLS and the like are those that the other sanitizers' build links.
+# Of the libraries only libc is instrumented: Mbed TLS and the like are those of the other sanitizers' build.
 
 raced := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(sanitized)) -fsanitize=thread
 $(call remember,build/tsan/flags,$(CC) $(raced) $(cppflags) $(link_with))
@@ -12,7 +12,7 @@ build/tsan/%.o: %.c build/tsan/flags $(musl_libs)
 	@echo "cc $< (threads)"
 	@$(CC) $(raced) $(cppflags) $(call flags_for,$<) $(raced_flags) -MMD -MP -c -o $@ $<
 
-# Kernels are called by threads that share nothing in them but what pool_run hands out: it takes -O2 to be bearable.
+# Kernels run on threads that share nothing in them but what pool_run hands out: they need -O2 to be bearable.
 build/tsan/worker/cpu/%.o build/tsan/base/kernels/%.o: raced_flags := -O2
 
 build/tsan/rooms.a: $(raced_objects)
@@ -23,7 +23,7 @@ build/tsan/trainer: $(raced_objects) build/tsan/trainer.o $(native_libs)
 	@$(CC) $(raced) -o $@ $(raced_objects) build/tsan/trainer.o -Lbuild/deps/native/lib $(link_with)
 	@echo "build: $@ (ThreadSanitizer)"
 
-# Unit tests that start threads, or test what threads share; those that compute for long come last.
+# Unit tests that start threads, or test what threads share; the slowest come last.
 threaded := base/test_log base/test_threads net/test_connection net/test_endpoint net/test_link net/test_listener \
 	net/test_resolver net/test_rest net/test_tls ps/checkpoint/test_folder worker/data/streaming/test_streaming \
 	ps/store/test_store ps/test_shard ps/shard/test_orders ps/shard/test_aggregate

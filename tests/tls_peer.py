@@ -1,5 +1,5 @@
-"""TLS 1.3 (RFC 8446) as a client and as a server that can do everything wrong: messages are bytes which tests write
-themselves, records go out as they are told to. Ciphers, hashes and curves are tlslite-ng's and ecdsa's, in Python.
+"""TLS 1.3 (RFC 8446) as a client and as a server that can do everything wrong: messages are bytes that tests write
+themselves, and records are sent as told. Ciphers, hashes and curves are tlslite-ng's and ecdsa's, in Python.
 
     with Client(port, key) as client:
         client.shake_hands()
@@ -28,7 +28,7 @@ ECDSA_P256 = 0x0403
 
 
 class Alert(Exception):
-    """The peer's alert. sealed: it came encrypted, under the keys that it should use at that point."""
+    """The peer's alert. sealed: it was encrypted, under the keys that it should use at that point."""
 
     def __init__(self, number, sealed):
         super().__init__(f"alert {number}, {'encrypted' if sealed else 'in clear'}")
@@ -58,7 +58,7 @@ def record(kind, content, version=(3, 3)):
 
 
 class Keys:
-    """What protects one direction's records, from a traffic secret."""
+    """The protection of one direction's records, from a traffic secret."""
 
     def __init__(self, cipher, secret):
         self.cipher, self.secret = cipher, secret
@@ -124,7 +124,7 @@ class Share:
 
 
 class Peer:
-    """What both sides have: records, the transcript, the key schedule."""
+    """Common to both sides: records, the transcript, the key schedule."""
 
     own, other = b"client", b"server"
 
@@ -136,7 +136,7 @@ class Peer:
         self.cipher = cipher
         self.transcript = b""
         self.out = self.into = None
-        self.left = b""  # of handshake messages that have come
+        self.left = b""  # of handshake messages received
         self.updates = 0  # how often it changed its keys
 
     def __enter__(self):
@@ -151,10 +151,10 @@ class Peer:
         try:
             self.socket.sendall(data)
         except ConnectionError:
-            pass  # it has refused us meanwhile, and what it said is still to be read
+            pass  # it has refused us meanwhile, and its message is still to be read
 
     def seal(self, kind, content, padding=0):
-        """A record as it should be: encrypted where there are keys."""
+        """A valid record: encrypted if there are keys."""
         if self.out is None:
             return record(kind, content)
         return self.out.seal(bytes(content) + bytes([kind]) + bytes(padding))
@@ -189,7 +189,7 @@ class Peer:
         return kind, content
 
     def receive_message(self, kind=None):
-        """The next handshake message, header and all, and into the transcript."""
+        """The next handshake message, with its header, which goes into the transcript."""
         while len(self.left) < 4 or len(self.left) < 4 + int.from_bytes(self.left[1:4], "big"):
             record_kind, content = self.receive()
             if record_kind == CHANGE_CIPHER_SPEC:
@@ -203,7 +203,7 @@ class Peer:
         return found
 
     def echo(self, data, padding=0):
-        """Sends data, and takes it back: true if that went well. Changes keys where the peer does."""
+        """Sends data, and expects it back: true on success. Follows the peer's key changes."""
         self.send(DATA, data, padding)
         return self.receive_data(len(data)) == data
 
@@ -226,7 +226,7 @@ class Peer:
         self.out = self.out.next()
 
     def refusal(self):
-        """The alert that ends the connection; what comes before it is passed over."""
+        """The alert that ends the connection; skips everything before it."""
         try:
             while True:
                 kind, content = self.receive()
@@ -280,7 +280,7 @@ class Peer:
     def signed(self, side):
         return b" " * 64 + b"TLS 1.3, %s CertificateVerify\0" % side + self.hash(self.transcript)
 
-    # Messages of ours. Each is put into the transcript as it is made.
+    # Our messages. Each goes into the transcript as it is made.
 
     def put(self, kind, body):
         made = message(kind, body)
@@ -303,7 +303,7 @@ class Peer:
         return self.put(FINISHED, bytes(data))
 
     def take_verify(self):
-        """CertificateVerify of the other side, which must be right: its key is ours."""
+        """The other side's CertificateVerify, which must verify: its key is ours."""
         signed = self.signed(self.other)
         body = self.receive_message(CERTIFICATE_VERIFY)[4:]
         assert body[:2] == struct.pack(">H", ECDSA_P256)
@@ -360,7 +360,7 @@ class Client(Peer):
         )
 
     def read_server_hello(self):
-        """Agrees on keys; returns the group that is wanted instead, where that is what the server says."""
+        """Agrees on keys; returns the requested group instead, if that is the server's answer."""
         body = self.receive_message(SERVER_HELLO)[4:]
         assert body[:2] == b"\3\3" and body[34] == len(self.session)
         at = 35 + len(self.session)
@@ -394,7 +394,7 @@ class Client(Peer):
         self.out, self.into = self.handshake[b"client"], self.data[b"server"]
 
     def flight(self):
-        """Certificate, CertificateVerify and Finished, as they should be."""
+        """Valid Certificate, CertificateVerify and Finished."""
         return [self.certificate_message(), self.verify_message(), self.finished_message()]
 
     def send_flight(self):
@@ -402,7 +402,7 @@ class Client(Peer):
         self.out = self.data[b"client"]
 
     def until_flight(self, **options):
-        """All of the handshake but our last flight."""
+        """The whole handshake except our last flight."""
         self.send(HANDSHAKE, self.hello(**options))
         self.read_server_hello()
         self.read_server_flight()
@@ -419,7 +419,7 @@ class Server(Peer):
         super().__init__(listener.accept()[0], key, cipher)
 
     def read_hello(self):
-        """Takes the client's share for X25519."""
+        """Reads the client's share for X25519."""
         body = self.receive_message(CLIENT_HELLO)[4:]
         at = 35 + body[34]
         self.session = body[35:at]
@@ -450,7 +450,7 @@ class Server(Peer):
         self.out, self.into = self.handshake[b"server"], self.handshake[b"client"]
 
     def flight(self):
-        """All behind ServerHello."""
+        """Everything after ServerHello."""
         request = vector(1, b"") + vector(2, extension(13, vector(2, struct.pack(">H", ECDSA_P256))))
         return [
             self.put(ENCRYPTED_EXTENSIONS, vector(2, b"")),
@@ -466,7 +466,7 @@ class Server(Peer):
         self.agree_on_handshake()
 
     def finish(self):
-        """After our Finished: takes the client's flight."""
+        """After our Finished: reads the client's flight."""
         self.agree_on_data()
         self.out = self.data[b"server"]
         self.receive_message(CERTIFICATE)
@@ -480,7 +480,7 @@ class Server(Peer):
         self.finish()
 
     def echo_for(self, size):
-        """Sends back so many bytes, record by record."""
+        """Echoes that many bytes, record by record."""
         done = 0
         while done < size:
             data = self.receive_data(1)

@@ -1,5 +1,5 @@
-"""Fleets of any size that are put on trial by rollouts. Each member runs under the program's own small parent, so that
-whoever is killed comes back."""
+"""Fleets of any size for tests of rollouts. Each member runs under the program's own supervisor, so that a killed one
+comes back."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TIMEOUT_S = 180  # on two busy cores, with 100 members
 
 class Trial(OpenFleet):
     """ps 0 behind a relay, as seen by all. `elsewhere`: a command that runs the program on another kind of machine, and
-    how far apart the workers are that do; the last one does."""
+    the distance between workers that do; the last one does."""
 
     def __init__(self, trainer, folder, members, elsewhere=None):
         ps = 2 if members < 40 else 3
@@ -65,8 +65,8 @@ class Trial(OpenFleet):
         self.all_on(1)
 
     def leave_processors_to_others(self):
-        """Workers but for worker 0 stand for machines that have some of their own: here they get what nobody else
-        wants."""
+        """Workers other than worker 0 stand for machines with their own processors: here they get what nobody else
+        uses."""
         for i in range(1, len(self.worker_hosts)):
             program = self.elsewhere.get(f"worker {i}", self.trainer)
             gently = self.folder / f"gently_{pathlib.Path(program).name}"
@@ -82,7 +82,7 @@ class Trial(OpenFleet):
             os.kill(int(child), signal.SIGKILL)
 
     def report(self):
-        """Versions by name, of those that are there, and who is missing."""
+        """The versions of the members present, by name, and who is missing."""
         try:
             members = self.status(timeout=60)[1]
         except (subprocess.TimeoutExpired, AssertionError, json.JSONDecodeError):
@@ -133,12 +133,12 @@ class Trial(OpenFleet):
 
 
 def settle(fleet, operator, version):
-    """What became of it: the fleet is on one version, everybody is there, and training goes on."""
+    """The result: the fleet is on one version, all are connected, and training continues."""
     output, _ = operator.communicate(timeout=TIMEOUT_S)
     end = fleet.one_version(fleet.good, version)
     assert (operator.returncode == 0) <= (end == version), output
     fleet.good = end
-    # What is in force is what the next candidate is compared with.
+    # The next candidate is compared with what is in force.
     if end == version:
         fleet.config = json.loads((fleet.folder / f"new{version}.json").read_text())
     fleet.goes_on(0, TIMEOUT_S)
@@ -147,6 +147,6 @@ def settle(fleet, operator, version):
 
 
 def bring(fleet, path, *flags, **sections):
-    """What became of a new program. Without a bound on its speed, which on a busy machine depends on what else runs."""
+    """The result of a new program. Without a bound on its speed, which on a busy machine depends on other load."""
     usual = {"--healthy_secs": "0.5", "--least_speed": "0%"} | dict(flag.split("=") for flag in flags)
     return settle(fleet, *fleet.begin(f"--binary={path}", *map("=".join, usual.items()), **sections))

@@ -1,4 +1,4 @@
-# Unit tests: the product's sources with sanitizers, against the system's libc. Included by the Makefile.
+# Unit tests: the product's sources with sanitizers and the system's libc. Included by the Makefile.
 
 tests := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 
@@ -7,7 +7,7 @@ sanitized := -std=gnu11 -O1 -g -fno-omit-frame-pointer $(mathflags) $(warnings) 
 $(call remember,build/san/flags,$(CC) $(sanitized) $(cppflags) $(link_with))
 
 san_objects := $(sources:%.c=build/san/%.o)
-# Tests link what the GPU engine's process is made of, all but its main.
+# Tests link the GPU engine's process except its main.
 san_hosted  := $(patsubst %.c,build/san/%.o,$(filter-out %/main.c,$(hosted)))
 
 # SAN=thread: see tests/threads.mk. One program can't have both.
@@ -23,7 +23,7 @@ build/debug/trainer: $(san_objects) build/san/trainer.o $(native_libs)
 # another's.
 build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 
-# Those who compute for seconds do it faster, and are looked at as closely.
+# Slow ones are optimised, and checked just as closely.
 build/san/worker/cpu/%.o build/san/base/kernels/%.o: san_flags := -O2
 
 build/san/%.o: %.c build/san/flags $(musl_libs)
@@ -41,7 +41,7 @@ build/san/rooms.a: $(san_objects) $(san_hosted)
 # `mirrors the tree`: tests/base/test_file.c becomes build/san/tests/base/test_file.
 unit_programs := $(tests:%.c=build/san/%)
 
-# What tests in other languages talk to.
+# The program that tests in other languages talk to.
 test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*/peer.c))
 
 # Calls that a test makes fail.
@@ -63,7 +63,7 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
 build/san/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
 
-# The training loop with an updater and a clock of its tests' own, which hear of all that it says (tests/worker/loop.h).
+# The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).
 build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \
 	$(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending \
 	evaluation_create evaluation_destroy evaluation_finds_threshold evaluate \
@@ -72,7 +72,7 @@ build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_v
 	summary_close observed_start observed_steps observed_validation observed_model observe_state \
 	progress_begin progress_update progress_end)
 
-# What a chief saves and takes over is told to its test first.
+# A chief's test sees what it saves and takes over first.
 build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chief/test_checkpoints: \
 	link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
@@ -111,7 +111,7 @@ build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)
 build/san/tests/worker/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
 	streaming_draw)
 
-# A worker by a clock of its test's own, which sees what else it asks of the system.
+# A worker on its test's own clock, which also replaces its other system calls.
 build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \
 build/san/tests/worker/remote/worker/test_end build/san/tests/worker/remote/worker/test_role: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
@@ -122,7 +122,7 @@ build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(co
 
 build/san/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
 
-# Requests that no server has.
+# Requests to no real server.
 requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_accepts http_request_body http_answer \
 	http_answer_error)
 build/san/tests/serve/test_work: link_with += $(requests_link)
@@ -130,15 +130,15 @@ build/san/tests/serve/test_work: link_with += $(requests_link)
 build/san/tests/ps/test_fleet_watch build/san/tests/ps/test_shard build/san/tests/ps/shard/test_orders \
 build/san/tests/ps/shard/test_aggregate: link_with += $(locks_link)
 
-# A member of a rollout by a clock that its test turns.
+# A member of a rollout on a clock that its test controls.
 build/san/tests/ps/rollout/test_agent: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
 
-# A ps as a whole, which leaves when its test says.
+# A whole ps, which leaves when its test says so.
 build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san/tests/ps/server/test_learn: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
 
-# A ps on one thread and by a clock of the test's own (tests/ps/server/serving.h).
+# A ps on one thread and on the test's own clock (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed build/san/tests/ps/server/test_validations \
 build/san/tests/ps/server/test_requests build/san/tests/ps/server/test_restores build/san/tests/ps/server/test_pushes \
@@ -157,7 +157,7 @@ $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 
 -include $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d)
 
-# The product's objects under valgrind (tests/test_constant_time.py), whose header is no part of musl.
+# The product's objects under valgrind (tests/test_constant_time.py), whose header is not part of musl.
 constant_time := build/product/tests/net/tls/constant_time.o
 $(constant_time): cppflags += -isystem build/include
 $(constant_time): build/include/valgrind

@@ -1,4 +1,4 @@
-/* Examples that stream are copied out of their window, one behind the other; of those in memory, only indexes. */
+/* Streaming examples are copied out of their window, one after another; of those in memory, only indexes. */
 #include "worker/batch_source.h"
 
 #include <stdlib.h>

@@ -24,7 +24,7 @@ struct batch_source {
     struct examples streamed;        /* [batch_size] of them, where they stream; else zeros */
 };
 
-/* A source whose creation failed is to be destroyed, too. */
+/* A source whose creation failed must be destroyed, too. */
 bool batch_source_create(struct batch_source *source, const struct examples *examples, struct streaming *streaming,
                          const struct sampler *sampler, struct error *error);
 void batch_source_destroy(struct batch_source *source); /* fine on zeros */

@@ -1,4 +1,4 @@
-/* The books of checkpoints: the same words and events whoever writes them. */
+/* The ledger of checkpoints: the same messages and events for every writer. */
 #include "worker/checkpoint_ledger.h"
 
 #include <math.h>

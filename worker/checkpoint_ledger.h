@@ -1,7 +1,7 @@
 /*
- * What an updater knows of the checkpoints of its run: when one is due, what the next one says, what became of those
- * that were written. The updater writes them its own way: in the background (worker/local_updater.c), or from what the
- * shards kept (worker/remote/chief/checkpoints.c).
+ * What an updater knows about the checkpoints of its run: when one is due, what the next one contains, what became of
+ * those written. Each updater writes them in its own way: in the background (worker/local_updater.c), or from the
+ * shards' snapshots (worker/remote/chief/checkpoints.c).
  *
  * One thread at a time.
  */

@@ -1,5 +1,5 @@
 /*
- * Squares are summed by rows, and every thread adds the rows' sums in the same order, so that the scale, and with it
+ * Squares are summed by row, and every thread adds up the rows' sums in the same order, so that the scale, and with it
  * every bit of the update, does not depend on the number of threads.
  */
 #include "worker/clip.h"
@@ -68,7 +68,7 @@ void clip_measure(struct clip *clip, int thread, int threads)
     }
 }
 
-/* What the gradient is multiplied by. Every thread adds up for itself, in the same order. */
+/* The gradient's scale. Every thread computes it, in the same order. */
 static float factor(const struct clip *clip)
 {
     double sum = 0.0;
@@ -82,7 +82,7 @@ static float factor(const struct clip *clip)
     return norm <= clip->limit ? 1.0f : (float)(clip->limit / norm);
 }
 
-/* Rows [row, end) that are all zero, or all not. */
+/* Rows [row, end) that are all zero, or all nonzero. */
 static void hand_run(struct clip *clip, int v, int row, int end, bool zero, float by, const struct gradient_sink *sink)
 {
     static const int32_t none[1];

@@ -1,4 +1,4 @@
-/* Inputs are scaled alike, so that their weights compare; of a category's places one is on at a time. */
+/* Inputs are scaled alike, so that their weights can be compared; of a column's categories one is set at a time. */
 #include "worker/column_weights.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * Finds the data, reads it, and checks it against the model and the training that were asked for. Errors name the file
- * and the keys that do not go together.
+ * Finds the data, reads it, and checks it against the configured model and training. Errors name the file and the keys
+ * that conflict.
  */
 #include "worker/dataset.h"
 
@@ -27,17 +27,17 @@
 #include "worker/data/table/table.h"
 #include "worker/data/tfrecord/files.h"
 
-/* Of TensorFlow's read_data_sets, and of a smaller set no more than a tenth. */
+/* As in TensorFlow's read_data_sets; at most a tenth of a smaller set. */
 enum { VALIDATION_MOST = 5000, VISIT_BYTES = 64 << 20 };
 
-enum { USUAL_HIDDEN = 100 /* units, of tables, as in scikit-learn */ };
+enum { USUAL_HIDDEN = 100 /* units, for tables, as in scikit-learn */ };
 
 static bool named_by_flag(const struct config *config)
 {
     return config->origins && config_origin_of(config, config_key_by_path("data", "data_dir"))->source == SOURCE_FLAG;
 }
 
-/* What there is of one part in data_dir. */
+/* What data_dir contains of one part. */
 struct found {
     bool is_there;
     struct data_files files;    /* of DATA_IDX */
@@ -106,7 +106,7 @@ static bool say_missing_part(enum data_source source, enum dataset_part part, co
         tfrecord_pattern(&config->data, part));
 }
 
-/* Decides what to read: what was asked for, or what is there; synthetic digits unless the user just named a folder. */
+/* Decides what to read: what was requested, or what exists; synthetic digits unless the user just named a folder. */
 static bool choose_source(struct found *found, enum data_source *source, enum dataset_part part,
                           const struct config *config, struct error *error)
 {
@@ -166,7 +166,7 @@ static bool draw_examples(struct examples *examples, enum dataset_part part, con
                       examples->images, examples->labels, error);
 }
 
-/* The places that errors and `data info` name. */
+/* The places named by errors and by `data info`. */
 static void note_origin(struct dataset_origin *origin, const struct found *found, enum dataset_part part,
                         const struct config *config)
 {
@@ -206,7 +206,7 @@ static void overflow_free(struct overflow *overflow)
     blocks_free(&overflow->blocks);
 }
 
-/* Reads a part, but for what the overflow leaves in the files. */
+/* Reads a part, except what the overflow leaves in the files. */
 static bool read_part(struct examples *result, struct dataset_origin *origin, enum dataset_part part,
                       const struct config *config, struct overflow *overflow, struct error *error)
 {
@@ -368,7 +368,7 @@ static bool check_model(const struct examples *examples, const struct dataset_or
     return true;
 }
 
-/* The labels of what is left in the files. */
+/* Checks the labels that are left in the files. */
 static bool check_streamed_labels(const struct example_source *source, const struct dataset_origin *origin,
                                   const struct config *config, struct error *error)
 {
@@ -381,7 +381,7 @@ static bool check_streamed_labels(const struct example_source *source, const str
                origin->labels, source->like.classes - 1, outputs, outputs - 1, source->like.classes);
 }
 
-/* Enough images must be there for what is held out, and for one full batch of the rest. */
+/* There must be enough images for those held out, and for one full batch of the rest. */
 static bool check_counts(int count, int held_out, const struct dataset_origin *origin, const struct config *config,
                          struct error *error)
 {
@@ -392,7 +392,7 @@ static bool check_counts(int count, int held_out, const struct dataset_origin *o
                          "--validation_size",
                          name, count, held_out);
     }
-    /* Of a round of new files, however few rows they have, the one batch is short. */
+    /* In a round of new files, however few rows they have, the only batch is short. */
     if (config->train.batch_size > count - held_out && !config->data.round_files) {
         return error_set(error,
                          "%s: train.batch_size=%d is more than the %d images to train on (%d less "
@@ -402,7 +402,7 @@ static bool check_counts(int count, int held_out, const struct dataset_origin *o
     return true;
 }
 
-/* A test set that does not fit should be known before training, not after it. */
+/* A test set that does not fit should be reported before training, not after it. */
 static bool check_test_files(const struct examples *train, const struct dataset_origin *origin,
                              const struct config *config, struct error *error)
 {
@@ -437,7 +437,7 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
              dataset->streaming ? "; streams" : "");
 }
 
-/* Cuts what is in memory into the images held out, which come first, and the rest. */
+/* Divides what is in memory into the images held out, which come first, and the rest. */
 static void split(struct dataset *dataset, const struct examples *whole, int held_out)
 {
     *dataset = (struct dataset){.validation = examples_part(whole, 0, held_out),
@@ -446,7 +446,7 @@ static void split(struct dataset *dataset, const struct examples *whole, int hel
     dataset->sample = dataset->train;
 }
 
-/* Tasks whose batches this process draws from the files, each with windows of its own. */
+/* Tasks whose batches this process draws from the files, each with its own windows. */
 static int streaming_tasks(const struct config *config)
 {
     const struct config_cluster *cluster = &config->cluster;
@@ -456,7 +456,7 @@ static int streaming_tasks(const struct config *config)
     return config->data.data_sharding == SHARDING_CHIEF ? cluster->worker_hosts.count : 1;
 }
 
-/* Makes the rest, behind what is in memory, stream. Takes over the overflow's source and blocks. */
+/* Makes the rest, after what is in memory, stream. Takes ownership of the overflow's source and blocks. */
 static bool stream_rest(struct dataset *dataset, struct overflow *overflow, const struct config *config,
                         struct error *error)
 {
@@ -501,17 +501,17 @@ bool dataset_is_table(bool *is_table, const struct config *config, struct error 
     return done;
 }
 
-/* Hidden layers alone are given; of tables that is the usual case. */
+/* Only hidden layers are given; for tables that is the usual case. */
 static bool model_follows(const struct config *config, bool is_table)
 {
-    if (config->cluster.job_name != JOB_LOCAL) { /* where ps, who see no data, must know whether to wait for them */
+    if (config->cluster.job_name != JOB_LOCAL) { /* where ps, which see no data, must know whether to wait for them */
         return config->model.hidden_count != CONFIG_AUTO;
     }
     const enum config_source layers = config_origin_of(config, config_key_by_path("model", "layers"))->source;
     return config->model.hidden_count != CONFIG_AUTO || (is_table && layers == SOURCE_DEFAULT);
 }
 
-/* The model must have an input for each of the schema's, and an output for each class or target. */
+/* The model must have the schema's inputs, and an output for each class or target. */
 static bool check_rows(const struct schema *schema, const char *name, const struct config *config, struct error *error)
 {
     const struct config_model *model = &config->model;
@@ -538,7 +538,7 @@ static void describe_table(struct dataset *dataset, const struct config *config)
              dataset->streaming ? "; streams" : "");
 }
 
-/* Room for what is held out, and for a sample, if all does not fit. */
+/* Room for the rows held out, and for a sample, if not everything fits. */
 static struct overflow begin_overflow(const struct config *config)
 {
     const bool is_at_most = config->data.validation_size == CONFIG_AUTO;
@@ -556,7 +556,7 @@ int dataset_held_out(const struct config *config, int count)
     return overflow.held_out;
 }
 
-/* What must hold of a table that has been read. */
+/* Checks on a table that has been read. */
 static bool check_table(const struct examples *whole, const struct overflow *overflow, const struct schema *schema,
                         const struct config *config, struct error *error)
 {
@@ -612,7 +612,7 @@ bool dataset_describe(struct dataset *dataset, const char *schema, const struct 
 
 bool dataset_is_needed_first(const struct config *config)
 {
-    struct error ignored; /* who reads the data says it again */
+    struct error ignored; /* reading the data reports it again */
     bool is_table;
     return config->model.hidden_count != CONFIG_AUTO || (dataset_is_table(&is_table, config, &ignored) && is_table);
 }
@@ -642,7 +642,7 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;
     if (config->cluster.job_name == JOB_LOCAL) {
-        model->hidden_count = CONFIG_AUTO; /* layers says all now */
+        model->hidden_count = CONFIG_AUTO; /* layers has all of it now */
     }
     return true;
 }
@@ -681,7 +681,7 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
     bool done = read_part(&whole, &origin, DATASET_TRAIN, config, &overflow, error) &&
                 check_model(&whole, &origin, config, error);
     if (done && overflow.source) {
-        int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks are of those behind them */
+        int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks contain the examples after them */
         done = check_streamed_labels(overflow.source, &origin, config, error) &&
                check_counts(overflow.blocks.examples > 0 ? (int)count : whole.count, overflow.held_out, &origin, config,
                             error);
@@ -714,7 +714,7 @@ void dataset_free(struct dataset *dataset)
         free(dataset->schema);
     }
     free(dataset->class_names);
-    examples_free(&dataset->validation); /* the beginning of the memory of both */
+    examples_free(&dataset->validation); /* the start of the memory of both */
     memset(dataset, 0, sizeof *dataset);
 }
 

@@ -1,4 +1,4 @@
-/* Names and order are TensorFlow's: variables, then what is computed forward, backward, and the updates. */
+/* Names and order are TensorFlow's: variables, then forward and backward operations, and the updates. */
 #include "worker/device_log.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ static void tell_variable(const struct engine_options *options, const struct var
     }
 }
 
-/* What the engine is made of, and the layers of it that are on the CPU all the same. */
+/* The engine's devices, and its layers that are on the CPU regardless. */
 struct places {
     struct place engine, cpu;
     uint32_t cpu_layers;

@@ -1,4 +1,4 @@
-/* The command `trainer devices`: what --device can name on this machine, or why there is no GPU among it. */
+/* The command `trainer devices`: what --device can name on this machine, or why there is no GPU. */
 
 #include <stdio.h>
 
@@ -14,7 +14,7 @@
 
 static const double START_S = 10;
 
-/* False: there is none, and why. */
+/* False: there is none, with the reason. */
 static bool find(struct gpu_list *list, struct error *why)
 {
     struct gpu_probe probe;

@@ -1,4 +1,4 @@
-/* What stands on the table of every engine alike: writing parameters, feeding gradients, adding up results. */
+/* Common to all engines: writing parameters, feeding gradients, adding up results. */
 #include "worker/engine.h"
 
 #include "base/copy.h"

@@ -1,4 +1,4 @@
-/* A GPU that is asked for and missing is an error; with `auto` it is a log line that says why the CPU trains. */
+/* A missing GPU that was requested is an error; with `auto` a log line says why the CPU trains. */
 #include "worker/engine_choose.h"
 
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "worker/layer_placement.h"
 
 /*
- * Is it worth starting the GPU engine's process? With auto only where there are signs of a GPU; who asks for one gets
- * the driver's own word why there is none.
+ * Is it worth starting the GPU engine's process? With auto only if there are signs of a GPU; an explicit request gets
+ * the driver's own reason why there is none.
  */
 static bool is_worth_it(enum device_kind device, struct error *why)
 {
@@ -35,7 +35,7 @@ static struct layer_placement placement_of(const struct engine_options *options)
     return layer_placement_of(&options->config->train, options->model->layer_count);
 }
 
-/* NULL: why. */
+/* NULL with the reason. */
 static struct gpu_client *begin(const struct engine_options *options, struct error *why)
 {
     struct gpu_client *client;
@@ -82,7 +82,7 @@ static bool create_on_gpu(struct engine **engine, const struct engine_options *o
     return client && gpu_engine_create(engine, options, client, why);
 }
 
-/* A GPU that has not the whole set in its memory gets each batch as it is drawn: as the only tower. */
+/* A GPU without the whole set in its memory receives each batch as it is drawn: as the only tower. */
 static bool create_for_streaming(struct engine **engine, const struct engine_options *options,
                                  struct engine_startup *startup, struct error *why)
 {
@@ -94,7 +94,7 @@ static bool create_for_streaming(struct engine **engine, const struct engine_opt
     return is_worth_it(placement_of(options).device, why) && towers_engine_create(engine, options, device, why);
 }
 
-/* What else is different when the CPU does a GPU's work: ", in float32, not tf32". */
+/* What else differs when the CPU does a GPU's work: ", in float32, not tf32". */
 static const char *of_precision(const struct config_train *train)
 {
     return train->precision == PRECISION_TF32       ? ", in float32 and not tf32"

@@ -1,6 +1,6 @@
 /*
- * trainer eval: the test accuracy of a checkpoint, or of every one that training leaves. The model is the checkpoint's
- * own, whatever config.json says by now; only the data come from there.
+ * trainer eval: the test accuracy of a checkpoint, or of every one that training writes. The model is the checkpoint's
+ * own, whatever config.json says now; only the data come from there.
  */
 #include "worker/eval.h"
 
@@ -23,11 +23,11 @@
 
 static const double LOG_EVERY_S = 60;
 
-/* Everything an evaluation owns; zeros are fine to release. */
+/* Everything that an evaluation owns; zeros are safe to release. */
 struct eval {
     struct trained trained;
     const char *path;          /* of a file of rows; NULL: the test set of data_dir */
-    struct config_model model; /* that the test set has been checked against */
+    struct config_model model; /* against which the test set was checked */
     struct examples test;
     struct evaluation evaluation;
 };
@@ -51,7 +51,7 @@ static bool read_test(struct eval *eval, struct error *error)
            dataset_load_test(&eval->test, config, schema, error);
 }
 
-/* The test set is loaded once, unless the model becomes another one. */
+/* The test set is loaded once, unless the model changes. */
 static bool load_test(struct eval *eval, struct error *error)
 {
     const struct config_model *model = &eval->trained.config.model;
@@ -73,7 +73,7 @@ static bool load_test(struct eval *eval, struct error *error)
                              error);
 }
 
-/* eval->trained has been opened. */
+/* eval->trained is open. */
 static bool measure(struct eval *eval, struct error *error)
 {
     if (!load_test(eval, error) || !trained_start(&eval->trained, error)) {
@@ -109,7 +109,7 @@ bool eval_score(const struct config *config, const char *wanted, struct eval_sco
 
 /* --- following --- */
 
-/* What following knows from one look to the next. */
+/* State kept between looks while following. */
 struct checkpoint_follower {
     const struct config *config;
     const struct eval_follow *follow;
@@ -162,7 +162,7 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
     return true;
 }
 
-/* True if there is nothing more to wait for; says so where that is a failure, in *status. */
+/* True if there is nothing more to wait for; says so if that is a failure, in *status. */
 static bool is_over(struct checkpoint_follower *follower, int *status)
 {
     const struct eval_follow *follow = follower->follow;
@@ -212,7 +212,7 @@ int eval_follow_run(const struct config *config, const struct eval_follow *follo
 
 /* --- the command --- */
 
-/* A number above 0 from a flag; the default where there is none, negative where it is none. */
+/* A number above 0 from a flag; the default without the flag, negative if invalid. */
 static double positive(const char *text, double initial)
 {
     if (!text) {

@@ -44,7 +44,7 @@ bool evaluation_is_of_inputs(const struct evaluation *evaluation)
     return evaluation->options.schema && evaluation->options.schema->task == TASK_INPUTS;
 }
 
-/* Weights of classes say already where yes begins: what is best without them would undo them. */
+/* Class weights already shift the decision: an optimal threshold without them would undo that. */
 static bool is_decided_by_weights(const struct config_train *train)
 {
     return train->class_weights && train->class_weights[0] != '\0' && train->best_metric == METRIC_AUTO;
@@ -79,7 +79,7 @@ size_t evaluation_cells(const struct evaluation *evaluation)
     return evaluation->loss_kind == LOSS_SIGMOID ? outputs * 4 : n <= EVALUATION_MAX_CONFUSED ? n * n : 0;
 }
 
-/* Lays everything out from `memory` on and returns how many bytes it takes. */
+/* Lays everything out from `memory` on and returns the bytes needed. */
 static size_t layout(struct evaluation *evaluation, char *memory)
 {
     const struct evaluation_options *options = &evaluation->options;
@@ -153,7 +153,7 @@ void evaluation_clear(struct evaluation *evaluation)
     }
 }
 
-/* The probability of a class, from the logits, the largest of them, and the sum of all beside it. */
+/* The probability of a class, from the logits, the largest of them, and the sum of all others. */
 static double probability(const float *logits, int class, int best, double sum)
 {
     return exp((double)logits[class] - (double)logits[best]) / sum;
@@ -169,7 +169,7 @@ static void keep_score(struct evaluation *evaluation, int unit, double score, bo
     }
 }
 
-/* Probabilities of an example of a table, to be ranked: those that it is of each class, or of the second of two. */
+/* An example's probabilities, to be ranked (tables): of each class, or of the second of two. */
 static void keep_scores(struct evaluation *evaluation, const float *logits, int label, int best, double sum)
 {
     int from = evaluation->classes - evaluation->units;
@@ -178,7 +178,7 @@ static void keep_scores(struct evaluation *evaluation, const float *logits, int 
     }
 }
 
-/* It is this image's turn to be counted. */
+/* Is it this image's turn to be counted? */
 static void keep_mistake(struct evaluation *evaluation, int predicted, double confidence)
 {
     int at = evaluation->worst_count;
@@ -201,7 +201,9 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     for (int c = 1; c < classes; c++) {
         best = logits[c] > logits[best] ? c : best;
     }
-    /* log(sum exp) with the largest logit taken out, whose own share is 1; a NaN anywhere makes it NaN, as it must. */
+    /*
+     * log(sum exp) with the largest logit factored out, whose own term is 1; a NaN anywhere makes it NaN, as intended.
+     */
     double sum = 1;
     for (int c = 0; c < classes; c++) {
         sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
@@ -226,7 +228,7 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
     }
 }
 
-/* Adds a row of yes and no: logits [outputs], each 0 or 1. */
+/* Adds a row of yes/no targets: logits [outputs], each 0 or 1. */
 static void count_yes_and_no(struct evaluation *evaluation, const float *logits, const float *wanted)
 {
     int outputs = evaluation->options.outputs;
@@ -265,7 +267,7 @@ static double number_loss(const struct evaluation *evaluation, double error)
     return error * error;
 }
 
-/* Adds a row of numbers, which are measured as the table has them. */
+/* Adds a row of numbers, measured in the table's units. */
 static void count_numbers(struct evaluation *evaluation, const float *outputs, const float *wanted,
                           const struct examples *examples)
 {
@@ -334,7 +336,7 @@ static void measure_ranks(struct evaluation *evaluation, const struct examples *
     }
 }
 
-/* The means over the sigmoids; for one of them, of yes alone. */
+/* The means over the sigmoids; for a single one, of yes only. */
 static void measure_yes_and_no(struct evaluation *evaluation)
 {
     int outputs = evaluation->options.outputs;
@@ -364,7 +366,7 @@ static void measure_classes(struct evaluation *evaluation)
     }
 }
 
-/* What ranks say, where the scores themselves are elsewhere: as measure_ranks. */
+/* Metrics from ranks, if the scores themselves are elsewhere: like measure_ranks. */
 static void measure_bins(struct evaluation *evaluation)
 {
     double auc = 0, precision = 0;
@@ -409,7 +411,7 @@ void evaluation_measure(struct evaluation *evaluation)
     }
 }
 
-/* What takes the scores themselves. */
+/* Metrics that need the scores themselves. */
 static void measure_scores(struct evaluation *evaluation, const struct examples *examples)
 {
     if (is_of_classes(evaluation->loss_kind)) {
@@ -458,7 +460,7 @@ double evaluation_accuracy(const struct evaluation *evaluation)
 
 int evaluation_worst_pairs(const struct evaluation *evaluation, struct confused_pair *pairs, int limit)
 {
-    int found = 0, classes = evaluation->classes; /* of sigmoids none, so nothing is found */
+    int found = 0, classes = evaluation->classes; /* with sigmoids there are none, so nothing is found */
     for (int cell = 0; evaluation->confusions && cell < classes * classes; cell++) {
         struct confused_pair pair = {cell / classes, cell % classes, evaluation->confusions[cell]};
         if (pair.images == 0 || pair.label == pair.predicted) {

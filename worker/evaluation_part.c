@@ -1,4 +1,4 @@
-/* One walk over all counts and sums, which writes them, or checks what was written, or adds it. */
+/* One walk over all counts and sums, which writes them, checks written ones, or adds them. */
 #include "worker/evaluation_part.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 enum { COUNT_BYTES = 10, SUM_BYTES = 8 };
 
-/* So that counts and sums of many never overflow, nor squares of sums. */
+/* So that sums over many never overflow, nor squares of sums. */
 static const int64_t MOST = INT64_C(1) << 48;
 static const double LARGEST = 1e140;
 
@@ -53,7 +53,7 @@ static void take_count(struct walk *walk, int64_t *count)
     *count += walk->mode == ADDS ? other : 0;
 }
 
-/* What both sides must have alike. */
+/* What both sides must have in common. */
 static void take_shape(struct walk *walk, int64_t value)
 {
     if (walk->mode == WRITES) {
@@ -150,13 +150,13 @@ size_t evaluation_part_room(const struct evaluation *evaluation)
     const size_t targets = evaluation->regression ? (size_t)evaluation->options.outputs : 0;
     const size_t bins = evaluation->bins ? (size_t)evaluation->units * METRICS_BINS * 2 : 0;
     const size_t counts = 7 + 2 * (size_t)evaluation->classes + evaluation_cells(evaluation) + bins + targets;
-    return counts * (COUNT_BYTES + 1) + (1 + 5 * targets) * SUM_BYTES; /* 1: what follows a single zero */
+    return counts * (COUNT_BYTES + 1) + (1 + 5 * targets) * SUM_BYTES; /* the 1 is for the byte after a single zero */
 }
 
 size_t evaluation_part_write(const struct evaluation *evaluation, uint8_t *bytes)
 {
     struct walk walk = {.mode = WRITES, .to = bytes};
-    struct evaluation read = *evaluation; /* nothing of it is changed */
+    struct evaluation read = *evaluation; /* its contents do not change */
     walk_all(&walk, &read);
     return (size_t)(walk.to - bytes);
 }

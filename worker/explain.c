@@ -1,7 +1,7 @@
 /*
- * trainer explain: which columns a model of a table goes by. A column's values are shuffled among the rows; how
- * much worse the metric gets is the column's importance (Breiman, "Random forests", 2001). A column of categories moves
- * as a whole, and a missing value takes its indicator along.
+ * trainer explain: on which columns a table's model relies. A column's values are shuffled among the rows; how much
+ * worse the metric gets is the column's importance (Breiman, "Random forests", 2001). A column of categories is
+ * shuffled as a whole, and a missing value takes its indicator along.
  */
 #include <errno.h>
 #include <math.h>
@@ -22,18 +22,18 @@ enum { DEFAULT_REPEATS = 5, MOST_REPEATS = 1000 };
 
 struct importance {
     const struct schema_column *column;
-    double mean, spread; /* over the repeats: by how much the metric gets worse, and the standard deviation of that */
+    double mean, spread; /* over the repeats: how much worse the metric gets, and its standard deviation */
 };
 
-/* Everything an explanation owns; zeros are fine to release. */
+/* Everything that an explanation owns; zeros are safe to release. */
 struct explanation {
     struct trained trained;
     struct examples rows;
     struct evaluation evaluation;
     enum metric metric;
-    double score; /* of the rows as they are */
+    double score; /* of the unchanged rows */
     int repeats;
-    float *values; /* [rows] of the column that moves, as they were */
+    float *values; /* [rows] of the shuffled column, unshuffled */
     int32_t *places;
     struct importance *columns; /* [count] */
     int count;
@@ -84,7 +84,7 @@ static bool measure(struct explanation *self, double *score, struct error *error
     return true;
 }
 
-/* Keeps the column as it is. */
+/* Saves the column. */
 static void keep(struct explanation *self, const struct schema_column *column)
 {
     const struct examples *rows = &self->rows;
@@ -98,7 +98,7 @@ static void keep(struct explanation *self, const struct schema_column *column)
     }
 }
 
-/* Gives each row the value of the row that the order has for it; of order NULL its own. */
+/* Gives each row the value of the row that the order assigns to it; order NULL: its own. */
 static void deal(struct explanation *self, const struct schema_column *column, const struct sampler_order *order)
 {
     const struct examples *rows = &self->rows;
@@ -113,7 +113,7 @@ static void deal(struct explanation *self, const struct schema_column *column, c
     }
 }
 
-/* The orders are a function of the seed, of the column's number among those learnt from, and of the repeat. */
+/* The orders depend on the seed, the column's number among the features, and the repeat. */
 static bool explain_column(struct explanation *self, struct importance *importance, struct error *error)
 {
     const struct sampler sampler = {.seed = (uint64_t)self->trained.config.train.seed,

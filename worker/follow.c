@@ -1,12 +1,12 @@
 /*
- * Rounds. Each trains on the files that have come since the last one, beginning with the model in service, in a folder
- * of its own (train_dir/round). What comes out is promoted, that is saved as train_dir's newest and best checkpoint, if
- * it is better than the model in service on the same held-out rows: those of test files, or the share of all files that
- * no round ever trains on (worker/data/table/split.h).
+ * Rounds. Each trains on the files that have arrived since the last one, starting from the model in service, in its own
+ * folder (train_dir/round). The result is promoted, that is, saved as train_dir's newest and best checkpoint, if it is
+ * better than the model in service on the same held-out rows: those of test files, or the share of all files that no
+ * round ever trains on (worker/data/table/split.h).
  *
- * train_dir/followed.json says which files have been used up and which the round is about. It is written before a round
- * trains and after it is judged, so that a process that dies in between goes on with the same files: training resumes
- * from the round's own checkpoints, and judging twice changes nothing.
+ * train_dir/followed.json lists the files that have been used up and those of the current round. It is written before a
+ * round trains and after it is judged, so that a process that dies in between continues with the same files: training
+ * resumes from the round's own checkpoints, and judging twice changes nothing.
  */
 #include "worker/follow.h"
 
@@ -37,7 +37,7 @@
 enum { LEDGER_LIMIT = 64 << 20 };
 
 static const double LOOK_EVERY_S = 1;
-static const double SETTLED_S = 2; /* a file that was written to more recently may be growing still */
+static const double SETTLED_S = 2; /* a file modified more recently may still be growing */
 
 struct follow {
     const struct config *config;
@@ -46,7 +46,7 @@ struct follow {
     int64_t round, steps; /* rounds begun, and steps of those before this one */
     struct names done;    /* files used up */
     struct names refused; /* files that can't be used */
-    struct names now;     /* files of the round under way; none: between two rounds */
+    struct names now;     /* files of the current round; none: between two rounds */
 };
 
 /* --- The ledger --- */
@@ -152,7 +152,7 @@ static void forget_removed(struct names *known, const struct names *there)
     known->count = kept;
 }
 
-/* The next round's files: all new ones that nobody writes to any more. */
+/* The next round's files: all new ones that are no longer being written. */
 static bool find_new(struct follow *follow, struct error *error)
 {
     struct names there;
@@ -171,7 +171,7 @@ static bool find_new(struct follow *follow, struct error *error)
     return done;
 }
 
-/* Until there are files; false for a signal, too. */
+/* Waits until there are files; false also for a signal. */
 static bool wait_for_files(struct follow *follow, struct error *error)
 {
     bool has_logged = false;
@@ -193,10 +193,10 @@ static bool wait_for_files(struct follow *follow, struct error *error)
 
 /* --- A round --- */
 
-/* Names that a round is about; all are borrowed. */
+/* Names for a round; all are borrowed. */
 struct round {
     struct string_list files;  /* that it trains on */
-    struct string_list so_far; /* and all before that are still there */
+    struct string_list so_far; /* and all earlier ones that still exist */
     struct config config;
 };
 
@@ -228,7 +228,7 @@ static bool open_round(struct round *round, struct follow *follow, struct error 
     config->output.save_summaries_steps = 0;
     if (file_exists(follow->best)) {
         config->train.warm_start = follow->best;
-        config->data.validation_size = CONFIG_AUTO; /* what suits the first files may be more than a new one has */
+        config->data.validation_size = CONFIG_AUTO; /* a size that suits the first files may exceed that of a new one */
     }
     return list_so_far(&round->so_far, follow, error);
 }
@@ -238,7 +238,7 @@ static bool is_better(const struct eval_score *candidate, const struct eval_scor
     return metric_rises(candidate->metric) ? candidate->score > served->score : candidate->score < served->score;
 }
 
-/* Steps go on counting from round to round, so that a later model has a higher one. */
+/* Steps continue from round to round, so that a later model has a higher one. */
 static bool promote(struct follow *follow, const char *path, int64_t *step, struct error *error)
 {
     struct trained trained = {.file = NULL};
@@ -258,7 +258,7 @@ static bool promote(struct follow *follow, const char *path, int64_t *step, stru
     return done;
 }
 
-/* served: NULL, there was none. step: that was promoted; 0: it was not. */
+/* served: NULL: there was none. step: of the promoted model; 0: it was not promoted. */
 static void tell_round(const struct follow *follow, const struct eval_score *candidate, const struct eval_score *served,
                        int64_t step)
 {
@@ -288,7 +288,7 @@ static void tell_round(const struct follow *follow, const struct eval_score *can
               step > 0 ? "promoted" : "not promoted");
 }
 
-/* What the round has come to: its best model, or its last one where none is better; and how many steps it made. */
+/* The round's result: its best model, or its last one if none is better; and its number of steps. */
 static bool find_candidate(const struct follow *follow, char path[CHECKPOINT_MAX_PATH], int64_t *steps,
                            struct error *error)
 {
@@ -309,7 +309,7 @@ static bool find_candidate(const struct follow *follow, char path[CHECKPOINT_MAX
     return true;
 }
 
-/* Compares what the round has trained with the model in service, and promotes it if it is better. */
+/* Compares the round's model with the one in service, and promotes it if it is better. */
 static bool judge(struct follow *follow, const struct round *round, int64_t *steps, struct error *error)
 {
     char path[CHECKPOINT_MAX_PATH];
@@ -327,7 +327,7 @@ static bool judge(struct follow *follow, const struct round *round, int64_t *ste
     return done;
 }
 
-/* No round will be about this one's files again: they are used up, or refused. */
+/* No later round will use this one's files: they are used up, or refused. */
 static bool end_round(struct follow *follow, struct names *known, int64_t steps, struct error *error)
 {
     for (int i = 0; i < follow->now.count; i++) {
@@ -340,7 +340,7 @@ static bool end_round(struct follow *follow, struct names *known, int64_t steps,
     return write_ledger(follow, error) && file_remove_folder(follow->round_dir, error);
 }
 
-/* Of several files the first alone is tried next, so that one that can't be used does not take others with it. */
+/* Of several files only the first is tried next, so that one that can't be used does not take others with it. */
 static bool refuse(struct follow *follow, struct error *error)
 {
     if (follow->now.count > 1) {
@@ -354,7 +354,7 @@ static bool refuse(struct follow *follow, struct error *error)
     return end_round(follow, &follow->refused, 0, error);
 }
 
-/* What follows from the end of a round's training. False: there is no next one, for an error. */
+/* The consequences of the end of a round's training. False: an error, so there is no next one. */
 static bool settle(struct follow *follow, const struct round *round, int status, const struct local_outcome *outcome,
                    struct error *error)
 {
@@ -372,7 +372,7 @@ static bool settle(struct follow *follow, const struct round *round, int status,
                : refuse(follow, error);
 }
 
-/* False: it was the last, for a signal or an error. */
+/* False: it was the last, because of a signal or an error. */
 static bool run_round(struct follow *follow, struct error *error)
 {
     const struct clients_options clients = {.count = 1};
@@ -419,7 +419,7 @@ static bool open_follow(struct follow *follow, struct error *error)
            read_ledger(follow, error) && (follow->now.count > 0 || file_remove_folder(follow->round_dir, error));
 }
 
-/* The next round: one that was begun before, or new files. */
+/* The next round: an unfinished one, or new files. */
 static bool next_round(struct follow *follow, struct error *error)
 {
     if (follow->now.count == 0) {

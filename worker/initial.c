@@ -85,5 +85,5 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     info->loss = schema ? config->train.loss : LOSS_AUTO;
     info->huber_delta = config->train.huber_delta;
     info->quantile = config->train.quantile;
-    info->kept_rows = NULL; /* each checkpoint has answers of its own */
+    info->kept_rows = NULL; /* each checkpoint has its own answers */
 }

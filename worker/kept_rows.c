@@ -1,6 +1,6 @@
 /*
- * Answers are computed by plain loops in double, straight from the state that is saved: a checkpoint's bytes depend
- * neither on the engine nor on who saves it, and no engine's fault is written down as the truth.
+ * Answers are computed by plain loops in double, directly from the state being saved: a checkpoint's bytes depend
+ * neither on the engine nor on who saves it, and no engine's error is recorded as the truth.
  */
 #include "worker/kept_rows.h"
 
@@ -17,9 +17,9 @@ enum {
     MOST_NUMBERS = 1 << 15, /* of all rows together */
 };
 
-/* By how much outputs may differ, as shares of the largest one and of what float32 costs here; and at least. */
+/* Tolerances of outputs, as shares of the largest one and of float32's error here; and the minimum. */
 static const double RELATIVE = 1e-3, ROUNDING = 16, LEAST = 1e-6;
-static const double FEW_DIGITS = 100; /* so many times as much, in TensorFloat-32 or bfloat16 */
+static const double FEW_DIGITS = 100; /* this many times as much in TensorFloat-32 or bfloat16 */
 
 /* --- answers --- */
 
@@ -72,7 +72,7 @@ static double activated(enum activation activation, double z)
     return z;
 }
 
-/* The rows' outputs in the beginning of `out`; both are [rows, widest layer]. Each weight is looked at once. */
+/* The rows' outputs at the start of `out`; both are [rows, widest layer]. Each weight is read once. */
 static void answer(const struct model *model, const float *parameters, const struct examples *rows, double *out,
                    double *in, bool single)
 {
@@ -111,7 +111,7 @@ static int outputs_of(const struct model *model)
     return model->widths[model->layer_count];
 }
 
-/* NaN or infinite: the model is good for nothing. */
+/* NaN or infinite: the model is unusable. */
 static double tolerance_of(const double *outputs, const double *rounded, int count)
 {
     double largest = 0, worst = 0;
@@ -215,7 +215,7 @@ static bool next_number(struct json_walk *walk, double *number)
     if (!json_next(walk, &value) || value.kind != JSON_NUMBER) {
         return false;
     }
-    *number = strtod(value.text, NULL); /* what follows ends it, for the whole is checked and ends with a zero */
+    *number = strtod(value.text, NULL); /* stops at the next character: the checked text ends with a zero byte */
     return isfinite(*number);
 }
 

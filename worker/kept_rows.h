@@ -1,7 +1,7 @@
 /*
  * A few rows held out of training that a checkpoint stores (output.kept_rows), with its model's outputs for them, so
- * that whoever loads it elsewhere can check that it computes the same there. Inputs are as the first layer sees them;
- * labels are not kept. Where each worker has its own rows, none are kept: they must not leave their machine.
+ * that a program that loads it elsewhere can check that it computes the same there. Inputs are as the first layer sees
+ * them; labels are not kept. Where each worker has its own rows, none are kept: they must not leave their machine.
  *
  * As JSON: [tolerance, [inputs, places of ones, outputs], ...], in the file's metadata "kept_rows".
  */

@@ -1,4 +1,4 @@
-/* A layer placed by name overrides train.device; what is left open follows it. */
+/* A layer placed by name overrides train.device; the others follow it. */
 #include "worker/layer_placement.h"
 
 struct layer_placement layer_placement_of(const struct config_train *train, int layers)

@@ -9,7 +9,7 @@
 
 struct layer_placement {
     enum device_kind
-        device;          /* DEVICE_CPU: no layer is on a GPU; DEVICE_GPU: one is to be; DEVICE_AUTO: if there is one */
+        device;          /* DEVICE_CPU: no layer is on a GPU; DEVICE_GPU: one must be; DEVICE_AUTO: if there is a GPU */
     int gpu;             /* its index, unless device is DEVICE_CPU */
     uint32_t cpu_layers; /* bit l: layer l of weights is on the CPU, also where there is a GPU */
     bool by_hand;        /* train.placement overrides train.device */

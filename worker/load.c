@@ -23,7 +23,9 @@ static void *load_test(void *context)
     return NULL;
 }
 
-/* A model goes on with the columns and scales that it has learnt from: anything else would change what it knows. */
+/*
+ * A model continues with the columns and scales it was trained with: anything else would change what it has learnt.
+ */
 static bool take_over_schema(struct schema **schema, const struct config *config, struct error *error)
 {
     struct checkpoint_file *file = NULL;

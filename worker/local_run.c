@@ -1,6 +1,6 @@
 /*
- * Puts local training together: data, model, engine, updater. The test set is loaded with the training set, so that a
- * file that is missing is found before the training and not after it.
+ * Assembles local training: data, model, engine, updater. The test set is loaded with the training set, so that a
+ * missing file is found before training and not after it.
  */
 #include "worker/local_run.h"
 
@@ -16,7 +16,7 @@
 #include "worker/local_updater.h"
 #include "worker/training.h"
 
-/* Everything a run owns; zeros are fine to release. */
+/* Everything that a run owns; zeros are safe to release. */
 struct local_run {
     struct config config; /* the command's, with what depends on the data filled in; owns nothing */
     struct dataset dataset;
@@ -24,15 +24,15 @@ struct local_run {
     struct model model;
     struct engine_startup startup;
     char digest[CONFIG_DIGEST_HEX + 1];
-    struct clients_options clients; /* with rounds, as the next four */
+    struct clients_options clients; /* with rounds, like the next four */
     struct clients_data data;
     struct dataset seen;  /* by the chief; owns nothing */
-    struct config inside; /* of the engine that the clients share; owns nothing */
+    struct config inside; /* for the engine that the clients share; owns nothing */
     struct training training;
     bool has_read;
 };
 
-/* With rounds, the engine that clients share only computes: what there is to update is theirs. */
+/* With rounds, the engine that clients share only computes: the optimizer's state is theirs. */
 static struct engine_options engine_options(struct local_run *run)
 {
     struct engine_options options = {
@@ -63,7 +63,7 @@ static bool create_engine(struct local_run *run, struct engine_options *options,
     return clients_engine_create(&training->engine, inside, options, &run->clients, &run->data, error);
 }
 
-/* Among clients, if there are any. */
+/* Between clients, if there are any. */
 static bool divide_data(struct local_run *run, struct error *error)
 {
     struct training *training = &run->training;
@@ -89,7 +89,7 @@ static bool open_run(struct local_run *run, struct error *error)
     const bool data_first = dataset_is_needed_first(&run->config);
     if (!data_first) {
         model_layout(&run->model, &run->config.model);
-        engine_begin(&run->startup, &options); /* a GPU takes its time, and so does the data */
+        engine_begin(&run->startup, &options); /* a GPU takes time to start, and so does loading */
     }
     if (!load_data(&run->dataset, &run->test, &run->config, error)) {
         return false;
@@ -97,7 +97,7 @@ static bool open_run(struct local_run *run, struct error *error)
     run->has_read = true;
     if (data_first) {
         model_layout(&run->model, &run->config.model);
-        options = engine_options(run); /* again: the data have their say in it */
+        options = engine_options(run); /* again, because some depend on the data */
         engine_begin(&run->startup, &options);
     }
     training->config = &run->config;

@@ -1,6 +1,6 @@
 /*
- * Updates are made where the engine has its parameters, if it lets us write them there; else in a copy, which it gets
- * after every step.
+ * Updates are made where the engine has its parameters, if those can be written in place; otherwise in a copy, which it
+ * gets after every step.
  */
 #include "worker/local_steps.h"
 
@@ -10,14 +10,14 @@
 struct local_steps {
     const struct model *model;
     struct engine *engine;
-    struct config_train train; /* of the round: the store's */
+    struct config_train train; /* of the round: the store's settings */
     struct store store;
     bool in_place; /* the store's parameters are the engine's */
     float *begun;  /* [float_count]: the parameters that the round began with */
-    float pull;    /* towards these, of the difference, in each step */
+    float pull;    /* towards these, in each step */
 };
 
-/* The rate is the round's, and counts no steps; averages are kept of the shared model. */
+/* The rate is the round's, without counting steps; averages are kept of the shared model. */
 static void take_terms(struct local_steps *steps, const struct config_train *train, int64_t global_step)
 {
     steps->train = *train;
@@ -101,7 +101,7 @@ static void pull_rows(const struct local_steps *steps, const struct gradient_blo
     }
 }
 
-/* The pull and the gradient are both of the parameters as they were before this step. */
+/* The pull and the gradient both use the parameters before this step. */
 static void pull_and_apply(void *context, const struct gradient_block *block)
 {
     struct local_steps *steps = context;

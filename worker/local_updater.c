@@ -1,4 +1,4 @@
-/* Slices of training by the engine itself, and checkpoints of what it holds. */
+/* Slices of training by the engine itself, and checkpoints of its state. */
 #include "worker/local_updater.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 #include "worker/initial.h"
 #include "worker/kept_rows.h"
 
-enum { SOUNDNESS_IMAGES = 100 /* that a state must have a finite loss on before it is saved */ };
+enum { SOUNDNESS_IMAGES = 100 /* on which a state must have a finite loss before it is saved */ };
 
 static const double SLICE_S = 0.05;
 
@@ -28,7 +28,7 @@ struct local_updater {
     struct checkpoint_writer *writer; /* NULL: no train_dir, and then neither folder nor snapshot */
     struct checkpoint_state snapshot;
     char *kept_rows;     /* of the last checkpoint: the ledger's info borrows it */
-    int64_t slice_steps; /* about SLICE_S long */
+    int64_t slice_steps; /* for about SLICE_S */
 };
 
 static struct local_updater *of(struct updater *updater)
@@ -38,7 +38,7 @@ static struct local_updater *of(struct updater *updater)
 
 /* --- Checkpoints --- */
 
-/* The outcome of the checkpoint under way, once it is known. One that failed makes the run end with status 1. */
+/* The outcome of the checkpoint in progress, once it is known. A failed one makes the run end with status 1. */
 static void collect_saved(struct local_updater *local, bool wait)
 {
     struct checkpoint_report saved;
@@ -55,7 +55,7 @@ static void collect_saved(struct local_updater *local, bool wait)
                            local->training->progress.active);
 }
 
-/* Is the present state worth keeping: does it still have a finite loss? Costs one small batch. */
+/* Is the present state worth saving: does it still have a finite loss? Costs one small batch. */
 static bool state_is_sound(struct training *training)
 {
     struct examples few = training->dataset->sample;
@@ -81,7 +81,7 @@ static bool copy_state(struct local_updater *local)
     return true;
 }
 
-/* Begins to save the present state in the background; waits only if an earlier checkpoint is still under way. */
+/* Starts saving the present state in the background; waits only if an earlier checkpoint is still in progress. */
 static void begin_to_save(struct local_updater *local, int targets)
 {
     struct training *training = local->training;
@@ -109,8 +109,8 @@ static void save(struct updater *updater, bool is_best)
     const int64_t step = local->training->global_step, save_steps = local->ledger.supervisor.save_steps;
     if (local->writer) {
         /*
-         * Checkpoints by steps are promised for those steps: should the disk not keep up, training waits for it. Those
-         * by time are put off instead.
+         * Checkpoints by steps must be of those steps: if the disk can't keep up, training waits for it. Those by time
+         * are delayed instead.
          */
         collect_saved(local, ends || (save_steps > 0 && step % save_steps == 0));
         bool is_due = ends ? supervisor_is_unsaved(&local->ledger.supervisor, step)
@@ -120,7 +120,7 @@ static void save(struct updater *updater, bool is_best)
             begin_to_save(local, targets);
         }
     }
-    local->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
+    local->ledger.info.validation_score = NAN; /* the next checkpoint is of another step */
 }
 
 static void record(struct updater *updater, struct updater_record *record)
@@ -130,7 +130,7 @@ static void record(struct updater *updater, struct updater_record *record)
     checkpoint_ledger_record(&local->ledger, record);
 }
 
-/* Where this process plays workers that validate on rows of their own. */
+/* If this process simulates workers that validate on their own rows. */
 static bool gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
                    struct validators *validators)
 {
@@ -143,10 +143,10 @@ static bool gather(struct updater *updater, int64_t global_step, enum metric met
 
 static void finish(struct updater *updater)
 {
-    collect_saved(of(updater), true); /* the last one was ordered when training ended */
+    collect_saved(of(updater), true); /* the last one was ordered at the end of training */
 }
 
-/* --- Where training begins --- */
+/* --- Where training starts --- */
 
 static bool put_state(struct local_updater *local, const struct checkpoint_state *state)
 {
@@ -159,7 +159,7 @@ static bool put_initial_state(struct local_updater *local)
 {
     struct training *training = local->training;
     const struct config *config = training->config;
-    /* Where there is a snapshot it serves: nobody needs it before the first checkpoint. */
+    /* Uses the snapshot's memory, if there is one: it is not needed before the first checkpoint. */
     struct checkpoint_state own = {.memory = NULL}, *state = local->writer ? &local->snapshot : &own;
     char source[256];
     if (!local->writer && !checkpoint_state_create(&own, training->model, &local->train, &training->error)) {
@@ -171,7 +171,7 @@ static bool put_initial_state(struct local_updater *local)
     return done;
 }
 
-/* The engine gets what the newest good checkpoint holds. *restored is false if there is none. */
+/* Loads the newest good checkpoint into the engine. *restored is false if there is none. */
 static bool restore(struct local_updater *local, bool *restored)
 {
     struct training *training = local->training;
@@ -261,14 +261,14 @@ static bool step(struct updater *updater)
     if (!done.finite) {
         return training_fail_not_finite(training, "the loss", done.bad_loss, training->global_step);
     }
-    /* Grows by doubling: the first steps are slow, and one that was held up must not set the pace. */
+    /* Grows by doubling: the first steps are slow, and a delayed one must not set the pace. */
     int64_t wanted = (int64_t)(training->recent_steps_per_s * SLICE_S);
     wanted = wanted > 2 * local->slice_steps ? 2 * local->slice_steps : wanted;
     local->slice_steps = wanted < 1 ? 1 : wanted;
     return true;
 }
 
-/* Between two steps nobody else changes the model. */
+/* Between two steps nothing else changes the model. */
 static bool hold(struct updater *updater, struct held_model *held)
 {
     struct local_updater *local = of(updater);
@@ -276,14 +276,14 @@ static bool hold(struct updater *updater, struct held_model *held)
     return true;
 }
 
-/* The best model goes with the checkpoint of this step, if there is one: save sees to both. */
+/* The best model goes with this step's checkpoint, if there is one: save handles both. */
 static void release(struct updater *updater, bool is_best)
 {
     (void)updater;
     (void)is_best;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 static const struct updater_table local_table = {
     .is_shared = false,

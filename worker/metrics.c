@@ -1,6 +1,6 @@
 /*
- * Each figure follows scikit-learn's definition, its special cases included, for that is what people compare with. Sums
- * are taken in double precision; ranks are exact, ties count as one step of the curve.
+ * Each metric follows scikit-learn's definition, including its special cases, because people compare with that. Sums
+ * are computed in double precision; ranks are exact, and ties count as one step of the curve.
  */
 #include "worker/metrics.h"
 
@@ -89,7 +89,7 @@ double metrics_f1(const int64_t *confusions, int classes)
     return present > 0 ? sum / present : NAN;
 }
 
-/* Gorodkin's R_K; 0 where one of the two sides has a single class. */
+/* Gorodkin's R_K; 0 if one of the two sides has a single class. */
 double metrics_mcc(const int64_t *confusions, int classes)
 {
     double all = 0, right = 0, both = 0, occurring = 0, predicting = 0;
@@ -136,7 +136,7 @@ static int digit_of(const struct scored *scored, int shift)
     return (int)(rank_of(scored) >> shift) & (DIGITS - 1);
 }
 
-/* Puts scores into the order of one digit of their ranks, in place; counts: of each digit. */
+/* Sorts scores by one digit of their ranks, in place; counts: of each digit. */
 static void sort_by_digit(struct scored *scored, int count, int shift, int counts[DIGITS])
 {
     int next[DIGITS], end[DIGITS], at = 0;
@@ -163,7 +163,7 @@ static void sort_by_digit(struct scored *scored, int count, int shift, int count
     }
 }
 
-/* By the digits from `shift` down: in time that grows with the count alone, and without a call for every comparison. */
+/* By the digits from `shift` down: in linear time, and without a call for every comparison. */
 static void sort_from(struct scored *scored, int count, int shift)
 {
     int counts[DIGITS];
@@ -184,7 +184,7 @@ void metrics_sort(struct scored *scored, int count)
     sort_from(scored, count, RANK_BITS - DIGIT_BITS);
 }
 
-/* Counts the examples of the next score, from `at` on; returns where the one after it begins. */
+/* Counts the examples of the next score, from `at` on; returns where the one after it starts. */
 static int next_score(const struct scored *sorted, int count, int at, int64_t *positive, int64_t *negative)
 {
     int end = at;
@@ -233,7 +233,9 @@ enum metric metrics_of_threshold(enum metric metric)
     return metric == METRIC_ACCURACY || metric == METRIC_BALANCED_ACCURACY || metric == METRIC_MCC ? metric : METRIC_F1;
 }
 
-/* What yes for the first `taken` of `count` examples is worth, `found` of which are positive, as `all` are. */
+/*
+ * The value of predicting yes for the first `taken` of `count` examples, `found` of which are positive, out of `all`.
+ */
 static double worth_of_cut(enum metric metric, int64_t taken, int64_t found, int64_t count, int64_t all)
 {
     const int64_t confusions[4] = {count - all - (taken - found), taken - found, all - found, found};

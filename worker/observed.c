@@ -1,4 +1,4 @@
-/* From what the loop knows to the numbers of a board. */
+/* From the loop's state to the numbers of a board. */
 #include "worker/observed.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * The training thread copies numbers, of a bounded size, under a lock; the server's thread makes JSON of them, which
- * takes longer, when it is asked.
+ * The training thread copies numbers, of a bounded size, under a lock; the server's thread converts them to JSON on
+ * request, which takes longer.
  */
 #include "worker/observed_model.h"
 
@@ -29,7 +29,7 @@ static const double PERIOD_S = 5;
 
 static struct {
     pthread_mutex_t mutex; /* guards what follows */
-    int height, width;     /* of pictures */
+    int height, width;     /* of images */
     float *weights;        /* [height x width, units] */
     int units;
     uint8_t *pixels; /* [mistakes, height x width] */
@@ -40,7 +40,7 @@ static struct {
     int mistake_count;
     struct weighed_column *columns; /* [column_count] */
     int column_count;
-    double taken_s; /* the training thread's */
+    double taken_s; /* used by the training thread only */
 } self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- As JSON, on the server's thread --- */
@@ -114,7 +114,7 @@ static bool columns_json(void *context, char **json, size_t *size)
 
 /* --- Numbers, on the training thread --- */
 
-/* What becomes of one row of the first layer: an input's weights. */
+/* Processes one row of the first layer: an input's weights. */
 typedef void take_row(void *context, int input, const float *row, int units);
 
 static bool walk_first_layer(struct engine *engine, const struct model *model, take_row *each, void *context)

@@ -1,4 +1,4 @@
-/* Is a file what was released? First the signature of the list of digests, then the list, then the file's digest. */
+/* Verifies a released file: first the signature of the list of digests, then the list, then the file's digest. */
 #include "worker/release.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static bool read_text(const char *path, size_t limit, char **text, struct error 
     return error_set(error, "%s: is no text", path);
 }
 
-/* --- Whose signature counts --- */
+/* --- Trusted keys --- */
 
 static bool own_key_path(char path[PATH_MAX], struct error *error)
 {
@@ -79,7 +79,7 @@ static bool find_key(const char *given, struct minisign_key *key, struct error *
     return read_key(given, key, error);
 }
 
-/* --- What they signed --- */
+/* --- The signed list --- */
 
 static bool verify_list(const char *list, const struct minisign_key *key, struct release_proof *proof,
                         struct error *error)

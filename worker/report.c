@@ -1,4 +1,4 @@
-/* Text is for people who read logs, JSON for programs; both say the same, so each report stands in one function. */
+/* Text is for people who read logs, JSON for programs; both say the same, so each report is in one function. */
 #include "worker/report.h"
 
 #include <math.h>
@@ -67,7 +67,7 @@ static void format_optimizer(char *text, size_t size, const struct config_train 
              train->learning_rate, decay, l2, averages, micro, train->batch_size);
 }
 
-/* What a round is, or "" without. */
+/* Describes a round, or "" without rounds. */
 static void format_rounds(char *text, size_t size, const struct config_train *train)
 {
     char buffered[48] = "";
@@ -181,7 +181,7 @@ static bool is_of_table(const struct evaluation *evaluation)
     return evaluation->options.rows > 0 || evaluation->regression;
 }
 
-/* All metrics of a table that are known but accuracy and the loss, which have fields of their own. */
+/* All known metrics of a table except accuracy and the loss, which have their own fields. */
 static void add_metrics(cJSON *fields, const char *of, const struct evaluation *evaluation)
 {
     for (int m = METRIC_BALANCED_ACCURACY; m < METRICS && is_of_table(evaluation); m++) {
@@ -193,7 +193,7 @@ static void add_metrics(cJSON *fields, const char *of, const struct evaluation *
     }
 }
 
-/* Those that a line of text has room for: the one that decides, and the usual ones. */
+/* Those for which a line of text has room: the deciding one, and the usual ones. */
 static void format_metrics(char *text, size_t size, const struct report_validation *validation)
 {
     static const enum metric of_classes[] = {METRIC_ACCURACY, METRIC_ROC_AUC, METRIC_F1},
@@ -362,7 +362,7 @@ static int pick_classes(const struct evaluation *evaluation, int *classes)
     return found;
 }
 
-/* What the model's outputs are called, in their order. */
+/* The names of the model's outputs, in order. */
 static void add_names(cJSON *fields, const struct evaluation *evaluation)
 {
     if (!evaluation->options.schema || evaluation_is_of_inputs(evaluation)) {
@@ -375,7 +375,7 @@ static void add_names(cJSON *fields, const struct evaluation *evaluation)
     }
 }
 
-/* What the model decides by, and what comes of it. */
+/* The model's threshold, and its effect. */
 static void add_decision(cJSON *fields, const struct evaluation *evaluation)
 {
     if (isnan(evaluation->decision)) {
@@ -409,7 +409,7 @@ static void add_evaluation(cJSON *fields, const struct evaluation *evaluation)
     }
 }
 
-/* All that is known of a table, but accuracy and loss. */
+/* Everything known of a table, except accuracy and loss. */
 static void show_metrics(const struct evaluation *evaluation)
 {
     char text[512] = "";
@@ -424,7 +424,7 @@ static void show_metrics(const struct evaluation *evaluation)
     log_info("%s", text);
 }
 
-/* Each of several targets of yes and no by itself. */
+/* Each of several yes/no targets separately. */
 static void show_targets(const struct evaluation *evaluation)
 {
     char correct[COUNT_TEXT], images[COUNT_TEXT], name[EVALUATION_NAME];
@@ -495,7 +495,7 @@ static void evaluation_as_json(const struct evaluation *evaluation, const char *
     add_evaluation(fields, evaluation);
     cJSON *array = cJSON_AddArrayToObject(fields, "confusions");
     for (int i = 0; i < count; i++) {
-        cJSON *pair = cJSON_CreateObject(); /* by number, as classes and their figures are listed */
+        cJSON *pair = cJSON_CreateObject(); /* by number, as classes and their metrics are listed */
         cJSON_AddNumberToObject(pair, "label", pairs[i].label);
         cJSON_AddNumberToObject(pair, "predicted", pairs[i].predicted);
         cJSON_AddNumberToObject(pair, "images", (double)pairs[i].images);

@@ -1,4 +1,4 @@
-/* trainer [train]: one process of a job, in the role that the config gives it. */
+/* trainer [train]: one process of a job, in its configured role. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@
 
 static const double EVALUATOR_INTERVAL_S = 1;
 
-/* Ends with the checkpoint of the job's last step; where epochs bound the job, with a signal. */
+/* Ends with the checkpoint of the job's last step; if epochs bound the job, with a signal. */
 static int run_evaluator(const struct config *config)
 {
     if (config->output.train_dir[0] == '\0') {
@@ -47,7 +47,7 @@ static int run_role(const struct config *config, const struct clients_options *c
     return local_run(config, clients, NULL);
 }
 
-/* Who this process is in a profile. */
+/* This process's name in a profile. */
 static int profiled_member(const struct config_cluster *cluster)
 {
     return cluster->job_name == JOB_PS       ? PROFILE_PS + cluster->task_index
@@ -68,7 +68,7 @@ static bool read_number(const char *text, double least, double most, double *num
     return end != text && *end == '\0' && *number >= least && *number <= most;
 }
 
-/* A process that plays no clients is one. */
+/* A process that simulates clients is one. */
 static bool read_clients(const struct command_call *call, struct clients_options *clients, struct error *error)
 {
     const struct config *config = call->config;
@@ -104,7 +104,7 @@ static bool read_clients(const struct command_call *call, struct clients_options
 static int run_train(const struct command_call *call)
 {
     struct error error;
-    struct config config = *call->config; /* its lists and texts are the call's */
+    struct config config = *call->config; /* its lists and strings belong to the call */
     struct clients_options clients;
     const char *profile = call->config->output.profile;
     if (command_switch(call, "supervise") && !supervise_is_child()) {
@@ -128,7 +128,7 @@ static int run_train(const struct command_call *call)
         return COMMAND_FAILED;
     }
     int status = command_switch(call, "follow") ? follow_run(&config) : run_role(&config, &clients);
-    observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* else it was interrupted, or restarts */
+    observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* otherwise it was interrupted, or restarts */
     if (!profile_close(&error)) {
         log_error("%s", error.text);
         return status == COMMAND_DONE ? COMMAND_FAILED : status;

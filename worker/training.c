@@ -1,7 +1,7 @@
 /*
- * The loop: join, then take a step, do what is due at it, see whether to stop, see whether to save. Everything that
- * decides is a function of the step (ps/job/plan.h), of the checkpointed counters (struct checkpoint_info) or of the
- * clock; the clock only ever decides when to save.
+ * The loop: join, then take a step, do what is due at it, check whether to stop, check whether to save. Every decision
+ * is a function of the step (ps/job/plan.h), of the checkpointed counters (struct checkpoint_info) or of the clock; the
+ * clock only ever decides when to save.
  */
 #include "worker/training.h"
 
@@ -22,9 +22,9 @@
 
 enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and page tables settle */ };
 
-static const double PACE_S = 0.1; /* of steps at once, with max_steps_per_s */
+static const double PACE_S = 0.1; /* of steps in one call, with max_steps_per_s */
 
-static const double RATE_WEIGHT = 0.2; /* of the latest steps in the rate that the progress line shows */
+static const double RATE_WEIGHT = 0.2; /* weight of the latest steps in the progress line's rate */
 
 /* --- Ends --- */
 
@@ -46,7 +46,7 @@ bool training_fail_not_finite(struct training *training, const char *what, doubl
 {
     char kept[CHECKPOINT_MAX_PATH + 64] = "there is no checkpoint from before";
     struct updater_record record;
-    training->updater->table->record(training->updater, &record); /* the one under way may be the last good one */
+    training->updater->table->record(training->updater, &record); /* the current one may be the last good one */
     if (record.last_checkpoint) {
         snprintf(kept, sizeof kept, "the last good checkpoint is %s", record.last_checkpoint);
     }
@@ -63,13 +63,13 @@ static bool is_of_metric(const struct training *training, const struct checkpoin
     return training->metric == (record->metric == METRIC_AUTO ? METRIC_ACCURACY : record->metric);
 }
 
-/* Has the run ended by what its validations found? A restored run may have, before its first step. */
+/* Has the run ended because of its validations? A restored run may have, before its first step. */
 static void judge_record(struct training *training, const struct checkpoint_info *record)
 {
     const struct config_train *train = &training->config->train;
     const double target = train->target_metric > 0 ? train->target_metric : train->target_accuracy;
     if (!is_of_metric(training, record)) {
-        return; /* found by another best_metric: the next validation begins again */
+        return; /* found by another best_metric: the next validation starts over */
     }
     if (target > 0 && !isnan(record->best_score) &&
         (metric_rises(training->metric) ? record->best_score >= target : record->best_score <= target)) {
@@ -91,13 +91,13 @@ static void look_for_end(struct training *training)
 
 /* --- The plan --- */
 
-/* Is a validation of the rows of several workers? */
+/* Is it a validation of several workers' rows? */
 static bool validates_together(const struct training *training)
 {
     return training->validates_as_all || config_validates_together(training->config);
 }
 
-/* Is there anything to validate on, here or with others? */
+/* Is there anything to validate on, here or on other workers? */
 static bool has_validation(const struct training *training)
 {
     return training->dataset->validation.count > 0 || validates_together(training);
@@ -229,8 +229,8 @@ void training_charge(struct training *training, double seconds)
 }
 
 /*
- * Steps of the whole job per second. Others go on while this process validates or saves, so with them it is the clock
- * that counts; a process of its own is judged by its training alone.
+ * Steps of the whole job per second. Others continue while this process validates or saves, so with them the clock
+ * counts; a single process is measured by its training time.
  */
 static double job_rate(const struct training *training, const struct tally *tally, double now_s, int64_t step)
 {
@@ -301,7 +301,7 @@ static void note_threshold(struct checkpoint_info *record, const struct evaluati
     record->threshold = record->has_threshold ? evaluation->threshold : 0;
 }
 
-/* Takes down what the evaluation found; true if it never was better. */
+/* Records the evaluation's results; true if it is the best so far. */
 static bool note_validation(struct training *training, const struct held_model *held,
                             const struct validators *validators)
 {
@@ -350,7 +350,7 @@ static bool evaluate_on(struct training *training, const struct examples *exampl
            training_fail(training);
 }
 
-/* On the validation examples, those of other workers too where they have some of their own. */
+/* On the validation examples, including other workers' if they have their own. */
 static bool evaluate_held(struct training *training, const struct held_model *held, struct validators *validators)
 {
     const struct updater_table *table = training->updater->table;
@@ -360,7 +360,7 @@ static bool evaluate_held(struct training *training, const struct held_model *he
             table->gather(training->updater, held->global_step, training->metric, &training->evaluation, validators));
 }
 
-/* True if the model never was better. */
+/* True if the model is the best so far. */
 static bool validate(struct training *training)
 {
     PROFILE("validate");
@@ -368,7 +368,7 @@ static bool validate(struct training *training)
     struct held_model held;
     struct validators validators;
     if (!table->hold(training->updater, &held)) {
-        return false; /* the next validation is not far */
+        return false; /* the next validation is near */
     }
     observe_state(BOARD_VALIDATING);
     const bool done = evaluate_held(training, &held, &validators);
@@ -382,8 +382,8 @@ static bool validate(struct training *training)
 }
 
 /*
- * The last model gets a threshold of its own, though no validation is due: that would count for the best score, which
- * a run that goes on later must not notice.
+ * The last model gets its own threshold, though no validation is due: that would count for the best score, which a
+ * later continuation of the run must not notice.
  */
 static void find_last_threshold(struct training *training)
 {
@@ -435,8 +435,8 @@ static void show_progress(struct training *training)
 }
 
 /*
- * With max_steps_per_s: waits until the next step is due. Lost time is not made up for, or a pause for a checkpoint
- * would be followed by the very burst that the limit is to prevent.
+ * With max_steps_per_s: waits until the next step is due. Lost time is not made up, or a pause for a checkpoint would
+ * be followed by the very burst that the limit should prevent.
  */
 static void keep_pace(struct training *training, int64_t steps)
 {
@@ -477,7 +477,7 @@ static void tell_start(const struct training *training, const struct updater_sta
     });
 }
 
-/* For the validation, the test, and a look at whether a state is sound. */
+/* For the validation, the test, and checking whether a state is sound. */
 static bool create_evaluation(struct training *training)
 {
     const struct dataset *dataset = training->dataset;
@@ -533,7 +533,7 @@ static void train(struct training *training)
     bool is_best = false;
     for (;;) {
         look_for_end(training);
-        if (table->save && training->end != TRAINING_FAILED) { /* of what failed nothing is saved */
+        if (table->save && training->end != TRAINING_FAILED) { /* a failed state is never saved */
             table->save(training->updater, is_best);
         }
         if (training->end != TRAINING_GOES_ON) {
@@ -627,7 +627,7 @@ static int interrupted(const struct training *training, const struct updater_rec
     return record->checkpoint_failed ? COMMAND_FAILED : signals_exit_status(number);
 }
 
-/* What follows from the end of training. True: it goes on, once it has joined again. */
+/* The consequences of the end of training. True: it continues, after joining again. */
 static bool finish(struct training *training, int *status)
 {
     const struct updater_table *table = training->updater->table;

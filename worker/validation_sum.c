@@ -1,4 +1,4 @@
-/* The sum begins again from bytes: what was added before a connection broke is not taken back in any other way. */
+/* The sum is rebuilt from bytes: there is no other way to take back what was added before a connection broke. */
 #include "worker/validation_sum.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ void validation_sum_begin(struct validation_sum *sum, struct evaluation *into, e
     const double score = into->images > 0 ? evaluation_metric(into, metric) : NAN;
     sum->into = into;
     sum->own_size = evaluation_part_write(into, sum->own);
-    sum->scores[0] = (struct worker_score){0, into->images, (double)(float)score}; /* as others travel */
+    sum->scores[0] = (struct worker_score){0, into->images, (double)(float)score}; /* rounded like the others */
     sum->count = 1;
 }
 
@@ -41,7 +41,7 @@ void validation_sum_again(struct validation_sum *sum)
     const struct evaluation own = *into;
     struct error error;
     evaluation_clear(into);
-    into->worst_count = own.worst_count; /* what stays worker 0's own */
+    into->worst_count = own.worst_count; /* these stay worker 0's own */
     into->flagged = own.flagged;
     into->threshold = own.threshold;
     evaluation_part_add(into, sum->own, sum->own_size, &error);

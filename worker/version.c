@@ -1,4 +1,4 @@
-/* Versions are asked from the linked libraries themselves, where they can tell: what runs is what counts. */
+/* The linked libraries report their own versions, where they can: what runs is what counts. */
 
 #include <stdio.h>
 #include <sys/utsname.h>
@@ -46,7 +46,7 @@ static void collect_kernels(struct version_facts *facts)
     }
 }
 
-/* Nothing is started for it: what there is on this machine is `trainer devices`' business. */
+/* Starts nothing for this: this machine's devices are listed by `trainer devices`. */
 static void collect_gpu(struct version_facts *facts)
 {
     const char *architectures = payload_architectures();

@@ -11,12 +11,12 @@
 #include "base/config/keys.h"
 #include "base/log.h"
 
-/* The command line up to the cursor, by which the scripts below ask `trainer completion words`. */
+/* The command line up to the cursor, which the scripts below pass to `trainer completion words`. */
 #define LINE "TRAINER_COMPLETE"
 
 enum { MAX_WORDS = 256 };
 
-/* bash ends a word at "=" and wants only what comes after; no shell is to put a blank after "--flag=". */
+/* bash splits words at "=" and expects only the part after it; no shell should add a blank after "--flag=". */
 static const char bash_script[] = //
     "_trainer() {\n"
     "    local line=${COMP_LINE:0:COMP_POINT} word\n"
@@ -56,7 +56,7 @@ static const char zsh_script[] = //
 static const char fish_script[] = //
     "complete -c trainer -a '(env " LINE "=(commandline -cp) trainer completion words 2>/dev/null)'\n";
 
-/* --- What to offer --- */
+/* --- Candidates --- */
 
 /* The words before the one under the cursor, and that one. */
 struct line {
@@ -73,7 +73,7 @@ static void offer(const struct line *line, const char *candidate, const char *te
     }
 }
 
-/* The command that the words name, and how many of them do; the first of the table where there is none yet. */
+/* The command that the words name, and how many words do so; the table's first if none do yet. */
 static const struct command *command_of(const struct line *line, const struct command *const *commands, int *words)
 {
     *words = 0;
@@ -155,7 +155,7 @@ static void offer_values(const struct line *line, const struct config_key *key, 
     }
 }
 
-/* Does the word under the cursor, or the one before it, name a flag whose value is asked for? */
+/* Does the word under the cursor, or the one before it, name a flag whose value is being completed? */
 static bool offer_value(const struct line *line)
 {
     const char *equals = strchr(line->current, '=');
@@ -210,7 +210,7 @@ static void offer_all(const struct line *line, const struct command *const *comm
     }
 }
 
-/* Words end at blanks: what a user quotes, no command takes. The first word, the program's name, is left out. */
+/* Words end at blanks: no command takes quoted words. The first word, the program's name, is left out. */
 static bool split(struct line *line, const char *text)
 {
     line->text = strdup(text);

@@ -12,7 +12,7 @@
 
 enum { LAYERS = CONFIG_MAX_LAYERS - 1, NAME_SIZE = 24 };
 
-/* The number after a prefix, without leading zeros; -1 if there is none or it exceeds `most`. */
+/* The number after a prefix, without leading zeros; -1 if there is no number or it exceeds `most`. */
 static int number_after(const char *text, const char *prefix, int most)
 {
     size_t length = strlen(prefix);

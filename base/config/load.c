@@ -252,9 +252,9 @@ struct layers {
     const char *name;     /* of the file */
     const uint8_t *bytes; /* NULL: no file */
     size_t size;
-    bool versions;                         /* apply the version in force beside the file */
+    bool versions;                         /* apply the version in force that is stored with the file */
     const struct config_texts *texts;      /* or apply this version; NULL: none */
-    bool environment;                      /* ask it who this process is */
+    bool environment;                      /* read the environment for this process's role */
     const struct config_setting *settings; /* flags */
     int setting_count;
     enum config_source *sources; /* [setting_count]; NULL: all are flags */

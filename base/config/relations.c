@@ -138,7 +138,7 @@ static bool check_devices(const struct config *config, struct error *error)
     return true;
 }
 
-/* target_accuracy is a target_metric for best_metric accuracy: with another one it would say something else. */
+/* target_accuracy is target_metric for best_metric accuracy: with another metric it would mean something else. */
 static bool check_target(const struct config *config, struct error *error)
 {
     const struct config_train *train = &config->train;
@@ -241,7 +241,7 @@ static bool check_synchronous(const struct config *config, struct error *error)
     return true;
 }
 
-/* Without rounds nobody looks at what belongs to them. */
+/* Without rounds their keys are ignored. */
 static bool check_unused(const struct config *config, struct error *error)
 {
     static const char *const names[] = {"proximal_mu",    "outer_optimizer",      "outer_learning_rate",
@@ -257,7 +257,7 @@ static bool check_unused(const struct config *config, struct error *error)
     return true;
 }
 
-/* Who is asked in a round, and what counts. */
+/* Which workers are selected for a round, and what counts. */
 static bool check_asked(const struct config *config, struct error *error)
 {
     const bool is_shared = config->cluster.ps_hosts.count > 0;
@@ -281,7 +281,7 @@ static bool check_asked(const struct config *config, struct error *error)
     return true;
 }
 
-/* Differences that make a step as they come: nobody is asked, nobody waited for, and only their mean is kept. */
+/* With buffered rounds no worker is selected or waited for, and only the mean of differences is kept. */
 static bool check_buffer(const struct config *config, struct error *error)
 {
     const struct config_train *train = &config->train;
@@ -336,7 +336,7 @@ static bool check_rounds(const struct config *config, struct error *error)
     return blame(config, "train", name, error);
 }
 
-/* Each worker would count other epochs, and a step has to mean the same to all. */
+/* Workers would count different epochs, but a step must mean the same to all. */
 static bool check_own_data(const struct config *config, struct error *error)
 {
     const struct config_train *train = &config->train;
@@ -366,7 +366,7 @@ static bool check_own_data(const struct config *config, struct error *error)
     return true;
 }
 
-/* All that validate have to hold the same model. */
+/* All validating workers must hold the same model. */
 static bool check_validate_by(const struct config *config, struct error *error)
 {
     if (config->train.validate_by != VALIDATE_BY_WORKERS) {

@@ -14,11 +14,11 @@
 
 enum { MAX_TASKS = 2 * CONFIG_MAX_HOSTS };
 
-/* A step being laid out, node by node. */
+/* A step's tasks being assigned, node by node. */
 struct layout {
     int counts[MAX_TASKS]; /* tasks on each node */
     int nodes, tasks;
-    int node; /* the next whose name comes */
+    int node; /* the next node to name */
     int task; /* its first */
     int ps_count, base_port;
     char *lists[2]; /* ps, workers: addresses separated by commas */
@@ -34,7 +34,7 @@ void slurm_task_here(struct slurm_task *task)
                                 .tasks_per_node = getenv("SLURM_STEP_TASKS_PER_NODE")};
 }
 
-/* A number at the beginning of the text, which goes on behind it. */
+/* A number at the start of the text, which then starts after it. */
 static bool read_number(const char **text, int least, int *number)
 {
     size_t digits = strspn(*text, "0123456789");

@@ -367,7 +367,7 @@ static bool set_layers(const struct config_key *key, struct config *config, cons
     return true;
 }
 
-/* Nothing is said of the hidden layers alone. */
+/* Only the hidden layers are given. */
 static void set_hidden_auto(const struct config_key *key, struct config *config)
 {
     memset(field_of(key, config), 0, CONFIG_MAX_LAYERS * sizeof(int));
@@ -726,7 +726,10 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     return text;
 }
 
-/* Without memory, for what has its default must not depend on there being some: a job's digest and its files would. */
+/*
+ * Must not allocate: whether a key has its default must not depend on free memory, since a job's digest and its files
+ * do depend on it.
+ */
 bool config_key_is_default(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
@@ -750,9 +753,9 @@ bool config_key_is_default(const struct config_key *key, const struct config *co
         return strcmp(*(char *const *)value, key->initial) == 0;
     case KEY_HOSTS:
     case KEY_NAMES:
-        return ((const struct string_list *)value)->count == 0; /* all lists are empty by default, ... */
+        return ((const struct string_list *)value)->count == 0; /* all lists are empty by default... */
     case KEY_LAYER_DEVICES:
-        return layer_devices_are_none(value); /* ... and so are these */
+        return layer_devices_are_none(value); /* ...and so are these */
     case KEY_LAYERS:
     case KEY_HIDDEN:
         layers_text(key, config, text);

@@ -49,7 +49,7 @@ bool versions_read(const struct versions *versions, uint64_t number, char **text
     return true;
 }
 
-/* Writes a file that never changes once it is there. One that is damaged is written again. */
+/* Writes a file that never changes once it exists. A damaged one is rewritten. */
 static bool add(const char *path, uint64_t number, const char *text, size_t size, struct error *error)
 {
     if (size > VERSIONS_MAX_TEXT) {

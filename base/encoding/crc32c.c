@@ -16,7 +16,7 @@ static const uint32_t polynomial = 0x82F63B78; /* reflected */
 static const uint32_t mask_delta = 0xA282EAD8;
 
 static uint32_t table[256];
-static uint32_t beyond[4][256]; /* what byte 0, 1, 2, 3 of a CRC becomes after STRETCH more zero bytes */
+static uint32_t beyond[4][256]; /* the effect of STRETCH more zero bytes on byte 0, 1, 2, 3 of a CRC */
 static bool has_instruction;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -130,11 +130,11 @@ static void simd_unpack(int count, int stride, const uint32_t *packed, uint32_t 
     }
 }
 
-/* Appends what is set in one of two rows, packed as for unpack, in one part or in three (struct parts). */
+/* Appends the nonzero bytes of one of two rows, packed as for unpack, in one part or in three (struct parts). */
 VEC int pack_into(const int parts, int count, const uint8_t *even, const uint8_t *odd, uint32_t *to, int ends[3])
 {
     uint32_t packed[2][PACKED];
-    /* The first part is complete where it belongs; what follows it waits until its end is known. */
+    /* The first part is complete in place; what follows it waits until its end is known. */
     uint32_t *const kept[3] = {to, packed[0], packed[1]};
     const __m512i step = _mm512_set1_epi32(16 << 16);
     __m512i at = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);

@@ -384,7 +384,7 @@ INLINE void sums_all(const bool accumulate, const struct row_sums *s)
     for (; j + 8 * VEC_LANES <= s->n; j += 8 * VEC_LANES) {
         sums_columns(8, accumulate, s, j);
     }
-    /* What is left in one go: each would read the index again. */
+    /* The rest in one pass: each further pass would read the index again. */
     switch ((s->n - j) / VEC_LANES) {
     case 7:
         sums_columns(7, accumulate, s, j);
@@ -449,7 +449,7 @@ INLINE int64_t gather_groups(const int groups, int rows, const uint8_t *from, si
     int64_t zeros = 0;
     for (int r = 0; r < rows; r++, to += 16 * groups) {
         const uint8_t *row = from + (size_t)(indexes ? indexes[r] : r) * stride;
-        vec_bytes zero = bytes_zero(); /* how many, by lanes */
+        vec_bytes zero = bytes_zero(); /* counts, by lane */
         UNROLL
         for (int g = 0; g < groups; g++) {
             vec_bytes value = bytes_load(row + 16 * g);

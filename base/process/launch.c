@@ -49,7 +49,7 @@ bool program_set_version(const char *config_path, uint64_t version, const char *
     return name_version(config_path, version, path, error) && checked_line_write(path, digest, error);
 }
 
-/* The program of that version, sound. *path "": it is the installed one, or this one. */
+/* The program of that version, verified. *path "": it is the installed one, or this one. */
 static bool find_program(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
 {
     struct programs programs;
@@ -73,7 +73,7 @@ bool program_prepare(const char *config_path, uint64_t version, bool on_probatio
             ((!on_probation || probation_count(config_path, error)) && restart_in(path, on_probation, error)));
 }
 
-/* fleet.version of the file, which counts for more than what was rolled out if it is not lower. */
+/* The file's fleet.version, which takes precedence over what was rolled out unless it is lower. */
 static uint64_t read_file_version(const char *config_path)
 {
     uint8_t *bytes;

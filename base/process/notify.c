@@ -33,7 +33,7 @@ static void send_text(const char *text)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
         const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
-        /* No reader is no reason to fail: the one that set the variable is gone then. */
+        /* A missing reader is no error: the process that set the variable has exited. */
         (void)sendto(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&address, size);
         close(fd);
     }
@@ -64,7 +64,7 @@ int notify_listener(void)
     enum { FIRST = 3 };
     const char *process = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
     const bool is_ours = process && count && strtoll(process, NULL, 10) == getpid() && strtol(count, NULL, 10) > 0;
-    unsetenv("LISTEN_PID"); /* children are not meant */
+    unsetenv("LISTEN_PID"); /* not meant for children */
     unsetenv("LISTEN_FDS");
     int listens = 0;
     socklen_t size = sizeof listens;
@@ -75,7 +75,7 @@ int notify_listener(void)
     return FIRST;
 }
 
-/* Seconds between two signs of life; 0: none are wanted. */
+/* Seconds between two keepalives; 0: none are needed. */
 static double interval;
 
 static void find_interval(void)

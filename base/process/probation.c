@@ -54,7 +54,7 @@ bool probation_count(const char *config_path, struct error *error)
     return store(config_path, &probation, error);
 }
 
-/* Of what is no record, nothing is believed. */
+/* An invalid record is ignored. */
 static bool read_copy(const char *path, struct probation *probation, struct error *error)
 {
     char line[CHECKED_LINE];
@@ -64,7 +64,7 @@ static bool read_copy(const char *path, struct probation *probation, struct erro
     }
     const bool done = sscanf(line, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
                              &probation->starts, &failed) == 4 &&
-                      probation->starts >= 0; /* or it would be long before it goes back */
+                      probation->starts >= 0; /* otherwise it would take too long to go back */
     probation->failed = failed != 0;
     return done || error_set(error, "%s: is damaged: it is not a record of starts", path);
 }
@@ -146,7 +146,7 @@ void probation_check(const char *config_path)
         return;
     }
     if (!is_sound(config_path, probation.target, &damage)) {
-        if (is_sound(config_path, probation.fallback, &error)) { /* or people have to see to it */
+        if (is_sound(config_path, probation.fallback, &error)) { /* otherwise a person must intervene */
             probation_give_up(config_path, damage.text);
         }
         return;

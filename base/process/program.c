@@ -20,7 +20,7 @@
 
 #include "base/file.h"
 
-enum { PIECE = 64 << 10, SPARE_DISK = 4 << 20 /* bytes that others on that disk may need */ };
+enum { PIECE = 64 << 10, SPARE_DISK = 4 << 20 /* bytes to leave free for others on that disk */ };
 
 /* --- One program --- */
 
@@ -33,7 +33,7 @@ enum { ARCHITECTURES = sizeof architectures / sizeof *architectures };
 
 static void hash_begin(crypto_generichash_state *hash)
 {
-    if (sodium_init() >= 0) { /* which chooses the fastest loop */
+    if (sodium_init() >= 0) { /* it selects the fastest implementation */
         crypto_generichash_init(hash, NULL, 0, PROGRAM_HASH);
     }
 }
@@ -78,7 +78,7 @@ static bool lies_within(uint64_t offset, uint64_t count, uint64_t each, size_t s
     return offset <= size && count * each <= size - offset;
 }
 
-/* Is all there that its segments and sections say? */
+/* Is the file as long as its segments and sections require? */
 static bool is_whole(const uint8_t *bytes, size_t size, const Elf64_Ehdr *head)
 {
     if (head->e_phentsize != sizeof(Elf64_Phdr) || head->e_phnum == 0 ||
@@ -119,7 +119,7 @@ bool program_examine(const uint8_t *bytes, size_t size, char architecture[PROGRA
     return is_whole(bytes, size, &head) || error_set(error, "is truncated: it ends before its last segment");
 }
 
-/* --- Those that a machine keeps --- */
+/* --- A machine's programs --- */
 
 bool programs_name(struct programs *programs, const char *config_path, struct error *error)
 {
@@ -178,7 +178,7 @@ static bool has_room(const struct programs *programs, uint64_t size, struct erro
                      (unsigned long long)((uint64_t)disk.f_bavail * disk.f_frsize >> 10));
 }
 
-/* Several members of a machine may do so at once: each writes the same bytes, and renames them into place. */
+/* Several members of a machine may do this at once: each writes the same bytes, and renames them into place. */
 bool programs_keep_own(const struct programs *programs, struct error *error)
 {
     char path[VERSIONS_PATH], folder[VERSIONS_PATH];
@@ -223,7 +223,7 @@ bool programs_read(const struct programs *programs, const char *digest, uint64_t
 static bool is_kept(const char *name, const char *const *digests, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (strncmp(name, digests[i], PROGRAM_ID_HEX) == 0) { /* a digest "" is nobody's */
+        if (strncmp(name, digests[i], PROGRAM_ID_HEX) == 0) { /* the digest "" matches nothing */
             return true;
         }
     }
@@ -255,9 +255,9 @@ void programs_prune(const struct programs *programs, const char *const *digests,
     }
 }
 
-/* --- Taking one in --- */
+/* --- Receiving a program --- */
 
-/* The one that is there is gone on with. */
+/* Continues a partial one that exists. */
 static bool open_part(struct program_intake *intake, struct error *error)
 {
     char path[VERSIONS_PATH];
@@ -273,7 +273,7 @@ static bool open_part(struct program_intake *intake, struct error *error)
         return file_error(error, path, "cannot be created", errno);
     }
     intake->there = (uint64_t)status.st_size;
-    if (intake->there >= intake->size) { /* all of it, but never put in place: it comes again */
+    if (intake->there >= intake->size) { /* complete but never installed: receive it again */
         intake->there = 0;
     }
     return ftruncate(intake->part, (off_t)intake->there) == 0 || file_error(error, path, "cannot be cut", errno);
@@ -296,7 +296,7 @@ enum intake_state program_intake_open(struct program_intake *intake, const struc
     if (!file_lock(path, "the program", &intake->lock, &busy)) {
         return INTAKE_BUSY;
     }
-    if (programs_have(programs, digest)) { /* by now */
+    if (programs_have(programs, digest)) { /* another process may have received it meanwhile */
         program_intake_close(intake);
         return INTAKE_WHOLE;
     }
@@ -307,7 +307,7 @@ enum intake_state program_intake_open(struct program_intake *intake, const struc
     return INTAKE_OPEN;
 }
 
-/* Is what came what was announced? */
+/* Is the received file what was announced? */
 static bool verify(const struct program_intake *intake, const char *path, struct error *error)
 {
     char digest[PROGRAM_DIGEST_HEX + 1], architecture[PROGRAM_ARCHITECTURE];
@@ -336,7 +336,7 @@ static bool put_in_place(struct program_intake *intake, struct error *error)
     if (fsync(intake->part) != 0 || fchmod(intake->part, 0755) != 0) {
         return file_error(error, part, "cannot be synced to disk", errno);
     }
-    close(intake->part); /* or it could not be executed */
+    close(intake->part); /* an open file can't be executed */
     intake->part = -1;
     if (!verify(intake, part, error)) {
         unlink(part);

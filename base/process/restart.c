@@ -17,14 +17,14 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 
-/* The program that runs, even if its file was replaced or its folder is another one now. */
+/* The running program, even if its file was replaced or its folder is another one now. */
 static const char program[] = "/proc/self/exe";
 
 /* --- In place --- */
 
 static char *const *own_arguments;
 
-/* What a restart executes instead of the program that runs. */
+/* What a restart executes instead of the running program. */
 static struct {
     char path[4096]; /* "": nothing */
     char **environment;
@@ -33,13 +33,13 @@ static struct {
 
 static const char executed[] = "TRAINER_EXECUTED"; /* by the process of this id */
 
-/* The thread that executes the program, if it is not the one that wants to. */
+/* The thread that executes the program, if it is not the one that requests it. */
 static struct {
     atomic_bool is_there; /* set last */
     pthread_t thread;
     sem_t go;
-    int parent_death_signal; /* a thread's own, and what it executes inherits it */
-    atomic_bool at_once;     /* nobody is left to be told if it can't be done */
+    int parent_death_signal; /* a setting per thread, inherited by what it executes */
+    atomic_bool at_once;     /* failures can no longer be reported to anyone */
     int reason;
 } stand_by;
 
@@ -59,11 +59,11 @@ static uint64_t add_text(uint64_t hash, const char *text)
 
 void restart_identity(char id[RESTART_ID])
 {
-    /* What makes members of one command line different. */
+    /* What distinguishes members with the same command line. */
     const char *const variables[] = {getenv("TF_CONFIG"), getenv("SLURM_PROCID")};
     uint64_t hash = 0xcbf29ce484222325u;
     for (char *const *argument = own_arguments; argument && *argument; argument++) {
-        hash = argument == own_arguments ? hash : add_text(hash, *argument); /* not by which name it was called */
+        hash = argument == own_arguments ? hash : add_text(hash, *argument); /* not the name by which it was called */
     }
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         hash = variables[i] ? add_text(hash, variables[i]) : hash;
@@ -75,7 +75,7 @@ void restart_identity(char id[RESTART_ID])
 static void execute_other(void)
 {
     signal(SIGALRM, SIG_DFL);
-    alarm(other.on_probation ? RESTART_ARRIVE_S : 0); /* it lasts beyond execve */
+    alarm(other.on_probation ? RESTART_ARRIVE_S : 0); /* it survives execve */
     execve(other.path, own_arguments, other.environment);
     const int reason = errno;
     alarm(0);
@@ -94,7 +94,7 @@ static void execute(void)
     execv(program, own_arguments);
 }
 
-/* Made here, since execute may not. It is never freed: this process ends by it. */
+/* Made here because execute must not allocate. Never freed: the process ends by executing with it. */
 static char **mark_environment(void)
 {
     static char mark[64];
@@ -145,7 +145,7 @@ bool restart_was_executed(void)
     if (was == UNKNOWN) {
         const char *by = getenv(executed);
         was = by && strtol(by, NULL, 10) == (long)getpid() ? YES : NO;
-        unsetenv(executed); /* it is about this start alone */
+        unsetenv(executed); /* it concerns this start only */
     }
     return was == YES;
 }
@@ -216,7 +216,7 @@ void restart_now(void)
 enum { MOST_DEATHS = 10, FAILED = 1, MISUSED = 2 };
 
 static const char variable[] = "TRAINER_SUPERVISOR";
-static const double STARTED_S = 2; /* a child that lived this long was started rightly */
+static const double STARTED_S = 2; /* a child that lived this long started successfully */
 static const double WITHIN_S = 60, FIRST_DELAY_S = 0.2, LONGEST_DELAY_S = 10;
 
 bool supervise_is_child(void)
@@ -236,8 +236,8 @@ static pid_t start(char *const *arguments)
         return child;
     }
     /*
-     * A child that is left alone must not be there when the next parent comes. It gets a group of its own: what a
-     * terminal sends goes to the parent, which passes it on once; a second one would end the child without its last
+     * An orphaned child must be gone before the next parent starts. It gets its own process group: signals from a
+     * terminal go to the parent, which passes them on once; a second one would end the child without its last
      * checkpoint.
      */
     setpgid(0, 0);
@@ -247,7 +247,7 @@ static pid_t start(char *const *arguments)
     _exit(FAILED);
 }
 
-/* Until it ends; a signal that asks the parent to leave is passed on once. */
+/* Waits for its end; passes on one signal that tells the parent to stop. */
 static int wait_for(pid_t child)
 {
     int status = 0, passed_on = 0;

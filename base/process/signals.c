@@ -34,7 +34,7 @@ void signals_catch(void)
      * is left alone when ignored, because that is what nohup is for. */
     catch_one(SIGINT);
     catch_one(SIGTERM);
-    catch_one(SIGUSR1); /* what Slurm can be asked to send some time before it ends a job */
+    catch_one(SIGUSR1); /* Slurm can be told to send it some time before it ends a job */
     struct sigaction hangup;
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
         catch_one(SIGHUP);

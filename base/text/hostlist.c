@@ -58,7 +58,7 @@ static bool read_number(const char **text, long *number, int *width)
     return true;
 }
 
-/* From behind the bracket or a comma to behind the range. */
+/* Parses one range, from after the bracket or a comma to the next delimiter. */
 static bool read_range(const char **text, struct number_range *range)
 {
     int width;
@@ -119,7 +119,7 @@ static bool expand(struct expansion *expansion, size_t used, const char *rest, c
     return true;
 }
 
-/* Where the name ends: at a comma outside brackets, or with the text. */
+/* Where the name ends: at a comma outside brackets, or at the end of the text. */
 static const char *end_of_name(const char *text)
 {
     bool inside = false;

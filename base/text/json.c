@@ -37,7 +37,7 @@ static struct json_place place_of(const uint8_t *begin, const uint8_t *at)
         if (*p == '\n') {
             place.line++;
             place.column = 1;
-        } else if ((*p & 0xC0) != 0x80) { /* continuation bytes belong to the character before */
+        } else if ((*p & 0xC0) != 0x80) { /* continuation bytes belong to the preceding character */
             place.column++;
         }
     }
@@ -50,7 +50,7 @@ static bool check_utf8(struct scanner *scanner)
         uint64_t word;
         if (scanner->end - p >= (ptrdiff_t)sizeof word) {
             memcpy(&word, p, sizeof word);
-            if ((word & 0x8080808080808080) == 0) { /* eight characters of ASCII */
+            if ((word & 0x8080808080808080) == 0) { /* eight ASCII characters */
                 p += sizeof word;
                 continue;
             }
@@ -91,7 +91,7 @@ static int hex_digit(int c)
                                   : -1;
 }
 
-/* The four digits of a \uXXXX that begins at p; -1 if they are not there. */
+/* The four digits of a \uXXXX at p; -1 if invalid. */
 static int escaped_unit(const struct scanner *scanner, const uint8_t *p)
 {
     if (scanner->end - p < 6 || p[0] != '\\' || p[1] != 'u') {
@@ -261,7 +261,7 @@ static bool is_digit(uint8_t c)
     return c >= '0' && c <= '9';
 }
 
-/* Behind a number without exponent that begins here; NULL: it is none, or of another form. */
+/* The end of a number without exponent that starts here; NULL if there is none, or in another form. */
 static const uint8_t *pass_number(const uint8_t *at, const uint8_t *end)
 {
     at += at < end && *at == '-';
@@ -282,7 +282,7 @@ static const uint8_t *pass_number(const uint8_t *at, const uint8_t *end)
     return at;
 }
 
-/* Past numbers that are followed by a comma and one more, as they stand by the thousand in arrays. */
+/* Skips numbers that are followed by a comma and another one, as arrays contain by the thousand. */
 static void pass_numbers(struct scanner *scanner)
 {
     const uint8_t *at = scanner->at, *const end = scanner->end;

@@ -12,7 +12,7 @@ static const char *skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* Behind the string that begins here. */
+/* The end of the string that starts here. */
 static const char *skip_string(const char *at, const char *end)
 {
     for (at++; at < end && *at != '"'; at++) {
@@ -29,13 +29,13 @@ static const char *skip_scalar(const char *at, const char *end)
     return at;
 }
 
-/* Past numbers and what stands between them, eight bytes at a time: none is a quote, and none above '?'. */
+/* Skips numbers and separators, eight bytes at a time: none is a quote, and none is above '?'. */
 static const char *skip_numbers(const char *at, const char *end)
 {
     uint64_t word;
     while (end - at >= (ptrdiff_t)sizeof word) {
         memcpy(&word, at, sizeof word);
-        const uint64_t unquoted = word ^ 0x2222222222222222; /* a byte of 0 is a quote */
+        const uint64_t unquoted = word ^ 0x2222222222222222; /* quotes become zero bytes */
         if ((word & 0xC0C0C0C0C0C0C0C0) != 0 ||
             ((unquoted - 0x0101010101010101) & ~unquoted & 0x8080808080808080) != 0) {
             break;
@@ -45,7 +45,7 @@ static const char *skip_numbers(const char *at, const char *end)
     return at;
 }
 
-/* Behind the array or object that begins here. */
+/* The end of the array or object that starts here. */
 static const char *skip_container(const char *at, const char *end)
 {
     int depth = 0;
@@ -107,7 +107,7 @@ struct json_value json_whole(const char *text, size_t size)
         text += 3;
     }
     text = skip_blanks(text, end);
-    if (text < end && (*text == '[' || *text == '{')) { /* nothing but blanks follows: its end needs no search */
+    if (text < end && (*text == '[' || *text == '{')) { /* only blanks follow: no need to search for the end */
         while (end[-1] != ']' && end[-1] != '}') {
             end--;
         }
@@ -128,12 +128,12 @@ struct json_walk json_walk(struct json_value container)
     if (container.kind != JSON_ARRAY && container.kind != JSON_OBJECT) {
         return (struct json_walk){NULL, NULL};
     }
-    /* Between the brackets. */
+    /* The text between the brackets. */
     const char *end = container.text + container.size - 1;
     return (struct json_walk){skip_blanks(container.text + 1, end), end};
 }
 
-/* Past what stands between two values. */
+/* Skips the separators between two values. */
 static void step(struct json_walk *walk, char mark)
 {
     walk->at = skip_blanks(walk->at, walk->end);
@@ -219,7 +219,7 @@ static char *put_utf8(char *to, unsigned code)
     return to;
 }
 
-/* An escape, from behind its backslash; *at moves behind it. */
+/* Decodes an escape, from after its backslash; *at moves past it. */
 static char *put_escape(char *to, const char **at)
 {
     static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";
@@ -262,6 +262,6 @@ bool json_is(struct json_value string, const char *text)
     if (!memchr(string.text, '\\', string.size)) {
         return string.size == size + 2 && memcmp(string.text + 1, text, size) == 0;
     }
-    char own[256]; /* names of ours are short, and of columns too long ones are not looked for */
+    char own[256]; /* our own names are short, and longer columns are not looked up */
     return string.size <= sizeof own && json_unescape(string, own) == size && memcmp(own, text, size) == 0;
 }

@@ -31,7 +31,7 @@ void text_buffer_free(struct text_buffer *text);
  */
 void json_write_open(struct text_buffer *text, const char *name, char bracket); /* '{' or '[' */
 void json_write_close(struct text_buffer *text, char bracket);                  /* '}' or ']' */
-/* Writes a foreign name, for the next value, which is then written with name NULL. */
+/* Writes a foreign name for the next value, which must then be written with name NULL. */
 void json_write_name(struct text_buffer *text, const char *name);
 void json_write_string(struct text_buffer *text, const char *name, const char *value); /* NULL: null */
 void json_write_integer(struct text_buffer *text, const char *name, int64_t value);

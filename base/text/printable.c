@@ -9,7 +9,7 @@
 
 #include "base/text/utf8.h"
 
-enum { MOST_BYTES = 8 /* that a character becomes, with the zero byte of snprintf */ };
+enum { MOST_BYTES = 8 /* bytes of an escaped character, including snprintf's zero byte */ };
 
 /* C1 controls; marks, embeddings, overrides and isolates of direction; separators of lines; a byte order mark. */
 static bool is_harmful(uint32_t character)
@@ -24,7 +24,7 @@ static bool is_space(uint8_t byte)
     return byte == ' ' || (byte >= '\t' && byte <= '\r');
 }
 
-/* One that may be harmful. */
+/* Is it a character that may be harmful? */
 static void show_character(const uint8_t *at, size_t length, char shown[MOST_BYTES])
 {
     const uint32_t character = utf8_character(at, length);
@@ -36,7 +36,7 @@ static void show_character(const uint8_t *at, size_t length, char shown[MOST_BYT
     }
 }
 
-/* One character, or one byte that is none, to `shown`; returns how many bytes of the text it takes. */
+/* Writes one character, or one invalid byte, to `shown`; returns how many bytes of the text it takes. */
 static size_t show(const uint8_t *at, const uint8_t *end, char shown[MOST_BYTES])
 {
     size_t length = utf8_length(at, end);
@@ -68,7 +68,7 @@ const char *printable(char *to, size_t room, const char *text)
     return to;
 }
 
-/* In JSON all that is not ASCII lies within strings, where an escape may stand for it. */
+/* In JSON everything that is not ASCII is within strings, where an escape may replace it. */
 static size_t show_in_json(const uint8_t *at, const uint8_t *end, char shown[MOST_BYTES])
 {
     size_t length = utf8_length(at, end);
@@ -80,7 +80,7 @@ static size_t show_in_json(const uint8_t *at, const uint8_t *end, char shown[MOS
     return length == 0 ? 1 : length;
 }
 
-/* Bytes that it takes, to NULL, or written, with a zero byte behind them. */
+/* With NULL counts the bytes needed; otherwise writes them, and a zero byte. */
 static size_t show_all_in_json(const char *json, char *to)
 {
     const uint8_t *at = (const uint8_t *)json, *end = at + strlen(json);
@@ -100,7 +100,7 @@ static size_t show_all_in_json(const char *json, char *to)
 char *printable_json(char *json)
 {
     const size_t size = strlen(json), wanted = show_all_in_json(json, NULL);
-    if (wanted == size) { /* what is escaped takes more bytes than it did */
+    if (wanted == size) { /* escaping makes the text longer */
         return json;
     }
     char *shown = malloc(wanted + 1);

@@ -69,14 +69,14 @@ static void place_layer(struct device *device, struct arena *arena, int number)
     layer->below_pitch = number > 0 ? layer[-1].pitch : device->network.rows.pitch;
 }
 
-/* Bytes from one example to the next of an array on the device; 0: there is no such array. */
+/* Bytes between examples of an array on the device; 0: there is no such array. */
 static uint64_t stride_of(const struct device *device, int array)
 {
     return array == DEVICE_IMAGES ? (uint64_t)device->network.image_stride
                                   : device_example_bytes(&device->shape, array);
 }
 
-/* The arrays of so many examples. */
+/* The arrays for that many examples. */
 static void place_examples(const struct device *device, struct arena *arena, uint64_t count,
                            struct kernel_source *source)
 {
@@ -254,7 +254,7 @@ bool memory_stage(struct device *device, const struct kernel_source *to, int at,
         if (!from || stride == 0) {
             continue;
         }
-        if (stride != device_example_bytes(&device->shape, i)) { /* images are padded */
+        if (stride != device_example_bytes(&device->shape, i)) { /* rows of images are padded */
             pad_images(device, from, examples->count, device->host_images);
             from = device->host_images;
         }

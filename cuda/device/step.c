@@ -16,7 +16,7 @@ struct pieces {
     int count;
 };
 
-/* Puts the host's batch on the device, as if it had been drawn. */
+/* Puts the host's batch on the device as if it had been drawn there. */
 static bool stage(struct device *device, const struct device_examples *examples, uint32_t task, struct error *error)
 {
     device->staged.given = examples->count;

@@ -26,7 +26,7 @@ struct mapping {
 struct helper_server {
     struct protocol_header *header;
     int file;
-    struct mapping transfer; /* behind the header */
+    struct mapping transfer; /* after the header */
     struct driver *driver;
     struct error no_driver; /* why it could not be loaded */
     struct device *device;
@@ -258,7 +258,7 @@ void serve(struct protocol_header *header, int file)
 {
     struct helper_server server = {.header = header, .file = file};
     handover_set(&header->hello, 1);
-    /* Loading takes time, in which the client may do other work. */
+    /* Loading takes time that the client can use for other work. */
     if (!driver_load(&server.driver, NULL, &server.no_driver)) {
         server.driver = NULL;
     }

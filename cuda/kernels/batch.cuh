@@ -79,7 +79,7 @@ static __device__ __forceinline__ void spread_row(const struct kernel_network &n
     for (int i = threadIdx.x; i < width; i += KERNEL_BLOCK_THREADS) {
         inputs[i] = i < rows.numbers ? source.values[example * rows.numbers + i] : 0.0f;
     }
-    __syncthreads(); /* a category's thread need not be the one that has cleared its place */
+    __syncthreads(); /* a category's thread may not be the one that cleared its place */
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows.codes; i += KERNEL_BLOCK_THREADS) {
         const int place = source.places[example * rows.codes + i];

@@ -90,7 +90,7 @@ template <class First, class Second> struct either {
 
 /* --- forward --- */
 
-/* What is applied to a layer's sums: bias, activation, dropout. */
+/* Applied to a layer's sums: bias, activation, dropout. */
 struct forward_finish {
     const struct kernel_network *network;
     int number;

@@ -38,7 +38,7 @@ inline __device__ __noinline__ float output_loss(const struct kernel_loss &loss,
     }
 }
 
-/* Whether an output says what is wanted: of yes or no, by its sign; other losses know no right answers. */
+/* Is an output right? For yes or no, by its sign; other losses have no right answers. */
 static __device__ __forceinline__ bool output_is_right(const struct kernel_loss &loss, float z, float wanted)
 {
     return loss.kind == LOSS_SIGMOID && (z > 0.0f) == (wanted > 0.5f);

@@ -212,7 +212,7 @@ template <int UNITS>
 static __device__ __forceinline__ const uint8_t *shard_next(struct shard<UNITS> &s, int step, int chunks, int turn)
 {
     copies_wait();
-    __syncthreads(); /* all copies have arrived, and nobody uses the other buffer any more */
+    __syncthreads(); /* all copies have arrived, and no thread uses the other buffer any more */
     const uint8_t *buffer = s.image_buffer(s.loaded - 1);
     const bool same = turn + 1 < 2 * chunks - 1;
     const int chunk = !same ? 0 : turn + 1 < chunks ? turn + 1 : 2 * chunks - 3 - turn;

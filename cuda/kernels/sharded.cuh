@@ -358,7 +358,7 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const
 
 /* --- all together --- */
 
-/* One thread per word of both updates of a step. */
+/* One thread per word of a step's two updates. */
 template <int UNITS> static __device__ __forceinline__ void shard_fetch_updates(const struct shard<UNITS> &s, int step)
 {
     static_assert(2 * sizeof(struct update) / 4 <= SHARD_THREADS, "one thread per word");

@@ -16,7 +16,7 @@ struct gemm_tensor {
     static constexpr bool TENSOR = true;
     static constexpr int ROWS = KERNEL_TENSOR_TILE;
     static constexpr int COLS = KERNEL_TENSOR_TILE;
-    static constexpr int DEPTH = TENSOR_DEPTH; /* of what is in shared memory at once */
+    static constexpr int DEPTH = TENSOR_DEPTH; /* depth in shared memory at once */
     static constexpr int GROUP = KERNEL_BLOCK_THREADS;
     static constexpr int THREADS = GROUP;
     static constexpr int RESIDENT = 2;

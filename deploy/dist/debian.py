@@ -1,4 +1,4 @@
-"""A Debian package, by dpkg-deb. What it holds beside what `make install` copies is in the folder debian."""
+"""A Debian package, built by dpkg-deb: what `make install` copies, and the folder debian."""
 
 import email.utils
 import gzip
@@ -21,13 +21,13 @@ DESCRIPTION = """trains small dense networks on one machine or a fleet
 COPYRIGHT = """trainer is
 
 {own}
-It has parts of other projects in it, as programs that are linked statically do. Of Mbed TLS, which may be had under
-either of two licences, it is the Apache License 2.0 that is chosen: /usr/share/common-licenses/Apache-2.0.
+It is linked statically, so it contains parts of other projects. Mbed TLS is available under either of two licences; it
+is used here under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0.
 """
 
 
 def version_of(version):
-    """Debian's order of versions: 0.2.0-rc1 is before 0.2.0, and 0.2.0-3-g1234567 behind it."""
+    """Debian's version order: 0.2.0-rc1 comes before 0.2.0, and 0.2.0-3-g1234567 after it."""
     number, before, behind = re.fullmatch(r"([0-9.]+)(?:-((?:alpha|beta|rc)[0-9.]*))?(.*)", version).groups()
     behind = behind.lstrip("-+").replace("-", ".")
     return number + (f"~{before}" if before else "") + (f"+{behind}" if behind else "")
@@ -48,14 +48,14 @@ def copyright_of(build):
 
 
 def changelog(release):
-    """What Debian's tools read; CHANGELOG.md beside it is for people."""
+    """The changelog for Debian's tools; CHANGELOG.md beside it is for people."""
     when = email.utils.formatdate(release.epoch)
     return (f"trainer ({version_of(release.version)}) unstable; urgency=medium\n\n"
             f"  * What is new in {release.version}: CHANGELOG.md\n\n -- {release.maintainer}  {when}\n")
 
 
 def as_debian_has_it(build, root):
-    """Places and compression that differ from `make install`'s."""
+    """Paths and compression that differ from `make install`'s."""
     share = root / "usr/share"
     documents = share / "doc/trainer"
     for page in share.glob("man/*/*"):

@@ -1,12 +1,12 @@
-# make dist: what a release consists of, in build/dist, the same bytes wherever this commit is built with the same
-# compilers. Included by the Makefile.
+# make dist: the files of a release, in build/dist; the same commit and compilers give the same bytes on any machine.
+# Included by the Makefile.
 
-# The secret key of those who make releases (trainer keygen --operator=FILE); without it SHA256SUMS is not signed.
+# The release signing key (trainer keygen --operator=FILE); without it SHA256SUMS is not signed.
 KEY ?=
-# Whom the Debian packages name, as NAME <ADDRESS>; without it, who made the commit.
+# The maintainer of the Debian packages, as NAME <ADDRESS>; by default the author of the commit.
 MAINTAINER ?=
 
-# On another kind of machine, for that kind alone.
+# On other architectures, for that architecture only.
 dist_others := $(if $(filter x86_64,$(machine)),$(cross_architectures))
 dist_trees  := $(machine)=. $(foreach each,$(dist_others),$(each)=build/$(each))
 

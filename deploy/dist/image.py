@@ -1,4 +1,4 @@
-"""An OCI image of nothing but the program: layout and blobs written as they are specified, without a daemon."""
+"""An OCI image that holds only the program: layout and blobs are written directly, without a daemon."""
 
 import hashlib
 import io
@@ -56,7 +56,7 @@ def labels(build, created):
 
 
 def make(build, tidy, tar, compressed):
-    """The layout as one archive; its manifest.json is for tools that read `docker save`'s only."""
+    """The layout as one archive, with a manifest.json for tools that read only `docker save`'s format."""
     root = build.work / "image"
     lay_out(build, root)
     tidy(root, build.release.epoch)

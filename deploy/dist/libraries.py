@@ -1,4 +1,4 @@
-"""What the program consists of besides its own code: licences, notices, and the exact sources it was built from."""
+"""The third-party parts of the program: licences, notices, and the exact sources it was built from."""
 
 import collections
 import os
@@ -6,7 +6,7 @@ import pathlib
 import re
 import subprocess
 
-# Of base/deps/fetch: the licence as SPDX writes it, and the file with its text. Debian's name, if it is another.
+# What base/deps/fetch fetches: the SPDX licence identifier, and the file with the text. Debian's name, if different.
 Row = collections.namedtuple("Row", "licence notice debian", defaults=("LICENSE", None))
 
 LIBRARIES = {
@@ -20,7 +20,7 @@ LIBRARIES = {
 }
 ONLY_ON = {"intel-ipsec-mb": "x86_64"}
 
-# debian: version with revision, which says what Debian has mended; None: upstream's own sources.
+# debian: version with revision, which tells what Debian has fixed; None: upstream's sources.
 Part = collections.namedtuple("Part", "name version licence notice debian_name debian")
 
 
@@ -35,7 +35,7 @@ def cache():
 
 
 def is_version(debian, version):
-    """Is Debian's 1:1.3+really2.0-1+b1 made of upstream's 2.0.0? Debian may leave out a last zero, or upstream may."""
+    """Whether Debian's 1:1.3+really2.0-1+b1 is upstream's 2.0.0. Either may leave out a final zero."""
     written = re.fullmatch(r"(?:\d+:)?(?:.*really)?(\d+(?:\.\d+)*).*", debian)
     numbers = [[int(part) for part in re.sub(r"(\.0)+$", "", text).split(".")]
                for text in (written[1] if written else "0", version)]
@@ -43,7 +43,7 @@ def is_version(debian, version):
 
 
 def library(tree, name):
-    """One of those that base/deps/fetch left in a tree."""
+    """One of the libraries that base/deps/fetch left in a tree."""
     if name not in LIBRARIES:
         raise SystemExit(f"pack: the program has {name}, of which deploy/dist/libraries.py does not know the licence")
     row, folder = LIBRARIES[name], tree / "build/deps/source" / name
@@ -54,7 +54,7 @@ def library(tree, name):
         first = (folder / "debian/changelog").read_text().split("\n", 1)[0]
         debian = re.fullmatch(r"\S+ \((\S+)\) .*", first)[1]
         return Part(name, version, row.licence, (folder / row.notice).read_text(), name, debian)
-    # A package of which fetch unpacks no more than the program takes.
+    # A package of which fetch unpacks only what the program uses.
     found = list((cache() / name).glob("*.deb"))
     debian = output("dpkg-deb", "-f", found[0], "Version") if len(found) == 1 else ""
     if not is_version(debian, version):
@@ -66,7 +66,7 @@ def library(tree, name):
 
 
 def dygraphs(tree):
-    """The charts of the page that members serve (observe/page/page.mk)."""
+    """The charts library of the members' page (observe/page/page.mk)."""
     head = (tree / "build/page/dygraph.js").read_text().split("\n", 1)[0]
     version = re.search(r"/v([0-9.]+)/LICENSE", head)[1]
     if os.environ.get("DEPS_DIR"):
@@ -78,7 +78,7 @@ def dygraphs(tree):
 
 
 def compiler(program):
-    """What gcc puts into each program, under its runtime exception: nothing to be said beside."""
+    """What gcc links into each program, under its runtime exception: needs no notice."""
     told = re.search(rb"GCC: \(([^)]*)\) ([0-9.]+)", program.read_bytes())
     debian = told[1].decode().partition("Debian ")[2]
     name = f"gcc-{told[2].decode().split('.')[0]}" if debian else None
@@ -86,13 +86,13 @@ def compiler(program):
 
 
 def toolkit(nvcc):
-    """What nvcc puts into the kernels."""
+    """What nvcc links into the kernels."""
     version = re.search(r"V([0-9.]+)", output(nvcc, "--version"))[1]
     return Part("cuda-nvcc", version, "LicenseRef-NVIDIA-CUDA-EULA", None, None, None)
 
 
 def parts(tree, machine, libraries, nvcc):
-    """All of them, for the program of a tree. libraries: those of base/deps that make links."""
+    """All of them, for a tree's program. libraries: those of base/deps that make links."""
     names = [name for name in libraries if ONLY_ON.get(name, machine) == machine]
     found = [library(tree, name) for name in names] + [dygraphs(tree), compiler(tree / "build/trainer")]
     return sorted(found + ([toolkit(nvcc)] if nvcc else []))

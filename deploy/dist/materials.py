@@ -1,4 +1,4 @@
-"""The bill of materials: what the program was made of, as CycloneDX 1.5 writes it."""
+"""The bill of materials of the program, in CycloneDX 1.5."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ SPACE = uuid.uuid5(uuid.NAMESPACE_URL, "trainer/bill-of-materials")
 
 
 def purl(part):
-    """Of Debian's source package, by whose version its security tracker knows what is mended."""
+    """Of Debian's source package: the security tracker lists fixes by its version."""
     if part.debian:
         return f"pkg:deb/debian/{part.debian_name}@{urllib.parse.quote(part.debian, safe='.~-')}?arch=source"
     return f"pkg:generic/{part.name}@{part.version}"

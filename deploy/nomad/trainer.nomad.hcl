@@ -1,10 +1,10 @@
-# A cluster of `trainer` on machines that are known by name: one member on each, as the lists say.
+# A cluster of `trainer` on machines known by name: one member on each, as listed.
 #
 #     trainer keygen --out=fleet.key && trainer keygen --operator=operator.key
 #     nomad var put nomad/jobs/trainer fleet_key=@fleet.key operator_pub=@operator.key.pub
 #     nomad job run -var 'ps=["a0"]' -var 'workers=["a1","a2","a3"]' deploy/nomad/trainer.nomad.hcl
 #
-# The program comes from `source`, with its checksum as SHA256SUMS of a release has it.
+# The program comes from `source`, with its checksum from a release's SHA256SUMS.
 
 variable "ps" {
   type    = list(string)
@@ -57,7 +57,7 @@ job "trainer" {
         }
       }
 
-      # Any member may die and come again; the others wait for it.
+      # Any member may die and restart; the others wait for it.
       restart {
         attempts = 1000
         interval = "1h"

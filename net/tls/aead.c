@@ -2,10 +2,10 @@
  * The bulk ciphers of TLS on libsodium, behind mbedTLS's ALT interfaces: AES-256-GCM where the processor has the
  * instructions, ChaCha20-Poly1305 everywhere.
  *
- * mbedTLS uses them in handshakes (record.c protects all records after that): it encrypts and decrypts whole records,
- * in place. That is what is implemented, with the key schedule kept in the context. The interfaces for pieces of a
- * message, which mbedTLS's PSA layer links but no one calls, say that they are not supported. Errors are mbedTLS's,
- * since mbedTLS is who reads them.
+ * mbedTLS uses them in handshakes (record.c protects all later records): it encrypts and decrypts whole records, in
+ * place. That is implemented, with the key schedule kept in the context. The interfaces for pieces of a message, which
+ * mbedTLS's PSA layer links but no one calls, report that they are not supported. Errors are mbedTLS's, because mbedTLS
+ * reads them.
  */
 #include "net/tls/aead.h"
 

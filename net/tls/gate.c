@@ -1,6 +1,6 @@
 /*
- * The rules of RFC 8446, 5 and 5.1, for what stands in a record's header. mbedTLS drops ChangeCipherSpec records
- * however many come, and so never asks whether its time is over.
+ * The rules of RFC 8446, 5 and 5.1, for the fields of a record's header. mbedTLS drops ChangeCipherSpec records however
+ * many come, and so never checks whether its time is over.
  */
 #include "net/tls/gate.h"
 
@@ -18,7 +18,7 @@ static enum gate_verdict refuse(uint8_t code, const char *what, uint8_t *alert, 
     return GATE_REFUSED;
 }
 
-/* What speaks against a record of this type; NULL: nothing. */
+/* Why a record of this type is refused; NULL: it is not. */
 static const char *misplaced(const struct gate *gate, uint8_t type, size_t length, bool sealed)
 {
     switch (type) {

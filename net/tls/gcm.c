@@ -1,4 +1,4 @@
-/* Two libraries behind one interface, chosen by what the processor has; all give the same bytes. */
+/* Two libraries behind one interface, selected by the processor's features; all give the same bytes. */
 #include "net/tls/gcm.h"
 
 #include <assert.h>
@@ -22,8 +22,8 @@ static crypto_aead_aes256gcm_state *sodium_state(const struct gcm_key *key)
 static_assert(sizeof(struct gcm_key_data) <= sizeof((struct gcm_key *)0)->state, "the state must fit");
 
 /*
- * As the library's own header declares their siblings for other instruction sets (aes_gcm_enc_256_sse ...): its public
- * way to these is a table of everything it has, ten times as large as all of this program.
+ * Declared like their siblings for other instruction sets in the library's header (aes_gcm_enc_256_sse ...): its public
+ * access to these is a table of everything, ten times as large as this whole program.
  */
 void aes_gcm_precomp_256_vaes_avx2(struct gcm_key_data *key);
 void aes_gcm_enc_256_vaes_avx2(const struct gcm_key_data *key, struct gcm_context_data *context, uint8_t *out,
@@ -156,7 +156,7 @@ bool gcm_open(const struct gcm_key *key, const uint8_t nonce[GCM_NONCE_BYTES], c
 
 /* --- the choice --- */
 
-/* Does it give libsodium's bytes? Of a record with a part of a block at its end, longer than what is done in one go. */
+/* Does it give libsodium's bytes? Tested on a record that is longer than one pass and ends with a partial block. */
 static bool agrees(enum gcm_code code)
 {
     enum { SIZE = 1000, ADDITIONAL = 5 };
@@ -174,7 +174,10 @@ static bool agrees(enum gcm_code code)
 static enum gcm_code fastest;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* The instructions may be new to whoever built this program: what they compute is looked at before it is relied on. */
+/*
+ * The program may have been built without a machine to test these instructions: check their results before relying on
+ * them.
+ */
 static void choose(void)
 {
     for (fastest = GCM_CODES - 1; fastest > GCM_LIBSODIUM && !(gcm_has(fastest) && agrees(fastest)); fastest--) {

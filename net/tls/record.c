@@ -1,4 +1,4 @@
-/* TLS 1.3 records by themselves, without a connection: pure functions, so that published vectors can check them. */
+/* TLS 1.3 records alone, without a connection: pure functions, so that published vectors can check them. */
 #include "net/tls/record.h"
 
 #include <assert.h>
@@ -90,7 +90,7 @@ size_t record_seal(struct record_key *key, uint8_t type, uint8_t *record, size_t
     uint8_t nonce[12], *plain = record + RECORD_HEADER;
     size_t sealed = size + 1 + RECORD_TAG;
     assert(size <= RECORD_CONTENT);
-    record[0] = RECORD_DATA; /* whatever it holds, it looks like data of TLS 1.2 */
+    record[0] = RECORD_DATA; /* whatever it contains, it looks like TLS 1.2 data */
     record[1] = 3;
     record[2] = 3;
     record[3] = (uint8_t)(sealed >> 8);
@@ -112,7 +112,7 @@ ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t seal
     const uint8_t *from = record + RECORD_HEADER;
     size_t size = sealed - RECORD_TAG;
     assert(sealed >= RECORD_TAG);
-    if (key->sequence == UINT64_MAX) { /* no number comes twice; who gets here has not changed keys for too long */
+    if (key->sequence == UINT64_MAX) { /* no number may repeat; keys should have changed long before */
         memset(plain, 0, size);
         return RECORD_FORGED;
     }

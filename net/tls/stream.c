@@ -1,7 +1,7 @@
 /*
- * The transport of a connection with TLS. What is sent gathers in the out buffer, at its final place, and is encrypted
- * there: one copy, from as many pieces as the caller has. What comes is decrypted out of the in buffer to where the
- * caller wants it, if a whole record and the byte behind it fit there, and in place otherwise.
+ * The transport of a connection with TLS. Data to send is collected in the out buffer, at its final place, and
+ * encrypted there: one copy, from as many pieces as the caller has. Received data is decrypted out of the in buffer to
+ * where the caller wants it, if a whole record and the byte after it fit there, and in place otherwise.
  */
 #include "net/tls/stream.h"
 
@@ -36,7 +36,7 @@ const char *tls_describe_alert(int alert)
     case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
     case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
         return "it does not accept our certificate for this role";
-    case MBEDTLS_SSL_ALERT_MSG_NO_CERT: /* what this program said before */
+    case MBEDTLS_SSL_ALERT_MSG_NO_CERT: /* sent by earlier versions of this program */
     case TLS_ALERT_CERTIFICATE_REQUIRED:
         return "it requires a key from us";
     case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
@@ -68,10 +68,10 @@ static ptrdiff_t fail_keys(struct connection *connection, struct error *error)
                           connection->name);
 }
 
-/* The keys of what we send are spent, or the peer wants others. */
+/* Our sending keys have reached their limit, or the peer has requested new ones. */
 static bool update_keys(struct connection *connection)
 {
-    static const uint8_t message[] = {HANDSHAKE_KEY_UPDATE, 0, 0, 1, 0 /* and the peer need not follow */};
+    static const uint8_t message[] = {HANDSHAKE_KEY_UPDATE, 0, 0, 1, 0 /* the peer need not change its own */};
     struct tls *tls = connection->tls;
     memcpy(out_record(connection) + RECORD_HEADER, message, sizeof message);
     seal(connection, RECORD_HANDSHAKE, sizeof message);
@@ -111,7 +111,7 @@ static bool finish_tls(struct connection *connection, struct error *error)
 
 void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert)
 {
-    connection->tls->filled = 0; /* what was not finished is lost with the connection */
+    connection->tls->filled = 0; /* an unfinished record is lost with the connection */
     if (CONNECTION_BUFFER - connection->out_end >= ALERT_SEALED) {
         uint8_t *content = out_record(connection) + RECORD_HEADER;
         content[0] = level;
@@ -122,7 +122,7 @@ void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert)
 
 /* --- In --- */
 
-/* The peer broke the protocol: it is told which way, if that needs no waiting. */
+/* The peer violated the protocol: tells it how, if that needs no waiting. */
 static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
 {
     tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
@@ -145,7 +145,7 @@ static ptrdiff_t take_alert(struct connection *connection, const uint8_t *conten
         return TRANSPORT_END;
     }
     if (content[1] == MBEDTLS_SSL_ALERT_MSG_USER_CANCELED) {
-        return TRANSPORT_WANTS; /* it says why, and close_notify comes behind it */
+        return TRANSPORT_WANTS; /* the alert comes first, then close_notify */
     }
     const char *meaning = tls_describe_alert(content[1]);
     return meaning
@@ -154,7 +154,7 @@ static ptrdiff_t take_alert(struct connection *connection, const uint8_t *conten
                                 content[1]);
 }
 
-/* The handshake message that has come, or as much of it as is looked at; `more`: bytes come behind it in its record. */
+/* The handshake message received, or the part of it that is examined; `more`: bytes follow it in its record. */
 static ptrdiff_t take_message(struct connection *connection, bool more, struct error *error)
 {
     struct tls *tls = connection->tls;
@@ -178,7 +178,7 @@ static ptrdiff_t take_message(struct connection *connection, bool more, struct e
         return refuse(connection, MBEDTLS_SSL_ALERT_MSG_ILLEGAL_PARAMETER, "a key update that asks for nothing known",
                       error);
     }
-    if (more) { /* what comes behind it would be under the new keys: RFC 8446, 5.1 */
+    if (more) { /* data after it would be under the new keys: RFC 8446, 5.1 */
         return refuse(connection, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "a key update amid a record", error);
     }
     tls->message_size = 0;
@@ -187,8 +187,8 @@ static ptrdiff_t take_message(struct connection *connection, bool more, struct e
 }
 
 /*
- * After the handshake: session tickets, which are of no use here, and new keys. Messages may come in pieces, and
- * several in a record.
+ * After the handshake: session tickets, which are not used, and new keys. Messages may come in pieces, and several in a
+ * record.
  */
 static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *content, size_t size, struct error *error)
 {
@@ -214,7 +214,7 @@ static ptrdiff_t take_handshake(struct connection *connection, const uint8_t *co
 }
 
 /*
- * Bytes behind the header of the record that has come in full; or a transport_result, which may be TRANSPORT_WANTS for
+ * Bytes after the header of a record that has arrived completely; or a transport_result, possibly TRANSPORT_WANTS for
  * ever.
  */
 static ptrdiff_t await_record(struct connection *connection, struct error *error)
@@ -238,7 +238,7 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
         }
         ptrdiff_t got = transport_receive(connection, NULL, 0, error);
         if (got == TRANSPORT_END) {
-            connection->tls->ended = true; /* without a goodbye, as killed processes do: frames say how long they are */
+            connection->tls->ended = true; /* no goodbye, as from a killed process: frames carry their length */
         }
         if (got <= 0) {
             return got;
@@ -246,7 +246,7 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
     }
 }
 
-/* What a record holds that is no data; TRANSPORT_WANTS: nothing that ends the connection. */
+/* Handles a record without data; TRANSPORT_WANTS: nothing that ends the connection. */
 static ptrdiff_t take_other(struct connection *connection, uint8_t type, const uint8_t *content, size_t size,
                             struct error *error)
 {
@@ -266,8 +266,10 @@ static ptrdiff_t take_other(struct connection *connection, uint8_t type, const u
     }
 }
 
-/* Opens the next record, with `bytes` of `size` as the place for its content. What it takes: bytes of data that lie
- * there now, or in the in buffer (0), or a transport_result of -1 and below. */
+/*
+ * Opens the next record, with `bytes` of `size` as the place for its content. Returns the bytes of data that are there
+ * now, 0 if they are in the in buffer, or a transport_result of -1 and below.
+ */
 static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8_t *bytes, size_t size,
                              struct error *error)
 {
@@ -315,8 +317,7 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
             size_t taken = waiting < size ? waiting : size;
             copy_bytes(bytes, connection->in + tls->plain_start, taken);
             tls->plain_start += taken;
-            return taken > 0 ? (ptrdiff_t)taken
-                             : TRANSPORT_WANTS; /* asked for nothing: what has come stays where it is */
+            return taken > 0 ? (ptrdiff_t)taken : TRANSPORT_WANTS; /* a request for no data: what has arrived stays */
         }
         if (tls->ended) {
             return TRANSPORT_END;
@@ -349,7 +350,7 @@ static void close_tls(struct connection *connection, bool in_order)
 {
     struct tls *tls = connection->tls;
     if (!tls) {
-        return; /* there was no memory for it */
+        return; /* memory ran out */
     }
     if (in_order && tls->established) {
         tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_WARNING, MBEDTLS_SSL_ALERT_MSG_CLOSE_NOTIFY);

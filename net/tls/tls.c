@@ -1,19 +1,19 @@
 /*
- * The handshake of TLS 1.3 with mbedTLS, both sides with certificates. Records are stream.c's as soon as it is over.
+ * The handshake of TLS 1.3 with mbedTLS, both sides with certificates. After it records are handled by stream.c.
  *
- * mbedTLS never waits here: it is given what has come and asks for more (MBEDTLS_ERR_SSL_WANT_READ), and what it sends
- * goes into the connection's out buffer, where there is always room for a record. Waiting is connection.c's.
+ * mbedTLS never waits here: it is given what has arrived and asks for more (MBEDTLS_ERR_SSL_WANT_READ), and what it
+ * sends goes into the connection's out buffer, which always has room for a record. connection.c does the waiting.
  *
  * With a fleet key both sides present the same certificate and accept exactly it, or the second one that is trusted:
- * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be
- * that of the member that is expected.
+ * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be the
+ * expected member's.
  *
- * A peer whose certificate is not accepted must learn why. mbedTLS is told that verification is optional, finishes the
- * handshake (which proves possession of the key, whatever key that is), and judge() decides before a byte of the user's
- * is read or sent.
+ * A peer whose certificate is not accepted must learn why. mbedTLS is told that verification is optional and finishes
+ * the handshake (which proves possession of the key, whatever key that is); then judge() decides before a byte of user
+ * data is read or sent.
  *
  * Alerts are ours, too: mbedTLS has none for a record that it can't open, and sends those in mid-handshake under keys
- * that the other side does not read with there. So it is kept from sending any, and tell() does.
+ * that the other side does not read with at that point. So it is kept from sending any, and tell() does.
  */
 #include "net/tls/tls.h"
 
@@ -35,26 +35,26 @@
 #include "net/tls/gate.h"
 #include "net/tls/stream.h"
 
-/* What a handshake needs, and nobody after it. */
+/* State that only the handshake needs. */
 struct handshake {
     mbedtls_ssl_context ssl;
-    mbedtls_ssl_config config; /* a copy of the credentials', that asks this handshake for random numbers */
-    bool greeted;              /* it asked for the first ones: those of the hello that is sent */
+    mbedtls_ssl_config config; /* a copy of the credentials', which takes this handshake's random numbers */
+    bool greeted;              /* it took the first ones: those of the hello that is sent */
     const struct credentials *credentials;
     struct connection *connection;
     struct member expected;
     bool server;
-    bool failed; /* transport_receive failed: `failure` tells why */
+    bool failed; /* transport_receive failed: see `failure` */
     struct error failure;
     char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
     struct gate gate;
-    uint64_t sent;             /* records of ours under the keys of the handshake */
-    const char *breach;        /* of the protocol, where it was not mbedTLS who found it; NULL: none */
-    uint8_t alert;             /* what the peer is to be told of that; 0: nothing */
-    bool astray;               /* bytes came behind the last message before a change of keys, under the old ones */
-    int peer_alert;            /* where mbedTLS did not see it; 0: none */
+    uint64_t sent;             /* our records under the handshake keys */
+    const char *breach;        /* a violation of the protocol that mbedTLS did not detect; NULL: none */
+    uint8_t alert;             /* the alert for it; 0: none */
+    bool astray;               /* bytes followed the last message before a change of keys, under the old ones */
+    int peer_alert;            /* if mbedTLS did not see it; 0: none */
     enum record_cipher cipher; /* of the secrets */
-    /* For the handshake [0] and what follows it [1], of what the client [0] and the server [1] send. */
+    /* For the handshake [0] and what follows it [1], for the client [0] and the server [1] as senders. */
     bool has_secret[2][2];
     uint8_t secrets[2][2][RECORD_MOST_SECRET];
 };
@@ -66,7 +66,7 @@ int tls_random(void *context, unsigned char *bytes, size_t size)
     return 0;
 }
 
-/* mbedTLS's other way to ask for random numbers, declared in its headers (MBEDTLS_PSA_CRYPTO_EXTERNAL_RNG). */
+/* mbedTLS's other interface for random numbers, declared in its headers (MBEDTLS_PSA_CRYPTO_EXTERNAL_RNG). */
 psa_status_t mbedtls_psa_external_get_random(mbedtls_psa_external_random_context_t *context, uint8_t *output,
                                              size_t output_size, size_t *output_length)
 {
@@ -111,7 +111,7 @@ bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t siz
     return false;
 }
 
-/* What is wrong with a certificate, by mbedTLS's flags, in words. */
+/* The error in a certificate, by mbedTLS's flags, in words. */
 static void describe_flags(const mbedtls_x509_crt *certificate, uint32_t flags, char *text, size_t size)
 {
     const mbedtls_x509_time *to = &certificate->valid_to, *from = &certificate->valid_from;
@@ -142,7 +142,7 @@ bool tls_is_pinned(const mbedtls_x509_crt *pinned, const mbedtls_x509_crt *certi
     return false;
 }
 
-/* With a fleet key: exactly one of the trusted certificates, alone; being one of them, whatever its dates say. */
+/* With a fleet key: exactly one of the trusted certificates, alone; identity is enough, whatever its dates. */
 static void verify_pinned(struct handshake *handshake, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     if (depth == 0 && tls_is_pinned(&handshake->credentials->trusted, certificate)) {
@@ -153,7 +153,7 @@ static void verify_pinned(struct handshake *handshake, const mbedtls_x509_crt *c
     snprintf(handshake->objection, sizeof handshake->objection, "its fleet key differs from this side's");
 }
 
-/* With an authority: what mbedTLS says of the chain, then whom the certificate names. */
+/* With an authority: mbedTLS's verdict on the chain, then whom the certificate names. */
 static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     char name[64], expected[MEMBER_TEXT];
@@ -173,7 +173,7 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     }
     struct member asked = handshake->expected;
     if (member->index == MEMBER_ANY_INDEX) {
-        asked.index = MEMBER_ANY_INDEX; /* a certificate for any ps is good for ps 3 */
+        asked.index = MEMBER_ANY_INDEX; /* a certificate for any ps is valid for ps 3 */
     }
     if (!member_matches(&asked, member)) {
         member_format(&handshake->expected, ':', expected);
@@ -200,8 +200,8 @@ static bool keys_are_agreed_on(const struct handshake *handshake)
 }
 
 /*
- * What can be told of the last record only now that mbedTLS wants the next: it passes over a ChangeCipherSpec even if
- * that came encrypted (RFC 8446, 5: then it is no harmless relic of TLS 1.2).
+ * Checks the last record, which is possible only when mbedTLS requests the next: it ignores a ChangeCipherSpec even if
+ * that was encrypted (RFC 8446, 5: then it is no harmless relic of TLS 1.2).
  */
 static bool last_record_was_fine(struct handshake *handshake)
 {
@@ -214,7 +214,7 @@ static bool last_record_was_fine(struct handshake *handshake)
     return !handshake->breach;
 }
 
-/* Waits for bytes that may go through the gate. Fails with what mbedTLS is to return. */
+/* Waits for bytes that may pass the gate. Fails with the error for mbedTLS to return. */
 static int await_gate(struct handshake *handshake)
 {
     struct connection *connection = handshake->connection;
@@ -277,15 +277,15 @@ static int transmit(void *context, const unsigned char *bytes, size_t size)
 {
     struct handshake *handshake = context;
     struct connection *connection = handshake->connection;
-    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is it: tell() has better keys for it */
+    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is an alert: tell() has better keys for it */
         handshake->alert = handshake->ssl.MBEDTLS_PRIVATE(alert_type);
-        if (handshake->alert == MBEDTLS_SSL_ALERT_MSG_NO_CERT) { /* TLS 1.3 has none such: RFC 8446, 4.4.2.4 */
+        if (handshake->alert == MBEDTLS_SSL_ALERT_MSG_NO_CERT) { /* TLS 1.3 has no such alert: RFC 8446, 4.4.2.4 */
             handshake->alert = MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR;
         }
         return (int)size;
     }
     if (CONNECTION_BUFFER - connection->out_end < size) {
-        return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be so long: it is flushed and goes on */
+        return MBEDTLS_ERR_SSL_WANT_WRITE; /* only a handshake flight can be that long: flush it and continue */
     }
     memcpy(connection->out + connection->out_end, bytes, size);
     connection->out_end += size;
@@ -328,7 +328,7 @@ static int configure(mbedtls_ssl_config *config, struct credentials *credentials
     if (result != 0) {
         return result;
     }
-    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not */
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not optional */
     mbedtls_ssl_conf_ca_chain(config, &credentials->trusted, NULL);
     mbedtls_ssl_conf_cert_req_ca_list(config, MBEDTLS_SSL_CERT_REQ_CA_LIST_DISABLED);
     return mbedtls_ssl_conf_own_cert(config, &credentials->own, &credentials->key);
@@ -348,7 +348,7 @@ bool tls_configure(struct credentials *credentials, struct error *error)
     return true;
 }
 
-/* Turns mbedTLS's failure into ours: the first cause that we know, in words for the log. */
+/* Converts mbedTLS's failure into ours: the first known cause, in words for the log. */
 static ptrdiff_t fail(struct handshake *handshake, int result, struct error *error)
 {
     struct connection *connection = handshake->connection;
@@ -385,8 +385,8 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
 }
 
 /*
- * Where keys change: messages must end with their record, for what comes behind would be under the new keys (RFC 8446,
- * 5.1). mbedTLS would take it all the same.
+ * Where keys change: messages must end with their record, because what follows would be under the new keys (RFC 8446,
+ * 5.1). mbedTLS would accept it.
  */
 static void look_for_strays(struct handshake *handshake)
 {
@@ -397,7 +397,7 @@ static void look_for_strays(struct handshake *handshake)
     }
 }
 
-/* What the peer is told of a handshake that ends like this; 0: nothing, for it is the peer who ended it. */
+/* The alert for a handshake that ends like this; 0: none, because the peer ended it. */
 static uint8_t alert_for(const struct handshake *handshake, int result)
 {
     if (handshake->failed || handshake->peer_alert) {
@@ -424,7 +424,7 @@ static uint8_t alert_for(const struct handshake *handshake, int result)
     case MBEDTLS_ERR_SSL_BAD_PROTOCOL_VERSION:
         return MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION;
     case MBEDTLS_ERR_SSL_ILLEGAL_PARAMETER:
-    case MBEDTLS_ERR_SSL_BAD_INPUT_DATA: /* a share that is no point; a message for which there is no room */
+    case MBEDTLS_ERR_SSL_BAD_INPUT_DATA: /* a share that is no point on the curve; a message larger than its buffer */
     case MBEDTLS_ERR_ERROR_CORRUPTION_DETECTED:
         return MBEDTLS_SSL_ALERT_MSG_ILLEGAL_PARAMETER;
     case MBEDTLS_ERR_SSL_HANDSHAKE_FAILURE:
@@ -435,8 +435,9 @@ static uint8_t alert_for(const struct handshake *handshake, int result)
 }
 
 /*
- * Puts an alert into the out buffer, under the keys with which the peer reads there (RFC 8446, 7.1 and A): the server's
- * are those for data once it has sent its Finished, the client's are those of the handshake until it sends its own.
+ * Puts an alert into the out buffer, under the keys with which the peer reads at this point (RFC 8446, 7.1 and A): the
+ * server's are those for data once it has sent its Finished, the client's are those of the handshake until it sends its
+ * own.
  */
 static void tell(struct handshake *handshake, uint8_t alert)
 {
@@ -456,7 +457,7 @@ static void tell(struct handshake *handshake, uint8_t alert)
     }
 }
 
-/* After the handshake: is the peer's certificate accepted? If not, tells it why by an alert. */
+/* After the handshake: is the peer's certificate accepted? If not, sends an alert with the reason. */
 static bool judge(struct handshake *handshake, double started_s, double deadline_s, struct error *error)
 {
     struct connection *connection = handshake->connection;
@@ -544,13 +545,13 @@ static bool begin(struct handshake *handshake, double deadline_s, struct error *
 {
     const bool server = handshake->server;
     const struct credentials *credentials = handshake->credentials;
-    handshake->config = server ? credentials->server : credentials->client; /* what it points to is the credentials' */
+    handshake->config = server ? credentials->server : credentials->client; /* it points into the credentials */
     if (!server) {
         mbedtls_ssl_conf_rng(&handshake->config, random_with_pass, handshake);
     }
     int result = mbedtls_ssl_setup(&handshake->ssl, &handshake->config);
     if (result == 0 && !server) {
-        result = mbedtls_ssl_set_hostname(&handshake->ssl, NULL); /* `verify` checks whom the certificate names */
+        result = mbedtls_ssl_set_hostname(&handshake->ssl, NULL); /* `verify` checks the name in the certificate */
     }
     if (result != 0) {
         fail(handshake, result, error);
@@ -562,7 +563,7 @@ static bool begin(struct handshake *handshake, double deadline_s, struct error *
     return shake_hands(handshake, deadline_s, error);
 }
 
-/* From here on records are ours: mbedTLS has read no further than the handshake's last one. */
+/* From here on records are ours: mbedTLS has read no further than the last one of the handshake. */
 static bool establish(const struct handshake *handshake, struct error *error)
 {
     struct tls *tls = handshake->connection->tls;

@@ -34,8 +34,8 @@ bool tls_start(struct error *error);
 int tls_random(void *context, unsigned char *bytes, size_t size);
 
 /*
- * What every config of ours has, whoever may connect: TLS 1.3 and nothing else, its ciphers by what this processor is
- * good at, random numbers. Not whom it trusts. One of mbedTLS's error numbers; 0: none.
+ * Common to all our configs: TLS 1.3 only, the ciphers that suit this processor, random numbers. It does
+ * not set whom to trust. Returns one of mbedTLS's error numbers; 0: none.
  */
 int tls_config_common(mbedtls_ssl_config *config, int endpoint);
 

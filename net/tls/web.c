@@ -1,7 +1,7 @@
 /*
- * mbedTLS as it comes, records and all: answers to a browser are small, and there is one thread for all of them. A
- * client may not keep that thread: what one call takes from the socket is bounded, since mbedTLS passes over
- * ChangeCipherSpec records for as long as they come.
+ * Plain mbedTLS, records and all: answers to a browser are small, and one thread serves all of them. A client must not
+ * occupy that thread: what one call takes from the socket is limited, because mbedTLS skips ChangeCipherSpec records as
+ * long as they come.
  */
 #include "net/tls/web.h"
 
@@ -117,7 +117,7 @@ bool web_keys_load(struct web_keys **out, const char *certificate, const char *k
     return true;
 }
 
-/* A fleet's own certificate names no machine: being the very one that is trusted is enough. */
+/* A fleet's own certificate names no machine: being the trusted one is enough. */
 static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     const struct web_keys *keys = context;
@@ -241,7 +241,7 @@ bool web_session_explain(const struct web_session *session, struct error *error)
     return error_set(error, "can't be used for TLS 1.3 (%s)", text);
 }
 
-/* A number of bytes, or what stands for it. */
+/* A number of bytes, or a code in its place. */
 static ptrdiff_t outcome(struct web_session *session, int result)
 {
     session->wants_write = result == MBEDTLS_ERR_SSL_WANT_WRITE;

@@ -1,9 +1,9 @@
 /*
- * Key exchange on Curve25519 by libsodium. mbedTLS's own multiplication takes some twenty times as long, and was nearly
- * half of a handshake, of which a restarting fleet makes several for each member at once.
+ * Key exchange on Curve25519 by libsodium. mbedTLS's own multiplication takes about twenty times as long, and was
+ * nearly half of a handshake, of which a restarting fleet makes several per member at once.
  *
- * mbedTLS has a hook for the shared secret, but none for the public key before it: so the linker puts this in the place
- * of what both are made by (--wrap in the Makefile). Other curves go to mbedTLS, as before.
+ * mbedTLS has a hook for the shared secret, but none for the public key before it: so the linker replaces the function
+ * that computes both (--wrap in the Makefile). Other curves go to mbedTLS, as before.
  */
 #include <assert.h>
 
@@ -14,7 +14,10 @@
 
 static_assert(crypto_scalarmult_curve25519_SCALARBYTES == BYTES, "numbers and points are of the same length");
 
-/* As declared in <mbedtls/ecp.h>, errors and all; `random` blinds what libsodium does in constant time anyway. */
+/*
+ * As declared in <mbedtls/ecp.h>, errors and all; `random` is for blinding, while libsodium runs in constant time
+ * anyway.
+ */
 typedef int ecp_random(void *context, unsigned char *bytes, size_t size);
 int __real_mbedtls_ecp_mul(mbedtls_ecp_group *group, mbedtls_ecp_point *product, const mbedtls_mpi *number,
                            const mbedtls_ecp_point *point, ecp_random *random, void *context);
@@ -50,7 +53,7 @@ static int multiply(mbedtls_ecp_group *group, mbedtls_ecp_point *product, const 
 int __wrap_mbedtls_ecp_mul(mbedtls_ecp_group *group, mbedtls_ecp_point *product, const mbedtls_mpi *number,
                            const mbedtls_ecp_point *point, ecp_random *random, void *context)
 {
-    if (mbedtls_ecp_get_type(group) == MBEDTLS_ECP_TYPE_MONTGOMERY) { /* X25519 is all that is built in */
+    if (mbedtls_ecp_get_type(group) == MBEDTLS_ECP_TYPE_MONTGOMERY) { /* only X25519 is compiled in */
         return multiply(group, product, number, point);
     }
     return __real_mbedtls_ecp_mul(group, product, number, point, random, context);

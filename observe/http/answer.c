@@ -16,7 +16,7 @@ enum {
 };
 
 /*
- * For browsers: nobody else's page may frame, read or run what comes from here. A page sets its own policy for what it
+ * For browsers: no foreign page may frame, read or run what is served here. A page sets its own policy for what it
  * loads.
  */
 static const char security_headers[] = "X-Content-Type-Options: nosniff\r\n"
@@ -79,7 +79,7 @@ void output_sent(struct http_connection *connection, size_t size)
 
 enum { HEAD, BODY, TAIL, PARTS }; /* of an answer */
 
-/* Copies the first `count` parts, one behind the other. */
+/* Copies the first `count` parts, one after another. */
 static bool output_copy(struct http_connection *connection, const struct iovec *parts, int count)
 {
     size_t size = 0;
@@ -111,12 +111,12 @@ bool output_add(struct http_connection *connection, const void *bytes, size_t si
     return output_copy(connection, &(struct iovec){(void *)(uintptr_t)bytes, size}, 1);
 }
 
-/* Takes over the answer, whose parts from `first` on are sent from where they are. */
+/* Takes ownership of the answer; its parts from `first` on are sent in place. */
 static bool output_lend(struct http_connection *connection, const struct http_answer *answer, const struct iovec *parts,
                         int first)
 {
     struct output *outputs[PARTS] = {NULL};
-    /* The owner's memory is held by us until it is sent, whoever allocated it. */
+    /* The server owns the memory until it is sent, whoever allocated it. */
     const size_t held = answer->release ? answer->size + answer->tail_size : 0;
     bool done = server_hold(connection->server, held);
     int last = first;
@@ -175,7 +175,7 @@ static const char *reason(int status)
             return reasons[i].text;
         }
     }
-    return ""; /* a reason may be missing */
+    return ""; /* the reason may be missing */
 }
 
 static int format_head(const struct http_connection *connection, const struct http_answer *answer, char head[MOST_HEAD],
@@ -220,7 +220,7 @@ static void log_answer(const struct http_connection *connection, const struct ht
     options->log(options->context, &logged);
 }
 
-/* Those that go into one piece with the head: up to the first one that is large. */
+/* The parts copied into one piece with the head: those before the first large one. */
 static int copied_parts(const struct iovec *parts, int wanted)
 {
     size_t room = MOST_COPIED;
@@ -262,12 +262,12 @@ void answer_now(struct http_connection *connection, const struct http_answer *an
         atomic_fetch_add_explicit(&connection->server->refused, 1, memory_order_relaxed);
     }
     if (!done) {
-        output_free(connection); /* there is no memory to say so */
+        output_free(connection); /* no memory for an error message */
     }
     connection_live(connection, done && keeps_alive ? LIFE_ANSWERING : LIFE_ENDING);
 }
 
-/* A small JSON object: the texts are ours, but for what they quote. */
+/* A small JSON object: the texts are our own, except for what they quote. */
 static size_t format_error(char *json, size_t size, const char *text)
 {
     char quoted[2 * MOST_ERROR_TEXT];
@@ -282,7 +282,7 @@ static size_t format_error(char *json, size_t size, const char *text)
     return (size_t)snprintf(json, size, "{\"error\":\"%s\"}\n", quoted);
 }
 
-/* With memory of its own; without any, an answer without a body. */
+/* In its own memory; without memory, an answer without a body. */
 static struct http_answer make_error(int status, const char *headers, const char *text)
 {
     char json[2 * MOST_ERROR_TEXT + 32];
@@ -316,7 +316,7 @@ void http_answer(struct http_request *request, const struct http_answer *answer)
     request->answer_headers = answer->headers ? strdup(answer->headers) : NULL;
     request->answer.headers = request->answer_headers;
     pthread_mutex_lock(&server->mutex);
-    const bool is_first = !server->answered; /* else the server's thread has been woken, and not looked yet */
+    const bool is_first = !server->answered; /* otherwise the server's thread has been woken and has not looked yet */
     request->next_answered = server->answered;
     server->answered = request;
     pthread_mutex_unlock(&server->mutex);

@@ -31,10 +31,10 @@ enum {
     EVENTS = 64,
     ACCEPTED_AT_ONCE = 64,
     PARTS = 16,              /* of one write */
-    ROUNDS = 16,             /* reads in a row from one connection, before it is another's turn */
+    ROUNDS = 16,             /* consecutive reads from one connection before others get their turn */
     SPARE_DESCRIPTORS = 512, /* left to the rest of the program */
     FEWEST_CONNECTIONS = 16,
-    MOST_LINGERED = 1024 * 1024, /* bytes that are read to no end after a last answer */
+    MOST_LINGERED = 1024 * 1024, /* bytes that are read and discarded after a last answer */
 };
 
 static double time_for(enum connection_life life)
@@ -98,7 +98,10 @@ void connection_watch(struct http_connection *connection)
     const bool writes = connection->first || connection->life == LIFE_ENDING ||
                         (connection->session && web_session_wants_write(connection->session));
     const uint32_t events = wanted[connection->life] | (writes ? (uint32_t)EPOLLOUT : 0);
-    /* Most peers say nothing while they wait for an answer, so it does not matter that epoll would tell (on_event). */
+    /*
+     * Most peers send nothing while they wait for an answer, so it does not matter that epoll would report it
+     * (on_event).
+     */
     if (connection->life != LIFE_HANDLED || writes || connection->events != EPOLLIN) {
         watch_for(connection, events);
     }
@@ -130,7 +133,7 @@ static void bury(struct http_connection *connection)
 static void drop(struct http_connection *connection)
 {
     struct http_server *server = connection->server;
-    const bool is_kept = connection->life == LIFE_HANDLED; /* by a handler, which will answer in vain */
+    const bool is_kept = connection->life == LIFE_HANDLED; /* by a handler, whose answer will be discarded */
     leave_queue(connection);
     if (connection->life == LIFE_STREAMING) {
         atomic_fetch_sub(&server->stream_count, 1);
@@ -170,7 +173,7 @@ static ptrdiff_t write_some(struct http_connection *connection)
         return web_session_write(connection->session, output->bytes + output->sent, output->size - output->sent);
     }
     struct iovec parts[PARTS];
-    uint16_t count = 0; /* fits into msg_iovlen, whichever type a libc has for it */
+    uint16_t count = 0; /* fits into msg_iovlen, whichever type libc gives it */
     for (const struct output *output = connection->first; output && count < PARTS; output = output->next) {
         parts[count++] = (struct iovec){(void *)(uintptr_t)(output->bytes + output->sent), output->size - output->sent};
     }
@@ -216,7 +219,7 @@ static void keep_pending(struct http_connection *connection, const uint8_t *byte
 {
     if (size == 0 || connection->life == LIFE_ENDING || connection->life == LIFE_LINGERING ||
         connection->life == LIFE_STREAMING) {
-        return; /* nobody will look at it */
+        return; /* nobody will read it */
     }
     uint8_t *copy = server_hold(connection->server, size) ? malloc(size) : NULL;
     if (!copy) {
@@ -250,7 +253,7 @@ static void refuse_rest(struct http_connection *connection)
     answer_error(connection, connection->refusal, connection->refusal_headers, connection->refusal_text);
 }
 
-/* Takes in bytes, as many requests as they hold. False: the connection is closed. */
+/* Parses bytes, with as many requests as they contain. False: the connection is closed. */
 static bool take_in(struct http_connection *connection, const uint8_t *bytes, size_t size)
 {
     while (size > 0 &&
@@ -292,7 +295,7 @@ static bool take_pending(struct http_connection *connection)
     const size_t size = connection->pending_size;
     connection->pending = NULL;
     connection->pending_size = 0;
-    server_let_go(connection->server, size); /* taken again for what is left of it */
+    server_let_go(connection->server, size); /* the rest is counted again */
     const bool lives = take_in(connection, bytes, size);
     free(bytes);
     return lives;
@@ -313,7 +316,7 @@ static bool is_reading(const struct http_connection *connection)
            connection->life == LIFE_STREAMING || connection->life == LIFE_LINGERING;
 }
 
-/* Reads until nothing has come. What TLS has decrypted already epoll does not tell of. False: closed. */
+/* Reads until nothing is left. epoll does not report what TLS has already decrypted. False: closed. */
 static bool read_all(struct http_connection *connection)
 {
     for (int round = 0; is_reading(connection); round++) {
@@ -382,7 +385,7 @@ static void on_event(struct http_connection *connection, uint32_t events)
     if (!connection->is_gone && (events & (EPOLLERR | EPOLLHUP)) && !(events & EPOLLIN)) {
         drop(connection);
     } else if (connection->life == LIFE_HANDLED && (events & EPOLLIN)) {
-        watch_for(connection, 0); /* what it says meanwhile is read once it has its answer */
+        watch_for(connection, 0); /* what arrives meanwhile is read after the answer */
     } else {
         move_on(connection);
     }
@@ -521,7 +524,7 @@ static void tick(struct http_server *server)
     }
 }
 
-/* --- Answers of other threads --- */
+/* --- Answers from other threads --- */
 
 static void deliver(struct http_request *request)
 {
@@ -549,7 +552,7 @@ static void deliver_all(struct http_server *server)
     struct http_request *newest = server->answered, *oldest = NULL;
     server->answered = NULL;
     pthread_mutex_unlock(&server->mutex);
-    while (newest) { /* in the order in which they were answered */
+    while (newest) { /* in the order of their answers */
         struct http_request *next = newest->next_answered;
         newest->next_answered = oldest;
         oldest = newest;
@@ -580,7 +583,7 @@ static void let_go(struct http_server *server)
     if (server->is_accepting) {
         listen_on(server, false);
     }
-    if (!server->has_drained) { /* the last words, while there is somebody to hear them */
+    if (!server->has_drained) { /* the last events, while clients are still connected */
         server->has_drained = true;
         tick(server);
     }
@@ -617,9 +620,9 @@ static void *run(void *context)
     return NULL;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
-/* As many connections as descriptors are left for; the limit is raised as far as it may be. */
+/* As many connections as there are spare descriptors; the limit is raised as far as allowed. */
 static int most_connections(const struct http_options *options)
 {
     const int wanted = options->most_connections > 0 ? options->most_connections

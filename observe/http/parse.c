@@ -16,10 +16,10 @@
 enum {
     FIRST_HEAD = 512,
     FIRST_BODY = 4096,
-    MOST_RECEIVED = 1 << 18, /* bytes at once, for others have their turn, too */
+    MOST_RECEIVED = 1 << 18, /* bytes at once, so that others get their turn, too */
     HASH_BYTES = 32,
-    MOST_SPARE = 64,                /* requests that are kept for the next ones... */
-    MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most so much memory of all together */
+    MOST_SPARE = 64,                /* requests kept for reuse... */
+    MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most this much memory in all */
 };
 
 /* --- Refusals --- */
@@ -69,14 +69,14 @@ static int add_text(llhttp_t *parser, const char *at, size_t size)
     if (!request->has_head && !grow_head(connection, request->head_size + size + 1)) {
         return refuse(connection, 503, "the server is busy: try again later");
     }
-    if (!request->has_head) { /* of trailers, which nobody asks for, only the size counts */
+    if (!request->has_head) { /* trailers are not used: only their size counts */
         memcpy(request->head + request->head_size, at, size);
     }
     request->head_size += size;
     return 0;
 }
 
-/* Ends the text under way and returns where it begins. */
+/* Ends the current text and returns its start. */
 static size_t end_text(struct http_request *request)
 {
     const size_t began = request->began;
@@ -182,7 +182,7 @@ static int on_header_value_complete(llhttp_t *parser)
     return 0;
 }
 
-/* --- What the head says --- */
+/* --- Interpreting the head --- */
 
 const char *http_request_header(const struct http_request *request, const char *name)
 {
@@ -208,7 +208,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* Decodes %XX in place, and '+' if it stands for a space. False: it is no text. */
+/* Decodes %XX in place, and '+' if it stands for a space. False: the result is not valid text. */
 static bool decode(char *text, bool plus)
 {
     char *to = text;
@@ -273,7 +273,7 @@ static bool path_fits(const struct http_route *route, const char *path)
     return route->path[size - 1] == '*' ? strncmp(route->path, path, size - 1) == 0 : strcmp(route->path, path) == 0;
 }
 
-/* What a request that fits no route gets: nothing is there, or only other methods. */
+/* The answer to a request that fits no route: not found, or method not allowed. */
 static void find_route(struct http_connection *connection)
 {
     static const char *const allow[] = {"",
@@ -304,7 +304,7 @@ static void find_route(struct http_connection *connection)
     }
 }
 
-/* In a time that tells nothing about the token, not even its length. */
+/* In constant time, which reveals nothing about the token, not even its length. */
 static bool is_token(const char *given, const char *wanted)
 {
     unsigned char a[HASH_BYTES], b[HASH_BYTES];
@@ -326,8 +326,8 @@ static bool may_ask(const struct http_connection *connection)
 }
 
 /*
- * Does Host name this machine? Without a token a page from elsewhere, whose name its owner let point here for a moment,
- * could otherwise read what we show: browsers take it for the same origin.
+ * Does Host name this machine? Without a token, a foreign page whose owner points its name here for a moment could
+ * otherwise read what we show: browsers consider it the same origin.
  */
 static bool is_for_us(const struct http_connection *connection)
 {
@@ -350,7 +350,7 @@ static bool is_for_us(const struct http_connection *connection)
     return name_size == strlen(options->only_host) && strncasecmp(name, options->only_host, name_size) == 0;
 }
 
-/* Hard refusals: what comes next can't be trusted. */
+/* Hard refusals: what follows can't be trusted. */
 static int check_form(struct http_connection *connection, const llhttp_t *parser)
 {
     const struct http_request *request = connection->request;
@@ -373,7 +373,7 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
     return 0;
 }
 
-/* Refusals after which the connection may go on, if there is no body. */
+/* Refusals after which the connection may continue, if there is no body. */
 static void check_wish(struct http_connection *connection, const llhttp_t *parser)
 {
     struct http_request *request = connection->request;
@@ -404,7 +404,7 @@ static int on_headers_complete(llhttp_t *parser)
     struct http_request *request = connection->request;
     request->has_head = true;
     request->is_old = parser->http_minor == 0;
-    request->keeps_alive = llhttp_should_keep_alive(parser) && !parser->upgrade; /* what follows may be anything */
+    request->keeps_alive = llhttp_should_keep_alive(parser) && !parser->upgrade; /* what follows is not parsed */
     request->method = method_of(parser);
     if (check_form(connection, parser) != 0) {
         return -1;
@@ -451,14 +451,14 @@ static int on_body(llhttp_t *parser, const char *at, size_t size)
 {
     struct http_connection *connection = parser->data;
     struct http_request *request = connection->request;
-    connection->wants_continue = false; /* it did not wait */
+    connection->wants_continue = false; /* the client did not wait for it */
     if (size > request->route->most_body - request->body_size) {
         return refuse(connection, 413, "the body is too large");
     }
     if (!grow_body(connection, request->body_size + size)) {
         return refuse(connection, 503, "the server is busy: try again later");
     }
-    if ((const uint8_t *)at != request->body + request->body_size) { /* else it was received there */
+    if ((const uint8_t *)at != request->body + request->body_size) { /* otherwise it was received in place */
         memcpy(request->body + request->body_size, at, size);
     }
     request->body_size += size;
@@ -474,7 +474,7 @@ uint8_t *parse_room(struct http_connection *connection, size_t *size)
     const uint64_t left = request->body_length - request->body_size;
     const size_t some = left < READ_BYTES ? (size_t)left : READ_BYTES;
     if (!grow_body(connection, request->body_size + some)) {
-        return NULL; /* it is refused when the bytes have come */
+        return NULL; /* refuse it after the bytes have arrived */
     }
     const size_t room = request->body_room - request->body_size;
     *size = left < room ? (size_t)left : room;
@@ -521,7 +521,7 @@ bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size
     }
     if (result == HPE_PAUSED || result == HPE_PAUSED_UPGRADE) {
         *taken = (size_t)((const uint8_t *)llhttp_get_error_pos(parser) - bytes);
-        if (result == HPE_PAUSED_UPGRADE) { /* nothing else is spoken here */
+        if (result == HPE_PAUSED_UPGRADE) { /* no other protocol is supported */
             llhttp_resume_after_upgrade(parser);
         } else {
             llhttp_resume(parser);
@@ -542,7 +542,7 @@ static void give_back(struct http_request *request)
     free(request);
 }
 
-/* Some are kept for the next requests: memory that comes and goes with each is returned to the system and asked for. */
+/* Some are kept for reuse: freeing and allocating memory for each would go through the system every time. */
 void request_free(struct http_request *request)
 {
     if (!request) {
@@ -613,7 +613,7 @@ bool http_request_accepts(const struct http_request *request, const char *header
     for (const char *at = http_request_header(request, header); at && *at != '\0';) {
         at += strspn(at, " \t,");
         const char *end = at + strcspn(at, ",");
-        if (strncasecmp(at, word, size) == 0 && strchr(" \t;,", at[size])) { /* its end counts as one of them */
+        if (strncasecmp(at, word, size) == 0 && strchr(" \t;,", at[size])) { /* the end of the text counts as well */
             const char *weight = strstr(at, "q=");
             return !weight || weight > end || strtod(weight + 2, NULL) > 0;
         }

@@ -1,10 +1,9 @@
 'use strict';
 
-// The run as it is seen: asks /api, listens to /api/stream, and draws. What the run says goes in as text, never as
-// markup. Only the view that is open is drawn, and only what has changed: a fleet of 1,000 costs no more than its
-// visible rows.
+// Displays the run: queries /api, listens to /api/stream, and draws. The run's texts are inserted as text, never as
+// markup. Only the open view is drawn, and only what has changed: a fleet of 1,000 costs no more than its visible rows.
 
-// --- Small things ---
+// --- Helpers ---
 
 const isNothing = value => value === null || value === undefined;
 const byId = id => document.getElementById(id);
@@ -35,7 +34,7 @@ function stored(area, name, value) {
     return null;
 }
 
-// --- Numbers for people ---
+// --- Formatting ---
 
 const NONE = '–';
 const grouped = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
@@ -53,7 +52,7 @@ function number(value) {
     return plain.format(value);
 }
 
-// With as many decimals in every row, for tables.
+// With the same number of decimals in every row, for tables.
 const fixed = (value, places) => (isNumber(value) && Math.abs(value) < 1000 ? value.toFixed(places) : number(value));
 
 function bytes(value) {
@@ -99,7 +98,7 @@ const SHORT = {f1: 'F1', mcc: 'MCC', mae: 'MAE', rmse: 'RMSE', r2: 'R²', roc_au
 const titled = name => (Object.hasOwn(SHORT, name) ? SHORT[name]
     : name.charAt(0).toUpperCase() + name.slice(1).replace(/_/g, ' '));
 
-// What each series is called, how its values are written, and how those at the axis, if not alike.
+// Each series' name, the format of its values, and that of its axis if it differs.
 const SERIES = {
     loss: ['Loss', number],
     learning_rate: ['Learning rate', number],
@@ -119,11 +118,11 @@ function describeSeries(name) {
     return [`${titled(metric)} (validation)`, value => metricText(metric, value), isShare(metric) ? shareTick : number];
 }
 
-// --- What is known ---
+// --- State ---
 
 const page = {
     runs: [],        // {id, name, color, picked, status, points, events}
-    shown: null,     // one of them
+    shown: null,     // one of runs
     view: 'overview',
     link: 'wait',
     linkText: 'connecting',
@@ -145,7 +144,7 @@ const progressOf = () => status().progress;
 const members = () => list(status().members);
 const picked = () => page.runs.filter(run => run.picked || run === page.shown);
 
-// --- Asking ---
+// --- Requests ---
 
 class Refused extends Error {
     constructor(code, text) {
@@ -171,7 +170,7 @@ async function ask(path, run, parameters) {
     return answer.json();
 }
 
-// The token may come with the address: it is kept for this tab, and gone from the address at once.
+// The token may come in the URL: it is kept for this tab, and removed from the URL at once.
 function takeToken() {
     const found = /^#(?:.*&)?token=([^&]*)/.exec(location.hash);
     if (!found) return;
@@ -201,7 +200,7 @@ const MOST_POINTS = 9000;
 
 const noPoints = () => ({time: [], step: [], values: {}});
 
-// Appends buckets; what is there from the first of their times on is replaced, for the newest was not full yet.
+// Appends buckets, replacing existing ones from the first of their times on: the newest was not full yet.
 function addPoints(points, part, before = Infinity) {
     const times = list(part && part.time), steps = list(part && part.global_step), values = (part && part.values) || {};
     if (!times.length) return;
@@ -229,7 +228,7 @@ function pointsOf(answer) {
     return points;
 }
 
-// One curve as [x, y] with x growing: where a restore went back to an earlier step, what came after it is what counts.
+// One curve as [x, y] with increasing x: where a restore went back to an earlier step, the later values count.
 function curve(run, name) {
     const points = run.points, column = points.values[name] || [], pairs = [];
     for (let i = 0; i < column.length; i++) {
@@ -258,7 +257,7 @@ function thin(pairs, most) {
     return every < 2 ? pairs : pairs.filter((_, i) => i % every === 0 || i === pairs.length - 1);
 }
 
-// Rows for the library: x, then for each curve its value there, or null.
+// Rows for the charts library: x, then each curve's value at x, or null.
 function rowsOf(curves) {
     if (curves.length === 1) return curves[0];
     const rows = new Map();
@@ -285,7 +284,7 @@ const faint = value => value.replace(/^rgb\(/, 'rgba(').replace(/\)$/, ', 0.28)'
 
 // --- Charts ---
 
-// Legends and labels of the library write markup and style attributes: only its axes and grid are used.
+// The library's legends and labels write markup and style attributes, so only its axes and grid are used.
 if (typeof Dygraph !== 'undefined')
     Dygraph.PLUGINS = Dygraph.PLUGINS.filter(plugin => /Axes|Grid/.test(String(plugin.prototype)));
 
@@ -376,7 +375,7 @@ class Chart {
         return {axisLabelFormatter: compact};
     }
 
-    // What befell the run: losses and errors, restores and rollouts, as dashed lines.
+    // Events of the run (losses and errors, restores and rollouts), as dashed lines.
     mark(canvas, area, graph) {
         if (!page.marks || page.axis === 'relative' || !page.shown) return;
         canvas.save();
@@ -453,7 +452,7 @@ class Chart {
     }
 }
 
-// Charts that are looked at together: zoom and pointer are the same in all.
+// Charts shown together: they share zoom and pointer.
 class Charts {
     constructor(box, choose) {
         this.box = box;
@@ -533,7 +532,7 @@ function tile(title, value, note, isLong) {
     return {title, value, note: note || '', isLong};
 }
 
-// Pairs of dt and dd, changed in place.
+// Pairs of dt and dd, updated in place.
 function fillTiles(box, tiles) {
     while (box.children.length > tiles.length) box.lastChild.remove();
     tiles.forEach(({title, value, note, isLong}, i) => {
@@ -560,7 +559,7 @@ function fillFacts(box, facts) {
 
 const NAMED_WORST = 5;
 
-// Of the last validation, the one that decides first.
+// From the last validation, the measure that decides first.
 function metricsNow() {
     const metric = runOf().metric;
     return Object.entries(progressOf().metrics || {}).sort(([a], [b]) => (b === metric) - (a === metric));
@@ -650,7 +649,7 @@ function drawCompare() {
 
 // --- Members ---
 
-// "missing" is said beside a state that does not say so.
+// "missing" is added to a state that does not imply it.
 const stateOf = member => (!member.missing || ['lost', 'absent'].includes(member.state) ? word(member.state)
     : `${word(member.state)}, missing`.replace(/^, /, ''));
 const nameOf = member => (member.role === 'local' ? 'local' : `${word(member.role)} ${word(member.task)}`);
@@ -662,11 +661,11 @@ const ofRounds = (key, title, show = count) => ({key: `rounds_${key}`, title, is
     order: member => member.rounds?.[key]});
 const words = (key, title, show = word) => ({key, title, text: member => show(member[key])});
 
-// How the model fares on a worker's own rows; a star: of the worst tenth of those who tried that model.
+// How the model does on a worker's own rows; a star marks the worst tenth of those that tried that model.
 const ownScore = ({validation: own}) => (own ? metricText(word(runOf().metric), own.score) + (own.is_worst ? ' *' : '')
     : NONE);
 
-// The workers whose own rows the last model that was validated fares worst on, the worst first.
+// The workers on whose own rows the last validated model does worst, the worst first.
 function worstTenth() {
     const told = members().filter(member => member.validation);
     const last = Math.max(...told.map(member => member.validation.step));
@@ -737,7 +736,7 @@ function wantedMembers() {
     return found.sort(compare(column, page.sort.down));
 }
 
-// The header, again when columns come or go: one that nobody fills is left out.
+// The header, rebuilt when columns come or go: an empty column is left out.
 function drawHead() {
     const all = members();
     const columns = COLUMNS.filter((column, i) => i < 2 || all.some(member => !isEmpty(column.order(member))));
@@ -765,7 +764,7 @@ function sortBy(key) {
     drawMembers();
 }
 
-// Wide enough for the longest text, and never narrower again: columns that breathe can't be read.
+// Wide enough for the longest text, and never narrower again: columns that change width are hard to read.
 function widthOf(column) {
     const texts = members().map(column.text);
     const longest = texts.reduce((most, text) => (text.length > most.length ? text : most), column.title);
@@ -822,7 +821,7 @@ function fillRow(row, member, index) {
     });
 }
 
-// Only rows that are in sight exist; gaps above and below keep the scroll bar true.
+// Only visible rows exist; gaps above and below keep the scroll bar correct.
 function drawRows() {
     const body = byId('member-rows'), region = byId('member-region');
     if (!body.firstChild) {
@@ -888,7 +887,7 @@ function eventItem(event, isShort) {
         make('span', {class: 'step'}, isNumber(event.step) ? `step ${count(event.step)}` : ''), text);
 }
 
-// Newest first; what is there already stays, so that reading and selecting are not disturbed.
+// Newest first; existing entries stay, so reading and selecting are not disturbed.
 function drawEvents(box, wanted, isShort) {
     const ids = wanted.map(event => `${event.id}@${event.time}`), there = box.ids || [];
     if (!wanted.length) {
@@ -931,7 +930,7 @@ const svg = (tag, attributes, ...children) => {
     return node;
 };
 
-// A lane for each kind, a tick for each event: the whole run at a glance. The list below says the same in words.
+// A lane for each kind, a tick for each event: the whole run at a glance. The list below has the same events as text.
 function drawLanes(kinds) {
     const box = byId('lanes'), all = events(), width = box.clientWidth;
     const sight = `${width}|${all.length}|${all.length && all[all.length - 1].id}|${kinds}`;
@@ -1072,7 +1071,7 @@ function drawModel() {
 const channels = text => list(text.match(/[\d.]+/g)).slice(0, 3).map(Number);
 const mixed = (a, b, share) => a.map((value, i) => value + (b[i] - value) * share);
 
-// Pixels by a function from an index to [red, green, blue].
+// Draws pixels, given a function from an index to [red, green, blue].
 function picture(height, width, colorOf, label) {
     const canvas = make('canvas', {width, height, role: 'img', 'aria-label': label});
     const context = canvas.getContext('2d'), image = context.createImageData(width, height);
@@ -1168,7 +1167,7 @@ function drawNotices() {
         setText(at.children[0], title);
         setText(at.children[1], text);
     });
-    // Spoken when it changes, without what counts up each second.
+    // Announced by screen readers when it changes, without the part that counts up each second.
     const news = [word(runOf().state), ...found.map(([, title]) => title)].filter(Boolean).join('. ');
     if (news !== told) setText(byId('spoken'), told = news);
 }
@@ -1327,10 +1326,10 @@ function listen() {
 
 // --- The link to the run ---
 
-let stop = new AbortController(); // ends the stream that is open
+let stop = new AbortController(); // ends the open stream
 const MOST_EVENTS = 1024;
 
-class Again extends Error {} // not a fault: everything is to be asked again
+class Again extends Error {} // not a failure: request everything again
 
 function setLink(link, text) {
     page.link = link;
@@ -1372,7 +1371,7 @@ function takeStatus(run, status) {
     draw();
 }
 
-// Only what is newer than the last full second that is known.
+// Only what is newer than the last known full second.
 async function growHistory(run) {
     run.asked = Date.now();
     const times = run.points.time, since = times.length ? times[times.length - 1] - 2 : 0;
@@ -1404,7 +1403,7 @@ function takeMessage(run, message) {
 
 const SILENCE_MS = 15000;
 
-// By fetch, not EventSource, which sends no token.
+// With fetch, because EventSource sends no token.
 async function stream(run) {
     const patience = new AbortController();
     const last = run.events.length ? {'Last-Event-ID': String(run.events[run.events.length - 1].id)} : {};
@@ -1428,7 +1427,7 @@ async function stream(run) {
     }
 }
 
-// One time around: ask for all there is, then listen until the line breaks.
+// One round: request everything, then listen until the connection breaks.
 async function visit() {
     await loadRuns();
     const run = page.shown;

@@ -6,16 +6,16 @@ dygraphs   := $(if $(DEPS_DIR),$(firstword $(wildcard $(DEPS_DIR)/dygraphs*/dist
 page_files := $(patsubst %,build/page/%.gz,index.html app.css app.js dygraph.js \
 	try.html try.css try.js openapi.json)
 
-# A package brings it: there may be none until packages are installed.
+# It is part of a package: it may be missing until packages are installed.
 $(dygraphs): | $(packages)
 	@test -s $@ || { echo "no $@: unpack dygraphs' release there" >&2; exit 1; }
 
-# Browsers look for the map that its last line names; nobody carries that.
+# Browsers look for the map named in its last line, which is not included.
 build/page/dygraph.js: $(dygraphs)
 	@mkdir -p $(@D)
 	@sed 's|^//# sourceMappingURL=.*||' $< >$@
 
-# What is for those who read the source, comments and indentation, stays there.
+# Comments and indentation stay in the source.
 build/page/%.js: observe/page/%.js
 	@mkdir -p $(@D)
 	@sed '/^ *\/\//d; s/^ *//' $< >$@

@@ -32,7 +32,7 @@ struct client {
     char name[ENDPOINT_TEXT];
     int fd; /* -1: not connected */
     struct web_session *session;
-    double deadline_s; /* of the question under way */
+    double deadline_s; /* of the current request */
     llhttp_t parser;
     char *body;
     size_t size, room;
@@ -205,7 +205,7 @@ static bool ask(struct client *client, const char *path, struct error *error)
     return send_all(client, request, (size_t)size, error) && read_answer(client, error);
 }
 
-/* A server says what is wrong as {"error": "..."}, or on a line. */
+/* A server reports errors as {"error": "..."}, or on a line. */
 static bool refused(const struct client *client, struct error *error)
 {
     static const char prefix[] = "{\"error\":\"";

@@ -29,7 +29,7 @@ static void take_means(const struct history_ring *ring, int series, const struct
     }
 }
 
-/* Where seconds are wider than a column, a straight line leads from one to the next. */
+/* If a second is wider than a column, a straight line connects them. */
 static void bridge(double *means, int count)
 {
     int before = -1;

@@ -8,8 +8,8 @@
 
 struct top_member {
     struct client *client;
-    cJSON *status, *history, *events; /* asked, and not filled in yet */
-    double started_s, since_s;        /* when the member began; the newest second of its history that is known */
+    cJSON *status, *history, *events; /* requested, and not filled in yet */
+    double started_s, since_s;        /* when the member started; the newest known second of its history */
     int64_t event_id;
     bool begins; /* this is another process than before, or the first */
 };

@@ -13,7 +13,7 @@ enum { CELL = 300, LEAST_LAST = 8 };
 
 struct column {
     const char *title;
-    int width; /* negative: what is short stands at the left */
+    int width; /* negative: left-aligned */
     void (*write)(const struct board_member *member, char text[CELL]);
     double (*rank)(const struct board_member *member); /* NULL: by the text */
 };
@@ -99,7 +99,7 @@ static void write_dropped(const struct board_member *member, char text[CELL])
     snprintf(text, CELL, "%llu", (unsigned long long)member->dropped);
 }
 
-/* Asked, and of these missed; "*" while it is asked. */
+/* Selected, and missed; "*" while it is selected. */
 static void write_rounds(const struct board_member *member, char text[CELL])
 {
     const struct board_rounds *rounds = &member->rounds;
@@ -209,7 +209,7 @@ static double rank_version(const struct board_member *member)
     return (double)member->config_version;
 }
 
-/* As many as fit, in this order; the last of them takes what room is left. */
+/* As many as fit, in this order; the last one takes the remaining room. */
 static const struct column columns[] = {
     {"MEMBER", -11, write_name, rank_name},    {"STATE", -10, write_state, NULL},
     {"STEP", 10, write_step, rank_step},       {"STEPS/S", 7, write_speed, rank_speed},
@@ -229,7 +229,7 @@ int members_next_column(int column, int by)
     return (column + by + COLUMNS) % COLUMNS;
 }
 
-/* --- Which, and in what order --- */
+/* --- Selection and order --- */
 
 static bool contains(const char *text, const char *part)
 {
@@ -248,7 +248,7 @@ static bool is_wanted(const struct board_member *member, const char *filter)
 static int compare_numbers(double a, double b)
 {
     if (isnan(a) || isnan(b)) {
-        return isnan(a) - isnan(b); /* what is not known comes last */
+        return isnan(a) - isnan(b); /* unknown values come last */
     }
     return (a > b) - (a < b);
 }
@@ -281,7 +281,7 @@ static int columns_that_fit(int width, int *last_width)
         const bool is_text = columns[count].width < 0;
         const int least = is_text && abs(columns[count].width) > LEAST_LAST ? LEAST_LAST + (count > 0) : needs;
         if (used + needs > width) {
-            if (count > 1 && used + least <= width) { /* as the last one it may be narrow */
+            if (count > 1 && used + least <= width) { /* as the last column it may be narrow */
                 *last_width = width - used - 1;
                 return count + 1;
             }

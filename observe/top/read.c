@@ -266,7 +266,7 @@ void read_history(const cJSON *object, struct board *board)
     const cJSON *recent = cJSON_GetObjectItemCaseSensitive(object, "recent");
     const struct history_ring *known = &history->recent;
     double after_s = known->count > 0 ? history_at(known, known->count - 1)->time_s : -INFINITY;
-    if (known->count == 0) { /* what lies before the seconds */
+    if (known->count == 0) { /* the label before the seconds */
         add_ring(cJSON_GetObjectItemCaseSensitive(object, "whole"), history, after_s, first_time(recent));
     }
     add_ring(recent, history, after_s, INFINITY);

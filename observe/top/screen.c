@@ -70,7 +70,7 @@ int screen_put(struct screen *screen, int row, int column, int end, enum style s
         const int width = is_shown ? wcwidth((wchar_t)character) : 1;
         at += length > 0 ? length : 1;
         if (width <= 0) {
-            continue; /* it changes how others look, which this grid doesn't know of */
+            continue; /* it changes the appearance of others, which this grid does not track */
         }
         if (column + width > end) {
             break;
@@ -137,7 +137,7 @@ void screen_send(struct screen *screen, struct text_buffer *text)
         screen->is_fresh = false;
     }
     for (int row = 0; row < screen->height; row++) {
-        int at = -1; /* the terminal's cursor, where it is in this row */
+        int at = -1; /* column of the terminal's cursor, if it is in this row */
         for (int column = 0; column < screen->width; column++) {
             const int i = row * screen->width + column;
             if (same(&screen->cells[i], &screen->shown[i])) {
@@ -147,7 +147,7 @@ void screen_send(struct screen *screen, struct text_buffer *text)
                 text_buffer_add(text, "\x1b[%d;%dH", row + 1, column + 1);
                 at = column;
             }
-            for (; at <= column; at++) { /* also what is the same, where that is shorter than to go there */
+            for (; at <= column; at++) { /* also unchanged cells, if that is shorter than moving the cursor */
                 send_cell(text, screen, &screen->cells[row * screen->width + at], &style);
             }
             screen->shown[i] = screen->cells[i];

@@ -21,7 +21,7 @@ enum { SEQUENCE_MS = 50, MOST_SEQUENCE = 16 };
 static struct {
     struct termios before;
     bool is_entered, catches;
-    sigset_t open; /* what signals are let in during a wait: those of before */
+    sigset_t open; /* the signals enabled during a wait: those enabled before */
     volatile sig_atomic_t was_resized;
 } self;
 
@@ -34,7 +34,7 @@ static void on_resize(int number)
     self.was_resized = 1;
 }
 
-/* Sizes change, and signals come, in waits alone: so none is missed between a look and the wait after it. */
+/* Size changes and signals arrive only during waits: so none is missed between a check and the next wait. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_resize};
@@ -64,7 +64,7 @@ bool terminal_enter(struct error *error)
     raw = self.before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO | IEXTEN);
     raw.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IXON);
-    raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* the screen is to be taken away before we stop */
+    raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* the screen must be restored before we stop */
     raw.c_cc[VMIN] = 1;
     raw.c_cc[VTIME] = 0;
     if (tcsetattr(STDIN_FILENO, TCSAFLUSH, &raw) != 0) {
@@ -128,7 +128,7 @@ bool terminal_write(const char *bytes, size_t size)
 
 /* --- Keys --- */
 
-/* Is a byte there before the time? */
+/* Does a byte arrive in time? */
 static bool wait_for_byte(double seconds, const sigset_t *mask)
 {
     struct pollfd wait = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -143,7 +143,7 @@ static bool next_byte(char *byte)
     return wait_for_byte(SEQUENCE_MS * 1e-3, NULL) && read(STDIN_FILENO, byte, 1) == 1;
 }
 
-/* What follows an Escape: "[A", "OA", "[5~". What is not known is swallowed. */
+/* Reads what follows an Escape: "[A", "OA", "[5~". Unknown sequences are swallowed. */
 static int key_of_sequence(void)
 {
     static const struct {

@@ -23,12 +23,12 @@ struct top {
     struct view view;
     struct screen screen;
     pthread_t asker;
-    struct wake ended;     /* wakes the asker from its pause */
+    struct wake ended;     /* wakes the querying thread from its pause */
     pthread_mutex_t mutex; /* guards these: */
     struct view_run run;
     struct error trouble; /* "": none */
     double answered_s;    /* clock_monotonic_s; 0: never */
-    bool paused;          /* as the view says */
+    bool paused;          /* according to the view */
     atomic_bool quits;
 };
 
@@ -98,7 +98,7 @@ static bool fit(struct top *top, struct error *error)
 
 /* --- Keys --- */
 
-/* Until the user quits. */
+/* Runs until the user quits. */
 static bool follow(struct top *top, struct error *error)
 {
     bool done = true, goes_on = true;
@@ -161,7 +161,7 @@ static bool show_once(struct top *top, struct error *error)
     return done || error_set(error, "can't write to standard output");
 }
 
-/* --- What the terminal can show --- */
+/* --- The terminal's capabilities --- */
 
 static bool is_set(const char *name)
 {
@@ -169,7 +169,7 @@ static bool is_set(const char *name)
     return value && value[0] != '\0';
 }
 
-/* By what the locale says, where it says anything; the console of Linux has no braille whatever that says. */
+/* By the locale, if it says; Linux's console has no braille in any case. */
 static bool knows_unicode(void)
 {
     const char *terminal = getenv("TERM");

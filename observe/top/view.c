@@ -1,6 +1,6 @@
 /*
- * From top to bottom: the run in two lines, what is wrong, curves, members, events, keys. Each part takes the rows that
- * it can use; the smallest terminal shows the first lines.
+ * From top to bottom: the run in two lines, problems, curves, members, events, keys. Each part takes the rows that it
+ * can use; the smallest terminal shows the first lines.
  */
 #include "observe/top/view.h"
 
@@ -18,9 +18,9 @@
 
 enum {
     CURVE_WIDTH = 26, /* at least */
-    CURVE_ROWS = 6,   /* on paper, and on pages that hold many */
+    CURVE_ROWS = 6,   /* in print, and on pages with many */
     ONCE_EVENTS = 10,
-    LEAST_ROWS = 3, /* of a part, or it is left out */
+    LEAST_ROWS = 3, /* minimum of a part; with less it is left out */
     MOST_DIFF = 4,  /* lines of a rollout's differences */
 };
 
@@ -173,7 +173,7 @@ static int draw_rollout(struct screen *screen, int row, const struct board_rollo
     return row;
 }
 
-/* What somebody should look at; returns the row below. */
+/* Warnings; returns the row below. */
 static int draw_warnings(struct screen *screen, int row, const struct view *view, const struct view_run *run)
 {
     char text[32];
@@ -212,7 +212,7 @@ static bool has_values(const struct history_ring *ring, int series)
     return false;
 }
 
-/* The series' numbers, those that matter most first. */
+/* The series' indexes, most important first. */
 static int order_series(const struct history *history, const struct history_ring *ring, int order[HISTORY_SERIES])
 {
     static const char *const ranks[] = {"loss", "metric:", "steps_per_s", "learning_rate", ""};
@@ -236,7 +236,7 @@ static struct curve_span span_of(const struct view *view, const struct view_run 
     static const double lengths_s[] = {[VIEW_MINUTES] = 300, [VIEW_HOUR] = 3600, [VIEW_WHOLE] = INFINITY};
     const double first_s = history_at(ring, 0)->time_s, last_s = history_at(ring, ring->count - 1)->time_s;
     const double to_s = fmax(run->time_s, last_s);
-    /* At least so long that a second is a dot wide. */
+    /* At least long enough that a second is a dot wide. */
     return (struct curve_span){.from_s = fmin(fmax(to_s - lengths_s[view->span], first_s), to_s - 10), .to_s = to_s};
 }
 
@@ -366,7 +366,7 @@ static void draw_keys(struct screen *screen, const struct view *view)
 
 /* --- All of it --- */
 
-/* Members get the rows that they fill, up to a third and more if there is room; curves more than events. */
+/* Members get the rows that they fill, up to a third or more if there is room; curves before events. */
 static void divide(const struct view *view, const struct view_run *run, struct area all, struct area parts[3])
 {
     const int members = run->board.member_count + 1, rows = all.rows;
@@ -454,7 +454,7 @@ static void type(struct view *view, int key)
 
 static void scroll(struct view *view, int rows)
 {
-    view->scroll = view->scroll + rows < 0 ? 0 : view->scroll + rows; /* the other end is known when it is drawn */
+    view->scroll = view->scroll + rows < 0 ? 0 : view->scroll + rows; /* the other bound is known when it is drawn */
 }
 
 static void go_to(struct view *view, enum view_page page)

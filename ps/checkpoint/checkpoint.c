@@ -118,7 +118,7 @@ static void put(struct safetensors_writer *writer, const char *key, const char *
     safetensors_write_metadata(writer, key, value);
 }
 
-/* An accuracy that is not known is -1, as it always was; another metric's may be negative, and is NaN then. */
+/* An unknown accuracy is -1, for compatibility; another metric may be negative, and is NaN then. */
 static void put_scores(struct safetensors_writer *writer, const struct checkpoint_info *info)
 {
     enum metric metric = info->metric == METRIC_AUTO ? METRIC_ACCURACY : info->metric;
@@ -148,7 +148,7 @@ static void put_loss(struct safetensors_writer *writer, const struct checkpoint_
     }
 }
 
-/* Of a table alone. The names of columns may need escapes, and are short. */
+/* For a table only. Column names may need escapes, and are short. */
 static void put_held_out(struct safetensors_writer *writer, const struct checkpoint_info *info)
 {
     const struct {
@@ -166,7 +166,7 @@ static void put_held_out(struct safetensors_writer *writer, const struct checkpo
     }
 }
 
-/* Texts of the metadata that may be long, escaped as the header wants them; NULL: none. */
+/* Long texts of the metadata, escaped for the header; NULL: none. */
 struct escaped {
     char *preprocessing, *class_names;
     size_t size; /* of both */
@@ -187,7 +187,7 @@ static void escaped_free(struct escaped *escaped)
     free(escaped->class_names);
 }
 
-/* Returns the header's size and where its digest stands. */
+/* Returns the header's size and the position of its digest. */
 static size_t build_header(char *buffer, size_t capacity, const struct checkpoint_state *state,
                            const struct checkpoint_info *info, const struct escaped *escaped, size_t *digest_offset)
 {
@@ -237,7 +237,7 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     return size;
 }
 
-/* The tensors' bytes in the order of the header, row by row where there is padding. parts NULL: only counts. */
+/* The tensors' bytes in the header's order, row by row where there is padding. parts NULL: only counts. */
 static int list_parts(const struct checkpoint_state *state, struct file_part *parts)
 {
     int count = 0;

@@ -1,6 +1,6 @@
 /*
- * The folder is its own index: names carry the step, times of change the age. So there is no list that could disagree
- * with the files after a crash.
+ * The folder is its own index: names contain the step, modification times the age. So there is no list that could
+ * disagree with the files after a crash.
  */
 #include "ps/checkpoint/folder.h"
 
@@ -31,7 +31,7 @@ static void checkpoint_name(char name[MAX_NAME], int64_t step)
     snprintf(name, MAX_NAME, "%s%0*" PRId64 "%s", name_prefix, STEP_DIGITS, step, name_suffix);
 }
 
-/* The step in a checkpoint's name; -1 if it is none. */
+/* The step in a checkpoint's name; -1 for other names. */
 static int64_t step_of_name(const char *name)
 {
     size_t prefix = strlen(name_prefix);
@@ -78,7 +78,7 @@ static bool add_item(struct listing *listing, int64_t step, double written_s)
     return true;
 }
 
-/* listing->items is to be freed, whatever is returned. */
+/* The caller frees listing->items, whatever is returned. */
 static bool list_checkpoints(const char *path, struct listing *listing, struct error *error)
 {
     *listing = (struct listing){0};
@@ -136,7 +136,7 @@ bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, 
     char lock_path[CHECKPOINT_MAX_PATH], purpose[CHECKPOINT_MAX_PATH];
     folder->lock = -1;
     folder->config = config;
-    /* Room is left for the names of the files in it. */
+    /* Leaves room for the names of the files in it. */
     if (strlen(path) + 2 * MAX_NAME > sizeof folder->path) {
         return error_set(error, "train_dir: the path is too long: %.200s...", path);
     }
@@ -174,8 +174,8 @@ static void set_aside(const char *path)
 }
 
 /*
- * Those that stood before a good one. While all that is left is damaged they keep their names, or the next start would
- * find no checkpoint and begin from nothing. listing: the ones behind the good one alone; keep: not damaged.
+ * Sets aside damaged files before a good one. If everything left is damaged they keep their names, or the next start
+ * would find no checkpoint and start from nothing. listing: the files after the good one only; keep: not damaged.
  */
 static void set_damaged_aside(const char *path, const struct listing *listing)
 {
@@ -205,7 +205,7 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
         enum checkpoint_status status = checkpoint_open(file, whole, error);
         listing.items[i].keep = status != CHECKPOINT_DAMAGED;
         if (status == CHECKPOINT_OPENED || !file_exists(whole)) {
-            continue; /* a reader may see one vanish: the writer has a newer one by then */
+            continue; /* a reader may see one vanish: by then the writer has a newer one */
         }
         refused++;
         log_warning("%s%s", error->text, i > 0 ? "; trying the previous checkpoint" : "");
@@ -246,7 +246,7 @@ static void delete_old(const struct checkpoint_folder *folder, int64_t saved_ste
     for (int i = 0; i < listing.count; i++) {
         char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
         checkpoint_name(name, listing.items[i].step);
-        /* The one just written stays even if files of later steps, left by another run, are there. */
+        /* Keeps the one just written, even if another run left files of later steps. */
         if (listing.items[i].keep || listing.items[i].step == saved_step) {
             continue;
         }
@@ -257,7 +257,7 @@ static void delete_old(const struct checkpoint_folder *folder, int64_t saved_ste
     free(listing.items);
 }
 
-/* A second name for the file that was just written costs nothing; where links do not work it is written again. */
+/* A second name for the file just written costs nothing; where links do not work it is written again. */
 static bool save_best(const char *best, const char *model, const struct checkpoint_state *state,
                       const struct checkpoint_info *info, struct error *error)
 {

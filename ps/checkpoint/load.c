@@ -1,4 +1,4 @@
-/* What a checkpoint holds, into memory, if it fits; or as far as it does. */
+/* Loads a checkpoint into memory if it fits, or as far as it does. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -188,7 +188,7 @@ bool checkpoint_load(struct checkpoint_file *file, struct checkpoint_state *stat
     return true;
 }
 
-/* --- taking over what fits --- */
+/* --- Loading what fits --- */
 
 static void note_lost(char *lost, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void note_lost(char *lost, size_t size, const char *format, ...)
@@ -203,7 +203,7 @@ static void note_lost(char *lost, size_t size, const char *format, ...)
     }
 }
 
-/* What becomes of one variable's parameters: *fits, and if not, why it is lost. */
+/* Decides about one variable's parameters: *fits, and if not, why they are lost. */
 static void weigh_variable(const struct checkpoint_file *file, const struct variable *variable, bool *fits, char *lost,
                            size_t size)
 {
@@ -219,7 +219,7 @@ static void weigh_variable(const struct checkpoint_file *file, const struct vari
     }
 }
 
-/* Variables of the file that the model has not. */
+/* Variables of the file that the model lacks. */
 static void weigh_layers(const struct checkpoint_file *file, const struct model *model, char *lost, size_t size)
 {
     struct model there;
@@ -233,7 +233,7 @@ static void weigh_layers(const struct checkpoint_file *file, const struct model 
     }
 }
 
-/* One variable in one vector: from the file, or as it begins. */
+/* One variable of one vector: from the file, or its initial value. */
 static bool load_fitting(struct checkpoint_file *file, struct checkpoint_state *state, int vector,
                          const struct variable *variable, bool fits, struct error *error)
 {

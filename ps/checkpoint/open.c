@@ -1,7 +1,7 @@
 /*
- * A file is read twice: first the digest is verified over the bytes as they stand, then the tensors are taken from
- * the same open file, so that nothing is believed before all of it is known to be whole, and no second copy of the
- * parameters is ever in memory.
+ * A file is read twice: first the digest is verified over all bytes, then the tensors are read from the same open file,
+ * so that nothing is used before everything is known to be intact, and there is never a second copy of the parameters
+ * in memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ bool checkpoint_read_at(struct checkpoint_file *file, void *bytes, size_t size, 
 
 static enum checkpoint_status open_file(struct checkpoint_file *file, struct error *error)
 {
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a named pipe would wait for its writer */
+    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe would wait for its writer */
     if (file->fd < 0) {
         file_error(error, file->path, "cannot be opened", errno);
         return CHECKPOINT_UNREADABLE;
@@ -200,7 +200,7 @@ static bool get_scores(struct checkpoint_file *file, struct error *error)
     return !info->has_threshold || get_double(file, "threshold", &info->threshold, error);
 }
 
-/* What it was trained with; older files do not say. */
+/* Its training settings; older files lack them. */
 static bool get_loss(struct checkpoint_file *file, struct error *error)
 {
     struct checkpoint_info *info = &file->info;
@@ -257,7 +257,7 @@ static bool get_model(struct checkpoint_file *file, struct error *error)
     return error_set(error, "%s: its activation is \"%s\", which this program does not know", file->path, text);
 }
 
-/* A copy of a text that was escaped, if it is there. Its escapes are JSON's, which is what undoes them. */
+/* A copy of a text that was escaped in JSON, if there is one. */
 static bool get_escaped(const struct checkpoint_file *file, const char *key, char **copy, struct error *error)
 {
     const struct safetensors_text *value = safetensors_metadata(&file->tensors, key);
@@ -272,7 +272,7 @@ static bool get_escaped(const struct checkpoint_file *file, const char *key, cha
     return *copy || error_set(error, "%s: \"%s\" in its metadata cannot be read", file->path, key);
 }
 
-/* How rows become inputs, and which of them were held out; older files do not say the latter. */
+/* How rows become inputs, and which of them were held out; older files lack the latter. */
 static bool get_table(struct checkpoint_file *file, struct error *error)
 {
     struct checkpoint_info *info = &file->info;

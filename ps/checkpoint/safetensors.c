@@ -1,6 +1,6 @@
 /*
- * A small JSON reader made for this header alone: one pass over bytes that may come from anywhere, with a cursor that
- * remembers the first thing that was wrong, so that the grammar below reads straight through.
+ * A small JSON reader for this header only: one pass over untrusted bytes, with a cursor that remembers the first
+ * error, so that the grammar below needs no error handling.
  */
 #include "ps/checkpoint/safetensors.h"
 
@@ -98,7 +98,7 @@ static struct safetensors_text read_string(struct cursor *cursor, bool escapes_a
     return text;
 }
 
-/* A whole number without sign, exponent or leading zeros, as JSON has them, up to 2^53. */
+/* A JSON whole number without sign, exponent or leading zeros, up to 2^53. */
 static uint64_t read_number(struct cursor *cursor)
 {
     const uint64_t limit = (uint64_t)1 << 53;
@@ -155,7 +155,7 @@ static void read_metadata(struct cursor *cursor, struct safetensors *file)
     expect(cursor, '}', "__metadata__ has no end");
 }
 
-/* Also works out how many bytes the shape needs; a product of 2^60 elements is beyond any file. */
+/* Also computes the bytes that the shape needs; a product of 2^60 elements is beyond any file. */
 static uint64_t read_shape(struct cursor *cursor, struct safetensors_tensor *tensor)
 {
     uint64_t elements = 1;

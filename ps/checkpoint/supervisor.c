@@ -72,7 +72,7 @@ int64_t supervisor_steps_to_save(const struct supervisor *supervisor, int64_t st
 void supervisor_retain(struct kept_checkpoint *checkpoints, int count, const struct config_output *config)
 {
     double period_s = config->keep_every_n_hours * 3600.0;
-    double newest_period = -INFINITY; /* that has one kept for good */
+    double newest_period = -INFINITY; /* one of which a checkpoint is kept permanently */
     for (int i = 0; i < count; i++) {
         double period = period_s > 0.0 ? floor(checkpoints[i].written_s / period_s) : -INFINITY;
         checkpoints[i].keep = config->max_to_keep == 0 || count - i <= config->max_to_keep || period > newest_period;

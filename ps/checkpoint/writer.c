@@ -1,4 +1,4 @@
-/* One mutex, one condition, three states: that is all there is between the two threads. */
+/* One mutex, one condition, three states: nothing else is shared by the two threads. */
 #include "ps/checkpoint/writer.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /*
- * Which gradients make a synchronous step. Pure counting, so that every rule (replicas_to_aggregate, min_replicas, lost
- * workers) can be tested without a job around it.
+ * Which gradients make a synchronous step. Only counting, so that every rule (replicas_to_aggregate, min_replicas, lost
+ * workers) can be tested without a job.
  */
 #include "ps/job/aggregation.h"
 

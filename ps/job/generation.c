@@ -91,7 +91,7 @@ void job_snapshot(struct job *job, int worker, uint32_t generation, bool orders,
     if (!check_chief(worker, "a snapshot", verdict)) {
         return;
     }
-    /* Ordered before anybody is released, the first steps are not missed. */
+    /* Ordering before releasing any worker ensures that the first steps are not missed. */
     if (!job_initialised(job) && !(orders && job->state == JOB_RESTORING)) {
         job_deny(verdict, ERROR_NOT_READY, "there is no model yet");
     } else if (generation != job->generation) {

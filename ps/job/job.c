@@ -1,4 +1,4 @@
-/* The job as a whole: its life, the actions that it leaves, what is being waited for, the passing of time. */
+/* The job as a whole: its life cycle, the actions that it leaves to the host, what it waits for, and time. */
 #include "ps/job/job.h"
 
 #include <math.h>
@@ -52,7 +52,7 @@ void job_destroy(struct job *job)
 
 /* --- Live keys --- */
 
-/* false: nobody has said yet how much data there is. */
+/* false: the amount of data is not known yet. */
 static bool make_plan(struct plan *plan, const struct job *job, const struct config *config, int64_t epoch_batches)
 {
     struct config then = job->config;
@@ -118,7 +118,7 @@ void job_take_due(struct job *job)
 
 void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s)
 {
-    job->next = *config; /* of which nothing but plain values is read */
+    job->next = *config; /* only its plain values are read */
     job->has_next = true;
     job->next_step = step;
     job_take_due(job);
@@ -128,7 +128,7 @@ void job_schedule(struct job *job, const struct config *config, int64_t step, do
 
 /* --- Actions --- */
 
-/* A probe comes first: a worker that is being probed keeps its place, and one that is cut has lost it. */
+/* A probe takes priority: a worker being probed keeps its place, and one that is cut has lost it. */
 static void take_worker_action(struct job *job, struct job_action *action)
 {
     int i = job->first_to_act_on;
@@ -192,7 +192,7 @@ void job_say(struct job *job, enum log_level level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    printable(line->text, sizeof line->text, text); /* it may quote others */
+    printable(line->text, sizeof line->text, text); /* it may contain text from peers */
     line->level = level;
 }
 
@@ -205,7 +205,7 @@ void job_deny(struct verdict *verdict, enum error_code code, const char *format,
     verdict->code = (uint16_t)code;
 }
 
-/* --- What is being waited for --- */
+/* --- What the job waits for --- */
 
 int job_present(const struct job *job)
 {
@@ -255,7 +255,7 @@ bool job_ready(struct job *job, double now_s, char message[256])
     return true;
 }
 
-/* What has been gathered for the next step, and how old the last one's differences were. */
+/* The differences gathered for the next step, and the staleness of the last step's. */
 static void describe_buffer(const struct job *job, char message[256])
 {
     char staleness[96] = "";

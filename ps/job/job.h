@@ -70,7 +70,7 @@ struct job_worker {
     bool lost;         /* its lease expired, or it is cut off */
     bool cut_off;      /* it reports that it can't reach every ps: no push of it can count until it can */
     double cut_off_s;  /* since when */
-    bool left;         /* in order */
+    bool left;         /* cleanly, by its own request */
     bool counts;       /* counts for max_staleness: it has pulled or pushed */
     int64_t clock;     /* its pushes, on a scale shared by all workers: one that joins starts at the slowest one's,
                           the first anywhere */
@@ -172,7 +172,7 @@ struct job {
     int first_to_act_on;   /* index of the first worker with one, or a lower one */
     struct job_line lines[JOB_MAX_LINES];
     int line_count, line_next;
-    int unsaid;         /* lines dropped for want of room */
+    int unsaid;         /* lines dropped because the list was full */
     int tick_next;      /* worker that job_tick looks at next */
     double lease_due_s; /* no lease expires before this: workers need not be checked */
 };
@@ -341,7 +341,7 @@ int64_t job_epoch_steps(const struct job *job, const struct config *config, int6
 /* keep: a job that waits for workers continues to wait, whoever joins, until this is revoked. */
 void job_keep_waiting(struct job *job, bool keep);
 
-/* The worker leaves in order: it will not come back in this incarnation. */
+/* The worker leaves cleanly: it will not come back in this incarnation. */
 void job_leave(struct job *job, int worker, uint64_t incarnation, const char *message, double now_s);
 
 /* Advances time: expires leases and probes. Call it several times a second, and again while it returns true. */

@@ -22,7 +22,7 @@ static bool is_fenced(const struct job_worker *worker, uint64_t incarnation)
     return false;
 }
 
-/* From now on `incarnation` is this worker; an older one is out for good. */
+/* From now on `incarnation` is this worker; an older one is fenced for good. */
 static void take_place(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
@@ -52,10 +52,10 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
 }
 
 /*
- * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Only the pong of this very probe shows that it lives: all
- * else that comes may be what it sent before it was killed, kept back by a slow link or by a ps that was held up. A gap
- * between two questions means that the newcomer went away, or that this ps stood still and has its pong still to read:
- * the time starts over.
+ * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Only the pong to this probe shows that it lives: other
+ * messages may have been sent before it was killed, and delayed by a slow link or a stalled ps. A gap between two
+ * attempts means that the newcomer went away, or that this ps was stalled and may not have read the pong yet: the time
+ * starts over.
  */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                       struct error *message)
@@ -69,7 +69,7 @@ static uint16_t probe(struct job *job, int index, uint64_t incarnation, const ch
         job_act(job, JOB_PROBE, index);
     }
     if (worker->newcomer != incarnation) {
-        return JOB_ASK_AGAIN; /* one claim at a time: that one may be of a process that has died meanwhile, too */
+        return JOB_ASK_AGAIN; /* one claim at a time: the claimant may have died meanwhile, too */
     }
     worker->asked_s = now_s;
     if (!worker->answered) {
@@ -96,7 +96,7 @@ void job_pong(struct job *job, int index, uint64_t incarnation, uint64_t nonce)
     worker->answered = worker->answered || (worker->incarnation == incarnation && worker->probe == nonce);
 }
 
-/* Whether this incarnation may be the worker. */
+/* May this incarnation be the worker? */
 static uint16_t join(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                      struct error *message)
 {
@@ -187,8 +187,8 @@ void job_disconnected(struct job *job, int index, uint64_t incarnation, double n
         return;
     }
     /*
-     * Not below zero: only the latest incarnations are known as fenced, so that somebody with the key can take one up
-     * again, and then connections of its first life end in its second.
+     * Not below zero: only the latest incarnations are remembered as fenced, so a member with the key can use an old
+     * one again, and then connections of its first life end in its second.
      */
     worker->connections -= worker->connections > 0;
     if (worker->connections > 0) {
@@ -217,7 +217,9 @@ void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
     worker->heard_s = now_s;
 }
 
-/* It reaches every ps, or no longer. Before there is a model to train that is nothing to tell: some ps are to come. */
+/*
+ * It reaches every ps, or no longer. Before there is a model to train this is not reported: some ps are still to come.
+ */
 static void take_reach(struct job *job, int index, bool cut_off, const char *message, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
@@ -300,7 +302,7 @@ bool job_tick_leases(struct job *job, double now_s)
         return false;
     }
     if (job->tick_next == 0) {
-        job->lease_due_s = now_s + lease_s; /* whoever is heard of, or held no more, from now on has a whole lease */
+        job->lease_due_s = now_s + lease_s; /* anyone heard from or no longer held from now on has a whole lease */
     }
     for (; job->tick_next < job->worker_count; job->tick_next++) {
         struct job_worker *worker = &job->workers[job->tick_next];
@@ -311,7 +313,7 @@ bool job_tick_leases(struct job *job, double now_s)
             job->lease_due_s = fmin(job->lease_due_s, worker->heard_s + lease_s);
             continue;
         }
-        if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may want to say something, too */
+        if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may add lines, too */
             return true;
         }
         MARK("a lease is over");

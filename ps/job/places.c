@@ -1,12 +1,12 @@
 /*
- * Numbers for workers that come without one. Where its key points to, a worker is put if it can be: so it has the same
- * number again, mostly, though this ps was restarted meanwhile and knows of nobody.
+ * Indexes for workers that come without one. A worker gets the place that its key hashes to, if possible: so it usually
+ * gets the same index again, even from a restarted ps that has forgotten it.
  */
 #include <math.h>
 
 #include "ps/job/internal.h"
 
-/* The last time that anybody had to do with this number. */
+/* The last time that this index was used. */
 static double used_s(const struct job_worker *worker)
 {
     return fmax(worker->heard_s, worker->placed_s);
@@ -17,7 +17,7 @@ static bool is_away(const struct job *job, const struct job_worker *worker, doub
     return worker->connections == 0 && !worker->present && now_s - used_s(worker) > job->config.cluster.lease_secs;
 }
 
-/* The one that this key has. -1: none. */
+/* The index of this key; -1: none. */
 static int find_own(const struct job *job, uint64_t key)
 {
     for (int i = job->config.cluster.worker_hosts.count; i < job->worker_count; i++) {
@@ -28,7 +28,10 @@ static int find_own(const struct job *job, uint64_t key)
     return -1;
 }
 
-/* One that nobody has had, from where the key points to on; else that of who has been away for longest. -1: none. */
+/*
+ * An index that nobody has had, searching from the key's hash on; otherwise that of the worker that has been away
+ * longest. -1: none.
+ */
 static int find_free(const struct job *job, uint64_t key, double now_s)
 {
     const int listed = job->config.cluster.worker_hosts.count, room = job->worker_count - listed;

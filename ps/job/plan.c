@@ -63,7 +63,7 @@ int64_t plan_epoch(const struct plan *plan, int64_t step)
     return step < 1 ? 1 : (step - 1) * plan->batches_per_step / plan->epoch_batches + 1;
 }
 
-/* How many multiples of `every` have been reached by then. */
+/* The number of multiples of `every` reached by then. */
 static int64_t times_due(int64_t step, int64_t every)
 {
     return every > 0 ? step / every : 0;

@@ -1,4 +1,4 @@
-/* Asynchronous pushes, and what every request for parameters has in common: the order of the checks is the protocol. */
+/* Asynchronous pushes, and what all requests for parameters have in common: the order of the checks is the protocol. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/simulation.h"
 #include "ps/job/internal.h"
 
-/* The slowest worker's clock among those that take part, `identity` left out; false if there is none. */
+/* The slowest clock among active workers other than `identity`; false if there is none. */
 static bool slowest(const struct job *job, int identity, int64_t *clock)
 {
     bool found = false;
@@ -21,8 +21,8 @@ static bool slowest(const struct job *job, int identity, int64_t *clock)
 }
 
 /*
- * A worker that begins, or is back, is neither behind nor ahead of the slowest one. One that has left takes no part,
- * though a push of it may still come in, on another connection than its leave: nobody can wait for it.
+ * A worker that starts, or returns, is neither behind nor ahead of the slowest one. One that has left is not active,
+ * though a push of it may still arrive, on another connection than its leave: nobody can wait for it.
  */
 static void take_part(struct job *job, int index)
 {
@@ -34,15 +34,14 @@ static void take_part(struct job *job, int index)
 }
 
 /*
- * The coordinator alone keeps a worker waiting. Each ps counts from when a worker came to it, so that their clocks
- * differ: if each of them kept workers waiting, one could stop a worker and another one the worker that this one waits
- * for.
+ * Only the coordinator keeps workers waiting. Each ps counts from when a worker came to it, so their clocks differ: if
+ * each of them kept workers waiting, one could stop a worker and another the worker that this one waits for.
  */
 bool job_may_answer(const struct job *job, int index)
 {
     int64_t clock = 0;
     int64_t bound = job->config.cluster.max_staleness;
-    /* After the last step nobody catches up any more. */
+    /* After the last step nobody catches up. */
     if (bound == 0 || job->coordinator != job->identity.index || job_is_past_end(job) || job->state != JOB_TRAINING ||
         !job->workers[index].counts || !slowest(job, index, &clock)) {
         return true;
@@ -55,7 +54,7 @@ void job_hold(struct job *job, int index, uint64_t incarnation, int change, doub
     struct job_worker *worker = &job->workers[index];
     if (worker->incarnation == incarnation) {
         worker->held = worker->held + change > 0 ? worker->held + change : 0; /* as in job_disconnected */
-        worker->heard_s = now_s; /* its lease begins when it is its turn again */
+        worker->heard_s = now_s; /* its lease starts when its turn comes again */
     }
 }
 
@@ -85,7 +84,7 @@ static bool is_power_of_two(int64_t number)
     return (number & (number - 1)) == 0;
 }
 
-/* The first, and then ever more rarely. */
+/* Logs the first, and then ever more rarely. */
 void job_note_not_finite(struct job *job, int index)
 {
     struct job_worker *worker = &job->workers[index];

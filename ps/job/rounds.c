@@ -1,6 +1,6 @@
 /*
- * Rounds of some of those who are there: whom the coordinator asks, for how long it waits for them, and what became of
- * whom it asked. Which gradients make the round is decided as for every synchronous step.
+ * Rounds with participation below 1: which workers the coordinator selects, how long it waits for them, and what they
+ * did. Which gradients make the round is decided as for every synchronous step.
  */
 #include <math.h>
 
@@ -17,7 +17,7 @@ bool job_is_asked(const struct job *job, int worker)
     return !job_asks_some(job) || job->asked[worker];
 }
 
-/* Asks so many, or all that there are. */
+/* Selects that many, or all that there are. */
 static bool ask(struct job *job, int count)
 {
     struct sampler_order order;

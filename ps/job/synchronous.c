@@ -1,8 +1,8 @@
 /*
  * Synchronous training: gradients are staged, a step is decided, applied, and then answered.
  *
- * What is known of a gradient is known by (generation, step, worker), not by process or connection: a worker that is
- * started again, or tries again, finds its gradient staged, and what it sends is dropped.
+ * A gradient is identified by (generation, step, worker), not by process or connection: a worker that restarts, or
+ * retries, finds its gradient staged, and a repeated push is dropped.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -14,11 +14,11 @@
 #include "ps/store/model.h"
 #include "ps/store/placement.h"
 
-static const double NAMED_AFTER_S = 1.0; /* a wait that is shorter is not worth a message */
+static const double NAMED_AFTER_S = 1.0; /* shorter waits are not worth a message */
 
 /* --- Beginning --- */
 
-/* Numbers the ps that hold something; returns how many. */
+/* Numbers the ps with parameters; returns how many. */
 static int number_shards(struct job *job)
 {
     const struct config *config = &job->config;
@@ -48,7 +48,7 @@ static int least_replicas(const struct job *job)
 void job_set_replicas(struct job *job)
 {
     if (job_asks_some(job)) {
-        return; /* each round has its own */
+        return; /* each round has its own token */
     }
     job->gathered.wanted = replicas(job);
     job->gathered.least = least_replicas(job);
@@ -91,11 +91,11 @@ bool job_is_follower(const struct job *job)
 
 /* --- Deciding --- */
 
-/* Whom to wait for: who is here, and who was never seen but still has time to come. */
+/* Whom to wait for: workers that are present, and those never seen that still have time to come. */
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
-    if (job_asks_some(job)) { /* one of very many, perhaps: most are not even looked at */
+    if (job_asks_some(job)) { /* it may be one of very many: most are not even looked at */
         return job_is_asked(job, index) && worker->present;
     }
     bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
@@ -103,7 +103,7 @@ static bool is_awaited(const struct job *job, int index, double now_s)
     return worker->present || may_come;
 }
 
-/* Once a round has lasted long enough, nobody is waited for any more. */
+/* Once a round has lasted long enough, nobody is waited for. */
 static void see_awaited(struct job *job, double now_s)
 {
     const bool late = job_is_late(job, now_s);
@@ -171,7 +171,7 @@ bool job_take_step(struct job *job, struct job_step *step)
     return true;
 }
 
-/* A restore may have come while the host applied the step, outside the lock: then the step counts for nobody. */
+/* A restore may have come while the host applied the step, without the lock: then the step does not count. */
 void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s)
 {
     if (step->generation != job->generation || job->state == JOB_RESTORING || !applied) {
@@ -189,7 +189,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
     job->global_step++;
     job_take_due(job);
     job_gather(job, now_s);
-    job_ask(job, now_s); /* the answers that go out now say who is */
+    job_ask(job, now_s); /* the answers sent now say who is selected */
     if (job->global_step == job->last_step) {
         job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
     }
@@ -230,7 +230,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     memset(verdict, 0, sizeof *verdict);
     *receive = false;
     job_heard(job, index, incarnation, now_s);
-    /* Nothing is received once the step is decided: the shard may be adding up that very stage. */
+    /* Nothing is received after the step is decided: the shard may be adding that very stage. */
     if (check_push(job, index, incarnation, push, now_s, verdict) && !job_is_past_end(job)) {
         *receive = push->token == job->global_step && !job->gathered.decided &&
                    aggregation_get(&job->gathered, own_shard(job), index) != PART_HERE;
@@ -269,7 +269,7 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
     job_consider(job, now_s);
 }
 
-/* A gradient that was refused is answered with its step, unless the step needs another one of this worker. */
+/* A refused gradient is answered together with its step, unless the step needs another one from this worker. */
 static bool refusal_is_settled(const struct job *job, int index)
 {
     int possible, whole;
@@ -291,7 +291,7 @@ static enum push_outcome outcome_of_past(struct job *job, int index, const struc
         return PUSH_APPLIED;
     }
     if (worker->sequence != push->sequence) {
-        return PUSH_STALE; /* of an earlier push, and counted then */
+        return PUSH_STALE; /* of an earlier push, which counted then */
     }
     if (worker->outcome == PUSH_STAGED) {
         worker->outcome = PUSH_STALE;
@@ -301,9 +301,9 @@ static enum push_outcome outcome_of_past(struct job *job, int index, const struc
 }
 
 /*
- * The order of these checks matters: a newer process owns the sequence numbers now; a restored model makes the step's
- * number mean another step; only then does a step that is past say what became of its gradient, and only a step that is
- * still open can be refused for what it holds.
+ * The order of these checks matters: a newer process now owns the sequence numbers; in a restored model the step's
+ * number means another step; only then can a past step tell what happened to its gradient, and only in a step that is
+ * still open can the gradient be refused for its contents.
  */
 bool job_settled(struct job *job, int index, uint64_t incarnation, const struct job_push *push, struct verdict *verdict)
 {
@@ -336,7 +336,7 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
         return;
     }
     if (generation != job->generation || job->state != JOB_TRAINING || step != job->global_step) {
-        return; /* of a generation that is being written here, or of a step that is applied */
+        return; /* of a generation that is being written here, or of a step being applied */
     }
     for (int i = 0; i < job->worker_count; i++) {
         if ((finite[i] || not_finite[i]) && job_is_asked(job, i)) {
@@ -351,7 +351,7 @@ bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, cons
     int count = 0;
     if (!job_is_follower(job) || generation != job->generation || job->state != JOB_TRAINING ||
         step != job->global_step) {
-        return true; /* of a step that is over */
+        return true; /* of a finished step */
     }
     for (int i = 0; i < job->worker_count; i++) {
         if (taken[i] && aggregation_get(&job->gathered, own_shard(job), i) != PART_HERE) {
@@ -374,7 +374,7 @@ static const char *worker_host(const struct job *job, int index)
     return listed ? config_worker_host(&job->config.cluster, index) : worker->peer;
 }
 
-/* The first whose gradient is wanted and not here, at any shard; false if there is none. */
+/* The first worker whose gradient is needed and missing on any shard; false if there is none. */
 static bool find_awaited(const struct job *job, double now_s, int *worker, int *shard)
 {
     for (int i = 0; i < job->worker_count; i++) {
@@ -389,7 +389,7 @@ static bool find_awaited(const struct job *job, double now_s, int *worker, int *
     return false;
 }
 
-/* The first that can't reach every ps; -1: there is none. */
+/* The first worker that can't reach every ps; -1: there is none. */
 static int find_cut_off(const struct job *job)
 {
     for (int i = 0; i < job->worker_count; i++) {

@@ -1,7 +1,7 @@
 /*
- * The thread that polls ps 0. Members ask, rather than ps 0 telling them, since a member may be behind a new address,
- * just starting, or in another version, and ps 0 must not wait for any of them; a poll that gets lost is simply the
- * next one.
+ * The thread that polls ps 0. Members poll, instead of ps 0 notifying them, because a member may have a new address, be
+ * just starting, or be in another version, and ps 0 must not wait for any of them; a lost poll is simply followed by
+ * the next.
  */
 #include "ps/rollout/agent.h"
 
@@ -20,15 +20,20 @@
 #include "net/link.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
-static const double BUSY_S = 0.05, LONGEST_BUSY_S = 0.25; /* between two reports, while something is rolled out */
-/* As many times longer than a report's answer takes, while a version is staged: a thin link is there to train. */
+static const double BUSY_S = 0.05, LONGEST_BUSY_S = 0.25; /* between two reports, during a rollout */
+/*
+ * While a version is staged reports are this many times further apart than their answers take: a slow link is needed
+ * for training.
+ */
 static const double REPORT_TIMES = 10.0, LONGEST_THIN_S = 1.0;
-enum { MOST_LINES = 32 }; /* of what a rollout changes, to show */
-/* Members: with more, each reports less often during a rollout, since ps 0 hears all; but a ps does not, for all wait
-   until every one has restarted. */
+enum { MOST_LINES = 32 }; /* of a rollout's changes, for display */
+/*
+ * With more members than this each reports less often during a rollout, because ps 0 hears all; a ps does not, because
+ * all wait for every ps to restart.
+ */
 static const int OFTEN = 20;
 static const double LOG_AFTER_S = 30.0;
-static const double FETCH_S = 0.3; /* of a program between two reports */
+static const double FETCH_S = 0.3; /* time for pieces of a program between two reports */
 
 struct agent {
     struct agent_options options;
@@ -38,23 +43,23 @@ struct agent {
     struct wake wake;
     double idle_s, busy_s; /* between two reports; during a rollout */
     double answered_in_s;  /* the last report */
-    double fetch_s;        /* not before: ps 0 hands programs on at a bounded rate */
+    double fetch_s;        /* earliest time for the next: ps 0 limits the rate of programs */
     pthread_t thread;
     bool runs, arrived; /* arrived: it has reached ps 0 */
     atomic_bool end, rolling;
     pthread_mutex_t lock; /* of what follows, copies of the participant's */
     uint64_t version;
     char digest[CONFIG_DIGEST_HEX + 1];
-    char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout that this member took part in */
-    int ps, workers;                       /* that may be, by the longer lists of that rollout; 0: there was none */
+    char others[2][CONFIG_DIGEST_HEX + 1]; /* of a rollout in which this member took part */
+    int ps, workers;                       /* the larger numbers of members of that rollout; 0: there was none */
     char drift[CONFIG_DRIFT_TEXT];
-    enum rollout_state state; /* as ps 0 said last */
-    uint64_t target;          /* that the lines below tell of; 0: none */
+    enum rollout_state state; /* as ps 0 last reported */
+    uint64_t target;          /* the version described by the lines below; 0: none */
     char diff[MOST_LINES][BOARD_TEXT];
     int diff_count;
 };
 
-/* By network. */
+/* Over the network. */
 static bool ask_leader(struct agent *agent, const struct message_report *report, struct agent_answer *answer,
                        struct error *error)
 {
@@ -93,7 +98,7 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
     return true;
 }
 
-/* What the target changes of the fallback, once both are staged here. */
+/* The target's differences from the fallback, once both are staged here. */
 static void describe_target(struct agent *agent)
 {
     const struct rollout_participant *participant = &agent->participant;
@@ -134,7 +139,7 @@ static void publish(struct agent *agent, enum rollout_state state)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* From now on handshakes name the version that is in force. */
+/* From now on handshakes name the version in force. */
 static void introduce(struct agent *agent)
 {
     const struct rollout_participant *participant = &agent->participant;
@@ -148,7 +153,7 @@ static void introduce(struct agent *agent)
     free(job);
 }
 
-/* Some bytes of it; false if that is enough for now, or ps 0 was not reached. */
+/* Fetches a piece of it; false if that is enough for now, or ps 0 was not reached. */
 static bool fetch_chunk(struct agent *agent, const char *digest, uint64_t offset, uint8_t *chunk)
 {
     struct channel *channel = &agent->link.channel;
@@ -172,7 +177,7 @@ static bool fetch_chunk(struct agent *agent, const char *digest, uint64_t offset
     return !waits && size > 0;
 }
 
-/* As much of a program that this machine lacks as comes between two reports. */
+/* Fetches as much of a program that this machine lacks as fits between two reports. */
 static void fetch(struct agent *agent)
 {
     const double until_s = clock_monotonic_s() + FETCH_S;
@@ -189,7 +194,7 @@ static void fetch(struct agent *agent)
     free(chunk);
 }
 
-/* One report, and what comes of it; false if ps 0 was not reached. */
+/* Sends one report, and acts on the answer; false if ps 0 was not reached. */
 static bool talk(struct agent *agent, bool *busy, struct error *error)
 {
     const struct agent_options *options = &agent->options;
@@ -230,7 +235,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     return true;
 }
 
-/* When the next report is due. One that did not reach ps 0 goes as soon as the link is to be tried again. */
+/* When the next report is due. One that did not reach ps 0 is repeated as soon as the link may be tried again. */
 static double next_report_s(const struct agent *agent, bool reached, bool busy)
 {
     const double now_s = clock_monotonic_s();
@@ -264,8 +269,8 @@ static void *run(void *context)
 }
 
 /*
- * As a guest: whatever this member's config is, and however old, ps 0 tells it what to do. Nothing but reports is
- * allowed on such a connection.
+ * As a guest: whatever this member's config is, and however old, ps 0 tells it what to do. Only reports are allowed on
+ * such a connection.
  */
 static bool create_link(struct agent *agent, struct error *error)
 {
@@ -289,7 +294,7 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
         return error_set(error, "out of memory");
     }
     agent->options = *options;
-    *out = agent; /* its thread asks its owner, who may look for it there */
+    *out = agent; /* its thread asks the owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
     agent->idle_s = pace_report_s(&options->config->cluster);
     const bool hurries = members <= OFTEN || options->who.role == MEMBER_PS;

@@ -1,4 +1,4 @@
-/* Drift: the file is compared by what its JSON says, and looked at again only when it was touched. */
+/* Drift: the file's JSON content is compared, and read again only when the file was touched. */
 #include "ps/rollout/config_drift.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static cJSON *read_json(const char *path)
     return root;
 }
 
-/* White space does not count. A file that is no JSON has a digest of its own, "". */
+/* White space does not count. A file that is not JSON has the digest "". */
 static void digest_file(const char *path, char digest[CONFIG_DRIFT_HEX + 1])
 {
     uint8_t hash[CONFIG_DRIFT_HEX / 2];
@@ -51,7 +51,7 @@ int64_t config_drift_file_version(const struct config *config)
     return number;
 }
 
-/* Does a version that was rolled out count here, and not the file? */
+/* Is a rolled-out version in force here, and not the file? */
 static bool is_in_version(const struct config *config)
 {
     const struct config_key *key = config_key_by_path("fleet", "version");
@@ -79,8 +79,7 @@ void config_drift_keep(const struct config_drift *drift)
     struct error ignored;
     if (drift->base[0] != '\0' && versions_path(drift->config->path, "base", path, &ignored) &&
         versions_path(drift->config->path, NULL, folder, &ignored) && file_exists(folder)) {
-        (void)file_keep(path, drift->base, CONFIG_DRIFT_HEX,
-                        &ignored); /* a full disk is for others to complain about */
+        (void)file_keep(path, drift->base, CONFIG_DRIFT_HEX, &ignored); /* others report a full disk */
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * Drift: has somebody edited config.json by hand? A version that was rolled out counts for more than the file until
- * that has a higher fleet.version, so the edit has no effect, and somebody should know. It is not undone.
+ * Drift: config.json was edited by hand. A version that was rolled out takes precedence until the file has a higher
+ * fleet.version, so the edit has no effect, and drift reports it. The edit is not undone.
  *
  * CONFIG.d/base holds the digest of the file as it was when its version, or the first one after it, came into force.
  * One thread at a time.
@@ -19,7 +19,7 @@ struct config_drift {
     const struct config *config; /* as the process was started; borrowed */
     char base[CONFIG_DRIFT_HEX + 1];
     struct stat seen;
-    char text[CONFIG_DRIFT_TEXT]; /* what to tell people; "": no drift */
+    char text[CONFIG_DRIFT_TEXT]; /* the report; "": no drift */
 };
 
 /* Without a config file there is none. */

@@ -26,7 +26,7 @@ bool rollout_state_by_name(const char *name, enum rollout_state *state)
     return false;
 }
 
-/* How many are where they should be; name: the first who is not, or "nobody". */
+/* How many are where they should be; name: the first one that is not, or "nobody". */
 static int count_in(const struct rollout *rollout, char name[MEMBER_TEXT])
 {
     int there = 0;

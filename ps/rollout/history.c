@@ -1,4 +1,4 @@
-/* What a machine remembers of rollouts, beside its config: the manifests, the leader's state, and the audit log. */
+/* A machine's record of rollouts, beside its config: the manifests, the leader's state, and the audit log. */
 #include "ps/rollout/history.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "base/text/json.h"
 #include "ps/rollout/manifest.h"
 
-/* --- Where the config of this process comes from --- */
+/* --- Where this process's config comes from --- */
 
 static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
 {
@@ -39,7 +39,7 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     return done;
 }
 
-/* The last one is kept by its version, too; only very early programs did not. */
+/* The last one is stored under its version, too; only very early programs did not do that. */
 static bool check_last(const struct config *config, const char *path, const uint8_t *bytes, size_t size,
                        struct error *error)
 {
@@ -143,7 +143,7 @@ bool lineage_of(const struct config *config, uint64_t version, struct lineage *l
     return version > 0 && read_lineage(config, version, lineage) && lineage->target == version;
 }
 
-/* Back from here, from each version to the one that it came after. Versions only go down this way, so it ends. */
+/* Goes back from here, from each version to the one before it. Versions only decrease, so it terminates. */
 static bool leads_here(const struct config *config, const char *digest, bool *may_lose)
 {
     struct lineage step;
@@ -185,7 +185,7 @@ static bool name_record(const struct versions *versions, const char *name, char 
     return file_join(path, VERSIONS_PATH, versions->folder, name, error);
 }
 
-/* cJSON itself writes numbers only as exactly as 15 digits go. */
+/* cJSON itself writes numbers with 15 digits only. */
 static void add_number(cJSON *root, const char *name, double number)
 {
     char text[40];
@@ -203,7 +203,7 @@ static cJSON *record_as_json(const struct record *record)
     add_number(root, "fallback", (double)plan->fallback);
     add_number(root, "highest", (double)record->highest);
     add_number(root, "healthy_s", plan->healthy_s);
-    add_number(root, "loss_before", record->loss_before); /* null: it was not finite */
+    add_number(root, "loss_before", record->loss_before); /* null if it was not finite */
     cJSON_AddBoolToObject(root, "job_waited", plan->waited);
     cJSON *absent = cJSON_AddArrayToObject(root, "absent_workers");
     for (int i = 0; i < ROLLOUT_MAX_LISTED; i++) {
@@ -215,7 +215,7 @@ static cJSON *record_as_json(const struct record *record)
     return root;
 }
 
-/* The last member covers all before it; a reason can't look like it, since JSON escapes its ends of lines. */
+/* The last member covers all before it; a reason can't look like it, because JSON escapes line ends. */
 static const char CHECKSUM[] = ",\n\t\"checksum\":\t\"";
 
 enum { RECORD_MEMBERS = 10, CHECKSUM_END = sizeof "12345678\"\n}\n" };
@@ -225,7 +225,7 @@ static void end_record(const char *path, const char *text, size_t size, char end
     snprintf(end, CHECKSUM_END, "%08" PRIx32 "\"\n}\n", checked_sum(path, text, size));
 }
 
-/* Without a checksum it has no member more than earlier programs wrote. */
+/* Without a checksum it may have only the members that earlier programs wrote. */
 static bool is_sound(const char *path, const char *text, size_t size)
 {
     char end[CHECKSUM_END];
@@ -260,13 +260,13 @@ bool record_store(const struct versions *versions, const struct record *record, 
         done = file_write_atomic(path, parts, 3, error);
     }
     if (done && file_exists(former)) {
-        unlink(former); /* if that fails: the new one counts */
+        unlink(former); /* a failure is harmless: the new one counts */
     }
     cJSON_free(text);
     return done;
 }
 
-/* As far as a double holds whole numbers exactly. */
+/* The largest whole number that a double represents exactly. */
 static const uint64_t MOST_COUNT = UINT64_C(1) << 53;
 
 static bool get_count(const cJSON *root, const char *name, uint64_t *count)
@@ -306,7 +306,7 @@ static bool get_absent(const cJSON *root, struct rollout_absent *absent)
     cJSON_ArrayForEach(item, list)
     {
         const int worker = cJSON_IsNumber(item) ? item->valueint : 0;
-        done = done && worker > 0 && worker < ROLLOUT_MAX_LISTED; /* the chief is never left out */
+        done = done && worker > 0 && worker < ROLLOUT_MAX_LISTED; /* the chief is never omitted */
         if (done) {
             absent->bits[worker / 8] |= (uint8_t)(1 << worker % 8);
         }
@@ -314,7 +314,7 @@ static bool get_absent(const cJSON *root, struct rollout_absent *absent)
     return done;
 }
 
-/* Not by base/text/json.h: a reason may be cut in the middle of a character, and must not keep ps 0 from starting. */
+/* Without base/text/json.h: a reason may be cut in the middle of a character, and must not keep ps 0 from starting. */
 static bool parse_record(const char *text, struct record *record)
 {
     struct rollout_plan *plan = &record->plan;
@@ -334,11 +334,11 @@ static bool parse_record(const char *text, struct record *record)
 }
 
 /*
- * As programs up to 0.1 wrote it; to be dropped in the release after that one.
+ * The format of programs up to 0.1; to be dropped in the release after that one.
  *
  * "5 4 5 2 10 0.31 switching, of a job that waited, without 0400\n": target, fallback, highest, kind, healthy_s, loss
- * before, state, what WAITED says, and which workers are off, if any are: bit i % 8 of byte i / 8 is worker i's. Then
- * a line that says why it goes back.
+ * before, state, what WAITED says, and which workers are off, if any are: bit i % 8 of byte i / 8 is worker i's. Then a
+ * line with the reason for going back.
  */
 static const char WAITED[] = ", of a job that waited", ABSENT[] = ", without ";
 
@@ -446,8 +446,8 @@ static int open_log(const char *path)
 }
 
 /*
- * Begins a new file in place of the full one that is open. Several processes of one machine write to it, so only the
- * one that holds its lock, and finds it in its place still, puts it away; the others write to it once more.
+ * Starts a new file in place of the full one that is open. Several processes of one machine write to it, so only the
+ * one that holds its lock, and finds it still in place, renames it; the others write to the old one once more.
  */
 static int begin_new_log(const char *path, int fd)
 {

@@ -1,9 +1,8 @@
 /*
  * Manifests: their bytes, and which config may follow which.
  *
- * What is signed is bytes, so bytes are what is checked: the signature first, over all of them, and only then does
- * any of them mean anything. Decoding takes what it needs from the front and must come out at the end exactly; there
- * is one way to write a manifest, and no other is read.
+ * Bytes are signed, so bytes are checked: first the signature, over all of them, and only then is any of them
+ * interpreted. Decoding must consume exactly all bytes; the encoding is unique, and no other is accepted.
  */
 #include "ps/rollout/manifest.h"
 
@@ -343,7 +342,7 @@ bool manifest_spares_machines(const struct manifest *manifest, struct error *err
            spares_machines(&manifest->fallback, "fallback", error);
 }
 
-/* --- Giving it up, and letting it go on --- */
+/* --- Abort and resume --- */
 
 void manifest_hash(const uint8_t *bytes, size_t size, uint8_t hash[MANIFEST_HASH])
 {
@@ -436,7 +435,7 @@ bool manifest_kind(const struct manifest *manifest, const struct config *fallbac
                              "roll out the program first, and then the config"));
 }
 
-/* --- What a change is --- */
+/* --- Kinds of change --- */
 
 static bool is_one_of(const struct config_key *key, const char *const *names, size_t count)
 {
@@ -466,8 +465,8 @@ static int find_host(const struct string_list *hosts, const char *host)
 }
 
 /*
- * Members find each other, and hear of rollouts and of going back, by the addresses of the ps: one that missed a move
- * would look where nobody is any more.
+ * Members find each other, and learn of rollouts and of going back, by the addresses of the ps: one that missed a move
+ * would look in the wrong place.
  */
 static bool check_ps(const struct string_list *before, const struct string_list *after, struct error *error)
 {
@@ -486,9 +485,9 @@ static bool check_ps(const struct string_list *before, const struct string_list 
 }
 
 /*
- * A worker is its number, and its address little more than a name: under another one the same process goes on. But if
- * another worker's address comes to an entry, one was taken out of the middle of the list, and the process that would
- * go on under that number is not the one that is meant.
+ * A worker is its index, and its address little more than a name: under another address the same process continues. But
+ * if another worker's address moves into an entry, one was removed from the middle of the list, and the process that
+ * would continue under that index is not the one meant.
  */
 static bool check_workers(const struct string_list *before, const struct string_list *after, struct error *error)
 {

@@ -8,24 +8,24 @@
  *     u32 size, name of the fleet (fleet.name)
  *     u32 size, who signed it (user@host), for people
  *     u64 when, seconds since 1970, for people
- *     u32 flags: 1: what a checkpoint has and the target has no room for may be lost; 2: programs come with it; the
+ *     u32 flags: 1: parts of a checkpoint that the target has no place for may be lost; 2: programs come with it; the
  *         others are zero
  *     twice, the target and then the fallback:
  *         u64 version (fleet.version)
  *         32 bytes BLAKE2b-256 of the text that follows, which is the digest of that job config (base/config.h)
  *         u32 size, the job-scoped keys as canonical JSON (config_job_text)
- *         u32 size, the keys of single machines that come with it, as canonical JSON; 0: none do
+ *         u32 size, the machine-scoped keys that come with it, as canonical JSON; 0: none do
  *     if programs come with it (base/process/program.h):
- *         u32 the lowest protocol version that they speak
- *         u32 how many KiB a second ps 0 hands on in all; 0: as fast as it can
- *         u32 count of waves, and for each: u32, how many workers restart, 2^31 added: in percent of all
+ *         u32 the lowest protocol version they speak
+ *         u32 ps 0's total rate in sending programs, KiB per second; 0: unlimited
+ *         u32 count of waves, and for each: u32, how many workers restart; plus 2^31: a percentage of all
  *         u32, likewise, how many may be away at once; 0: a wave, and the first error ends it
- *         u32 what a canary must make at least of its steps a second before, in percent; 0: no bound
+ *         u32 a canary's minimum speed, in percent of its previous steps per second; 0: no bound
  *         u32 count of programs, and for each:
  *             u32 size, the architecture
  *             u64 bytes of the file
  *             32 bytes BLAKE2b-256 of it
- *             32 bytes BLAKE2b-256 of the one to go back to; zeros: what each machine runs
+ *             32 bytes BLAKE2b-256 of the fallback; zeros: what each machine runs
  *     64 bytes Ed25519 signature over all before it
  *
  * And the operator's order to abort it, or to resume it after a pause, valid for that manifest only:

@@ -45,7 +45,7 @@ struct participant_host {
     void (*settle)(void *context);
     /* True if it takes part in training. NULL: it does. */
     bool (*ready)(void *context);
-    /* Makes the process shut down in order, and then restart unless for_good. Returns at once. */
+    /* Makes the process shut down cleanly, and then restart unless for_good. Returns at once. */
     void (*leave)(void *context, bool for_good);
     bool stays; /* local keys cause no restart; they wait for the next one */
 };

@@ -1,9 +1,9 @@
 /*
- * Waves, and what may go wrong in them. A canary is to find what is wrong with a program; later waves are to find what
- * is wrong with machines, so that an error there need not end the rollout, if the operator says how many it may cost.
+ * Waves, and what may fail in them. A canary should find what is wrong with a program; later waves what is wrong with
+ * machines, so that an error there need not end the rollout, up to the operator's budget.
  *
- * A program's speed is compared with that of the same worker before, for machines differ. Where workers do not wait for
- * each other, the others, which stay in the old program, tell how much of a difference has other causes.
+ * A program's speed is compared with the same worker's before, because machines differ. If workers do not wait for each
+ * other, the others, which stay in the old program, show how much of a difference has other causes.
  */
 #include "ps/rollout/waves.h"
 
@@ -12,9 +12,9 @@
 
 #include "ps/rollout/members.h"
 
-/* A speed takes this many steps, or this long, to be known; a canary's so long at most, if it is about the bound. */
+/* A speed is known after this many steps, or this long; near the bound a canary is measured at most this long. */
 static const double PACE_S = 1.0, PACE_STEPS = 10.0, MOST_PACE_S = 15.0;
-static const double NEW_SHARE = 0.3; /* of what was measured last in the speed before a rollout */
+static const double NEW_SHARE = 0.3; /* weight of the last measurement in the speed before a rollout */
 
 static bool is_worker_here(const struct rollout_member *member)
 {
@@ -23,7 +23,7 @@ static bool is_worker_here(const struct rollout_member *member)
 
 /* --- The order --- */
 
-/* Workers by number, the last one first; with a program, those that would be missed come first, late ones last. */
+/* Workers by index, the last one first; with a program, those that would be missed come first, late ones last. */
 static bool goes_before(const struct rollout *rollout, const struct rollout_member *one,
                         const struct rollout_member *other)
 {
@@ -36,7 +36,7 @@ static bool goes_before(const struct rollout *rollout, const struct rollout_memb
     return one->who.index > other->who.index;
 }
 
-/* By architecture, the worker that goes first; NULL: there is none. A config alone is the same for all. */
+/* For each architecture, the worker that goes first; NULL: there is none. A config alone is the same for all. */
 struct canaries {
     const struct rollout_member *of[ROLLOUT_ARCHITECTURES];
 };
@@ -114,7 +114,7 @@ static int count_out(const struct rollout *rollout)
     return out;
 }
 
-/* By the manifest, whose waves are of workers alone. */
+/* According to the manifest, whose waves contain only workers. */
 static int planned_wave(const struct rollout *rollout, int workers)
 {
     for (int i = 0; i < rollout->waves.count; i++) {
@@ -146,7 +146,7 @@ int waves_next(const struct rollout *rollout)
     return next;
 }
 
-/* --- Those that can't follow --- */
+/* --- Members that can't follow --- */
 
 bool waves_bear(struct rollout *rollout, struct rollout_member *member)
 {
@@ -187,7 +187,7 @@ void waves_leave_behind(struct rollout *rollout)
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
         if (member->is_out && member->takes_part) {
-            const bool had_a_place = waves_place(rollout, member->who) < rollout->wave; /* another takes it */
+            const bool had_a_place = waves_place(rollout, member->who) < rollout->wave; /* another takes its place */
             rollout->absent.bits[member->who.index / 8] |= (uint8_t)(1 << member->who.index % 8);
             member->awaited = member->takes_part = false;
             rollout->wave -= had_a_place;
@@ -205,8 +205,8 @@ static void begin_count(struct rollout_member *member, double now_s)
 }
 
 /*
- * A count of steps is less than what it stands for by chance alone: this many may have been due, within the usual 95%
- * of a Poisson count, which steps that take about as long each never reach.
+ * By chance a count of steps may be below its expectation: up to this many may have been expected, within the usual 95%
+ * of a Poisson count, whose range steps of nearly equal duration never reach.
  */
 static double may_have_been(double made)
 {
@@ -218,7 +218,7 @@ static bool is_too_few(double made, double bound)
     return may_have_been(made) < bound;
 }
 
-/* Of a canary in the target: is it fast enough, or beyond doubt too slow? What is between the two is counted on. */
+/* For a canary in the target: is it fast enough, or certainly too slow? In between, counting continues. */
 static bool is_clear(const struct rollout *rollout, const struct rollout_pace *pace, double made, double expected)
 {
     const double bound = expected * rollout->waves.least_speed / 100.0;
@@ -247,7 +247,7 @@ void pace_heard(const struct rollout *rollout, struct rollout_member *member, do
     begin_count(member, now_s);
 }
 
-/* What those that stay in the old program make of what they made: other causes than it slow them, too. */
+/* The speed of the workers that stay in the old program, relative to before: other causes slow them down, too. */
 static double share_of_others(const struct rollout *rollout)
 {
     double rate = 0, before = 0;

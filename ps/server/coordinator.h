@@ -1,7 +1,7 @@
 /*
- * The coordinator of rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). rollout.c
- * makes it and leads; requests/rollout.c and requests/programs.c answer. Not to be taken for the ps that decides on
- * synchronous steps, which job.coordinator names.
+ * A ps's part in rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). rollout.c creates
+ * and drives it; requests/rollout.c and requests/programs.c answer requests. Not to be confused with the ps that
+ * decides on synchronous steps, which is job.coordinator.
  */
 #ifndef PS_SERVER_COORDINATOR_H
 #define PS_SERVER_COORDINATOR_H
@@ -12,20 +12,20 @@
 #include "ps/rollout/manifest.h"
 #include "ps/server/internal.h"
 
-/* By which the version came that a rollout goes back to: for members that are behind it. */
+/* The manifest that brought the version to which a rollout goes back: for members that are behind it. */
 struct former_manifest {
-    uint8_t *bytes; /* NULL: it came otherwise */
+    uint8_t *bytes; /* NULL: it came some other way */
     size_t size;
     struct manifest_programs programs;
-    bool is_damaged; /* there is one, and it can't be read */
+    bool is_damaged; /* it exists but can't be read */
 };
 
 struct rollout_coordinator {
     struct server *server;
     struct agent *agent;
-    int64_t scheduled; /* step of the switch that the shard was told of; -1: none. The agent's thread's */
+    int64_t scheduled; /* the step of the switch that the shard was told; -1: none. The agent's thread's */
 
-    /* Of ps 0; guarded by the server's lock */
+    /* Of ps 0 only; guarded by the server's lock */
     bool leads;
     struct rollout rollout;
     uint8_t *manifest; /* of the current rollout or the last one; NULL: none */
@@ -33,43 +33,43 @@ struct rollout_coordinator {
     struct former_manifest former;
     uint8_t hash[MANIFEST_HASH]; /* of the manifest */
     char author[MANIFEST_MAX_NAME + 1];
-    struct audit_meter meter;               /* of what is refused */
+    struct audit_meter meter;               /* limits how many refusals are written */
     char digests[2][CONFIG_DIGEST_HEX + 1]; /* of its target and fallback */
-    uint64_t highest;                       /* ever proposed */
-    bool proposing;                         /* one is about to be stored and begun */
-    uint64_t stored;                        /* rollout.changes that are on disk */
-    enum rollout_state stored_state;        /* likewise; what members are told */
+    uint64_t highest;                       /* highest ever proposed */
+    bool proposing;                         /* a proposal is about to be stored and begun */
+    uint64_t stored;                        /* number of rollout.changes that are on disk */
+    enum rollout_state stored_state;        /* likewise; this is what members are told */
     bool has_versions;
     struct versions versions;
     double ticked_s;
-    double rated_s, fastest; /* steps per second lately, at their fastest: a switch must not come too soon */
+    double rated_s, fastest; /* recent maximum of steps per second: a switch must not come too soon */
     int64_t rated_step;
-    uint32_t rated_generation;        /* a restore is no step */
+    uint32_t rated_generation;        /* to recognise a restore, which is not a step */
     float *losses;                    /* [job.worker_count] as in the message `report` */
     struct manifest_programs carried; /* of the manifest */
-    struct programs programs;         /* that are kept here, to be handed on */
-    pthread_mutex_t taking_in; /* one piece of a program at a time: a file's lock keeps out other processes alone */
-    struct manifest_program offered; /* by an operator, who is to bring it; no digest: none */
-    double budget, budget_s;         /* bytes that may be handed on, as of then */
+    struct programs programs;         /* the programs kept here, to be sent to members */
+    pthread_mutex_t taking_in;        /* serialises pieces of a program: a file lock excludes other processes only */
+    struct manifest_program offered;  /* announced by an operator who will send it; no digest: none */
+    double budget, budget_s;          /* bytes that may be sent to members, as of budget_s */
 };
 
 /* --- To the server --- */
 
-/* *coordinator: NULL before; to be destroyed even if this fails. */
+/* *coordinator: NULL before the call; destroy it even if this fails. */
 bool coordinator_create(struct rollout_coordinator **coordinator, struct server *server, struct error *error);
 void coordinator_destroy(struct rollout_coordinator *coordinator); /* NULL is fine */
-/* Time passes; what must be on the disk is written. Some times a second, by the main thread, unlocked. */
+/* Advances time, and writes what must be on disk. The main thread calls it several times a second, unlocked. */
 void coordinator_tick(struct rollout_coordinator *coordinator);
 
-/* Is it the digest of a version whose members are let in: of the other one, while one comes or goes? Unlocked. */
+/* May members in the version with this digest connect? During a rollout both versions may. Unlocked. */
 bool coordinator_knows(struct rollout_coordinator *coordinator, const char *digest);
-/* Is there such a member, by this ps's own lists of hosts or by those of the last rollout? */
+/* Is there such a member, according to this ps's own lists of hosts or those of the last rollout? Unlocked. */
 bool coordinator_has(const struct rollout_coordinator *coordinator, struct member who);
 
 /* The version in force here, and its digest. */
 void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
                          char digest[CONFIG_DIGEST_HEX + 1]);
-/* Adds to the message what was edited by hand here. */
+/* Adds to the message which keys were edited by hand on this machine. */
 void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size);
 void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown); /* locked */
 
@@ -78,7 +78,7 @@ void coordinator_show(const struct rollout_coordinator *coordinator, struct boar
 /* Appends to this machine's audit log. Any thread, unlocked. */
 void coordinator_audit(const struct rollout_coordinator *coordinator, const char *who, const char *what,
                        uint64_t version, const char *outcome);
-/* What is refused costs its sender nothing, so not all of it is written down. Unlocked. */
+/* Logs a refusal. Refusals cost their sender nothing, so only some are written. Unlocked. */
 void coordinator_note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
                               uint64_t version, const char *why);
 
@@ -86,42 +86,41 @@ void coordinator_note_refusal(struct rollout_coordinator *coordinator, const cha
 struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coordinator);
 
 /*
- * By its version, so that one that is not begun after all does not take the place of the last: ps 0 needs that for
- * members that were away. Unlocked.
+ * Stores a manifest under its version, so that one whose rollout never begins does not replace the last one, which ps 0
+ * needs for members that were away. Unlocked.
  */
 bool coordinator_store_manifest(const struct rollout_coordinator *coordinator, uint64_t target, const uint8_t *bytes,
                                 size_t size, struct error *error);
-/* Before a manifest with this fallback is taken; from disk, so unlocked. */
+/* Call before accepting a manifest with this fallback. Reads files, so unlocked. */
 void coordinator_find_former(const struct rollout_coordinator *coordinator, uint64_t fallback,
                              struct former_manifest *former);
-/* Owns the bytes of both from now on. Locked. */
+/* Takes ownership of the bytes of both. Locked. */
 void coordinator_take_manifest(struct rollout_coordinator *coordinator, const struct manifest *manifest, uint8_t *bytes,
                                size_t size, const struct former_manifest *former);
-/* *bytes: NULL if there is none, or no memory; the caller frees it. Locked. */
+/* Copies the manifest; *bytes: NULL if there is none or memory ran out; the caller frees it. Locked. */
 void coordinator_copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size);
-/* The same, for a member in this version that is told to catch up: the one by which it comes to where it is to be. */
+/* The same for a member in this version that is told to catch up: the manifest that leads it to where it should be. */
 void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator, enum rollout_order order,
                                    uint64_t version, uint8_t **bytes, size_t *size);
-/* A program that may be handed on; NULL: none is known by that digest. Locked. */
+/* A program that may be sent to members; NULL: none with that digest is known. Locked. */
 const struct manifest_program *coordinator_program(const struct rollout_coordinator *coordinator, const char *digest);
 
-/* What a member in this version is told now; it counts as delivered. Locked. */
+/* The order for a member in this version; it counts as delivered. Locked. */
 enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator, struct member who, uint64_t version);
 /*
- * The version that a member with this order takes for the fleet's. Where processes restart, ps 0 may be in the target
- * already and yet go back: who was away comes to the fallback first, so that he has its program, too. Locked.
+ * The version that a member with this order should take for the fleet's. Where processes restart, ps 0 may already be
+ * in the target and yet go back: then a member that was away moves to the fallback first, so that it has the fallback's
+ * program too. Locked.
  */
 uint64_t coordinator_in_force(const struct rollout_coordinator *coordinator, enum rollout_order order);
-/* Does the manifest go with it? A member that catches up forgets what it had. Locked. */
+/* Must the manifest be sent along? A member that catches up has forgotten what it had. Locked. */
 bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order,
                                 uint64_t target);
-/* Takes a member's report. Locked. */
+/* Processes a member's report. Locked. */
 void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const char *program,
                       const struct message_report *report);
 
-/*
- * What a manifest must be to count here: signed, of this fleet, with what this place needs to keep versions. Unlocked.
- */
+/* The checks that a manifest must pass here: signed, for this fleet, and this machine can keep versions. Unlocked. */
 bool coordinator_accepts(const struct rollout_coordinator *coordinator, const uint8_t *bytes, size_t size,
                          struct manifest *manifest, struct error *error);
 

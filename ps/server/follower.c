@@ -1,7 +1,6 @@
 /*
- * A follower's two exchanges with the coordinator, each on a thread and a connection of its own: reports of what is
- * staged here, and the decisions that come back. On a new connection each starts over; saying something twice does no
- * harm.
+ * A follower's two exchanges with the coordinator, each on its own thread and connection: reports of what is staged
+ * here, and the decisions that come back. On a new connection each starts over; repeating a report does no harm.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -18,7 +17,7 @@
 enum { DECISION_WAIT_MS = 1000 };
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
-static const double LOG_AFTER_S = 2.0; /* that the coordinator is missing */
+static const double LOG_AFTER_S = 2.0; /* without a coordinator */
 
 struct follower_exchange {
     struct follower *follower;
@@ -46,9 +45,9 @@ static bool must_end(struct follower *follower)
     return end;
 }
 
-/* --- Telling what is staged --- */
+/* --- Reporting what is staged --- */
 
-/* Waits for something to tell, at most a while; false: there is nothing. */
+/* Waits a limited time for something to report; false: there is nothing. */
 static bool compose(struct follower_exchange *exchange, struct message_staged *staged)
 {
     uint8_t *finite = exchange->finite, *not_finite = exchange->not_finite;
@@ -77,7 +76,7 @@ static bool compose(struct follower_exchange *exchange, struct message_staged *s
     return news && staged->finite.count + staged->not_finite.count > 0;
 }
 
-/* Asked now and then while there is nothing to tell, so that a dead connection is not found when it is needed. */
+/* Sent now and then while there is nothing to report, so that a dead connection is noticed before it is needed. */
 static bool is_alive(struct follower_exchange *exchange, struct error *error)
 {
     const double timeout_s = identity_idle_timeout_s(&exchange->follower->server->identity);
@@ -99,7 +98,7 @@ static bool report(struct follower_exchange *exchange, struct error *error)
            code == ERROR_OLD_GENERATION;
 }
 
-/* --- Hearing what is decided --- */
+/* --- Receiving decisions --- */
 
 static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
 {
@@ -120,7 +119,7 @@ static bool take_decision(struct server *server, const struct channel *channel, 
     return done;
 }
 
-/* Asks about the step that is being gathered here. */
+/* Asks about the step whose pushes are being gathered here. */
 static bool listen_for_decision(struct follower_exchange *exchange, struct error *error)
 {
     struct server *server = exchange->follower->server;
@@ -142,7 +141,7 @@ static bool listen_for_decision(struct follower_exchange *exchange, struct error
                      clock_monotonic_s() + DECISION_WAIT_MS / 1e3 + ANSWER_S, &code, error)) {
         return take_decision(server, channel, error);
     }
-    if (code == ERROR_OLD_GENERATION) { /* one of us is being restored: there is nothing to do before */
+    if (code == ERROR_OLD_GENERATION) { /* one of the two ps is being restored: wait */
         server_lock(server);
         server_wait_step(server);
         server_unlock(server);
@@ -152,7 +151,10 @@ static bool listen_for_decision(struct follower_exchange *exchange, struct error
 
 /* --- Both --- */
 
-/* Whatever breaks, and whatever the coordinator refuses, it is tried again: this ps can do nothing without it. */
+/*
+ * Whatever breaks, and whatever the coordinator refuses, is tried again: without the coordinator this ps can do
+ * nothing.
+ */
 static void *converse(void *context)
 {
     struct follower_exchange *exchange = context;
@@ -164,7 +166,7 @@ static void *converse(void *context)
             link_await_try(link);
             continue;
         }
-        if (link->opened != opened) { /* it may be another process, which knows nothing */
+        if (link->opened != opened) { /* the coordinator may be a new process, without any state */
             opened = link->opened;
             exchange->sent_changes = 0;
         }
@@ -213,7 +215,7 @@ bool follower_create(struct follower **out, struct server *server, struct error 
     follower->server = server;
     follower->wake.fd = -1;
     server->following = true;
-    /* The log hears of trouble from one of the two. */
+    /* Only one of the two threads logs trouble. */
     if (!wake_create(&follower->wake, error) || !start_exchange(&follower->report, follower, false, report, error) ||
         !start_exchange(&follower->listen, follower, true, listen_for_decision, error)) {
         follower_destroy(follower);

@@ -1,10 +1,11 @@
 /*
- * Inside the server: what its connections share, and what each has of its own. ps/server.c starts, accepts and ends;
- * learn.c waits, before there is a model, for the widths of its layers; sessions.c decides who is let in; requests/
- * answers them; lock.c has the lock they all take; rollout.c is a ps's part in rollouts, and follower.c in synchronous
- * steps that another ps decides; worker_set.h has the sets of workers that the two tell one another.
+ * Internal to the server: state shared by its connections, and the state of each connection. ps/server.c starts,
+ * accepts and stops; learn.c waits, before there is a model, for the widths of its layers; sessions.c decides who may
+ * connect; requests/ answers requests; lock.c has the lock that they all take; rollout.c is a ps's part in rollouts,
+ * and follower.c its part in synchronous steps that another ps decides; worker_set.h encodes the sets of workers that
+ * these two exchange.
  *
- * Whatever the server shares is guarded by `lock`, but for what is set up once; the lock is never held during input,
+ * Everything shared is guarded by `lock`, except what is set once at start-up. The lock is never held during input,
  * output or arithmetic. server_unlock carries out what the job decided meanwhile.
  */
 #ifndef PS_SERVER_INTERNAL_H
@@ -26,29 +27,29 @@
 #include "ps/server.h"
 #include "ps/shard.h"
 
-enum { SERVER_TICK_MS = 250 /* idle connections look this often whether something is wanted of them */ };
+enum { SERVER_TICK_MS = 250 /* how often idle connections check whether the server wants something of them */ };
 
-#define SERVER_SELDOM_S 0.75 /* between two requests of one who asks seldom: more than a thread would stay */
+#define SERVER_SELDOM_S 0.75 /* a peer whose requests are further apart than this gets no waiting thread */
 
-/* A rollout may want this process to end, though the job is not over. */
+/* The process may also have to stop for a rollout, with the job unfinished. */
 enum shutdown_mode { SHUTDOWN_NONE, SHUTDOWN_RESTART, SHUTDOWN_FINAL };
 
 /* One connection. */
 struct session {
-    struct listener_session base; /* first: the listener's */
+    struct listener_session base; /* must be first: the listener's part */
     struct server *server;
-    struct channel *channel; /* the base's; used by the thread that serves it alone */
+    struct channel *channel; /* the same as in base; used only by the thread that serves the session */
     bool ping_wanted;
-    bool may_rest;     /* it is served by a thread that goes when it rests */
-    bool has_frame;    /* a request that has been received and not answered yet */
-    bool seldom;       /* asks so seldom that no thread stays with it for the next request */
-    struct member who; /* MEMBER_NONE: nobody yet */
-    bool is_guest;     /* a member that came without a digest, to report */
-    int worker;        /* who.index of a worker that is no guest; else -1 */
+    bool may_rest;     /* it gives up its thread while it is idle */
+    bool has_frame;    /* a request has been received and not yet answered */
+    bool seldom;       /* its requests are so far apart that no thread waits for the next */
+    struct member who; /* MEMBER_NONE: not known yet */
+    bool is_guest;     /* a member that connected without a digest, to report */
+    int worker;        /* who.index if it is a worker and no guest; else -1 */
     uint64_t incarnation;
-    char program[65];               /* the peer's, with its build */
-    struct session *next_of_worker; /* another of the same worker, whatever its incarnation */
-    /* A pull of who waits to be asked for a round: while it is held the session rests. */
+    char program[65];               /* the peer's program and build */
+    struct session *next_of_worker; /* another session of the same worker, of any incarnation */
+    /* A pull that waits until its worker is selected for a round; meanwhile the session has no thread. */
     struct held_pull {
         bool holds;
         struct message_pull pull;
@@ -60,143 +61,141 @@ struct session {
     } held;
 };
 
-/* A worker that comes, as a guest, to ask for a number and for nothing else. */
+/* A worker that connects as a guest only to get an index. */
 static inline bool member_has_no_number(struct member who)
 {
     return who.role == MEMBER_WORKER && who.index == MEMBER_ANY_INDEX;
 }
 
 struct server {
-    const struct config *launched; /* as the process was started */
-    struct config filled;          /* the same, with layers that follow from the chief's data */
-    const struct config *config;   /* that */
+    const struct config *launched; /* as at process start */
+    struct config filled;          /* the same, with layer widths from the chief's data */
+    const struct config *config;   /* points to `filled` */
     struct model model;
     struct identity identity;
     struct shard *shard;
     int index;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* something happened that a waiting thread may wait for */
+    pthread_cond_t changed; /* signalled after changes that threads may be waiting for */
     struct job job;
-    struct listener *listener;    /* of sessions, by the same lock */
-    struct session **sessions_of; /* [workers]: of each */
-    struct session **guests_of;   /* [workers]: likewise, of those that came as guests */
-    int guests;                   /* of all members */
-    struct session *held;         /* those that rest with a pull that is held */
-    struct held_for {             /* what was last looked at for them */
+    struct listener *listener;    /* of sessions; it uses the same lock */
+    struct session **sessions_of; /* [workers]: sessions of each worker */
+    struct session **guests_of;   /* [workers]: likewise, sessions of guests */
+    int guests;                   /* over all members */
+    struct session *held;         /* sessions without a thread whose pull is held */
+    struct held_for {             /* the state for which they were last checked */
         enum job_state state;
         uint32_t generation;
         int64_t global_step;
         uint64_t asks;
     } held_for;
-    int waiting;            /* threads that wait for `changed` */
-    pthread_cond_t stepped; /* synchronous: a step is being applied, is applied, or somebody was cut off */
-    bool stepping;          /* synchronous: a step is being applied, and help is welcome */
+    int waiting;            /* threads waiting on `changed` */
+    pthread_cond_t stepped; /* synchronous: signalled when a step begins or ends, or a session was cut off */
+    bool stepping;          /* synchronous: a step is being applied, and other threads may help */
     uint64_t steps_begun;
-    bool following;               /* synchronous: another ps decides, and is told what is staged here */
-    bool *finite, *not_finite;    /* [workers]: synchronous, of the report at hand */
-    struct session **stage_users; /* [workers]: who uses a worker's stage; NULL: nobody */
-    bool leaving;                 /* idle connections are to be closed */
+    bool following;               /* synchronous: another ps decides, and this one reports what is staged here */
+    bool *finite, *not_finite;    /* [workers]: synchronous, of the report being processed */
+    struct session **stage_users; /* [workers]: the session that uses a worker's stage; NULL: none */
+    bool leaving;                 /* idle connections must close */
     atomic_int shutdown_mode;     /* enum shutdown_mode */
     const char *close_reason;
-    int64_t pushes; /* applied */
+    int64_t pushes; /* pushes applied */
     float last_loss;
     uint32_t last_staleness;
     float steps_per_s;
 
     struct rollout_coordinator *coordinator; /* of rollouts: ps/server/coordinator.h */
-    struct fleet_watch *watch;               /* of the other ps, for who watches; NULL: none */
+    struct fleet_watch *watch;               /* watches the other ps for the dashboards; NULL: none */
 
-    uint8_t *description; /* [description_size]: how the chief's data are preprocessed; NULL: it has said nothing */
+    uint8_t *description; /* [description_size]: the chief's preprocessing; NULL: not received yet */
     size_t description_size;
-    char description_digest[65]; /* "" without one */
+    char description_digest[65]; /* "" without a description */
     struct figures {
-        uint8_t *bytes; /* [size]; NULL: it has sent none */
+        uint8_t *bytes; /* [size]; NULL: not reported */
         size_t size;
-    } * figures; /* [workers]: of each one's own rows */
+    } * figures; /* [workers]: statistics of each worker's own rows */
     size_t figures_bytes;
 
     struct validation {
         uint32_t generation;
         int64_t step;      /* of the model */
-        uint64_t examples; /* 0: it has sent nothing */
+        uint64_t examples; /* 0: not reported */
         float score;
-        bool rises, is_worst; /* a larger score is better; it is of the worst tenth of those of that step */
+        bool rises, is_worst; /* a larger score is better; it is in the worst tenth of the reports of its step */
         uint8_t *bytes;       /* [size], for the chief */
         size_t size;
-    } * validations; /* [workers]: of each one's own rows, the last */
+    } * validations; /* [workers]: each one's last validation on its own rows */
     size_t validation_bytes;
-    int64_t validated_before; /* the step that the chief asked for before the one that it asks for now; -1: none */
-    bool *tells;              /* [workers]: it is of a version that sends them */
+    int64_t validated_before; /* the step that the chief asked for before its present one; -1: none */
+    bool *tells;              /* [workers]: its program reports validations */
 
-    struct described { /* what heartbeats are told of the job */
+    struct described { /* the job's status as heartbeats receive it */
         char text[256];
         enum job_state state;
-        double until_s; /* as long as it is good for */
+        double until_s; /* valid until then */
     } described;
 
-    uint64_t orders_of;  /* the incarnation of worker 0 that ordered snapshots last */
-    int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they do not wait */
+    uint64_t orders_of;  /* the incarnation of worker 0 that last ordered snapshots */
+    int64_t held_step;   /* pushes wait at this step until a snapshot is released; -1: they don't */
     double held_since_s; /* since then */
 
-    pthread_mutex_t restoring; /* held while the chief writes: one frame at a time */
-    uint64_t restored_by;      /* the incarnation of worker 0 that began the last restore; 0: there was none */
+    pthread_mutex_t restoring; /* held while the chief writes one frame */
+    uint64_t restored_by;      /* the incarnation of worker 0 that began the last restore; 0: none */
 };
 
 void server_lock(struct server *server);
 void server_unlock(struct server *server);
 
-/*
- * Waits for something to change, at most one tick, with the lock given back; or carries out actions, and does not wait.
- */
+/* Waits for a change, at most one tick, with the lock released; or carries out actions without waiting. */
 void server_wait(struct server *server);
 
 /*
- * Where the config gives hidden layers alone: waits until worker 0 has said how wide its data make the others, and
- * fills them in. Nobody else is served meanwhile. False also if the process is asked to leave.
+ * Where the config gives hidden layers only: waits until worker 0 has reported the widths that follow from its data,
+ * and fills them in. No other peer is served meanwhile. Also false if the process is told to stop.
  */
 bool server_learn_layers(struct server *server, struct error *error);
 
-/* Creates a listener at this ps's address, by its name and under its lock; `what` says who is served, and how. */
+/* Creates a listener on this ps's address, under its name and its lock; `what` says who is served, and how. */
 bool server_open(struct server *server, struct listener **listener, const struct listener_options *what,
                  struct error *error);
 
-/* Listens on this ps's address. Connections are taken by listener_accept, on the main thread. */
+/* Listens on this ps's address. The main thread accepts connections by listener_accept. */
 bool server_listen(struct server *server, struct error *error);
 
 /*
- * Waits for a step to begin or to end, or for something that ends the wait, at most one tick. Nothing that happens
- * under the lock is missed.
+ * Waits for a step to begin or end, or for anything else that ends the wait, at most one tick. No change made under the
+ * lock is missed.
  */
 void server_wait_step(struct server *server);
 
 /*
- * Must the present step not be left yet, since it is to be kept and the chief has still to read two before it? For a
- * lease at most, and while that chief is there; then the step is given up. Locked.
+ * Must training stay at the present step, because a snapshot of it is ordered and the chief still has two to read
+ * before it? For at most a lease, and while that chief is connected; then the snapshot is dropped. Locked.
  */
 bool server_keeps_step(struct server *server);
 
-/* Synchronous: is a step decided on and free to be applied, and none under way? Locked. */
+/* Synchronous: is a step decided and ready to apply, and none being applied? Locked. */
 bool server_has_step(struct server *server);
 
-/* Who watches this process sees what the server knows, from now on: requests/status.c. */
+/* From now on the dashboards of this process show what the server knows: requests/status.c. */
 void server_show(struct server *server);
 void server_hide(struct server *server);
 
-/* Applies the step that is decided on, if there is one that nobody applies yet. Locked on entry and on return. */
+/* Applies the decided step, if no thread is applying it yet. Locked on entry and on return. */
 void server_lead(struct server *server);
 
-/* Rouses those whose pulls are held, and have come to what they wait for. Locked. */
+/* Wakes sessions whose held pulls can be answered now. Locked. */
 void server_rouse_held(struct server *server);
-/* Its pull, if one is held, is so no longer. Locked. */
+/* Removes the session's held pull, if any. Locked. */
 void server_release_held(struct session *session);
 
-/* Serves an open channel whose peer was welcomed, until it ends (false) or has nothing to do, and rests (true). */
+/* Serves an open channel after the handshake, until it ends (false) or is idle and gives up its thread (true). */
 bool serve(struct session *session);
-/* One that rested, on the listener's thread: what takes no waiting. */
+/* Serves an idle session on the listener's thread: only requests that need no waiting. */
 enum listener_glance serve_at_a_glance(struct session *session);
 
-/* A follower's threads that talk to the ps that decides on synchronous steps. */
+/* A follower's threads, which talk to the ps that decides on synchronous steps. */
 struct follower;
 bool follower_create(struct follower **follower, struct server *server, struct error *error);
 void follower_destroy(struct follower *follower); /* NULL is fine */

@@ -1,7 +1,7 @@
 /*
- * Before a ps has a model: where the config gives hidden layers alone, inputs and outputs follow from data, which a ps
- * does not see. Worker 0 says it on its first connection; until then all others are told to come again later. The
- * handshake is the usual one, so nobody else can say it.
+ * Before a ps has a model: where the config gives hidden layers only, the input and output widths follow from data,
+ * which a ps never sees. Worker 0 sends them on its first connection; until then all others are told to come back
+ * later. The handshake is the usual one, so nobody else can send them.
  */
 #include <stdlib.h>
 
@@ -12,19 +12,19 @@
 #include "ps/server/internal.h"
 
 enum {
-    LEARN_PLACES = SERVER_CONNECTIONS_PER_WORKER, /* of worker 0 */
-    LEARN_MS = 100,                               /* between two looks for signals */
+    LEARN_PLACES = SERVER_CONNECTIONS_PER_WORKER, /* connections of worker 0 */
+    LEARN_MS = 100,                               /* between two checks for signals */
     LEARN_CLOSE_S = 2,
 };
 
 struct learner {
     struct server *server;
     struct listener *listener;
-    bool has_learnt; /* by the server's lock */
+    bool has_learnt; /* guarded by the server's lock */
 };
 
 struct learner_session {
-    struct listener_session base; /* first: the listener's */
+    struct listener_session base; /* must be first: the listener's part */
     struct learner *learner;
 };
 
@@ -51,7 +51,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     return 0;
 }
 
-/* Other requests of worker 0 come before it has said it on another connection: they are for later. */
+/* Worker 0's requests on another connection may come before the widths: they must wait. */
 static bool take_layers(struct learner *learner, struct channel *channel, struct error *error)
 {
     struct server *server = learner->server;

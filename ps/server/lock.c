@@ -1,4 +1,4 @@
-/* The server's lock and what is carried out as it is given back, and how threads wait. */
+/* The server's lock, the actions carried out on release, and how threads wait. */
 #include "base/clock.h"
 #include "base/condition.h"
 #include "base/log.h"
@@ -22,7 +22,7 @@ static void for_worker(struct server *server, const struct job_action *action)
     }
 }
 
-/* Carries out what concerns the table, and gives back the lines to log once the lock is free. */
+/* Carries out actions on workers' sessions, and returns the lines to log once the lock is released. */
 static int take_actions(struct server *server, struct job_action lines[JOB_MAX_LINES + 1])
 {
     struct job_action action;
@@ -43,7 +43,7 @@ static int take_actions(struct server *server, struct job_action lines[JOB_MAX_L
 
 void server_unlock(struct server *server)
 {
-    struct job_action lines[JOB_MAX_LINES + 1]; /* one says how many are left out */
+    struct job_action lines[JOB_MAX_LINES + 1]; /* the last says how many were left out */
     int count = take_actions(server, lines);
     pthread_mutex_unlock(&server->lock);
     for (int i = 0; i < count; i++) {
@@ -58,7 +58,7 @@ void server_wait(struct server *server)
         server_lock(server);
         return;
     }
-    /* Nobody is told that somebody waits: two who wait would wake one another for ever. */
+    /* Starting to wait signals nobody: two waiters would wake each other for ever. */
     server->waiting++;
     condition_wait_for(&server->changed, &server->lock, SERVER_TICK_MS / 1000.0);
     server->waiting--;
@@ -81,7 +81,7 @@ bool server_keeps_step(struct server *server)
         now_s - server->held_since_s < server->config->cluster.lease_secs) {
         return true;
     }
-    shard_skip_order(server->shard, step); /* the chief will ask for it, and say that it is missing */
+    shard_skip_order(server->shard, step); /* the chief will ask for it and report it missing */
     server->held_step = -1;
     return false;
 }

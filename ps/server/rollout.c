@@ -1,11 +1,11 @@
 /*
- * A ps's part in rollouts, its coordinator. Every ps has an agent (ps/rollout/agent.h), for which this is the host:
- * it says what a change means to a shard. ps 0 leads besides: it decides by ps/rollout/decide.h what each member is to
- * do next. What operators propose and ask, and what members report, comes by requests/rollout.c.
+ * A ps's part in rollouts, its coordinator. Every ps has an agent (ps/rollout/agent.h), for which this is the host: it
+ * knows what a change means to a shard. ps 0 also leads: it decides by ps/rollout/decide.h what each member does next.
+ * Operators' proposals and queries, and members' reports, arrive through requests/rollout.c.
  *
- * What ps 0 decided is on its disk before anybody is told: members hear of `stored_state`, and of no order at all
- * while the state in memory is ahead of the one on disk. Files are written without the server's lock, which all
- * requests need.
+ * What ps 0 decides is on its disk before any member is told: members see `stored_state`, and get no order at all while
+ * the state in memory is ahead of the one on disk. Files are written without the server's lock, which all requests
+ * need.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
     struct shard *shard = server->shard;
     int64_t now;
     if (shard_floats(shard) == 0) {
-        step = 0; /* nobody pushes to a ps that holds nothing, so that no step ever comes there */
+        step = 0; /* nobody pushes to a ps without parameters, so its step never advances */
     }
     bool is_new = coordinator->scheduled != step || step == 0;
     server_lock(server);
@@ -46,7 +46,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
         coordinator->scheduled = step;
         job_schedule(&server->job, config, step, clock_monotonic_s());
         const int64_t epoch_steps = job_epoch_steps(&server->job, config, server->job.epoch_batches);
-        pthread_cond_broadcast(&server->changed); /* those who wait may have waited enough */
+        pthread_cond_broadcast(&server->changed); /* the waits may be over */
         pthread_cond_broadcast(&server->stepped);
         shard_schedule(shard, &config->train, epoch_steps, step);
     }
@@ -114,7 +114,7 @@ void coordinator_take_manifest(struct rollout_coordinator *coordinator, const st
     snprintf(coordinator->author, sizeof coordinator->author, "%s", manifest->author);
 }
 
-/* By `version`, 0 being the last. *bytes: NULL if there is nothing, or another rollout's manifest. */
+/* By `version`; 0: the last. *bytes: NULL if there is none, or it belongs to another rollout. */
 static bool read_manifest(const struct rollout_coordinator *coordinator, uint64_t version, uint64_t target,
                           struct manifest *manifest, uint8_t **bytes, size_t *size, struct error *error)
 {
@@ -150,14 +150,14 @@ void coordinator_find_former(const struct rollout_coordinator *coordinator, uint
     struct error error;
     *former = (struct former_manifest){.bytes = NULL};
     if (!read_manifest(coordinator, fallback, fallback, &manifest, &former->bytes, &former->size, &error)) {
-        log_warning("%s", error.text); /* who is that far behind waits until it is repaired */
+        log_warning("%s", error.text); /* a member that far behind waits for the repair */
         former->is_damaged = true;
     } else if (former->bytes) {
         former->programs = manifest.programs;
     }
 }
 
-/* A rollout that an earlier process of this ps led, or leads, if it has just restarted for it. */
+/* Continues a rollout that an earlier process of this ps led, perhaps the one that restarted it. */
 static bool resume(struct rollout_coordinator *coordinator, struct error *error)
 {
     const char *config_path = coordinator->server->launched->path;
@@ -205,7 +205,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
 
 /* --- Leading --- */
 
-/* Has a worker that is here told no loss yet, since it started or joined again? Locked. */
+/* Has a connected worker reported no loss yet, since it started or joined again? Locked. */
 static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
 {
     const struct job *job = &coordinator->server->job;
@@ -217,7 +217,7 @@ static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
     return false;
 }
 
-/* What a model that has learnt nothing loses, where the config says enough to know. */
+/* The loss of an untrained model, where the config determines it. */
 static double loss_of_a_guess(const struct server *server)
 {
     const enum loss_kind loss = server->config->train.loss;
@@ -289,7 +289,7 @@ static void tell_change(const struct rollout_coordinator *coordinator, enum roll
     coordinator_audit(coordinator, coordinator->author, rollout_state_name(state), target, message);
 }
 
-/* Steps per second. Locked. */
+/* Measures steps per second. Locked. */
 static void measure(struct rollout_coordinator *coordinator, double now_s)
 {
     const int64_t step = coordinator->server->job.global_step;
@@ -382,7 +382,7 @@ enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator
     enum rollout_order order = rollout_order(rollout, who);
     rollout_delivered(rollout, who);
     if (version != rollout->fallback && version != rollout->target &&
-        rollout_catch_up(rollout, rollout->fallback, version) != ORDER_NOTHING) { /* it can take part only then */
+        rollout_catch_up(rollout, rollout->fallback, version) != ORDER_NOTHING) { /* it can take part only afterwards */
         return ORDER_CATCH_UP;
     }
     return order;
@@ -394,7 +394,7 @@ bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, e
     return order == ORDER_CATCH_UP || (order != ORDER_NOTHING && target != coordinator->rollout.target);
 }
 
-/* Is it one of those that the rollout brings? By what its process says in the handshake. */
+/* Is the program that the member's handshake named one of those that the rollout brings? */
 static bool runs_carried(const struct rollout_coordinator *coordinator, const char *program)
 {
     const char *build = strstr(program, IDENTITY_BUILD);
@@ -406,7 +406,7 @@ static bool runs_carried(const struct rollout_coordinator *coordinator, const ch
     return found;
 }
 
-/* Members of one architecture have the same number; 0: its program, an earlier one, does not say. */
+/* Equal for members of the same architecture; 0: its program is too old to report it. */
 static int architecture_of(const struct rollout_coordinator *coordinator, const char *program)
 {
     const char *build = strstr(program, IDENTITY_BUILD);
@@ -420,7 +420,7 @@ static int architecture_of(const struct rollout_coordinator *coordinator, const 
 
 _Static_assert((int)MANIFEST_MAX_PROGRAMS < (int)ROLLOUT_ARCHITECTURES, "each architecture has a number");
 
-/* That its present process made, as far as ps 0 knows. */
+/* Steps that its present process made, as far as ps 0 knows. */
 static int64_t steps_of(const struct job_worker *worker)
 {
     const int64_t pushes = (int64_t)worker->sequence;
@@ -464,7 +464,7 @@ void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator
     const struct former_manifest *former = &coordinator->former;
     const uint64_t in_force = coordinator_in_force(coordinator, order);
     const bool is_behind = version < in_force && in_force == coordinator->rollout.fallback;
-    if (order == ORDER_CATCH_UP && is_behind && former->is_damaged) { /* what runs in that version, only it tells */
+    if (order == ORDER_CATCH_UP && is_behind && former->is_damaged) { /* only it says what that version runs */
         *bytes = NULL;
         *size = 0;
         return;
@@ -486,7 +486,7 @@ const struct manifest_program *coordinator_program(const struct rollout_coordina
     return carried ? carried : manifest_program_by_digest(&coordinator->former.programs, digest);
 }
 
-/* agent_options.ask on ps 0: the agent there reports to itself. */
+/* agent_options.ask on ps 0: its own agent reports without a connection. */
 static bool ask_self(void *context, const struct message_report *report, struct agent_answer *answer,
                      struct error *error)
 {
@@ -508,7 +508,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
     return true;
 }
 
-/* --- Life --- */
+/* --- Create and destroy --- */
 
 bool coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
 {

@@ -1,7 +1,7 @@
 /*
- * Whom a ps lets in, and for how many connections each: what its listener (net/listener.h) asks it. A member whose
- * links died without a word comes back on new ones, so each has room for a few, and the one that was silent for longest
- * goes.
+ * Who may connect to a ps, and with how many connections: the answers that its listener (net/listener.h) needs. A
+ * member whose links died silently comes back on new ones, so each has room for a few, and the one idle for longest is
+ * closed.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ static struct session *session_of(struct listener_session *base)
     return (struct session *)(void *)base;
 }
 
-/* Members that come without a digest may report, and no more (ps/rollout/agent.h). */
+/* Members that connect without a digest may only report (ps/rollout/agent.h). */
 static bool is_guest(const struct peer *peer)
 {
     return peer->digest[0] == '\0' && peer->member.role != MEMBER_OPERATOR;
@@ -25,7 +25,7 @@ static bool is_guest(const struct peer *peer)
 
 /* --- How many connections --- */
 
-/* For listener_count: is it the same peer's? All operators count as one. */
+/* For listener_count: does it belong to the same peer? All operators count as one. */
 static bool is_of(const struct listener_session *base, const void *context)
 {
     const struct session *session = (const struct session *)(const void *)base;
@@ -34,7 +34,7 @@ static bool is_of(const struct listener_session *base, const void *context)
            session->who.index == peer->member.index;
 }
 
-/* Workers may be many: each has a list. NULL: this one has none, as it is none of ours, or has no number. */
+/* There may be many workers, so each has a list. NULL: none, as it is not one of the job's workers, or has no index. */
 static struct session **list_of(const struct server *server, struct member member, bool guest)
 {
     if (member.role != MEMBER_WORKER || member.index < 0 || member.index >= server->job.worker_count) {
@@ -74,8 +74,8 @@ static int members(const struct server *server)
 }
 
 /*
- * No member takes the places of others. Guests may be members of the version that comes or goes alone, for whom there
- * are no places: they share those of all guests. Locked.
+ * No member takes another's places. Guests may belong to the other version of a rollout, for whose members there are no
+ * places: all guests share some. Locked.
  */
 static bool make_room(struct server *server, const struct peer *peer)
 {
@@ -117,7 +117,7 @@ static bool knows(struct listener_session *base, const char *digest)
     return coordinator_knows(session_of(base)->server->coordinator, digest);
 }
 
-/* The job's word on who may come in; asked again while an older process is being probed. */
+/* The job decides who may join; it is asked again while an older process is being probed. */
 static uint16_t admit(struct listener_session *base, const struct peer *peer, struct error *message)
 {
     struct session *session = session_of(base);
@@ -225,7 +225,7 @@ bool server_listen(struct server *server, struct error *error)
         .session_size = sizeof(struct session),
         .members = workers * SERVER_CONNECTIONS_PER_WORKER + ps * SERVER_CONNECTIONS_PER_PS +
                    members(server) * SERVER_CONNECTIONS_OF_GUEST + SERVER_OPERATORS,
-        .expected = workers, /* all may come at once */
+        .expected = workers, /* all may connect at once */
         .likely = workers * SERVER_CONNECTIONS_OF_WORKER + ps * SERVER_CONNECTIONS_OF_PS,
         .context = server,
         .begin = begin,

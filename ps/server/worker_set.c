@@ -1,4 +1,4 @@
-/* Sets of workers: a follower says whose gradients it has, and the coordinator of which a step is made. */
+/* Sets of workers: a follower reports whose gradients it has, and the coordinator of which ones a step is made. */
 #include "ps/server/worker_set.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
 /*
  * Synchronous steps: one thread leads, idle ones help.
  *
- * The leader takes all stripes' locks in order, as if it walked through them, and looks at which blocks change: that
- * tells where each block goes in the answer, so that stripes can be worked on in any order. For every stripe the
- * gradients are added up in the first stage's memory, the optimizer moves the parameters, and what changed is packed.
- * The sum is made without flushing denormals to zero, as in collect.c; the optimizer runs with it, as everywhere.
+ * The leader takes all stripes' locks in order, like a pass through them, and determines which blocks change: that
+ * fixes each block's place in the answer, so that stripes can be processed in any order. For every stripe the gradients
+ * are summed in the first stage's memory, the optimizer updates the parameters, and what changed is packed. The sum is
+ * computed without flushing denormals to zero, as in collect.c; the optimizer runs with it, as everywhere.
  */
 #include <assert.h>
 #include <limits.h>
@@ -16,19 +16,19 @@
 #include "ps/store/outer.h"
 #include "ps/store/robust.h"
 
-enum { HELP_FLOATS = 64 * 1024 /* of a shard; waking a thread takes as long as the work on fewer */ };
+enum { HELP_FLOATS = 64 * 1024 /* of a shard; for fewer, waking a thread takes as long as the work */ };
 
-enum { BLOCK_HAS_GRADIENT = 1, BLOCK_CHANGES = 2, BLOCK_GAP_SHIFT = 2 /* floats before it that are packed along */ };
+enum { BLOCK_HAS_GRADIENT = 1, BLOCK_CHANGES = 2, BLOCK_GAP_SHIFT = 2 /* floats before it that are sent along */ };
 _Static_assert((PADDING_PACKED << BLOCK_GAP_SHIFT | BLOCK_HAS_GRADIENT | BLOCK_CHANGES) <= UCHAR_MAX,
                "a fate is a byte");
 
-/* What a step changed, packed for everybody. */
+/* A step's changes, packed for all workers. */
 struct broadcast {
     float *values;   /* [floats] */
     uint8_t *ranges; /* [block_count * RANGE_BYTES] */
     struct changes changes;
-    uint64_t base_version; /* what it is a change of; the version before it */
-    uint32_t generation;   /* 0: nothing in it */
+    uint64_t base_version; /* the version before it, and its own */
+    uint32_t generation;   /* 0: empty */
     int users;
 };
 
@@ -37,25 +37,25 @@ struct aggregate {
     pthread_cond_t idle;
     bool open;
     int helpers;
-    atomic_int next; /* stripe to be worked on */
+    atomic_int next; /* next stripe to process */
 
-    /* Of the step under way; written by the leader before it is open. */
+    /* Of the current step; written by the leader before it is open. */
     const int *workers;
     int count;
-    float *weights; /* [count]: what each worker's gradient counts; of a middle: its scale */
-    int cut;        /* of a middle: values left out at each end; -1: it is a mean */
+    float *weights; /* [count]: the weight of each worker's gradient; for a median its scale */
+    int cut;        /* for a median: values left out at each end; -1: it is a mean */
     struct step step;
     struct block_walk walk;
     enum dtype dtype;
     struct broadcast *broadcast;  /* NULL: both are in use, or answers are packed */
     uint64_t starts[MAX_STRIPES]; /* floats of the answer before each stripe */
 
-    unsigned char *fates; /* [block_count]: what the step does to a block */
+    unsigned char *fates; /* [block_count]: the step's effect on a block */
     struct broadcast broadcasts[2], *latest;
     struct round_work {
         const float **values; /* [workers]: of a block; NULL: absent */
         void *scratch;        /* of robust_mean */
-        double *dots;         /* [workers]: of each difference with what came out, of this stripe so far */
+        double *dots;         /* [workers]: of each difference with the result, of this stripe so far */
         double *squares;      /* [workers]: of each difference */
         double squares_of_mean;
     } workspaces[MAX_STRIPES]; /* of rounds */
@@ -122,7 +122,7 @@ bool shard_wants_help(const struct shard *shard)
 
 /* --- One stripe --- */
 
-/* Added to the zero that workers before left: so that no sum begins as -0, as in collect.c. */
+/* Added to the zero that earlier workers left, so that no sum starts as -0, as in collect.c. */
 static void begin_sum(float *restrict sum, const float *restrict gradient, float weight, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -145,8 +145,8 @@ static void add(float *restrict sum, const float *restrict gradient, float weigh
 }
 
 /*
- * The mean of one block's gradients, in the first worker's stage: no other memory is needed, and nobody reads that
- * stage after its step. A gradient is divided before it is added, as in collect.c; the other order has other bits.
+ * The mean of one block's gradients, in the first worker's stage: no other memory is needed, and that stage is not used
+ * after its step. A gradient is divided before it is added, as in collect.c; the other order gives other bits.
  */
 static void sum_block(struct shard *shard, const struct aggregate *aggregate, size_t i)
 {
@@ -205,7 +205,7 @@ static void measure_row(struct aggregate *aggregate, struct round_work *workspac
     }
 }
 
-/* One block of what a round's differences come to, and how near to it each of them is. */
+/* One block of a round's result, and how close each difference is to it. */
 static void combine_block(struct shard *shard, struct aggregate *aggregate, struct round_work *workspace, size_t i)
 {
     const struct shard_block *block = &shard->blocks[i];
@@ -246,7 +246,7 @@ static void end_figures(struct shard *shard, const struct aggregate *aggregate)
             squares += aggregate->workspaces[k].squares[w];
         }
         stage->norm = (float)sqrt(squares);
-        stage->cosine = (float)(dot / sqrt(squares * squares_of_mean)); /* NaN of what did not move */
+        stage->cosine = (float)(dot / sqrt(squares * squares_of_mean)); /* NaN if either is zero */
     }
 }
 
@@ -313,7 +313,7 @@ static struct broadcast *free_broadcast(struct aggregate *aggregate)
     return NULL;
 }
 
-/* Which blocks change, and where they go in the answer. */
+/* Determines which blocks change, and their places in the answer. */
 static void foresee(struct shard *shard, struct aggregate *aggregate)
 {
     struct changes changes = {0};
@@ -347,7 +347,7 @@ static void foresee(struct shard *shard, struct aggregate *aggregate)
     }
 }
 
-/* All alike, unless they have examples to be counted by. */
+/* Equal weights, unless they are weighted by examples. */
 static void weigh(const struct shard *shard, struct aggregate *aggregate)
 {
     double all = 0;
@@ -366,7 +366,7 @@ static void weigh(const struct shard *shard, struct aggregate *aggregate)
 
 /*
  * With the first stripe locked: opens the step for helpers, with all stripes locked. They are locked in order, so
- * walks under way come out first; since the leader keeps them all, helpers may take the stripes in any order.
+ * passes in progress leave first; because the leader keeps all locks, helpers may process the stripes in any order.
  */
 static void open_step(struct shard *shard, struct aggregate *aggregate, const int *workers, int count)
 {
@@ -391,7 +391,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     pthread_mutex_unlock(&aggregate->lock);
 }
 
-/* The answers' users are counted from here on: until then nobody can hold what is still being packed. */
+/* From here on the answers' users are counted: before, nobody can use what is still being packed. */
 static void close_step(struct shard *shard, struct aggregate *aggregate, uint32_t generation)
 {
     pthread_mutex_lock(&aggregate->lock);

@@ -1,12 +1,12 @@
 /*
- * Asynchronous rounds (train.buffer_size): differences are gathered as they come, and every size-th makes a step.
+ * Asynchronous rounds (train.buffer_size): differences are gathered as they arrive, and every size-th makes a step.
  *
- * Of what is gathered there is a mean and nothing else, so that memory does not grow with the buffer, and no sum of
- * finite differences overflows. The mean is by examples, or of all alike; what is old counts less (outer_freshness)
- * without the others counting more: what is missing slows the step down, as in FedBuff.
+ * Only their mean is kept, so that memory does not grow with the buffer, and no sum of finite differences overflows.
+ * They are weighted by examples, or equally; stale ones count less (outer_freshness) without the others counting more:
+ * what is missing makes the step smaller, as in FedBuff.
  *
- * It is gathered in the walk through the stripes that answers the push, with denormals flushed to zero as in the
- * optimizer: a push is in the mean before the next one comes to that stripe.
+ * The mean is updated in the pass through the stripes that answers the push, with denormals flushed to zero as in the
+ * optimizer: a push is in the mean before the next one reaches that stripe.
  */
 #include "ps/shard/internal.h"
 #include "ps/store/outer.h"
@@ -31,7 +31,7 @@ struct buffer_turn buffer_take(struct shard *shard, const struct stage *stage)
         .begins = buffer->count == 0,
         .makes_step = buffer->count + 1 >= buffer->size,
         .keep = all > 0 ? (float)(buffer->weight / all) : 0,
-        .add = all > 0 ? (float)(own / all * scale) : 0, /* all without examples: there is nothing to learn from */
+        .add = all > 0 ? (float)(own / all * scale) : 0, /* all without examples: nothing to learn from */
     };
     buffer->count++;
     buffer->weight = all;
@@ -51,7 +51,7 @@ static void add(float *restrict mean, const float *restrict values, float keep, 
 static void begin(float *restrict mean, const float *restrict values, float share, size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        mean[k] = 0.0f + share * values[k]; /* no -0: of blocks of zeros not all are sent */
+        mean[k] = 0.0f + share * values[k]; /* never -0: some blocks of zeros are not sent */
     }
 }
 

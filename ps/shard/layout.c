@@ -1,8 +1,8 @@
 /*
- * Which floats a shard holds, and where: it is made of blocks, stripes and stages.
+ * Which floats a shard holds, and where: its blocks, stripes and stages.
  *
- * All of a shard's vectors, its snapshot and the workers' stages share one layout: the spans one after another, padding
- * included, so that one offset ("local") serves them all.
+ * All of a shard's vectors, its snapshots and the workers' stages share one layout: the spans one after another,
+ * padding included, so that one offset ("local") serves them all.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "ps/shard/internal.h"
 #include "ps/store/outer.h"
 
-/* How a variable is cut: blocks of several whole rows, or several blocks to a row. */
+/* How a variable is divided: blocks of several whole rows, or several blocks per row. */
 struct layout_cut {
     int rows;
     int cols;
@@ -72,7 +72,7 @@ static size_t cut_spans(const struct model *model, const struct span *spans, int
     return count;
 }
 
-/* What a ps holds, and the bytes of each of its arrays. */
+/* A ps's floats, and the bytes of each of its arrays. */
 struct layout_plan {
     struct span spans[PLACEMENT_MAX_SPANS];
     int span_count;
@@ -195,7 +195,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
                          plan.floats, (unsigned long)UINT32_MAX);
     }
     struct shard *shard = aligned_alloc(SHARD_ALIGN, shard_round_up(sizeof *shard));
-    /* Zero pages from the system: what is never used, a snapshot or a stage, takes no memory. */
+    /* Zero pages from the system: what is never used, such as a snapshot or a stage, takes no memory. */
     void *memory = calloc(1, plan.total + SHARD_ALIGN);
     struct schedule *schedule = schedule_create(&config->train);
     if (!shard || !memory || !schedule) {

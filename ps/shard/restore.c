@@ -1,4 +1,6 @@
-/* Vectors as the chief writes them: the shard is closed meanwhile, and what was written is checked before it opens. */
+/*
+ * Vectors as the chief writes them: the shard is closed meanwhile, and everything written is checked before it opens.
+ */
 #include <assert.h>
 #include <string.h>
 
@@ -45,7 +47,7 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
     return true;
 }
 
-/* Of [from, to), in the shard's own places: floats of the model, without the padding between them. */
+/* Counts the model's floats in [from, to) of the shard, without the padding between them. */
 static size_t count_real(const struct shard *shard, size_t from, size_t to)
 {
     size_t real = 0;
@@ -76,7 +78,7 @@ void shard_wrote(struct shard *shard, enum store_vector vector, struct range ran
     }
 }
 
-/* Slots of a block that hold other bits than they begin with: an update makes a negative zero positive. */
+/* Finds slots of a block whose bits differ from their initial ones: an update turns a negative zero positive. */
 static bool slots_moved(const struct shard *shard, const struct shard_block *block)
 {
     for (int slot = 0; slot < optimizer_slots(shard->train.optimizer); slot++) {
@@ -93,7 +95,7 @@ static bool slots_moved(const struct shard *shard, const struct shard_block *blo
     return false;
 }
 
-/* Whatever was written there: no loop over padding may ever see anything but what it began with. */
+/* Whatever was written there: loops over padding must only ever see its initial value. */
 static void reset_padding(struct shard *shard, int vector, const struct shard_block *block, size_t end)
 {
     bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;

@@ -6,7 +6,7 @@
 #include "ps/shard/internal.h"
 #include "ps/store/outer.h"
 
-/* What was next has long been in force. Locked. */
+/* The next one has long been in force. Locked. */
 static void settle(struct schedule *schedule, int64_t now)
 {
     if (schedule->is_set && now >= schedule->step) {

@@ -1,9 +1,10 @@
 /*
- * What is sent to workers of a shard, where it travels packed (ps/store/sent_model.h): after each synchronous step the
- * differences from what they were sent before, packed once for all of them, in a log of the last steps. The log takes
- * no more than the sent model does: whoever knows a version that is no longer in it gets that as a whole.
+ * What a shard sends to workers if it is packed (ps/store/sent_model.h): after each synchronous step the differences
+ * from what they were sent before, packed once for all of them, in a log of the last steps. The log takes no more
+ * memory than the sent model: a worker whose version is no longer in it gets the whole sent model.
  *
- * Guarded by the stripes' locks, of which a synchronous step holds all: who holds the first sees no step under way.
+ * Guarded by the stripes' locks, all of which a synchronous step holds: a thread that holds the first sees no step in
+ * progress.
  */
 #include <string.h>
 
@@ -18,8 +19,8 @@ struct sent_log {
     uint8_t *log; /* [capacity]: pieces, version after version, the oldest first */
     size_t capacity, used;
     struct sent_version {
-        uint64_t version; /* that these pieces lead to, from the one before it */
-        size_t at;        /* in the log */
+        uint64_t version; /* the version that these pieces lead to, from the one before it */
+        size_t at;        /* offset in the log */
     } versions[SENT_VERSIONS];
     int count;
 };
@@ -29,7 +30,7 @@ size_t shard_sent_memory(size_t floats)
     return shard_round_up(sizeof(struct sent_log)) + 2 * shard_round_up(floats * sizeof(float));
 }
 
-/* Padding is none of them. */
+/* Not counting padding. */
 static size_t count_floats(const struct shard *shard)
 {
     size_t floats = 0;
@@ -77,7 +78,9 @@ static void begin_version(struct sent_log *sent, uint64_t version)
     sent->versions[sent->count++] = (struct sent_version){version, sent->used};
 }
 
-/* A piece of the newest version. Older ones give way; if nothing is left but this one, so does it (count 0). */
+/*
+ * Appends a piece of the newest version. Older ones are dropped; if only this one is left, it is dropped too (count 0).
+ */
 static void append(void *context, struct range range, const uint8_t *piece, size_t size)
 {
     struct sent_log *sent = context;
@@ -118,7 +121,7 @@ struct sent_piece sent_piece_at(const uint8_t *bytes)
     return piece;
 }
 
-/* Where in the log that begins which somebody with this version lacks; false: it is not all there. */
+/* Where in the log the part starts that a worker with this version lacks; false: it is not all there. */
 static bool find(const struct sent_log *sent, uint64_t since_version, uint64_t version, size_t *from)
 {
     *from = sent->used;

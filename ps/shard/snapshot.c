@@ -1,9 +1,9 @@
 /*
- * The state of one step, kept while training goes on: stripe by stripe, by the thread that leaves that step.
+ * The state of one step, kept while training continues: stripe by stripe, by the thread that leaves that step.
  *
- * Orders keep every due step whatever the pace: the chief orders one step more than there are copies, and orders the
- * next before it releases one that it has read. So while the copies are full there is always an order at hand whose
- * step must wait, and no step that has to be kept can pass before the chief has said so.
+ * Orders keep every due step, however fast training is: the chief orders one step more than there are copies, and
+ * orders the next before it releases one that it has read. So while the copies are full there is always an order whose
+ * step must wait, and no step that must be kept can pass before the chief has said so.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static bool is_order(uint64_t number)
 
 /* --- Locked: by snapshot_lock --- */
 
-/* To be called after every change of the table. */
+/* Call it after every change of the table. */
 static void note_armed(struct shard *shard)
 {
     bool armed = false;
@@ -39,7 +39,10 @@ static struct snapshot *find(struct shard *shard, uint64_t number)
     return NULL;
 }
 
-/* Where a new one goes. Of too many orders the one of the earliest step gives way: the chief must have lost it. */
+/*
+ * The entry for a new one. If there are too many orders, that of the earliest step is dropped: the chief must have lost
+ * it.
+ */
 static struct snapshot *place(struct shard *shard, uint64_t number)
 {
     struct snapshot *snapshot = &shard->snapshots[0];
@@ -56,7 +59,7 @@ static struct snapshot *place(struct shard *shard, uint64_t number)
     return snapshot;
 }
 
-/* Memory for orders is taken when there is a first one: most jobs never order anything. */
+/* Memory for orders is allocated with the first one: most jobs never order anything. */
 static bool need_order_memory(struct shard *shard)
 {
     size_t bytes = shard_round_up(shard->floats * sizeof(float)), vectors = 0;
@@ -104,7 +107,7 @@ static int free_copy(const struct shard *shard, const struct snapshot *snapshot)
     return -1;
 }
 
-/* From now on the walk writes it; false: there is no copy for it. */
+/* From now on passes write it; false: there is no copy for it. */
 static bool begin(struct shard *shard, struct snapshot *snapshot, struct block_walk *walk)
 {
     int copy = free_copy(shard, snapshot);
@@ -117,14 +120,14 @@ static bool begin(struct shard *shard, struct snapshot *snapshot, struct block_w
     return true;
 }
 
-/* --- By those who walk through the stripes --- */
+/* --- For passes through the stripes --- */
 
 void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk)
 {
     if (walk->saves == 0 || stripe->first_block == stripe->end_block) {
         return;
     }
-    /* From here to where the next stripe begins, so that padding is copied as well. */
+    /* Up to the start of the next stripe, so that padding is copied as well. */
     size_t from = shard->blocks[stripe->first_block].local;
     size_t to = stripe->end_block < shard->block_count ? shard->blocks[stripe->end_block].local : shard->floats;
     for (int i = 0; i < walk->saves; i++) {
@@ -137,7 +140,7 @@ void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const s
     }
 }
 
-/* By number: what was released or replaced meanwhile is not ready, though the walk went on writing it. */
+/* By number: a snapshot released or replaced meanwhile is not ready, though the pass went on writing it. */
 void shard_snapshots_done(struct shard *shard, const struct block_walk *walk)
 {
     if (walk->saves == 0) {
@@ -156,7 +159,7 @@ void shard_snapshots_done(struct shard *shard, const struct block_walk *walk)
 void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
 {
     if (!atomic_load_explicit(&shard->armed, memory_order_relaxed)) {
-        return; /* it is armed with the first stripe locked, as it is now: nothing is missed */
+        return; /* it is armed with the first stripe locked, as now: nothing is missed */
     }
     pthread_mutex_lock(&shard->snapshot_lock);
     for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
@@ -170,9 +173,11 @@ void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
-/* --- What the chief asks for --- */
+/* --- The chief's requests --- */
 
-/* What a request comes to, with the first stripe and the snapshots locked. If it is to be taken now, the walk saves. */
+/*
+ * The result of a request, with the first stripe and the snapshots locked. If it must be taken now, a pass writes it.
+ */
 static enum snapshot_state answer(struct shard *shard, uint64_t number, int64_t at_step, bool closed,
                                   struct block_walk *walk)
 {

@@ -15,7 +15,7 @@ static inline uint16_t bfloat16_round(float value)
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    uint32_t quiet = (bits >> 16) | 0x40u; /* keeps a NaN one, whatever its lower bits were */
+    uint32_t quiet = (bits >> 16) | 0x40u; /* keeps a NaN a NaN, whatever its lower bits */
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 

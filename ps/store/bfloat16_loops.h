@@ -51,7 +51,7 @@ static uint32_t loop_feed_back(uint16_t *restrict halves, float *restrict remain
         float left = sum - bfloat16_widen(half);
         halves[i] = half;
         remainders[i] = left - left == 0.0f ? left : 0.0f;
-        any |= (uint32_t)half << 17; /* whatever its sign, a zero is a zero */
+        any |= (uint32_t)half << 17; /* tests for zero of either sign */
     }
     return any;
 }

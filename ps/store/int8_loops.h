@@ -39,7 +39,7 @@ static inline void loop_round_block(int8_t *restrict bytes, float *restrict valu
 {
     const float inverse = 1.0f / scale;
     for (size_t i = 0; i < n; i++) {
-        const float to_nearest = 0x1.8p23f; /* beyond it there are no fractions */
+        const float to_nearest = 0x1.8p23f; /* larger floats have no fraction */
         const float whole = values[i] * inverse + to_nearest - to_nearest;
         bytes[i] = (int8_t)(int32_t)whole;
         values[i] -= scale * whole;
@@ -71,7 +71,7 @@ static void loop_round(uint8_t *restrict bytes, float *restrict values, size_t n
     int8_t *to = (int8_t *)bytes + int8_blocks(n) * sizeof(float);
     for (size_t i = 0; i < n; i += INT8_BLOCK, scales += sizeof(float)) {
         float scale;
-        if (n - i >= INT8_BLOCK) { /* a count that the compiler knows */
+        if (n - i >= INT8_BLOCK) { /* a count known to the compiler */
             loop_round_any(&scale, to + i, values + i, INT8_BLOCK);
         } else {
             loop_round_any(&scale, to + i, values + i, n - i);

@@ -1,6 +1,6 @@
 /*
- * The threshold is found by counting, eleven bits of the magnitude at a time from the top, so that it takes no memory
- * and no order of the floats; ties go to those that come first.
+ * The threshold is found by counting, eleven bits of the magnitude at a time from the top, so that no memory and no
+ * sorting is needed; ties go to those that come first.
  */
 #include "ps/store/largest.h"
 
@@ -74,7 +74,7 @@ static void put_16(uint8_t *bytes, size_t value)
     bytes[1] = (uint8_t)(value >> 8);
 }
 
-/* Writes the values; leaves in them what that lacks. */
+/* Writes the values; leaves in them what the written ones lack. */
 static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype dtype)
 {
     if (dtype == DTYPE_LARGEST_INT8) {
@@ -90,7 +90,7 @@ static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype
         const uint16_t half = bfloat16_round(values[i]);
         const float left = values[i] - bfloat16_widen(half);
         values[i] = left - left == 0.0f ? left : 0.0f;
-        memcpy(bytes + i * sizeof half, &half, sizeof half); /* at once: threads that pack have small stacks */
+        memcpy(bytes + i * sizeof half, &half, sizeof half); /* at once: packing threads have small stacks */
     }
 }
 

@@ -1,8 +1,8 @@
 /*
  * The layout of the flat vector, and initial values.
  *
- * Initial values are drawn by inversion, one number of the generator for one element: no state, no rejection, and the
- * same value whatever the layout, the thread or the engine that asks.
+ * Initial values are drawn by inversion, one random number per element: no state, no rejection, and the same value
+ * whatever the layout, the thread or the engine.
  */
 #include "ps/store/model.h"
 
@@ -13,8 +13,10 @@
 
 #include "base/random/philox.h"
 
-/* TensorFlow's variance_scaling divides by the standard deviation of a normal truncated at 2, so that the result has
- * the variance asked for. */
+/*
+ * TensorFlow's variance_scaling divides by the standard deviation of a normal truncated at 2, so that the result has
+ * the requested variance.
+ */
 static const double truncated_normal_stddev = 0.87962566103423978;
 
 /* P(z < -2) of the standard normal distribution. */
@@ -61,7 +63,7 @@ void model_units_text(const struct config_model *config, char text[MODEL_UNITS_T
     }
 }
 
-/* Reads one width and what follows it; 0: it is none. */
+/* Reads one width and the delimiter; 0: invalid. */
 static int take_width(const char **text, long most)
 {
     char *end;
@@ -156,7 +158,7 @@ static double normal_quantile(double p)
     return central ? magnitude * q : copysign(magnitude, q);
 }
 
-/* Where TensorFlow draws normal numbers again until one lies within 2 standard deviations: the same distribution. */
+/* As TensorFlow, which redraws normal numbers until one lies within 2 standard deviations: the same distribution. */
 static double truncated_normal(double uniform)
 {
     return normal_quantile(truncated_normal_tail + uniform * (1.0 - 2.0 * truncated_normal_tail));

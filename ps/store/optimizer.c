@@ -1,4 +1,4 @@
-/* What the optimizers have by definition, what a step needs, and the choice of the loops that apply it. */
+/* The optimizers' definitions, the constants of a step, and the choice of the loops that apply it. */
 #include "ps/store/optimizer.h"
 
 #include <assert.h>
@@ -41,7 +41,7 @@ float optimizer_slot_initial(const struct config_train *config, int slot)
     if (slot == 0 && accumulates) {
         return (float)config->adagrad_init;
     }
-    return slot == 0 && config->optimizer == OPTIMIZER_RMSPROP ? 1.0f : 0.0f; /* as TensorFlow's mean square begins */
+    return slot == 0 && config->optimizer == OPTIMIZER_RMSPROP ? 1.0f : 0.0f; /* as in TensorFlow: the mean square */
 }
 
 static double exponential_decay(const struct config_train *config, int64_t global_step)
@@ -75,7 +75,7 @@ double schedule_learning_rate(const struct config_train *config, int64_t global_
 
 void update_prepare(struct update *update, const struct config_train *config, int64_t global_step)
 {
-    double applied = (double)global_step + 1.0; /* steps, once this one is done */
+    double applied = (double)global_step + 1.0; /* steps, including this one */
     double learning_rate = schedule_learning_rate(config, global_step);
     *update = (struct update){
         .kind = config->optimizer,
@@ -96,7 +96,7 @@ void update_prepare(struct update *update, const struct config_train *config, in
         update->rho = (float)config->rmsprop_decay;
     }
     if (config->optimizer == OPTIMIZER_ADAM) {
-        /* From the rounded betas: the correction has to fit the averages, which are kept with those. */
+        /* From the rounded betas: the correction must match the averages, which use those. */
         double correction1 = 1.0 - pow((double)update->beta1, applied);
         double correction2 = 1.0 - pow((double)update->beta2, applied);
         learning_rate *= sqrt(correction2) / correction1;
@@ -113,7 +113,7 @@ void update_spare_biases(struct update *update)
     update->shrink = 1.0f;
 }
 
-/* Do weights move without a gradient, by L2 or by weight decay? The loops treat both alike. */
+/* Do weights change without a gradient, by L2 or by weight decay? The loops treat both alike. */
 static bool pulls(const struct update *update)
 {
     return update->l2 != 0.0f || update->shrink != 1.0f;
@@ -121,8 +121,10 @@ static bool pulls(const struct update *update)
 
 bool update_zero_is_noop_at_start(const struct update *update)
 {
-    /* Adadelta's slots start at zero and stay there; so do momentum's and adam's. Rmsprop's mean square starts at 1 and
-     * sinks, and ftrl's parameter becomes what its slots say. */
+    /*
+     * Adadelta's slots start at zero and stay there, and so do momentum's and adam's. Rmsprop's mean square starts at 1
+     * and decays, and ftrl derives the parameter from its slots.
+     */
     if (update->lazy) {
         return true;
     }
@@ -171,7 +173,7 @@ static enum optimizer_formula formula_of(const struct update *update)
     case OPTIMIZER_KINDS:
         break;
     }
-    assert(false); /* every kind is above */
+    assert(false); /* all kinds are listed above */
     return FORMULA_SGD;
 }
 

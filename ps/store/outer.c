@@ -1,4 +1,4 @@
-/* An outer optimizer is a train section of its own. */
+/* An outer optimizer is a separate train section. */
 #include "ps/store/outer.h"
 
 #include <math.h>

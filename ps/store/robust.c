@@ -1,6 +1,6 @@
 /*
- * Values are sorted as integers that are ordered as they are, by Batcher's
- * network of comparisons: the same for every float, so that a vector of neighbours takes each at once.
+ * Values are sorted as integers of the same order, by Batcher's sorting network: the same comparisons for every float,
+ * so that neighbouring floats are sorted in vectors.
  */
 #include "ps/store/robust.h"
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TILE = 16 /* floats that are sorted beside each other */ };
+enum { TILE = 16 /* floats sorted side by side */ };
 
 int robust_cut(const struct config_train *train, int count)
 {
@@ -38,7 +38,7 @@ static void load(int32_t (*keys)[TILE], const float *const *values, const float 
         float scaled[TILE] = {0};
         int32_t bits[TILE];
         for (size_t i = 0; values[k] && i < count; i++) {
-            scaled[i] = values[k][at + i] * scales[k] + 0.0f; /* no -0: of rows of zeros not all are sent */
+            scaled[i] = values[k][at + i] * scales[k] + 0.0f; /* never -0: some rows of zeros are not sent */
         }
         memcpy(bits, scaled, sizeof bits);
         for (int i = 0; i < TILE; i++) {

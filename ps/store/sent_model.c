@@ -1,4 +1,4 @@
-/* Pieces of what is sent. The packer applies its own, so that it can't know anything but what receivers do. */
+/* Pieces of what is sent. The packer applies its own, so that it always has what receivers have. */
 #include "ps/store/sent_model.h"
 
 #include <assert.h>
@@ -110,7 +110,7 @@ static bool is_zero(const float *values, size_t n)
     return any == 0;
 }
 
-/* Where a packer is in its spans. */
+/* A packer's position in its spans. */
 struct packer_walk {
     struct sent_packer *packer;
     struct largest chosen;
@@ -130,7 +130,7 @@ static void pack_piece(struct packer_walk *walk, size_t at, size_t n)
     }
 }
 
-/* Floats that did not change are left out where that saves a whole block, which costs more than another range. */
+/* Unchanged floats are left out if that saves a whole block, which costs more than another range. */
 static void pack_int8(struct packer_walk *walk, size_t count)
 {
     size_t begin = 0, at = 0;

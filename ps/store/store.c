@@ -1,9 +1,9 @@
 /*
- * Applying gradient blocks row by row: the loop that fits the step is picked once per block, a row costs one call.
+ * Applying gradient blocks row by row: the loop for the step is selected once per block, a row costs one call.
  *
- * A row without a gradient still moves if the optimizer has momentum, L2 or averages. Exempt are rows whose slots have
- * never moved (the border pixels of the digits, which are always zero): for them a zero gradient computes back exactly
- * what is there. One byte per row remembers which those are.
+ * A row without a gradient still changes if the optimizer has momentum, L2 or averages. Exempt are rows whose slots
+ * have never changed (the border pixels of the digits, which are always zero): for them a zero gradient gives back
+ * exactly what is there. One byte per row records which those are.
  */
 #include "ps/store/store.h"
 
@@ -37,7 +37,7 @@ bool store_has_vector(const struct config_train *config, enum store_vector vecto
     }
 }
 
-/* Padding gets the same value, so that it, too, stays where it is. */
+/* Padding gets the same value, so that it stays unchanged, too. */
 static void reset_slots(struct store *store)
 {
     for (int slot = 0; slot < optimizer_slots(store->config->optimizer); slot++) {
@@ -107,7 +107,7 @@ static bool row_moved(const struct store *store, const struct variable *variable
             int first = variable_panel_col(variable, panel), end = variable_panel_col(variable, panel + 1);
             const float *values = store->vectors[STORE_SLOT0 + slot] + variable_at(variable, row, first);
             for (int col = first; col < end && col < variable->cols; col++) {
-                /* By bits: an update makes a negative zero positive. */
+                /* Compares bits: an update turns a negative zero positive. */
                 if (memcmp(&values[col - first], &initial, sizeof initial) != 0) {
                     return true;
                 }
@@ -138,7 +138,7 @@ void store_begin_step(struct store *store)
     }
 }
 
-/* `rows` rows of a block that begins at float `first`, from `row` on; gradient: of the first of them, NULL: absent. */
+/* `rows` rows of a block that starts at float `first`, from `row` on; gradient: of the first of them, NULL: absent. */
 static struct optimizer_rows rows_of(const struct store *store, const struct gradient_block *block, size_t first,
                                      int row, int rows, const float *gradient)
 {
@@ -168,14 +168,14 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
     loop(&store->update[store->model->variables[block->variable].is_weights], &at);
 }
 
-/* Are the rows that are present so far apart that hardly any two of them follow one another? */
+/* Are the present rows so far apart that hardly any two of them are neighbours? */
 static bool is_scattered(const struct gradient_block *block)
 {
     enum { ROWS_EACH = 8 };
     return block->present && block->present_count < block->rows / ROWS_EACH;
 }
 
-/* All rows that are present at once, where the others stay: one by one, a call for each would cost as much as a row. */
+/* All present rows at once, if the others are unchanged: one by one, a call for each would cost as much as a row. */
 static void apply_scattered(struct store *store, const struct gradient_block *block, size_t first, optimizer_loop loop)
 {
     assert(block->present_count == 0 || block->present[block->present_count - 1] < block->rows);
@@ -184,7 +184,7 @@ static void apply_scattered(struct store *store, const struct gradient_block *bl
     loop(&store->update[store->model->variables[block->variable].is_weights], &at);
 }
 
-/* How many rows that are present follow one another from `row` on, the next that is listed being number `next`. */
+/* How many neighbouring rows are present from `row` on; the next listed one has number `next`. */
 static int present_run(const struct gradient_block *block, int row, int next)
 {
     if (!block->present) {
@@ -212,7 +212,7 @@ void store_apply(struct store *store, const struct gradient_block *block)
     bool has_slots = store->vectors[STORE_SLOT0];
     _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;
     unsigned mode = optimizer_enter();
-    int next = 0; /* of the rows present */
+    int next = 0; /* index among the rows present */
     int row = 0;
     if (absent_is_noop && is_scattered(block)) {
         for (int i = 0; has_slots && i < block->present_count; i++) {
@@ -225,8 +225,10 @@ void store_apply(struct store *store, const struct gradient_block *block)
     while (row < block->rows) {
         int run = present_run(block, row, next);
         if (run > 0) {
-            /* Threads that own other columns of a row may set its byte at the same time, to the same value; and a
-             * thread that sees either value gets the same numbers. */
+            /*
+             * Threads with other columns of a row may set its byte at the same time, to the same value; a thread that
+             * reads either value gets the same numbers.
+             */
             for (int i = 0; has_slots && i < run; i++) {
                 atomic_store_explicit(&moved[row + i], 1, memory_order_relaxed);
             }

@@ -1,7 +1,7 @@
 'use strict';
 
-// Asks the interface that programs ask: what a model is called and wants, then its predictions. What it says goes in as
-// text, never as markup.
+// Uses the same API as programs: gets a model's name and inputs, then its predictions. Responses are inserted as text,
+// never as markup.
 
 const byId = id => document.getElementById(id);
 const SIDE = 28;
@@ -33,7 +33,7 @@ async function ask(path, options) {
     return said;
 }
 
-// --- What it says ---
+// --- Output ---
 
 function number(value) {
     return typeof value === 'number' ? String(Number(value.toPrecision(6))) : String(value);
@@ -64,7 +64,7 @@ function present(said) {
     show('values', true);
 }
 
-// One question at a time; of those that come meanwhile the last is asked next.
+// One request at a time; of those made meanwhile only the last is sent next.
 async function predict(inputs) {
     if (pending) {
         pending.next = inputs;

@@ -1,4 +1,4 @@
-/* Whatever a disk does to one of these files, it is named and not taken for what was written. */
+/* Whatever a disk does to one of these files, the damage is reported and the content not used. */
 #include "base/checked.h"
 
 #include <setjmp.h>
@@ -68,7 +68,7 @@ static void a_line_is_what_was_written_or_refused(void **state)
         memcpy(text, good, size);
         text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
         put(path, text, size);
-        if (checked_line_read(path, line, &error)) { /* its checksum does not look like one: an odd line, all of it */
+        if (checked_line_read(path, line, &error)) { /* what looks like no checksum is part of the line */
             assert_true(strlen(line) == size - 1 && strncmp(line, "12 7", 4) == 0);
         } else {
             assert_named(path);
@@ -133,7 +133,7 @@ static void a_file_is_what_was_written_or_refused(void **state)
         assert_false(reads(""));
         assert_named(path);
     }
-    assert_true(checked_write(path, text, strlen(text), &error)); /* it is written again */
+    assert_true(checked_write(path, text, strlen(text), &error)); /* write it again */
     assert_true(reads(text));
     const size_t size = get(sum_path, sum);
     for (size_t bit = 0; bit < 8 * size; bit++) {
@@ -149,7 +149,7 @@ static void a_file_is_what_was_written_or_refused(void **state)
 static void one_that_is_replaced_is_the_old_or_the_new(void **state)
 {
     (void)state;
-    put(path, "old", 3); /* without a sum, by an earlier program */
+    put(path, "old", 3); /* an earlier program wrote no sum */
     assert_true(reads("old"));
     assert_true(checked_write(path, "new", 3, &error));
     assert_true(reads("new"));
@@ -159,7 +159,7 @@ static void one_that_is_replaced_is_the_old_or_the_new(void **state)
     assert_false(reads("odd"));
     assert_true(checked_write(path, "newer", 5, &error));
     assert_true(reads("newer"));
-    put(path, "odd", 3); /* what was damaged is not what may be there */
+    put(path, "odd", 3); /* the damaged file is not what may be there */
     assert_false(reads("odd"));
 }
 

@@ -1,4 +1,4 @@
-/* Waiting for a condition, at most for so long. */
+/* Waiting for a condition with a timeout. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/condition.h"
 
-/* A clock that stands, and who is asked to wait until when. */
+/* A clock that stands still, and a record of who waits until when. */
 static struct {
     bool stands;
     struct timespec now, until;
@@ -79,7 +79,7 @@ static void test_result(void **state)
     assert_false(condition_wait_for(&condition, &mutex, 1));
 }
 
-/* By the system's own condition: its clock is the one that the deadline is of. */
+/* With the system's own condition: its clock is the deadline's. */
 static void test_waits(void **state)
 {
     (void)state;

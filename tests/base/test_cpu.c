@@ -1,4 +1,4 @@
-/* CPU features beside what the compiler's own detection and the kernel say. */
+/* CPU features compared with the compiler's detection and the kernel's. */
 #include "base/cpu.h"
 
 #include <stdarg.h>

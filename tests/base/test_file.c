@@ -1,4 +1,4 @@
-/* Whole reads with limits, replacement that is all or nothing, locks that name their holder. */
+/* Whole reads with limits, atomic replacement, locks that name their holder. */
 #include "base/file.h"
 
 #include <dirent.h>
@@ -65,7 +65,7 @@ static void write_then_read(void **state)
     assert_true(file_exists(path));
 }
 
-/* Files of /proc say that they are empty, and are not. */
+/* Files in /proc claim to be empty and are not. */
 static void a_file_that_is_longer_than_it_says_is_read_whole(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void limit_is_kept(void **state)
     assert_non_null(strstr(error.text, "larger than 10 bytes"));
     assert_true(file_read(path, 11, &bytes, &size, &error));
     free(bytes);
-    assert_false(file_read("/dev/zero", 100000, &bytes, &size, &error)); /* no size of its own, no end */
+    assert_false(file_read("/dev/zero", 100000, &bytes, &size, &error)); /* no size, no end */
     assert_non_null(strstr(error.text, "larger than"));
 }
 
@@ -105,7 +105,7 @@ static void absent_and_folder_are_named(void **state)
     assert_non_null(strstr(error.text, "is a folder"));
 }
 
-/* A write that fails half way (here at a limit on the file size) leaves the old content and no temporary file. */
+/* A write that fails midway (here at a limit on the file size) leaves the old content and no temporary file. */
 static void failed_write_keeps_the_old(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void failed_write_keeps_the_old(void **state)
     assert_int_equal(names_in(folder), 1);
 }
 
-/* Somebody who may write to the folder too, and knows how temporary files are named, must not lead us elsewhere. */
+/* Another user who may write to the folder and knows how temporary files are named must not redirect the write. */
 static void links_are_not_followed(void **state)
 {
     (void)state;

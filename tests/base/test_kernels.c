@@ -1,4 +1,4 @@
-/* Every kernel table against the reference, on sizes that leave remainders everywhere. */
+/* Every table of kernels compared with the reference, on sizes that leave remainders everywhere. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "base/kernels.h"
@@ -95,7 +95,7 @@ static void test_gemm(void **state)
     }
 }
 
-/* Sums of a row may not depend on how many rows there are: threads share rows in different ways. */
+/* A row's sum must not depend on the number of rows, because threads divide rows differently. */
 static void test_gemm_rows_are_independent(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void test_gemm_rows_are_independent(void **state)
     assert_memory_equal(expected, actual, 37 * 64 * sizeof(float));
 }
 
-/* A pair's entries in parts of any size; what is of one row alone has nothing for the other one. */
+/* A pair's entries in parts of any size; an entry of only one row is zero for the other. */
 static void divide(int pairs, const uint32_t *start, struct parts *parts)
 {
     for (int i = 0; i < pairs; i++) {
@@ -224,7 +224,7 @@ static void test_scatter(void **state)
     }
 }
 
-/* Two rows of bytes, compressed, times b: what the bytes say, one row after the other. */
+/* Two rows of bytes, compressed, times b: the same as the bytes, one row after the other. */
 static void check_pair(bool divided)
 {
     enum { COUNT = 64, N = 48 };
@@ -559,7 +559,7 @@ static void test_bytes(void **state)
     }
 }
 
-/* Rows picked by index, then the same ones where they lie. */
+/* Rows selected by index, compared with the same rows in place. */
 static void test_gather(void **state)
 {
     (void)state;
@@ -607,7 +607,7 @@ static void test_compress(void **state)
     }
 }
 
-/* Like the reference's; and each part holds what its name says, in order. */
+/* Equal to the reference's; and each part contains what its name says, in order. */
 static void test_pack_parts(void **state)
 {
     (void)state;
@@ -669,7 +669,7 @@ static int differences(const struct signature *one, const struct signature *othe
     return differ;
 }
 
-/* Every image once, and each with the one that is most like it of those that come soon. */
+/* Every image once, each paired with the most similar of those that follow soon. */
 static void test_pair(void **state)
 {
     (void)state;
@@ -679,7 +679,7 @@ static void test_pair(void **state)
         bool seen[MOST] = {false};
         int count = 1 + below(MOST);
         for (int i = 0; i < count; i++) {
-            /* Few bits that vary, so that some are equally near. */
+            /* Few varying bits, so that some are equally near. */
             signatures[i] = (struct signature){.bits = {(uint64_t)below(16), (uint64_t)below(16) << 60}, .place = i};
         }
         tested->pair(count, signatures);
@@ -689,7 +689,7 @@ static void test_pair(void **state)
             seen[signatures[i].place] = true;
         }
         for (int i = 0; i + 1 < count; i += 2) {
-            /* Who was looked at for i came behind it then, and comes behind it now: within the next few pairs. */
+            /* The candidates for i followed it before, and still do: within the next few pairs. */
             int nearest = differences(&signatures[i], &signatures[i + 1]);
             for (int k = i + 2; k < count && signatures[k].place < i + KERNEL_AMONG; k++) {
                 assert_true(signatures[k].place < i || differences(&signatures[i], &signatures[k]) >= nearest);

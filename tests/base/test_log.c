@@ -1,4 +1,4 @@
-/* Lines as their readers get them: standard output and standard error are caught in files. */
+/* Lines as readers see them: standard output and standard error are captured in files. */
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 static char output[16384];
 
-/* Runs `act` with descriptor fd caught; its text is in `output` afterwards. */
+/* Runs `act` with descriptor fd captured; the text is in `output` afterwards. */
 static void catch (int fd, void (*act)(void))
 {
     FILE *file = tmpfile();
@@ -127,7 +127,7 @@ static void status_line_makes_room(void **state)
 
 /* --- Memory runs out --- */
 
-static int given, held; /* so many allocations succeed yet; so many pieces are not given back */
+static int given, held; /* number of allocations that still succeed; number of blocks not freed yet */
 
 static void *allocate(size_t size)
 {
@@ -153,7 +153,7 @@ static void say_list(void)
     log_event("done", fields, NULL);
 }
 
-/* An object lacks what there was no memory for, or does not come at all; nothing stays behind. */
+/* Without memory an object lacks a part, or is missing entirely; nothing is leaked. */
 static void a_shortage_leaves_nothing_behind(void **state)
 {
     cJSON_Hooks hooks = {allocate, give_back};

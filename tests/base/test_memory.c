@@ -1,4 +1,4 @@
-/* Large memory: where it lies, what is in it, and what is refused. */
+/* Large memory: where it lies, what it contains, and what is refused. */
 #include "base/memory.h"
 
 #include <setjmp.h>
@@ -25,12 +25,12 @@ static void aligned_to_cache_lines(void **state)
     }
 }
 
-/* Where huge pages begin, between them and behind the last one: zeros, and room to write. */
+/* Where huge pages begin, between them, and after the last one: zeros, and writable. */
 static void zeroed_to_the_last_byte(void **state)
 {
     (void)state;
     const size_t sizes[] = {1, 4097, 8 * mib - 1, 8 * mib, 9 * mib + 13};
-    for (int round = 0; round < 2; round++) { /* the second time on memory that was used */
+    for (int round = 0; round < 2; round++) { /* the second time on used memory */
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             uint8_t *memory = memory_zeroed(sizes[i], 1);
             assert_non_null(memory);
@@ -44,7 +44,7 @@ static void zeroed_to_the_last_byte(void **state)
 static void what_no_machine_has_is_refused(void **state)
 {
     (void)state;
-    volatile size_t most = SIZE_MAX; /* compilers would warn of it */
+    volatile size_t most = SIZE_MAX; /* volatile, or compilers would warn */
     assert_null(memory_aligned(most));
 }
 

@@ -1,4 +1,4 @@
-/* The progress line: what it says, that it never wraps, and what it leaves out first. */
+/* The progress line: its content, that it never wraps, and what it drops first. */
 #include "base/progress.h"
 
 #include <math.h>

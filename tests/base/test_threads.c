@@ -1,4 +1,4 @@
-/* The team: every thread runs once a run, and nobody passes a barrier before all have come. */
+/* The pool: every thread runs once per run, and none passes a barrier before all have arrived. */
 #include "base/threads.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@ enum { ROUNDS = 300 };
 struct shared {
     struct pool *pool;
     atomic_int calls[POOL_MAX_THREADS];
-    int values[POOL_MAX_THREADS]; /* plain on purpose: only the barrier orders them */
+    int values[POOL_MAX_THREADS]; /* deliberately plain: only the barrier orders accesses */
     atomic_int wrong;
 };
 
@@ -26,7 +26,7 @@ static void count_call(void *context, int thread)
     atomic_fetch_add(&shared->calls[thread], 1);
 }
 
-/* Each round every thread writes its own value, all meet, and each reads everybody's. */
+/* In each round every thread writes its own value, all meet, and each reads all values. */
 static void exchange(void *context, int thread)
 {
     struct shared *shared = context;
@@ -64,7 +64,7 @@ static void team_of(int threads)
 static void every_team_size(void **state)
 {
     (void)state;
-    const int sizes[] = {1, 2, 3, 7, 16}; /* more than the CPUs too: then they must sleep, not spin */
+    const int sizes[] = {1, 2, 3, 7, 16}; /* more threads than CPUs, too: then they must sleep, not spin */
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         team_of(sizes[i]);
     }
@@ -122,7 +122,7 @@ static void *give_way_in_real_time(void *context)
     return NULL;
 }
 
-/* Under chrt being nice means nothing. */
+/* With a policy set by chrt niceness has no effect. */
 static void who_gives_way_in_real_time_does_so(void **state)
 {
     (void)state;
@@ -131,7 +131,7 @@ static void who_gives_way_in_real_time_does_so(void **state)
     assert_int_equal(pthread_create(&thread, NULL, give_way_in_real_time, &priority), 0);
     pthread_join(thread, NULL);
     if (priority < 0) {
-        skip(); /* one must be allowed to */
+        skip(); /* this needs permission */
     }
     assert_int_equal(priority, 6);
 }

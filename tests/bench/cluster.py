@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""One ps and its workers on this box, beside TensorFlow's in the same minutes; push and pull alone; TLS; memory.
+"""One ps and its workers on this machine, compared with TensorFlow in the same minutes; push and pull alone; TLS;
+memory.
 
     tests/bench/cluster.py [--trainer=build/trainer] [--bench=build/bench] [--data=DIR] [--peers=DIR]
                            [--tf-python=PYTHON] [--rounds=3] [PART ...]
 
-PART: async, softmax, sync, until, load, tls; all of them by default. One JSON line for each figure, with the floor that
-it owes; the exit status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down
-does so for both; each figure is the median of its runs, each ratio that of neighbours, by the clock and by the
-processor time of all processes. Clusters speak TLS unless the figure says plain; TensorFlow's
-speak plain text. --peers: the folder of tf_run.sh and openssl_loop.py; without it, or without a PYTHON that has
-TensorFlow, there are no ratios. --wrap: a command to run each measurement under, on a machine shared with others.
+PART: async, softmax, sync, until, load, tls; all of them by default. Prints one JSON line per figure, with its
+required minimum; the exit status is 1 if a figure misses it. Runs alternate with the peer's, so that a slowdown of
+the machine affects both; each figure is the median of its runs, each ratio that of neighbouring runs, by the clock
+and by the processor time of all processes. Clusters use TLS unless the figure says plain; TensorFlow's use plain
+text. --peers: the folder of tf_run.sh and openssl_loop.py; without it, or without a PYTHON that has TensorFlow,
+there are no ratios. --wrap: a command to run each measurement under, on a shared machine.
 """
 
 import json
@@ -30,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from ports import free_ports  # noqa: E402
 
 FLOATS = 397510  # of 784-500-10
-PS_LITE = {1: 830, 2: 665}  # rounds a second of ps-lite with 1 and 2 workers, measured on another 2-core machine
+PS_LITE = {1: 830, 2: 665}  # rounds per second of ps-lite with 1 and 2 workers, measured on another 2-core machine
 
 
 class Bench:
@@ -48,7 +49,7 @@ class Bench:
     # --- Ours ---
 
     def cluster(self, workers, *flags):
-        """The chief's done event of a whole cluster; a meter of its run; what it cost from its start to its end."""
+        """The chief's done event of a whole cluster; a meter of its run; its cost from start to end."""
         timed = 'begun=$(date +%s.%N); "$@"; status=$?; echo "wall $begun $(date +%s.%N)"; exit $status'
         command = [*self.wrap, "sh", "-c", timed, "sh", self.trainer, "cluster", "--ps=1", f"--workers={workers}",
                    "--log_format=json", f"--data_dir={self.data}", "--data_source=idx", "--train_dir=",
@@ -62,7 +63,8 @@ class Bench:
         return done[-1], meter, meter.took()._replace(clock=float(ended) - float(begun))
 
     def step(self, workers, seconds, *flags):
-        """The cost of a global step, of a run of about so many seconds: a short one tells how many steps that is."""
+        """The cost of a global step, from a run of about that many seconds: a short run first determines the number of
+        steps."""
         steps = 400
         for _ in range(2):
             done, meter, _ = self.cluster(workers, "--validation_size=0", "--log_steps=0", f"--train_steps={steps}",
@@ -74,9 +76,9 @@ class Bench:
     # --- TensorFlow's ---
 
     def tf(self, workers, model, sync=False):
-        """The cost of a global step. A worker of TensorFlow's that comes when another one has ended waits for that one
-        for ever: then once more. So does one that trains synchronously when the first one ends, which has said all
-        there is to know."""
+        """The cost of a global step. A TensorFlow worker that starts after another one has ended waits for that one for
+        ever: then it is run once more. So does a synchronous one when the first one ends, which has already printed
+        everything."""
         for start_s in (25, 40, 60):
             found, processors = self.tf_once(workers, model, sync, start_s)
             if len(found) == workers or (sync and found):
@@ -86,8 +88,8 @@ class Bench:
         sys.exit(f"TensorFlow with {workers} workers: some did not end")
 
     def tf_once(self, workers, model, sync, start_s, seconds=6):
-        """What the workers say, who all begin to measure at one moment, and how many processors were busy from then on;
-        global steps per second are those of all."""
+        """The workers' output, all of which start measuring at the same moment, and the number of busy processors from
+        then on; global steps per second are those of all."""
         start_at = int(time.time()) + start_s
         command = ["sh", str(pathlib.Path(self.options.peers) / "tf_run.sh"), self.options.tf_python, str(workers),
                    "--model", model, "--data", self.data, *(["--sync"] if sync else []), "--steps", "1000000",
@@ -103,7 +105,7 @@ class Bench:
             try:
                 output, _ = process.communicate(timeout=max(0, start_at - time.time()) + seconds + 15)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else's processes
+                os.killpg(process.pid, signal.SIGKILL)  # its own session: only its processes
                 output, _ = process.communicate()
         found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         return found, meter.processors(seconds, measured)
@@ -120,7 +122,7 @@ class Bench:
     # --- Parts ---
 
     def beside(self, name, workers, model, goals, sync=False):
-        """goals: (words, flags, floor, aim) for each kind of our runs that is compared with the same of theirs."""
+        """goals: (words, flags, floor, aim) for each kind of run that is compared with the peer's."""
         ours, theirs = {words: [] for words, *_ in goals}, []
         for _ in range(self.rounds):
             for words, flags, *_ in goals:
@@ -153,8 +155,8 @@ class Bench:
                     [("", flags, 7, None), (", bfloat16", (*flags, "--wire_dtype=bfloat16"), 4, 6)], sync=True)
 
     def until(self):
-        """Adam 0.001 from the start of all processes to a model that gets 97% of the test set. The run looks at the
-        validation set alone, which is a little easier: hence 97.7% there."""
+        """Adam 0.001 from the start of all processes to a model with 97% on the test set. The run checks only the
+        validation set, which is slightly easier: hence 97.7% there."""
         flags = ("--issync=0", "--layers=784,500,10", "--batch_size=100", "--optimizer=adam", "--learning_rate=0.001",
                  "--num_threads=1", "--target_accuracy=0.977", "--validate_steps=100")
         wires = {"": "float32", ", bfloat16": "bfloat16"}
@@ -175,7 +177,7 @@ class Bench:
                         peer_s=[round(cost.clock, 1) for cost in peers])
 
     def push_pull(self, workers, *flags, seconds=4):
-        """What ps_load reports of a ps of its own."""
+        """ps_load's report for a separate ps."""
         ports = free_ports(workers + 1)
         flags = [f"--ps_hosts=127.0.0.1:{ports[0]}", "--train_steps=0", "--learning_rate=0.01", "--min_workers=1",
                  "--worker_hosts=" + ",".join(f"127.0.0.1:{port}" for port in ports[1:]), *flags]
@@ -206,7 +208,7 @@ class Bench:
         show("peak resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20,
                                                                      1),
              most=round(limit, 1), unit="MiB")
-        # Over ten seconds this is as much about where the scheduler put 512 threads of two processes at first.
+        # Over ten seconds this depends largely on where the scheduler first put 512 threads of two processes.
         many = self.push_pull(256, key, "--layers=784,16,10", seconds=30)
         show("256 workers on one ps, TLS, half a minute: fastest worker's rounds, times the slowest's",
              round(many["fastest"] / many["slowest"], 2), most=2, rounds_per_s=many["rounds_per_s"],
@@ -217,7 +219,7 @@ class Bench:
         return self.loop(command, pattern)
 
     def loop(self, command, pattern):
-        """What a loop of a few seconds prints of itself, and how many processors were busy."""
+        """The output of a loop of a few seconds, and the number of busy processors."""
         with Meter() as meter:
             output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         cost = meter.took()

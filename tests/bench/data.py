@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Figures of what goes in and comes out: TFRecord files beside IDX files, and what summaries and profiles cost.
+"""Input and output: TFRecord files compared with IDX files, and the cost of summaries and profiles.
 
     tests/bench/data.py [--trainer=build/trainer] [--bench=build/bench/data_bench] [--data=DIR] [--rounds=5]
                         [--before=TRAINER] [PART ...]
 
-PART: read, epoch, stream, summaries, off; all of them by default. One JSON line for each figure, with the floor that it
-owes; the exit status is 1 if one is missed. What is compared runs in turn, so that a machine that slows down does so
-for both. --before (or BENCH_BEFORE): a build without profiles (base/profile.h's PROFILE_PEER empty), which `off` needs.
+PART: read, epoch, stream, summaries, off; all of them by default. Prints one JSON line per figure, with its required
+minimum; the exit status is 1 if a figure misses it. Compared programs run in turn, so that a slowdown of the machine
+affects both. --before (or BENCH_BEFORE): a build without profiles (base/profile.h's PROFILE_PEER empty), which `off`
+needs.
 """
 
 import json
@@ -31,7 +32,7 @@ class Bench:
         self.made = set()
 
     def set(self, name, *flags):
-        """MNIST in another kind of files."""
+        """MNIST in another file format."""
         if name not in self.made:
             self.made.add(name)
             subprocess.run([self.trainer, "convert", f"--data_dir={self.options.data}", *flags,
@@ -40,14 +41,14 @@ class Bench:
         return str(self.folder / name)
 
     def train(self, *flags, trainer=None):
-        """The done event, and what it cost from exec to exit."""
+        """The done event, and the cost from exec to exit."""
         with Meter() as meter:
             done = subprocess.run([trainer or self.trainer, "--log_format=json", *MODEL, *flags], cwd=self.folder,
                                   capture_output=True, text=True, check=True)
         return json.loads(done.stdout.splitlines()[-1]), meter.took()
 
     def step(self, *flags, trainer=None):
-        """What a step cost; by processor time, with its share of start and end."""
+        """The cost of a step; its processor time includes a share of start and end."""
         done, cost = self.train(*flags, trainer=trainer)
         return Cost(1 / done["steps_per_s"], cost.processor / done["steps"])
 
@@ -61,7 +62,7 @@ class Bench:
              unit="GB/s")
 
     def both(self, one, other, measure):
-        """The costs of one and of the other, which ran one after the other, which of them first by turns."""
+        """The costs of both, run one after the other, with the order alternating."""
         costs = {one: [], other: []}
         for number in range(self.options.rounds):
             for kind in (one, other) if number % 2 == 0 else (other, one):
@@ -76,8 +77,8 @@ class Bench:
         compare("one epoch from TFRecord, times one from IDX", *costs, most=1.1, digits=3)
 
     def stream(self):
-        """Steps that wait for nothing, where a core is left to read: in memory, and from files with a third of the set
-        in memory. With a thread for every core, reading takes from what they compute with, and no bound is owed."""
+        """Steps without other waits, with a spare core for reading: in memory, and from files with a third of the set
+        in memory. With a thread on every core, reading takes time from computing, and there is no required minimum."""
         folder = self.set("shards", "--to=tfrecord", "--shards=4")
         cores = len(os.sched_getaffinity(0))
         limits = {"memory": (), "files": ("--memory_mb=20", "--shuffle_buffer=6000")}
@@ -89,8 +90,8 @@ class Bench:
                     most=most, digits=3)
 
     def summaries(self):
-        """By the program's own profile: of the time that it trained, how much went into summaries. What else goes on on
-        the machine slows both down alike, and would drown a comparison of rates."""
+        """By the program's own profile: the share of training time spent on summaries. Other load slows both equally,
+        and would hide the difference between rates."""
         flags = (f"--data_dir={self.set('idx', '--to=idx')}", "--train_steps=1500", "--num_threads=1",
                  "--validate_steps=1000000000", "--save_model_secs=0", "--train_dir=", "--log_steps=1500")
         trace = self.folder / "trace.json"

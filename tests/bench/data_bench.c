@@ -14,10 +14,10 @@
 
 enum { MOST_ROUNDS = 100 };
 
-/* Bytes of content per second, in GB; negative after an error, which is told. */
+/* Content in GB per second; negative after an error, which is printed. */
 enum way { RECORDS, EXAMPLES, ALIKE, WAYS };
 
-/* EXAMPLES: each is taken apart, as if it were the first. ALIKE: as they come, each like the one before. */
+/* EXAMPLES: each is parsed as if it were the first. ALIKE: in order, each like the one before. */
 static double read_once(const char *path, enum way way)
 {
     static const struct example_names names = {"image_raw", "label", LABEL_AUTO};

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Rounds of many clients in one process beside a plain loop in PyTorch; and a fleet over thin links.
+"""Rounds of many clients in one process compared with a plain loop in PyTorch; and a fleet over slow links.
 
     tests/bench/edge.py [--trainer=build/trainer] [--data=DIR] [--rounds=3] [PART ...]
 
-PART: iid, shards, flwr, link, loss, unlike, slow; all of them by default. One JSON line for each figure. iid and
+PART: iid, shards, flwr, link, loss, unlike, slow; all of them by default. Prints one JSON line per figure. iid and
 shards: the 2NN of McMahan et al. 2017 (784-200-200-10, 100 clients, a tenth in each round, an epoch of batches of 10),
-to 97% of the validation images; the peer is tests/bench/peers/torch_fedavg.py, if there is PyTorch, in turn with ours.
-flwr: the same beside Flower's simulation (tests/bench/peers/flwr_fedavg.py), if there are flwr, Ray and PyTorch. link:
-8 workers, each behind 10 Mbit/s and 100 ms there and back, by a relay in Python, as kernels seldom have netem: a push
-at every step against rounds. loss: the same fleet, as many local steps either way, and what test accuracy the rounds
-lose. unlike: 8 clients of two classes each, by each outer optimizer. EDGE_EPOCHS says how long these two train; 2 shows
-that they work. slow: 8 workers, of which one is ten times slower: rounds that wait for it against asynchronous ones
-(buffer_size).
+to 97% of the validation images; the peer is tests/bench/peers/torch_fedavg.py, if PyTorch is installed, in turn with
+ours. flwr: the same compared with Flower's simulation (tests/bench/peers/flwr_fedavg.py), if flwr, Ray and PyTorch are
+installed. link: 8 workers, each behind 10 Mbit/s and a round trip of 100 ms, through a relay in Python, because kernels
+seldom have netem: a push at every step against rounds. loss: the same fleet, as many local steps either way, and the
+test accuracy that rounds cost. unlike: 8 clients of two classes each, with each outer optimizer. EDGE_EPOCHS sets how
+long these two train; 2 is enough to see that they work. slow: 8 workers, one of which is ten times slower: rounds that
+wait for it against asynchronous ones (buffer_size).
 """
 
 import importlib.util
@@ -34,8 +34,8 @@ from clusters import Cluster  # noqa: E402
 from relay import Relay  # noqa: E402
 
 PAPER = {"iid": 87, "shards": 664}  # rounds to 97%, Table 1
-COMPARED = 5  # rounds of each run beside the peer
-LONGER = 10   # times as many of ours, which takes too little time otherwise
+COMPARED = 5  # rounds of each run compared with the peer
+LONGER = 10  # ours runs this many times longer, because it would take too little time
 BYTES_PER_S, THERE_S = 10e6 / 8, 0.05
 FLEET = ("--layers=784,500,10", "--optimizer=adam", "--learning_rate=0.001", "--batch_size=100", "--issync=1",
          "--data_source=idx", "--data_sharding=disjoint", "--validation_size=5000", "--lease_secs=60",
@@ -49,7 +49,7 @@ STEPS_SEEN = 8  # of those with a push at each
 
 
 class ThinLink(Relay):
-    """A relay that lets each connection have so many bytes a second, which arrive a while later."""
+    """A relay that limits each connection's bytes per second and delays them."""
 
     passed = 0
 
@@ -93,7 +93,7 @@ class Bench:
         self.has_flwr = self.has_torch and importlib.util.find_spec("flwr") and importlib.util.find_spec("ray")
 
     def play(self, partition, steps, *flags):
-        """Seconds, processor seconds and peak KiB of a process that plays 100 clients, and what it said."""
+        """Seconds, processor seconds and peak KiB of a process that plays 100 clients, and its output."""
         command = [self.trainer, "--layers=784,200,200,10", "--clients=100", "--participation=0.1",
                    f"--partition={partition}", "--local_epochs=1", "--batch_size=10", "--learning_rate=0.1",
                    "--data_source=idx", f"--data_dir={self.data}", f"--train_steps={steps}", "--log_format=json",
@@ -116,8 +116,8 @@ class Bench:
                     before.children_system), found["peak_kib"]
 
     def compared(self, partition):
-        """What COMPARED rounds cost, and peak memory. One round of each run is what the other one is, too: both start,
-        and read the data."""
+        """The cost of COMPARED rounds, and peak memory. Runs of a single round give the cost of starting and of reading
+        the data."""
         begin, _, _ = self.play(partition, 1, "--validate_steps=0")
         long, peak, _ = self.play(partition, 1 + LONGER * COMPARED, "--validate_steps=0")
         return Cost((long.clock - begin.clock) / LONGER, (long.processor - begin.processor) / LONGER), peak
@@ -138,7 +138,7 @@ class Bench:
              peer=round(min(peer_memory) / 100), whole_MiB=round(min(memory) / 1024))
 
     def flwr(self):
-        """By the clock alone: Flower's processes are no children of its main one, and it uses all processors."""
+        """By the clock only: Flower's processes are not children of its main one, and it uses all processors."""
         if not self.has_flwr:
             return
         turns = [(*self.compared("iid"), *self.peer("iid", "flwr_fedavg.py")) for _ in range(self.options.rounds)]
@@ -152,7 +152,7 @@ class Bench:
              floor=10, aim=20, KiB=round(max(memory) / 100), peer_KiB=round(min(peer_memory) / 100))
 
     def link(self):
-        """Of the pushes at every step only some are made over the link: that all of them take as long is plain."""
+        """Only some of the pushes at every step are made over the link: clearly all of them would take as long."""
         with tempfile.TemporaryDirectory() as folder:
             alone = subprocess.run([self.trainer, *FLEET[:4], "--data_source=idx", f"--data_dir={self.data}",
                                     "--micro_batches=8", "--train_steps=5000", "--validation_size=5000",
@@ -181,7 +181,7 @@ class Bench:
              round(each_bytes / passed, 1), **bound[1])
 
     def loss(self):
-        """What the pushes of every step come to needs no link: it is one process that averages 8 batches a step."""
+        """The result of a push at every step needs no link: one process averages 8 batches per step."""
         with tempfile.TemporaryDirectory() as folder:
             data = ("--data_source=idx", f"--data_dir={self.data}", "--validation_size=5000", "--validate_steps=0")
             alone = subprocess.run([self.trainer, *FLEET[:4], *data, "--micro_batches=8", f"--epochs={EPOCHS}",
@@ -197,7 +197,7 @@ class Bench:
                      test_accuracy=round(rounds, 4), at_every_step=round(every, 4))
 
     def unlike(self):
-        """Two classes a client, and each outer optimizer at its own learning rate. Nothing is owed."""
+        """Two classes per client, and each outer optimizer at its own learning rate. No required minimum."""
         for name in OUTER_OPTIMIZERS:
             with tempfile.TemporaryDirectory() as folder:
                 text = subprocess.run([self.trainer, "--layers=784,500,10", "--clients=8", "--partition=shards:2",
@@ -212,7 +212,7 @@ class Bench:
                      rounds=done["steps"])
 
     def slow(self):
-        """The pace is set, so that the processors of this machine are not what is measured. Nothing is owed."""
+        """The pace is set, so that this machine's processors are not what is measured. No required minimum."""
         seconds = {}
         for name, flags in (("synchronous", ("--issync=1",)), ("asynchronous", ("--buffer_size=4",))):
             with tempfile.TemporaryDirectory() as folder:
@@ -232,7 +232,7 @@ class Bench:
              round(seconds["synchronous"] / seconds["asynchronous"], 1))
 
     def fleet(self, folder, least, *flags):
-        """Seconds of training, bytes that passed and what worker 0 said, of 8 workers behind thin links."""
+        """Seconds of training, bytes sent and worker 0's output, for 8 workers behind slow links."""
         with Cluster(self.trainer, folder, workers=8, flags=(*FLEET, f"--data_dir={self.data}", *flags)) as cluster:
             port = int(cluster.ps_hosts[0].rpartition(":")[2])
             cluster.ps_hosts = [f"127.0.0.2:{port}"]

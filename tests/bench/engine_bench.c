@@ -1,6 +1,6 @@
 /*
  * Steps per second of the CPU engine alone, its forward passes, and this CPU's peak of fused multiply-adds to compare
- * them with.
+ * with.
  *
  *     engine_bench peak                       GFLOP/s of one core, for each instruction set
  *     engine_bench train [KEY=VALUE ...]      steps/s
@@ -28,7 +28,7 @@ enum { IMAGES = 60000, WINDOWS = 100000 };
 struct settings {
     const char *data;
     double density, seconds;
-    int64_t window; /* steps of one call of train */
+    int64_t window; /* steps per call of train */
     struct config config;
 };
 
@@ -140,10 +140,7 @@ static void fill_examples(struct examples *examples, const struct settings *sett
     }
 }
 
-/*
- * Seconds: with one thread those that this thread ran, so that others on the machine count less; with several
- * threads those that passed.
- */
+/* Seconds: with one thread its CPU time, so that other programs matter less; with several threads the elapsed time. */
 static double now(const struct settings *settings)
 {
     if (settings->config.train.num_threads != 1) {
@@ -154,7 +151,7 @@ static double now(const struct settings *settings)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* GFLOP/s of one core right now, in the instructions that the kernels use. */
+/* Current GFLOP/s of one core, in the instructions that the kernels use. */
 static double peak_now(const struct settings *settings)
 {
     bool wide = settings->config.train.cpu_kernels != CPU_KERNELS_AVX2 && cpu_features_get()->avx512;
@@ -195,7 +192,7 @@ static void bench_train(struct settings *settings)
     engine->table->describe(engine, text, sizeof text);
     struct train_result result;
     engine->table->train(engine, 100, &result, &error);
-    /* Short windows, each beside a measurement of the core's speed: virtual machines are rarely left in peace. */
+    /* Short windows, each next to a measurement of the core's speed: virtual machines rarely run undisturbed. */
     static double rates[WINDOWS];
     static double ratios[WINDOWS];
     int windows = 0;
@@ -235,7 +232,7 @@ static void bench_forward(struct settings *settings)
     fill_examples(&examples, settings);
     model_layout(&model, &settings->config.model);
     struct engine_options options = {.model = &model, .config = &settings->config, .only_forward = true};
-    settings->config.train.batch_size = 1; /* as it serves */
+    settings->config.train.batch_size = 1; /* as when serving */
     float *parameters = calloc(model.float_count, sizeof *parameters);
     float *outputs = malloc((size_t)batch * (size_t)model.widths[model.layer_count] * sizeof *outputs);
     if (!parameters || !outputs || !cpu_engine_create(&engine, &options, &error)) {

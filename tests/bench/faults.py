@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What faults cost a cluster of real processes on this machine, over TLS.
+"""The cost of faults to a cluster of real processes on this machine, over TLS.
 
     tests/bench/faults.py [--trainer=build/trainer] [--rounds=3] [PART ...]
 
-PART: worker, ps, checkpoints; all of them by default. One JSON line for each figure. Every figure of a fault
-is the worst of its rounds.
+PART: worker, ps, checkpoints; all of them by default. Prints one JSON line per figure. Every figure of a fault is the
+worst of its rounds.
 """
 
 import pathlib
@@ -51,7 +51,7 @@ class Bench:
                 time.sleep(0.5)
                 cluster.kill("worker 2")
                 begun = time.monotonic()
-                time.sleep(0.3)  # what was under way when it died has ended
+                time.sleep(0.3)  # what was in flight when it died has ended
                 last = step()
                 wait_for(lambda: step() > last, "step without worker 2", 20)
                 stalls.append(time.monotonic() - begun)
@@ -96,7 +96,7 @@ class Bench:
         return Cost(1 / float(found[1]), meter.took().processor / STEPS)
 
     def checkpoints(self):
-        """With a checkpoint each second and without any: short pairs, every other one the other way round."""
+        """With a checkpoint each second and without any: short pairs, in alternating order."""
         costs = {True: [], False: []}
         for i in range(4 * self.options.rounds + 1):
             kept = (f"--train_dir=kept{i}", "--save_model_secs=1")

@@ -1,9 +1,10 @@
-"""What the benchmarks share: arguments, figures with what they owe, and comparisons that a busy machine does not bend.
+"""Shared by the benchmarks: arguments, figures with their required minimum, and comparisons that are robust on a busy
+machine.
 
-A comparison runs both sides in turn, and takes the median of the ratios of neighbours. Whoever else uses the machine
-still takes the clock's time from one side or the other; so beside each ratio by the clock stands the same one by
-processor time, of all processes of each side. Where the two differ by more than APART, the machine was not the same for
-both, or one of them waits where the other computes: the figure is marked.
+A comparison runs both sides in turn, and takes the median of the ratios of neighbours. Other users of the machine still
+take elapsed time from one side or the other; so next to each ratio by the clock there is the same by processor time,
+over all processes of each side. If the two differ by more than APART, the machine was not the same for both, or one of
+them waits where the other computes: the figure is marked.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import time
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-APART = 1.2  # times: from here on, clock and processor time tell different things
+APART = 1.2  # factor from which clock and processor time disagree
 TICKS = os.sysconf("SC_CLK_TCK")
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -30,20 +31,20 @@ missed = []
 
 
 def mnist_folder():
-    """What TRAINER_MNIST names, or where `make mnist` puts it, or a folder that several checkouts share."""
+    """The folder that TRAINER_MNIST names, or that `make mnist` fills, or one shared by several checkouts."""
     own = ROOT / "data"
     found = own if list(own.glob("train-images*")) else ROOT.parent / "shared/data/mnist"
     return pathlib.Path(os.environ.get("TRAINER_MNIST", found))
 
 
 def peer(script):
-    """A script that runs another program: in the folder that TRAINER_PEERS names, or in a shared one; or None."""
+    """A script that runs another program, from the folder that TRAINER_PEERS names or from a shared one; or None."""
     found = pathlib.Path(os.environ.get("TRAINER_PEERS", ROOT.parent / "shared/peers")) / script
     return found if found.exists() else None
 
 
 def arguments(about, rounds=None, data=True, wrap=False):
-    """A parser of what benchmarks have in common: how often each is run, MNIST, a command around measurements."""
+    """A parser of the benchmarks' common arguments: number of runs, MNIST, a command around measurements."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainer", default=ROOT / "build/trainer")
     if data:
@@ -58,7 +59,8 @@ def arguments(about, rounds=None, data=True, wrap=False):
 
 
 def run_parts(parser, parts, begin):
-    """Runs the methods of begin(options) that the arguments name, or all. Exits, with 1 if a figure missed."""
+    """Runs the methods of begin(options) that the arguments name, or all. Exits, with 1 if a figure missed its minimum.
+    """
     parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(parts))
     options = parser.parse_args()
     if set(options.parts) - set(parts):
@@ -73,7 +75,7 @@ def run_parts(parser, parts, begin):
 
 
 def of_descendants():
-    """Seconds of processor time of those that are still there, and of the children that they waited for."""
+    """Seconds of processor time of the descendants still running, and of the children that they waited for."""
     parents, took = {}, {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -89,18 +91,18 @@ def of_descendants():
 
 
 def processor_s():
-    """Seconds of processor time, user and system, of this process and of all that ever came from it."""
+    """Seconds of processor time, user and system, of this process and all its descendants, past and present."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages) + of_descendants()
 
 
 def adopt_orphans(adopt):
-    """So that the processor time of those whose parents leave them behind is not lost."""
+    """Keeps the processor time of processes whose parents exit before them."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 class Meter:
-    """`with Meter() as meter:` measures what runs within, here and in processes that come from here."""
+    """`with Meter() as meter:` measures what runs within, in this process and in its descendants."""
 
     EVERY_S = 0.5
 
@@ -124,7 +126,7 @@ class Meter:
         adopt_orphans(True)
         self.look()
         self.thread.start()
-        self.times[0] = self.clock()  # a look takes milliseconds, which are nobody's
+        self.times[0] = self.clock()  # a look takes milliseconds, which are not counted
         return self
 
     def __exit__(self, *_):
@@ -136,31 +138,31 @@ class Meter:
         adopt_orphans(False)
 
     def used_until(self, moment):
-        """Processor time until then, as if it had been used evenly between two looks."""
+        """Processor time until then, assuming an even use between two looks."""
         after = min(max(bisect.bisect_left(self.times, moment), 1), len(self.times) - 1)
         (begun, ended), (low, high) = self.times[after - 1:after + 1], self.used[after - 1:after + 1]
         share = min(max((moment - begun) / (ended - begun), 0), 1) if ended > begun else 1
         return low + share * (high - low)
 
     def took(self):
-        """A Cost: of all that ran within."""
+        """The Cost of everything within."""
         return Cost(self.times[-1] - self.times[0], self.used[-1] - self.used[0])
 
     def processors(self, seconds, until=None):
-        """How many processors were busy, in the seconds before a moment or the end."""
+        """The number of busy processors, in the seconds before a moment or the end."""
         until = self.times[-1] if until is None else until
         begin = max(until - seconds, self.times[0])
         return (self.used_until(until) - self.used_until(begin)) / max(until - begin, 1e-9)
 
 
 class Cost(NamedTuple):
-    """Of something that was done: seconds by the clock, and seconds of all processors."""
+    """The cost of something: seconds by the clock, and seconds of all processors."""
     clock: float
     processor: float
 
     @classmethod
     def of_rate(cls, rate, processors):
-        """Of one thing, of which so many were done in a second, while so many processors were busy."""
+        """The cost of one unit, from a rate per second and a number of busy processors."""
         return cls(1 / rate, processors / rate)
 
 
@@ -168,28 +170,28 @@ class Cost(NamedTuple):
 
 
 def between(before, after):
-    """The cost at a time between two runs: that of the mean of their rates."""
+    """The cost at a time between two runs: from the mean of their rates."""
     return Cost(*(2 / (1 / one + 1 / other) if one > 0 and other > 0 else (one + other) / 2
                   for one, other in zip(before, after)))
 
 
 def ratios(ours, theirs, by):
-    """What theirs cost, in ours, run by run: each beside its neighbours. ours: one for each of theirs, or one more, for
-    then they stand before and after each."""
+    """The cost of theirs relative to ours, run by run: each compared with its neighbours. ours: one for each of theirs,
+    or one more, so that each of theirs has one before and one after it."""
     if len(ours) == len(theirs) + 1:
         ours = [between(before, after) for before, after in zip(ours, ours[1:])]
-    # Too short for the processor's clock to have ticked: nothing is known.
+    # Too short for the processor clock to have ticked: unknown.
     return [getattr(peer, by) / getattr(own, by) for own, peer in zip(ours, theirs)
             if getattr(own, by) > 0 and getattr(peer, by) > 0]
 
 
 def spread(values):
-    """Half of what lies between the lowest and the highest, in % of the median."""
+    """Half the range, in % of the median."""
     return round(50 * (max(values) - min(values)) / statistics.median(values), 1)
 
 
 def beside(clock, processor, digits=2):
-    """The median of ratios by the clock, and what stands beside it: the same by processor time, where that is known."""
+    """The median of ratios by the clock, and next to it the same by processor time, where that is known."""
     value = statistics.median(clock)
     found = {"each": [round(one, digits) for one in clock], "spread_%": spread(clock)}
     if processor:
@@ -201,20 +203,20 @@ def beside(clock, processor, digits=2):
 
 
 def compare(name, ours, theirs, floor=None, most=None, digits=2, **more):
-    """Shows what theirs cost, in ours: so many times faster are we."""
+    """Shows the cost of theirs relative to ours, which is how many times faster ours is."""
     value, found = beside(*(ratios(ours, theirs, by) for by in Cost._fields), digits)
     show(name, value, floor, most, **found, **more)
 
 
 def compare_sets(name, sets, floor=None, digits=2, /, **more):
-    """Shows the same of several comparisons (ours, theirs), each of which counts alike."""
+    """Shows the same for several comparisons (ours, theirs), weighted equally."""
     found = {by: [ratios(*one, by) for one in sets] for by in Cost._fields}
     value, found = beside(*([statistics.median(one) for one in of if one] for of in found.values()), digits)
     show(name, value, floor, **found, **more)
 
 
 def overhead(name, without, with_it, most, **more):
-    """Shows what part of the rate something costs, in %."""
+    """Shows by what share something reduces the rate, in %."""
     value, found = beside(*(ratios(with_it, without, by) for by in Cost._fields), digits=4)
     for key in ("each", "by_processor_time"):
         if key in found:
@@ -243,7 +245,7 @@ def show_time(name, costs, **more):
 
 
 def show(name, value, floor=None, most=None, **more):
-    """Prints a figure as tests/bench/run reads it; notes its name in `missed` if it owes more, or less."""
+    """Prints a figure as tests/bench/run reads it; adds its name to `missed` if it misses its bound."""
     good = (floor is None or value >= floor) and (most is None or value <= most)
     bound = {"floor": floor} if floor is not None else {"most": most} if most is not None else {}
     print(json.dumps({"figure": name, "value": value, **bound, **({} if good else {"missed": True}), **more}),
@@ -253,7 +255,7 @@ def show(name, value, floor=None, most=None, **more):
 
 
 def shortfalls(found):
-    """A table, as text, of the figures that missed what they owe and of those that are marked. found: (bench, figure),
+    """A table, as text, of the figures that missed their bounds and of those that are marked. found: (bench, figure),
     as `show` prints them."""
     rows = [("bench", "figure", "value", "owed", "by processor time", "")]
     for bench, figure in found:

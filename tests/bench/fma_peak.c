@@ -1,4 +1,4 @@
-/* The highest FMA rate of one core: what a dense kernel is measured against. */
+/* The highest FMA rate of one core, the yardstick for dense kernels. */
 #include "tests/bench/fma_peak.h"
 
 #include <stdio.h>

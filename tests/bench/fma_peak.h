@@ -1,4 +1,4 @@
-/* The most floating-point operations per second that one core of this machine does, measured. */
+/* Measures the most floating-point operations per second that one core of this machine can do. */
 #ifndef TESTS_BENCH_FMA_PEAK_H
 #define TESTS_BENCH_FMA_PEAK_H
 

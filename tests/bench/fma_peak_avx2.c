@@ -1,4 +1,4 @@
-/* Chains of fused multiply-adds that never wait for memory, nor for each other. */
+/* Chains of fused multiply-adds that never wait for memory or for each other. */
 #include <immintrin.h>
 
 #include "tests/bench/fma_peak.h"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The GPU engine on real MNIST, beside PyTorch in the same minutes. Nothing where there is no GPU.
+"""The GPU engine on real MNIST, compared with PyTorch in the same minutes. Prints nothing without a GPU.
 
     tests/bench/gpu.py [--trainer=build/trainer] [--step=build/bench/gpu_bench] [--data=DIR] [--seconds=5] [PART ...]
 
-PART: steps, worker, until; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
-status is 1 if a floor is missed. --python needs PyTorch with CUDA for the ratios; without it there are none.
+PART: steps, worker, until; all of them by default. Prints one JSON line per figure, with its required minimum; the exit
+status is 1 if a figure misses it. --python needs PyTorch with CUDA for the ratios; without it there are none.
 """
 
 import json
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from ports import free_ports  # noqa: E402
 
-LANES = {75: 64, 80: 64}  # float32 multiply-adds of a multiprocessor in a cycle; 128 of all others here
+LANES = {75: 64, 80: 64}  # float32 multiply-adds of a multiprocessor per cycle; 128 for all others here
 
 
 class Bench:
@@ -44,7 +44,7 @@ class Bench:
         return [json.loads(line) for line in output.stdout.splitlines()]
 
     def rate(self, batch):
-        """Of a run that lasts about so many seconds: a short one tells how many steps that is."""
+        """From a run of about that many seconds: a short run first determines the number of steps."""
         steps = self.options.steps
         for _ in range(2):
             events = self.train("--optimizer=sgd", "--learning_rate=0.05", f"--batch_size={batch}", "--train_dir=",
@@ -63,12 +63,12 @@ class Bench:
         return {one["way"]: one["steps_per_s"] for one in found if "steps_per_s" in one}
 
     def roofline(self):
-        """Steps of one image in a second, were all multipliers busy; 0 where nobody tells the clock."""
+        """Steps per second for single images if all multipliers were busy; 0 if the clock rate is unknown."""
         major, minor = map(int, self.device["compute_capability"].split("."))
         clock = re.match(r"[\d.]+", smi("clocks.max.sm"))
         widths = [int(width) for width in self.options.layers.split(",")]
         products = [below * above for below, above in zip(widths, widths[1:])]
-        flop = 2 * (3 * sum(products) - products[0])  # forward, weight gradients, and deltas but for the first layer
+        flop = 2 * (3 * sum(products) - products[0])  # forward, weight gradients, and deltas except for the first layer
         return self.device["multiprocessors"] * LANES.get(10 * major + minor,
                                                           128) * 2e6 * float(clock[0] if clock else 0) / flop
 
@@ -95,7 +95,7 @@ class Bench:
                      unit="%")
 
     def worker(self):
-        """What the GPU takes of a worker's step, and what a step takes with a ps on this box."""
+        """The GPU's share of a worker's step, and a step's time with a ps on this machine."""
         output = subprocess.run([self.step, f"seconds={min(3, self.options.seconds)}"], capture_output=True, text=True,
                                 check=True).stdout
         parts = {key: float(value) for key, value in re.findall(r"(\w+) ([\d.]+)", output)}
@@ -121,7 +121,7 @@ class Bench:
         return done["global_steps_per_s"]
 
     def until(self):
-        """Adam from exec to a model that gets 98% of the test set; when each line came tells where the time goes."""
+        """Adam from exec to a model with 98% on the test set; the time of each line shows where the time goes."""
         walls, accuracies, parts = [], [], []
         for seed in range(1, self.options.rounds + 1):
             begin = time.monotonic()

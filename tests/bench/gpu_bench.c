@@ -1,7 +1,6 @@
 /*
- * gpu_bench [seconds=3] [batch=100]: what the GPU engine takes of a worker's step, without a network: new parameters
- * into the memory that it reads them from, the gradient of a batch, its blocks copied out as they come; and the parts
- * of that.
+ * gpu_bench [seconds=3] [batch=100]: the GPU engine's share of a worker's step, without a network: new parameters into
+ * the memory that it reads, the gradient of a batch, its blocks copied out as they arrive; and each of these alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +18,9 @@ struct bench {
     struct engine *engine;
     struct examples examples;
     int32_t *indexes;
-    float *taken; /* [float_count]: the gradient, as the sender would have it */
+    float *taken; /* [float_count]: the gradient as the sender needs it */
     double seconds;
-    double first_s; /* of the step under way: when its first block came */
+    double first_s; /* in the current step: when its first block arrived */
 };
 
 static void fail(const char *why)
@@ -100,7 +99,7 @@ static void measure(struct bench *bench)
             bench->indexes[i] = (step * batch.count + i) * 7 % IMAGES;
         }
         bench->first_s = 0;
-        table->parameters(bench->engine); /* they count as new, all of them */
+        table->parameters(bench->engine); /* all of them count as new */
         double begin_s = clock_monotonic_s();
         if (!table->step(bench->engine, &batch, &sink, &result, &error)) {
             fail(error.text);

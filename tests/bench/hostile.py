@@ -4,9 +4,9 @@
     tests/bench/hostile.py [--trainer=build/trainer] [--rounds=12] [PART ...]
 
 PART: an attack, or chief, which is silent connections to the chief's data listener; all of them by default. Attacker
-and job share this machine, so what the attacker takes of it is no fault of the job's: the rate under attack is divided
-by that beside a plain loop that takes as much processor time, in turns; "steps per s" has the rates before, under
-attack, beside the loop, and after. *joins*: from the start of another worker's process until it has the model, and its
+and job share this machine, and the attacker's own use of it is not the job's fault: so the rate under attack is divided
+by that next to a plain loop that uses as much processor time, in turns; "steps per s" has the rates before, under
+attack, next to the loop, and after. *joins*: from the start of another worker's process until it has the model, and its
 batches from the chief.
 """
 
@@ -27,16 +27,16 @@ from attacks import ATTACKS, Attack  # noqa: E402
 from clusters import Cluster  # noqa: E402
 from runs import wait_for  # noqa: E402
 
-SLICE_S = 1.0  # of an attack, then of a loop, in turns: a machine that slows down does so for both
+SLICE_S = 1.0  # of an attack, then of a loop, in turns: a slowdown of the machine affects both
 ALONE_S = 2.0  # before and after
-SETTLED_S = 1.0  # until what strangers have saved up is spent
+SETTLED_S = 1.0  # until strangers have used up their saved budget
 JOINS = 3
 JOB = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--learning_rate=0.001", "--min_workers=2",
        "--num_threads=1", "--issync=0", "--data_sharding=chief", "--train_dir=")
 
 
 def burn(share):
-    """A plain loop that takes this share of a processor."""
+    """A plain loop that uses this share of a processor."""
     while True:
         begun, used, wanted = time.monotonic(), time.thread_time(), 0.01 * share.value
         while time.thread_time() - used < wanted:
@@ -45,7 +45,7 @@ def burn(share):
 
 
 class Loop:
-    """On every processor, as an attacker that is the scheduler's to place; together they take so many processors."""
+    """Loops on every processor, scheduled like an attacker; together they use that many processors."""
 
     def __init__(self):
         self.share = multiprocessing.Value("d", 0.0)

@@ -1,6 +1,6 @@
 /*
- * Posts a file to a server on loopback at a steady rate, whatever the answers take, as many clients together do: times
- * between requests are exponential, and a delay counts from when a request was due.
+ * Posts a file to a server on loopback at a steady average rate, however long answers take, as many clients together
+ * would: times between requests are exponential, and a delay counts from when its request was due.
  *
  *     http_load PORT PATH FILE RATE SECONDS    requests, failures, median and 99th percentile in milliseconds; and the
  *                                              99th percentile of how late this program sent what it could have sent
@@ -28,7 +28,7 @@ enum { CONNECTIONS = 64, MOST_ANSWER = 1 << 16, MOST_REQUEST = 1 << 20, MOST_DEL
 
 struct connection {
     int fd;
-    double due_s; /* of the request under way */
+    double due_s; /* of the current request */
     size_t size;  /* of its answer so far */
     char answer[MOST_ANSWER + 1];
 };
@@ -43,7 +43,7 @@ struct load {
     float *lags;   /* [sent] */
     int count, sent, failures;
     double
-        freed_s; /* when an answer came while all connections were in use: what was due before is the server's fault */
+        freed_s; /* when an answer came while all connections were busy: requests due before are late by the server */
     uint64_t random;
 };
 
@@ -109,7 +109,7 @@ static void send_request(struct load *load, double due_s)
     }
 }
 
-/* Is the answer whole? Its head says how long it is. */
+/* Is the answer complete? Its head gives the length. */
 static bool is_whole(struct connection *connection)
 {
     connection->answer[connection->size] = '\0';
@@ -136,7 +136,7 @@ static void read_answer(struct load *load, struct connection *connection)
     }
 }
 
-/* Or until an answer comes. */
+/* Waits until then or until an answer arrives. */
 static void sleep_until(struct load *load, double until_s)
 {
     struct pollfd wait = {.fd = load->poll_fd, .events = POLLIN};

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""One ps with very many members, over TLS: rounds of a tenth of 1,000 real workers, and 10,000 that have nothing to do.
+"""One ps with very many members, over TLS: rounds of a tenth of 1,000 real workers, and 10,000 idle members.
 
     tests/bench/members.py [--trainer=build/trainer] [--bench=build/bench] [PART ...]
 
-PART: rounds, idle; both by default. One JSON line for each figure, with what it owes; the exit status is 1 if one is
-missed. rounds: 1,000 processes `trainer --job_name=worker`, of which each round asks 100; a tiny model of a table, two
-steps a round. idle: the members are those of build/bench/members_load, which speak as real workers do, with all three
-connections of each, or with that for heartbeats alone where this machine does not let a process open so many; beside a
-real chief, in a round that nobody makes. Of the ps are taken its memory (VmRSS) and its processor time.
-MEMBERS_ROUNDS and MEMBERS_IDLE say how many there are; few show that it works.
+PART: rounds, idle; both by default. Prints one JSON line per figure, with its bound; the exit status is 1 if a figure
+misses it. rounds: 1,000 processes `trainer --job_name=worker`, of which each round selects 100; a tiny model of a
+table, two steps per round. idle: the members are those of build/bench/members_load, which behave like real workers,
+with all three connections of each, or with that for heartbeats only if this machine does not let a process open so
+many; next to a real chief, in a round that never ends. Measures the ps's memory (VmRSS) and processor time.
+MEMBERS_ROUNDS and MEMBERS_IDLE set the numbers; a few are enough to see that it works.
 """
 
 import csv
@@ -31,10 +31,10 @@ from runs import merged, wait_for  # noqa: E402
 
 MEMBERS = int(os.environ.get("MEMBERS_ROUNDS", 1000))
 IDLE = int(os.environ.get("MEMBERS_IDLE", 10000))
-AT_ONCE = 50       # processes started before it is looked how many are there
+AT_ONCE = 50  # processes started before waiting for them
 MEASURED_S = 30
 LEASE_S = 240
-PER_PROCESS = 9000  # connections of one load: files that it may open, and ports of this machine
+PER_PROCESS = 9000  # connections of one load process: limited by open files, and by ports of this machine
 SPARE_FILES = 800   # of the ps
 
 
@@ -50,7 +50,7 @@ def resident_mib(pid):
 
 
 def own_mib(pid):
-    """What this process has for itself: pages of the program are everybody's."""
+    """This process's private memory: pages of the program are shared."""
     text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
     return int(text.partition("Pss:")[2].split()[0]) / 1024
 
@@ -62,7 +62,7 @@ class Bench:
         self.load = str(pathlib.Path(options.bench).resolve() / "members_load")
 
     def table(self, folder):
-        """Rows that a line divides."""
+        """Rows that a line separates."""
         draw = random.Random(1)
         data = pathlib.Path(folder) / "data"
         data.mkdir()
@@ -81,7 +81,7 @@ class Bench:
                      f"--elastic_workers={MEMBERS}", "--min_workers=1", "--train_steps=100000000", "--log_steps=0",
                      "--validate_steps=0", "--lease_secs=60", "--max_steps_per_s=0", "--progress=0")
             with Cluster(self.trainer, folder, workers=1, flags=flags) as cluster:
-                # What tests share is for their own data.
+                # The tests' shared settings are for their own data.
                 cluster.flags = [flag for flag in cluster.flags if flag in flags or "threads" in flag]
                 began = time.monotonic()
                 cluster.start_all()
@@ -121,7 +121,7 @@ class Bench:
              worker_MiB=round(sum(map(own_mib, workers[::10])) / len(workers[::10]), 2),
              all_there_after_s=round(joined_s))
 
-    # --- Members that have nothing to do ---
+    # --- Idle members ---
 
     def idle(self):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE_FILES
@@ -153,7 +153,7 @@ class Bench:
 
     @staticmethod
     def watch_idle(ps, loads, members, links, alone_mib, joined_s):
-        time.sleep(12)  # until threads that served the newcomers have ended
+        time.sleep(12)  # until the threads that served the newcomers have ended
         before = time.monotonic(), spent_s(ps)
         time.sleep(MEASURED_S)
         seconds, busy = time.monotonic() - before[0], spent_s(ps) - before[1]

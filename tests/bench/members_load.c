@@ -1,13 +1,13 @@
 /*
- * Load for one ps: members that have nothing to do. Each has the connections of a real worker, with the real protocol,
- * TLS and pace: one that says each while that it lives, one that waits to be asked for a round, one that reports to
- * ps 0. Nobody makes a round. What is measured, from outside, is what they cost the ps.
+ * Load for one ps: idle members. Each has the connections of a real worker, with the real protocol, TLS and pace: one
+ * sends heartbeats, one waits to be selected for a round, one reports to ps 0. No round is ever made. Measure their
+ * cost to the ps from outside.
  *
  *     members_load [--first=1] [--members=1000] [--links=beat,wait,report] FLAGS
  *
- * FLAGS are the flags that the ps itself was started with, so that both have the same job. Workers `first` and those
- * behind it are played. Prints "ready" once all are there, goes on until standard input ends, and prints one JSON
- * object: seconds since, and how many answers there were of each kind. Exit status 1 if a connection was lost.
+ * FLAGS are those that the ps was started with, so that both have the same job. The workers are `first` and those after
+ * it. Prints "ready" once all are connected, continues until standard input ends, and prints one JSON object: seconds
+ * since then, and the number of answers of each kind. Exit status 1 if a connection was lost.
  */
 #include <math.h>
 #include <pthread.h>
@@ -32,7 +32,7 @@
 
 enum { MAX_SETTINGS = 64, THREADS = 4, START_S = 300, ANSWER_S = 60, AT_A_TIME = 256, STACK = 1 << 20 };
 
-static const double LOOK_S = 0.02; /* between two looks for what is due */
+static const double LOOK_S = 0.02; /* between two checks for what is due */
 
 enum kind { BEAT, WAIT, REPORT, KINDS };
 static const char *const kind_names[] = {"beat", "wait", "report"};
@@ -54,10 +54,10 @@ struct member_link {
     struct channel channel;
     enum kind kind;
     int index;
-    double due_s; /* INFINITY: it waits for an answer, or was asked for a round, which it never makes */
+    double due_s; /* INFINITY: it waits for an answer, or was selected for a round, which it never makes */
 };
 
-struct player { /* of some of the members, in a thread */
+struct player { /* plays some of the members, on a thread */
     struct load *load;
     pthread_t thread;
     struct member_link *links;
@@ -80,7 +80,7 @@ static bool connect_link(const struct load *load, struct member_link *link, uint
     struct peer peer;
     hello.member = (struct member){MEMBER_WORKER, link->index};
     hello.incarnation = incarnation;
-    if (link->kind == REPORT) { /* as agents do */
+    if (link->kind == REPORT) { /* like an agent */
         hello.digest = hello.job = "";
     }
     if (!connection_connect(&connection, &load->address, &ps, load->identity.credentials, NULL, soon(), error)) {
@@ -137,7 +137,7 @@ static bool ask(const struct load *load, struct member_link *link, struct error 
     }
 }
 
-/* An answer; or a ping, which gets its pong. */
+/* Handles an answer, or a ping, which gets its pong. */
 static bool take_frame(struct player *player, struct member_link *link)
 {
     struct channel *channel = &link->channel;
@@ -168,7 +168,7 @@ static bool take_frame(struct player *player, struct member_link *link)
     }
 }
 
-/* What has come on a link that rested, or nothing: then its question is due. */
+/* Handles what has arrived on an idle link; if nothing has, sends the request that is due. */
 static bool serve_link(struct player *player, struct member_link *link, bool came)
 {
     bool ready = came;
@@ -188,13 +188,13 @@ static bool serve_link(struct player *player, struct member_link *link, bool cam
 static bool begin_link(struct player *player, struct member_link *link, double now_s)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
-    /* Not all at the same moment: real ones came one after the other. */
+    /* Spread over time: real workers connect one after another. */
     link->due_s = now_s + (link->kind == WAIT ? 0 : player->load->every_s[link->kind]) * (double)rand() / RAND_MAX;
     return channel_rest(&link->channel, &player->spare) &&
            epoll_ctl(player->set, EPOLL_CTL_ADD, connection_fd(link->channel.connection), &event) == 0;
 }
 
-/* Whatever comes within so long, and what is due. */
+/* Handles what arrives within that time, and what is due. */
 static bool play(struct player *player, double wait_s)
 {
     struct epoll_event events[AT_A_TIME];
@@ -221,7 +221,7 @@ static void *play_all(void *context)
         incarnation = i > 0 && link->index == link[-1].index ? incarnation : handshake_new_incarnation();
         good =
             connect_patiently(load, link, incarnation, &player->error) && begin_link(player, link, clock_monotonic_s());
-        good = good && play(player, 0); /* leases are short beside the time that it takes until all are here */
+        good = good && play(player, 0); /* leases are short compared with the time until all are connected */
     }
     if (!good) {
         log_error("%s", player->error.text);
@@ -331,7 +331,7 @@ static bool prepare(struct load *load, struct error *error)
     return true;
 }
 
-/* A flag of ours; false: it is the ps's. */
+/* A flag of this program; false: it is the ps's. */
 static bool take_flag(struct load *load, const char *name, const char *value)
 {
     if (strcmp(name, "--first") == 0) {

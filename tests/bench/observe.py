@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What it costs to be looked at: training with a scrape each second and a page open beside training without, in
-processor time and memory, and a page of 1,000 members.
+"""The cost of being observed: training with a scrape each second and an open page, compared with training without, in
+processor time and memory; and a page of 1,000 members.
 
     tests/bench/observe.py [--trainer=build/trainer] [--rounds=7] [--steps=60000] [--members=1000] [PART ...]
 
-PART: cost, members; both by default. One JSON line for each figure, with what it owes; the exit status is 1 if one is
-missed. Runs with and without are neighbours and take turns at being first; each is measured by the processor time of
-the whole process, which a busy machine disturbs less than the clock. --rounds (or BENCH_ROUNDS): pairs.
+PART: cost, members; both by default. Prints one JSON line per figure, with its bound; the exit status is 1 if a figure
+misses it. Runs with and without are neighbours in alternating order; each is measured by the processor time of the
+whole process, which a busy machine affects less than elapsed time. --rounds (or BENCH_ROUNDS): pairs.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def get(port, path):
 
 
 class Looker:
-    """One who scrapes each second and keeps a page open, until the server is gone."""
+    """A client that scrapes each second and keeps a page open, until the server is gone."""
 
     def __init__(self, port):
         self.port, self.ends, self.scrapes, self.streamed = port, threading.Event(), 0, 0
@@ -90,7 +90,7 @@ class Bench:
         self.scratch = tempfile.TemporaryDirectory()
 
     def train(self, is_watched):
-        """Seconds of processor time, the server's share of them, memory in use towards the end, in bytes."""
+        """Seconds of processor time, the server's share of them, and memory in use near the end, in bytes."""
         port = free_port()
         command = [self.options.trainer, "train", "--data_source=synthetic", "--synthetic_train=6000",
                    "--layers=784,100,10", "--batch_size=100", "--num_threads=1", "--log_steps=0", "--validate_steps=0",

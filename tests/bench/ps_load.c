@@ -1,13 +1,13 @@
 /*
- * Load for one ps: as many workers as the config lists, each a thread that pushes a whole gradient and takes what
- * changed, again and again, without computing anything. What is measured is the ps, the protocol and TLS.
+ * Load for one ps: as many workers as the config lists, each a thread that pushes a whole gradient and receives what
+ * changed, again and again, without computing anything. It measures the ps, the protocol and TLS.
  *
  *     ps_load [--seconds=5] [--ps=0] [--pid=PID] FLAGS
  *
- * FLAGS are the flags that the ps itself was started with, so that both have the same job: with --issync=1 all push to
- * one step after another, and wait for it together. Prints one JSON object:
- * rounds per second of all workers, of the slowest and of the fastest, errors, and, given its process id, the memory of
- * the ps beside what was computed beforehand. Exit status 1 if anything went wrong.
+ * FLAGS are those that the ps was started with, so that both have the same job: with --issync=1 all push to one step
+ * after another, and wait for it together. Prints one JSON object: rounds per second of all workers, of the slowest and
+ * of the fastest, errors, and, given its process id, the memory of the ps next to the estimate. Exit status 1 if
+ * anything failed.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -39,12 +39,12 @@ struct load {
     struct address address;
     int ps;
     double seconds;
-    struct range *ranges; /* of the shard, as they are sent */
+    struct range *ranges; /* of the shard, as sent */
     uint32_t range_count;
     size_t floats, sent; /* without padding, and with it */
     pthread_barrier_t ready;
     double began_s;
-    atomic_llong last_step; /* synchronous: the last one, once it is known */
+    atomic_llong last_step; /* synchronous: the last step, once known */
 };
 
 struct worker {
@@ -53,8 +53,8 @@ struct worker {
     int index;
     struct hello_identity identity;
     struct channel channel;
-    uint8_t *gradient;   /* as it goes onto the wire */
-    uint8_t *parameters; /* what comes back, read and forgotten */
+    uint8_t *gradient;   /* as on the wire */
+    uint8_t *parameters; /* received and discarded */
     uint64_t version;
     int64_t step;
     long rounds, retries;
@@ -68,7 +68,7 @@ static double soon(void)
     return clock_monotonic_s() + ANSWER_S;
 }
 
-/* --- The beginning --- */
+/* --- Start --- */
 
 static bool connect_once(struct worker *worker)
 {
@@ -88,7 +88,7 @@ static bool connect_once(struct worker *worker)
     return false;
 }
 
-/* As real workers do: again and again, the more patiently the more often it failed. */
+/* As real workers do: retries with growing delays. */
 static bool connect_patiently(struct worker *worker)
 {
     double deadline_s = clock_monotonic_s() + START_S;
@@ -106,7 +106,7 @@ static bool connect_patiently(struct worker *worker)
     return true;
 }
 
-/* The chief's part: a model of zeros. */
+/* The chief's part: writes a model of zeros. */
 static bool initialise(struct worker *worker)
 {
     struct channel *channel = &worker->channel;
@@ -237,7 +237,8 @@ static bool push_once(struct worker *worker)
 }
 
 /*
- * A synchronous step needs all: worker 0 says which is the last before it pushes to it, so that nobody can be past it.
+ * A synchronous step needs all workers: worker 0 announces the last step before it pushes to it, so that none can be
+ * past it.
  */
 static bool goes_on(struct worker *worker)
 {
@@ -272,14 +273,14 @@ static void *work(void *context)
     struct worker *worker = context;
     struct load *load = worker->load;
     worker->failed = !connect_patiently(worker) || (worker->index == 0 && !initialise(worker)) || !await_model(worker);
-    pthread_barrier_wait(&load->ready); /* all are here */
-    pthread_barrier_wait(&load->ready); /* the clock runs */
+    pthread_barrier_wait(&load->ready); /* all are connected */
+    pthread_barrier_wait(&load->ready); /* the clock is running */
     while (!worker->failed && goes_on(worker)) {
         worker->failed = !push_once(worker);
         worker->rounds += !worker->failed;
     }
     worker->seconds = clock_monotonic_s() - load->began_s;
-    pthread_barrier_wait(&load->ready); /* the report reads the ps's memory before anybody leaves */
+    pthread_barrier_wait(&load->ready); /* the report reads the ps's memory before any worker leaves */
     leave(worker);
     if (worker->failed) {
         log_error("worker %d: %s", worker->index, worker->error.text);
@@ -290,7 +291,7 @@ static void *work(void *context)
 
 /* --- Set-up and report --- */
 
-/* As a worker's outbox does: rows that follow one another are one range, with the padding between them. */
+/* As a worker's outbox does: neighbouring rows are one range, with the padding between them. */
 static void add_row(struct load *load, size_t first, uint32_t cols)
 {
     struct range *last = load->range_count > 0 ? &load->ranges[load->range_count - 1] : NULL;
@@ -334,7 +335,7 @@ static bool create_worker(struct load *load, struct worker *worker, int index)
     *worker = (struct worker){.load = load, .index = index, .identity = load->identity.hello};
     worker->identity.member = (struct member){MEMBER_WORKER, index};
     worker->identity.incarnation = handshake_new_incarnation();
-    /* Tiny numbers of either type: 0x01010101 is 2.4e-38, 0x0101 likewise. */
+    /* Tiny numbers in either type: 0x01010101 is 2.4e-38, 0x0101 likewise. */
     size_t bytes = load->sent * sizeof(float);
     worker->gradient = malloc(bytes);
     worker->parameters = malloc(bytes);
@@ -349,7 +350,7 @@ static bool create_worker(struct load *load, struct worker *worker, int index)
     return started;
 }
 
-/* VmHWM of a process, bytes; 0 if there is no such. */
+/* VmHWM of a process, in bytes; 0 if there is none. */
 static size_t memory_of(const char *pid)
 {
     char path[64], line[256];

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""How long rollouts take on a fleet of real processes on this machine, as their logs tell, looked at every 2 ms.
+"""How long rollouts take on a fleet of real processes on this machine, according to their logs, read every 2 ms.
 
     tests/bench/rollout.py [--trainer=build/trainer] [PART ...]
 
 PART: 12, 40, 100, program, thin; 12, program and thin by default.
 
-A number: configs, with so many members, one ps for every ten or so, and a net of 784-8-10. Live: from the first member
-that has the new version in force to the last. Job: from the proposal to the end, without --healthy_secs, and the pause,
-from worker 0's last step before to its first one after. Local: likewise from the proposal to the end.
+A number: configs, with that many members, one ps for about every ten, and a network of 784-8-10. Live: from the first
+member with the new version in force to the last. Job: from the proposal to the end, without --healthy_secs, and the
+pause, from worker 0's last step before to its first one after. Local: also from the proposal to the end.
 
-program: a hundred members under the program's own small parent, the workers at 8 steps a second, since two processors
+program: a hundred members under the program's own supervisor, the workers at 8 steps a second, since two processors
 stand for all their machines. Builds that crash, hang, or make a quarter of the steps, from the canary's restart until
-all is as before; then one that is good. Training pauses while no worker makes a step, of five that are watched.
+all is as before; then a good one. Training pauses when none of five observed workers makes a step.
 
-thin: two workers of one machine behind a link of 1 Mbit/s, which training fills; the program is handed on at an eighth
-of that. Training's rate until the canary restarts, beside that before and after the rollout.
+thin: two workers of one machine behind a link of 1 Mbit/s, which training fills; the program is sent at an eighth of
+that. The rate of training until the canary restarts, compared with that before and after the rollout.
 """
 
 import json
@@ -37,14 +37,14 @@ from relay import Relay  # noqa: E402
 
 HEALTHY_S = 2.0
 MANY, STEPS_PER_S, WATCHED = 100, 8, 5
-PAUSE_S = 0.25  # without a step of anybody who is watched: many times what lies between two of them
+PAUSE_S = 0.25  # without a step of any observed worker: many times the usual interval
 LINK_BYTES_PER_S, HANDED_ON = 1e6 / 8, 1 / 8
 RATED_S = 60
 SMALL_DATA = {"synthetic_train": 400, "synthetic_test": 100}
 
 
 class Tail:
-    """What a member's log has got since the last look."""
+    """New lines of a member's log since the last read."""
 
     def __init__(self, fleet, name):
         self.fd = fleet.members[name].output.fileno()
@@ -57,7 +57,7 @@ class Tail:
 
 
 class Watch:
-    """Runs a rollout, and notes when lines came: {name: [time]} for each of the lines."""
+    """Runs a rollout, and records when lines appeared: {name: [time]} for each of the lines."""
 
     def __init__(self, fleet, names, **lines):
         self.fleet, self.lines = fleet, lines
@@ -74,7 +74,7 @@ class Watch:
                     self.seen[key][name].append(now)
 
     def rest(self, seconds):
-        """Only looks, so long."""
+        """Only watches, for that long."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.look()
@@ -109,7 +109,7 @@ def gaps(times):
 
 
 def processor_seconds(fleet):
-    """That all members have used so far: what a machine of more processors would not wait for."""
+    """Processor time used by all members so far: a machine with more processors would not wait for it."""
     ticks = 0
     for member in fleet.members.values():
         fields = pathlib.Path(f"/proc/{member.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -159,7 +159,7 @@ def configs(trainer, members):
 
 
 def went_over(fleet, version):
-    """Who restarted in that version."""
+    """The members that restarted in that version."""
     lines = (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()
     return {line["member"] for line in map(json.loads, lines)
             if line["what"] == "start again" and line["version"] == version}
@@ -180,7 +180,7 @@ def bring_good(fleet, of, new):
     workers = len(fleet.worker_hosts)
     watched = {f"worker {i * (workers - 1) // (WATCHED - 1)}" for i in range(WATCHED)}
     ps = [name for name in fleet.members if name.startswith("ps")]
-    watch = Watch(fleet, [*watched, *ps], step=STEP, restart='"restarting in version')  # not what ps 0 tells of others
+    watch = Watch(fleet, [*watched, *ps], step=STEP, restart='"restarting in version')  # not ps 0 on others
     watch.run(f"--binary={new}", "--least_speed=0%")
     assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
     turn = min(moment for name in ps for moment in watch.seen["restart"][name])
@@ -207,7 +207,7 @@ def program(trainer):
                 supervise(fleet, f"worker {i}")
             fleet.until("worker 0", lambda text: STEP in text, "steps", 180)
             all_train(fleet)
-            time.sleep(5)  # for ps 0 to know how fast each is
+            time.sleep(5)  # so that ps 0 knows how fast each is
             of = f"{MANY} members on one machine, "
             new = programs.variant(fleet.trainer, fleet.folder / "new")
             for version, (what, source) in enumerate((("build that crashes", programs.CRASHES),
@@ -220,12 +220,12 @@ def program(trainer):
             bring_good(fleet, of, programs.variant(fleet.trainer, fleet.folder / "newer", b"a third build"))
 
 
-# --- A thin link ---
+# --- A slow link ---
 
 
 class ThinLink(Relay):
-    """One link for all connections, as wide in either direction; but the next one after operator_comes() passes by it:
-    operators are elsewhere."""
+    """One link for all connections, of that bandwidth in either direction; but the next one after operator_comes()
+    bypasses it, because operators are elsewhere."""
 
     def __init__(self, port):
         self.turn, self.free_s = threading.Lock(), [0.0, 0.0]
@@ -256,7 +256,7 @@ class ThinLink(Relay):
 
 
 class ThinFleet(OpenFleet):
-    """Workers on a machine of their own, which reach the ps by the link."""
+    """Workers on their own machine, which reach the ps through the link."""
 
     def __init__(self, trainer, folder):
         super().__init__(trainer, folder, ps=1, workers=2, model={"layers": [784, 8, 10]}, data=SMALL_DATA,
@@ -302,7 +302,7 @@ def thin(trainer):
 
 
 def path(options):
-    """Members run in a folder of their own."""
+    """Members run in their own folder."""
     return str(pathlib.Path(options.trainer).resolve())
 
 

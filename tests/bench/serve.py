@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""trainer serve under load by wrk, by Triton's client and by tests/bench/http_load.c, beside FastAPI under uvicorn with
-onnxruntime, and beside mlserver with the same: requests of one row on connections that stay open, batches as binary
-tensors, a swap under load, start, memory.
+"""trainer serve under load by wrk, by Triton's client and by tests/bench/http_load.c, compared with FastAPI under
+uvicorn with onnxruntime, and with mlserver with the same: requests of one row on persistent connections, batches as
+binary tensors, a swap under load, start, memory.
 
     tests/bench/serve.py [--trainer=build/trainer] [--rounds=5] [--seconds=5] [--wrap='chrt -f 50'] [PART ...]
 
-PART: rows, table, half, batches, swap, start, connections; all by default. One JSON line for each figure, with what it
-owes; the exit status is 1 if one is missed. Requests are counted by processor time of the server, which a busy machine
-disturbs less than the clock; servers take turns. A server has one processor, and its load another one, where there are
-two: clients are elsewhere, as a rule. Delays need a machine with nothing beside them, or --wrap (or BENCH_WRAP), under
-which both run. --rounds (or BENCH_ROUNDS), --seconds (or BENCH_SECONDS): runs of each, and of each load.
+PART: rows, table, half, batches, swap, start, connections; all by default. Prints one JSON line per figure, with its
+bound; the exit status is 1 if a figure misses it. Requests are counted per processor time of the server, which a
+busy machine affects less than elapsed time; servers take turns. A server has one processor, and its load another
+one, if there are two: clients usually run elsewhere. Delays need an otherwise idle machine, or --wrap (or
+BENCH_WRAP), under which both run. --rounds (or BENCH_ROUNDS), --seconds (or BENCH_SECONDS): runs of each, and length
+of each load.
 """
 
 import collections
@@ -167,7 +168,7 @@ class Bench:
                  **{kind: round(rates[kind])})
 
     def table(self):
-        """A table model of 9 columns, hidden layers of 64 and 64; 2 cores of it are twice one."""
+        """A table model of 9 columns, hidden layers of 64 and 64; on 2 cores compared with twice one."""
         values = self.random.normal(size=(3000, 8))
         soils = self.random.choice(["clay", "sand", "loam"], 3000)
         lines = [",".join([*(f"x{i}" for i in range(8)), "soil", "kind"])] + [
@@ -184,11 +185,11 @@ class Bench:
              unit="req/s", floor=40000)
 
     def half_load(self, port, rate=None):
-        """Delays under half of what one core answers, or under this rate, and which rate that was."""
+        """Delays at half of what one core can answer, or at this rate, and the rate used."""
         path = "/v1/models/model:predict"
         if not rate:
             rate = self.wrk(port, path, "rows")[0] / self.options.seconds / 2
-            time.sleep(1)  # under chrt Linux holds back for up to a second who took all of a processor
+            time.sleep(1)  # under chrt Linux throttles a process that used a whole processor for up to a second
         said = subprocess.run(self.wrapped(ROOT / "build/bench/http_load", port, path, self.folder / "rows.body", rate,
                                            self.options.seconds), capture_output=True, text=True, check=True).stdout
         count, failures, median, p99, lag = map(float, said.split())
@@ -204,7 +205,7 @@ class Bench:
              median_ms=round(median, 2), late_by_the_load_itself_ms=round(lag, 2), rate=round(rate))
 
     def ask_by_triton(self):
-        """Pictures per second of the server's processor time, where Triton's own client asks for BATCH at once."""
+        """Images per second of the server's processor time, where Triton's own client sends BATCH at once."""
         pictures = self.random.integers(0, 256, (BATCH, 784), numpy.uint8)
         tensor = tritonclient.http.InferInput("images", pictures.shape, "UINT8")
         tensor.set_data_from_numpy(pictures)
@@ -235,7 +236,7 @@ class Bench:
                  round(pictures / alone, 3), floor=0.6, aim=0.85, pictures=round(pictures), engine=round(alone))
 
     def swap(self):
-        """A new checkpoint every 0.2 s while requests come; wrk stops at the first that fails."""
+        """A new checkpoint every 0.2 s during requests; wrk stops at the first that fails."""
         self.run("train", "--data_source=synthetic", "--synthetic_train=3000", "--validate_steps=0",
                  f"--layers={LAYERS}", "--train_steps=210", "--train_dir=run2", "--batch_size=50")
         models = [next((self.folder / name).glob("model-*.safetensors")) for name in ("run", "run2")]
@@ -244,7 +245,7 @@ class Bench:
 
         def go_on():
             while not over.wait(0.2):
-                os.link(next(others), self.folder / "next")  # the bench writes nothing meanwhile
+                os.link(next(others), self.folder / "next")  # meanwhile the benchmark writes nothing
                 (self.folder / "next").rename(served)
 
         quiet, busy, others = [], [], itertools.cycle(reversed(models))

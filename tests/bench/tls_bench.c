@@ -1,5 +1,5 @@
 /*
- * How fast bytes go through the program's own connections over loopback, both ends in one process.
+ * Throughput of the program's own connections over loopback, with both ends in one process.
  *
  *     tls_bench [bulk|push|plain-bulk|plain-push|handshake] [seconds]
  *

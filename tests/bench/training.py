@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Figures of whole runs on real MNIST: accuracy, time to 97%, memory, what checkpoints cost.
+"""Whole runs on real MNIST: accuracy, time to 97%, memory, the cost of checkpoints.
 
     tests/bench/training.py [--trainer=build/trainer] [--data=DIR] [--seeds=5] [--peer=torch_until.py] [PART ...]
 
-PART: book, deep, softmax, optimizers, until, memory, checkpoints; all of them by default. One JSON line for each
-figure, with the floor that it owes where there is one; the exit status is 1 if a floor is missed. --peer: a script that
-does what `until` does with other means and prints "wall_s SECONDS" at the end; it runs beside ours, one after the
-other, and the ratio is printed.
+PART: book, deep, softmax, optimizers, until, memory, checkpoints; all of them by default. Prints one JSON line per
+figure, with its required minimum if there is one; the exit status is 1 if a figure misses it. --peer: a script that
+does the work of `until` in another program and prints "wall_s SECONDS" at the end; the two run one after the other, and
+the ratio is printed.
 """
 
 import json
@@ -39,7 +39,7 @@ class Bench:
         self.folder = tempfile.TemporaryDirectory()
 
     def train(self, *flags):
-        """The done event, what it cost from exec to exit, and the peak resident size in MiB."""
+        """The done event, the cost from exec to exit, and the peak resident size in MiB."""
         begun = time.monotonic()
         process = subprocess.Popen([self.trainer, "--log_format=json", f"--data_dir={self.data}", *flags],
                                    cwd=self.folder.name, stdout=subprocess.PIPE, text=True)
@@ -62,7 +62,7 @@ class Bench:
         self.accuracy("784-500-10, the book's recipe", BOOK, 98.3, aim=98.45)
 
     def deep(self):
-        """Within 2 million parameters, on all 60,000 images. Chosen on the validation images among runs of 20 to 25
+        """At most 2 million parameters, on all 60,000 images. Chosen on the validation images among runs of 20 to 25
         epochs with one or two hidden layers: as good as the best of them within their noise, in a third of the time."""
         self.accuracy("784-2400-10, dropout, label smoothing, cosine, 25 epochs, the best seed", DEEP, 98.6, of=max,
                       aim=98.9)
@@ -76,8 +76,8 @@ class Bench:
             self.accuracy(f"784-500-10, {optimizer} with defaults", (f"--optimizer={optimizer}",), 97.8)
 
     def until(self):
-        """Adam 0.001 from exec to a model that gets 97% of the test set. The run looks at the validation set alone,
-        which is a little easier: hence 97.5% there."""
+        """Adam 0.001 from exec to a model with 97% on the test set. The run checks only the validation set, which is
+        slightly easier: hence 97.5% there."""
         flags = ("--layers=784,500,10", "--batch_size=100", "--optimizer=adam", "--learning_rate=0.001",
                  "--target_accuracy=0.975", "--validate_steps=100", "--train_dir=")
         ours, theirs, events = [], [], []
@@ -111,8 +111,7 @@ class Bench:
             show(f"peak resident size, {name}", round(mib, 1), most=round(limit, 1), unit="MiB")
 
     def checkpoints(self):
-        """Many short pairs, every other one the other way round: a machine that others use is as fast for both in the
-        median."""
+        """Many short pairs, in alternating order: in the median a shared machine is as fast for both."""
         flags = ("--layers=784,500,10", "--optimizer=sgd", "--ema_decay=0.99", "--validation_size=0",
                  "--train_steps=6000")
         costs = {True: [], False: []}

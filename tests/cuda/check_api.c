@@ -1,6 +1,6 @@
 /*
- * Compiled, never run, where there is a CUDA toolkit: our prototypes declare NVIDIA's functions once more, and our
- * numbers stand beside NVIDIA's, so that whatever differs is an error.
+ * Compiled, never run, where a CUDA toolkit is installed: our prototypes redeclare NVIDIA's functions, and our
+ * constants are compared with NVIDIA's, so that any difference is an error.
  */
 #include <cuda.h>
 

@@ -1,4 +1,6 @@
-/* What tests of cuda/launch.h start: tells by its descriptor what it finds, and stays until it is killed. */
+/*
+ * The program that tests of cuda/launch.h start: reports through its descriptor what it finds, then waits to be killed.
+ */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>

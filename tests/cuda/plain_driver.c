@@ -1,4 +1,4 @@
-/* The driver of a helper without a GPU: one device, which always works. */
+/* The driver of a helper without a GPU: one device that always works. */
 #include "tests/cuda/plain_driver.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A test's program as bytes: build/san/tests/cuda/NAME, beside the test that runs. */
+/* A test's program as bytes: build/san/tests/cuda/NAME, next to the running test. */
 #ifndef TESTS_CUDA_PROGRAM_H
 #define TESTS_CUDA_PROGRAM_H
 

@@ -1,10 +1,10 @@
 /*
- * A device that computes nothing worth knowing, fast, and misbehaves on demand: for tests of the processes and the
- * memory between them. Linked with cuda/helper in place of cuda/device and the driver.
+ * A device that computes trivial results, fast, and fails on demand: for tests of the processes and of the memory
+ * between them. Linked with cuda/helper in place of cuda/device and the driver.
  *
  * Training adds the learning rate of each step's update to every parameter. The gradient of a batch is, at float i, the
- * first image's first pixel plus i. Logits are an image's pixel sum plus the class. What goes wrong is asked for by the
- * shape's seed, when a step's number is FAULT_STEP.
+ * first image's first pixel plus i. Logits are an image's pixel sum plus the class. The shape's seed selects the fault,
+ * which occurs in step FAULT_STEP.
  */
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* The client against a real process with a stand-in of a device. */
+/* The client with a real process that has a stand-in of a device. */
 #include "cuda/client.h"
 
 #include <setjmp.h>
@@ -58,7 +58,7 @@ static void assert_done(bool done, const struct error *error)
     }
 }
 
-/* Does the process still run? A client that has failed for good has ended it. */
+/* Is the process still running? A client that has failed for good has ended it. */
 static bool is_there(void)
 {
     return waitpid(-1, NULL, WNOHANG) == 0;
@@ -135,7 +135,7 @@ static void moves_data_trains_and_reads(void **state)
     assert_int_equal(outcome.steps, 10);
     assert_int_equal(outcome.images, 10 * BATCH);
     assert_true(outcome.loss_sum == 10.0 * 3 * EXAMPLES);
-    /* Into the other set; the first one is as it was. */
+    /* Into the other set; the first one is unchanged. */
     assert_done(gpu_client_read(client, 1, STORE_PARAMETERS, 16, 100, &error), &error);
     assert_true(areas->vectors[1][STORE_PARAMETERS][15] == 0);
     assert_true(areas->vectors[1][STORE_PARAMETERS][16] == 16 + 5);
@@ -202,7 +202,7 @@ static void a_gradient_is_seen_as_it_grows(void **state)
     gpu_client_stop(client);
 }
 
-/* Trains into the fault; returns the seconds that it took to know. */
+/* Trains into the fault; returns the seconds until the failure was noticed. */
 static double fail_to_train(struct gpu_client *client, struct error *error)
 {
     struct device_outcome outcome;

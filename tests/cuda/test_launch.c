@@ -1,4 +1,4 @@
-/* Each way of starting a program from memory, and what is said where none works. */
+/* Each way of starting a program from memory, and the error if none works. */
 #include "cuda/launch.h"
 
 #include <elf.h>
@@ -25,7 +25,7 @@ static struct launch_program of(int fd)
     return (struct launch_program){.name = "launched", .bytes = program, .size = program_size, .fd = fd};
 }
 
-/* What the program says, within 10 s. */
+/* The program's report, within 10 s. */
 static void hear(int fd, char *text, size_t size)
 {
     ssize_t got = read(fd, text, size - 1);
@@ -39,14 +39,14 @@ static void starts(enum launch_way way)
     char text[256], wanted[128], how[96];
     struct error error = {.text = ""};
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    int kept_open = dup(ends[0]); /* without CLOEXEC: as a careless parent's might be */
+    int kept_open = dup(ends[0]); /* without CLOEXEC, as a careless parent's might be */
     struct launch_program what = of(ends[1]);
     if (!launch_by(way, &pid, &what, &error)) {
         fail_msg("%s", error.text);
     }
     close(ends[1]);
     hear(ends[0], text, sizeof text);
-    /* 4 and up would be ours; the loader keeps none either. */
+    /* 4 and up would be ours; the loader keeps none either */
     snprintf(wanted, sizeof wanted, "parent %d files 0 1 2 3", (int)getpid());
     assert_memory_equal(text, wanted, strlen(wanted));
     assert_non_null(strstr(text, "deaf"));
@@ -113,13 +113,13 @@ static void dies_with_its_parent(void **state)
     waitpid(parent, &status, 0);
     assert_int_equal(status, 0);
     close(ends[1]);
-    /* The pipe's other end closes as the program dies; were it to live, this would wait for ever. */
+    /* The pipe's other end closes when the program dies; if it lived on, this would wait for ever. */
     while (read(ends[0], text, sizeof text) > 0) {
     }
     close(ends[0]);
 }
 
-/* The same program that asks for a loader which is not there, as on a system of another libc. */
+/* The same program requesting a loader that is missing, as on a system with another libc. */
 static void a_missing_libc_is_one_error_message(void **state)
 {
     (void)state;
@@ -150,7 +150,7 @@ static void what_is_no_program_is_one_error_message(void **state)
     struct launch_program what = {.name = "nonsense", .bytes = "nonsense", .size = 8, .fd = 2};
     assert_false(launch(&pid, &what, &error));
     assert_string_equal(error.text, "nonsense is not a program for this system");
-    /* A header that points beyond the end. */
+    /* A header that points past the end. */
     uint8_t bytes[sizeof(Elf64_Ehdr)];
     memcpy(bytes, program, sizeof bytes);
     what = (struct launch_program){.name = "cut", .bytes = bytes, .size = sizeof bytes, .fd = 2};
@@ -169,7 +169,7 @@ int main(void)
         cmocka_unit_test(a_missing_libc_is_one_error_message),
         cmocka_unit_test(what_is_no_program_is_one_error_message),
     };
-    alarm(120); /* a program that lives on must not keep this test for ever */
+    alarm(120); /* a program that lives on must not hang this test */
     program = program_read("launched", &program_size);
     if (!program) {
         return 1;

@@ -54,7 +54,7 @@ static void says_why_not(void **state)
     assert_non_null(strstr(probe.reason, "550.54.15"));
     assert_non_null(strstr(probe.reason, "/dev/nvidia"));
 
-    make("dev/nvidia3", ""); /* a container's only one need not be number 0 */
+    make("dev/nvidia3", ""); /* a container's only device need not be number 0 */
     gpu_probe_at(&probe, root, NULL, NULL);
     assert_true(probe.usable);
     assert_string_equal(probe.reason, "NVIDIA driver 550.54.15, 1 GPU");

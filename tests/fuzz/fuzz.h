@@ -1,5 +1,5 @@
 /*
- * What fuzzers share: the way in, the input taken piece by piece, files that hold it, and what all refusals have in
+ * Shared by fuzzers: the entry point, taking the input apart, files that contain it, and what all refusals have in
  * common.
  */
 #ifndef TESTS_FUZZ_FUZZ_H
@@ -45,7 +45,7 @@ static inline uint8_t input_byte(struct input *input)
     return input->next < input->end ? *input->next++ : 0;
 }
 
-/* Up to `most` bytes: `size` says how many. */
+/* Up to `most` bytes; `size` receives how many. */
 static inline const uint8_t *input_bytes(struct input *input, size_t most, size_t *size)
 {
     const uint8_t *bytes = input->next;
@@ -54,7 +54,7 @@ static inline const uint8_t *input_bytes(struct input *input, size_t most, size_
     return bytes;
 }
 
-/* What stands in front of the next line that is "@@", or all: inputs of several files are texts with such lines. */
+/* The text before the next line that is "@@", or the rest: inputs of several files are texts with such lines. */
 static inline const uint8_t *input_part(struct input *input, size_t *size)
 {
     static const char mark[] = "\n@@\n";
@@ -64,7 +64,7 @@ static inline const uint8_t *input_part(struct input *input, size_t *size)
     return bytes;
 }
 
-/* A copy of exactly this size with a zero byte behind it, so that nobody reads beyond it unseen; to be freed. */
+/* A copy of exactly this size plus a zero byte, so that the sanitizer catches reads beyond it; the caller frees it. */
 static inline char *text_of(const uint8_t *bytes, size_t size)
 {
     char *text = malloc(size + 1);
@@ -87,7 +87,7 @@ static inline void fuzz_write(const char *path, const uint8_t *bytes, size_t siz
     close(fd);
 }
 
-/* Leaves a folder without its files; those in folders in it are their owner's business. */
+/* Removes the files of a folder; those in its subfolders belong to others. */
 static inline void fuzz_empty(const char *folder)
 {
     char path[1024];
@@ -102,7 +102,7 @@ static inline void fuzz_empty(const char *folder)
     }
 }
 
-/* A folder of this process's own under TMPDIR, which tests/fuzz/run makes and removes. */
+/* This process's own folder under TMPDIR, which tests/fuzz/run makes and removes. */
 static inline const char *fuzz_folder(void)
 {
     static char path[256];
@@ -116,7 +116,7 @@ static inline const char *fuzz_folder(void)
     return path;
 }
 
-/* A file that is only in memory; the path is good until the next call. */
+/* A file that exists only in memory; the path is valid until the next call. */
 static inline const char *fuzz_file(const uint8_t *bytes, size_t size)
 {
     static char path[64];
@@ -131,20 +131,20 @@ static inline const char *fuzz_file(const uint8_t *bytes, size_t size)
     return path;
 }
 
-/* --- What is said --- */
+/* --- Messages --- */
 
 static inline void be_silent(void)
 {
     log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1));
 }
 
-/* A refusal begins with whose fault it is; it may quote a file's own names, which the log makes printable. */
+/* A refusal begins with whose fault it is; it may quote names from a file, which the log makes printable. */
 static inline void check_beginning(const struct error *error, const char *begins)
 {
     assert(error->text[0] != '\0' && strncmp(error->text, begins, strlen(begins)) == 0);
 }
 
-/* One that quotes nothing is one line as it stands. */
+/* One without quotes is a single line as it is. */
 static inline void check_refusal(const struct error *error, const char *begins)
 {
     check_beginning(error, begins);

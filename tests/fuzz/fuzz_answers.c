@@ -1,12 +1,11 @@
 /*
- * Those who ask, and are answered by somebody with a key who means no good: an operator about the fleet and a rollout,
- * a worker that pushes and pulls, that has its rows' preprocessing or whole batches from others, a chief that takes
- * snapshots and restores; and who answers a hello. The input is what
- * is heard on one connection after another, most of it in frames that are well formed, so that it gets past their
- * decoder. Whatever it is, everybody comes to an end, and floats land within the model.
+ * Clients whose peer has the key and is hostile: an operator who asks about the fleet and a rollout; a worker that
+ * pushes and pulls, and fetches its rows' preprocessing or whole batches; a chief that takes snapshots and restores;
+ * and a server that receives a hello. The input is what arrives on one connection after another, mostly in well-formed
+ * frames, so that it gets past their decoder. Whatever it is, every client finishes, and floats land within the model.
  *
- * There is no network and no time: connections are halves of socket pairs that hold all that will ever come, and the
- * clock goes on whenever it is asked.
+ * There is no network and no real time: connections are halves of socket pairs that contain everything that will ever
+ * arrive, and the clock advances whenever it is read.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -25,7 +24,7 @@
 #include "worker/remote/operator/fleet_view.h"
 #include "ps/status_query.h"
 
-enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* in a frame's flags: its bulk ends with the operator's signature */ };
+enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* a frame's flag: its bulk ends with the operator's signature */ };
 
 static struct stage {
     struct input input;
@@ -91,7 +90,7 @@ int __wrap_pthread_join(pthread_t thread, void **result)
     return second.wanted ? 0 : __real_pthread_join(thread, result);
 }
 
-/* It runs up to where it waits itself, or its input ends. */
+/* It runs until it waits itself, or its input ends. */
 int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
 int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
@@ -110,12 +109,12 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mu
     return ETIMEDOUT;
 }
 
-/* --- What is heard --- */
+/* --- What arrives --- */
 
 static void put(int fd, const void *bytes, size_t size)
 {
     ssize_t ignored = send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    (void)ignored; /* what does not fit is not heard */
+    (void)ignored; /* what does not fit does not arrive */
 }
 
 static void put_frame(int fd, const struct frame *frame, const uint8_t *message, const uint8_t *bulk)
@@ -148,7 +147,7 @@ static void put_welcome(int fd, const struct member *expected)
               bytes, NULL);
 }
 
-/* Type, flags, request, generation, two sizes, and as many bytes. False: the connection ends here. */
+/* Type, flags, request, generation, two sizes, and that many bytes. False: the connection ends here. */
 static bool put_next(int fd)
 {
     static uint8_t bulk[1 << 16];
@@ -185,7 +184,7 @@ static bool is_over(void *context)
     return input_left(&stage.input) == 0 || stage.connections == MOST_CONNECTIONS;
 }
 
-/* A connection on which the next part of the input comes, up to a frame of type 0; a welcome before it if wanted. */
+/* A connection with the next part of the input, up to a frame of type 0; starts with a welcome if requested. */
 static bool meet(struct connection **connection, const struct member *expected, struct error *error)
 {
     int sockets[2], room = 1 << 20;
@@ -218,7 +217,7 @@ bool __wrap_connection_connect(struct connection **connection, const struct addr
     return meet(connection, expected, error);
 }
 
-/* --- Those who ask --- */
+/* --- Clients --- */
 
 static void ask_about_rollout(void)
 {
@@ -335,7 +334,7 @@ static void exchange_by(void (*use)(struct push_pull *exchange))
                                               .traffic = &world.traffic,
                                               .given_up = is_over,
                                               .quiet = true};
-    engine.parameters = calloc(world.model.float_count, sizeof *engine.parameters); /* whose edges are watched */
+    engine.parameters = calloc(world.model.float_count, sizeof *engine.parameters); /* a separate block */
     if (!engine.parameters || !push_pull_create(&exchange, &options, &error)) {
         abort();
     }
@@ -381,7 +380,7 @@ static void check_batch(const struct batch *batch)
     }
 }
 
-/* Batches of pictures, or of rows. */
+/* Batches of images or of rows. */
 static void fetch_batches(bool of_rows)
 {
     const struct examples rows = {.inputs = 6, .numbers = 2, .codes = 2, .classes = 3};

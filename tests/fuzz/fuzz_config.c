@@ -1,6 +1,6 @@
 /*
- * config.json as bytes from anywhere: refused with one line, or loaded such that what it says can be shown, hashed and
- * read back to the same.
+ * config.json as arbitrary bytes: refused with a one-line message, or loaded so that it can be shown, hashed and read
+ * back unchanged.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -15,7 +15,7 @@ static void check_reads_back(const struct config *config)
     char *text = config_job_text(config);
     assert(text);
     if (!config_parse(&copy, "copy", (const uint8_t *)text, strlen(text), NULL, 0, &error)) {
-        /* Checkpoint keys are the job's, the folder for them the machine's: without it they are refused. */
+        /* Checkpoint keys are the job's, their folder is the machine's: without a folder they are refused. */
         assert(config->output.train_dir[0] != '\0');
     } else {
         assert(config_digest(config, digest, &error) && config_digest(&copy, copy_digest, &error));

@@ -1,4 +1,4 @@
-/* Differences as bytes from anywhere: refused, or understood; and telling the same again is understood, too. */
+/* Differences as arbitrary bytes: refused, or understood; and encoding them again is understood, too. */
 #include "tests/fuzz/fuzz.h"
 
 #include "ps/store/bfloat16.h"

@@ -1,6 +1,6 @@
 /*
- * What another worker says of its own rows, merged into a survey of rows that are here: it is refused with one line, or
- * what follows is a schema that reads back as it is, and figures that merge in turn.
+ * Statistics that another worker reports of its own rows, merged into a survey of local rows: refused with a one-line
+ * message, or the result is a schema that reads back unchanged, and statistics that can be merged in turn.
  */
 #include "tests/fuzz/fuzz.h"
 

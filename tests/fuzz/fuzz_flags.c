@@ -1,6 +1,6 @@
 /*
- * A command line, each line of the input a word: refused, or settings that give a config, or a refusal that is one
- * line. And every word as an address, as a member, as a device for layers.
+ * A command line, one word per line of the input: refused with a one-line message, or settings that give a config or a
+ * one-line refusal. And every word as an address, as a member, and as a device for layers.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-/* A frame's header as bytes from anywhere: refused, or within every limit and encoded to the same bytes. */
+/* A frame's header as arbitrary bytes: refused, or within every limit and encoded to the same bytes. */
 #include "tests/fuzz/fuzz.h"
 
 #include "net/frame.h"

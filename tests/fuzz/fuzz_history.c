@@ -1,7 +1,7 @@
 /*
- * What a machine keeps of its versions and rollouts, damaged or written by somebody else: config.json, the version in
- * force with its keys of single machines, `current`, manifests, ps 0's record in both forms, the count of a process on
- * probation. Every reader refuses with one line, or understands what can be written and read back.
+ * A machine's records of versions and rollouts, damaged or foreign: config.json, the version in force with its local
+ * keys, `current`, manifests, ps 0's record in both forms, the count of a process on probation. Every reader refuses
+ * with a one-line message, or understands something that can be written and read back.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -54,7 +54,7 @@ static bool same_number(double a, double b)
     return a == b || (!isfinite(a) && !isfinite(b)); /* NOLINT: exactly */
 }
 
-/* What was read is written, and read as the same. */
+/* What was read is written, and reads back the same. */
 static void check_record(void)
 {
     struct versions versions;
@@ -80,7 +80,7 @@ static void check_record(void)
            memcmp(&record.plan.absent, &again.plan.absent, sizeof again.plan.absent) == 0);
 }
 
-/* A process that has died so often goes back, whatever else its record says. */
+/* A process that has died this often goes back, whatever else its record says. */
 static void check_probation(void)
 {
     struct probation before, after;

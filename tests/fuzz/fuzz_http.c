@@ -1,7 +1,6 @@
 /*
- * Requests of HTTP as bytes from anywhere, in pieces of any size: refused with a status and a reason, or whole within
- * every limit, with a path and parameters that are UTF-8, and the same however they were cut. All memory that a request
- * took is given back.
+ * HTTP requests as arbitrary bytes, in pieces of any size: refused with a status and a reason, or complete within every
+ * limit, with path and parameters in UTF-8, and the same however they were cut. All memory of a request is freed.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -13,10 +12,10 @@ enum { MOST_REQUESTS = 4, MOST_BODY = 1024 };
 /* What was understood of an input. */
 struct understood {
     int requests, refusal, headers;
-    uint32_t sum; /* of all paths, values and bodies */
+    uint32_t sum; /* over all paths, values and bodies */
 };
 
-/* Deadlines and epoll are the loop's; a connection here has neither. */
+/* Deadlines and epoll belong to the loop; a connection here has neither. */
 void __wrap_connection_live(struct http_connection *connection, enum connection_life life);
 void __wrap_connection_live(struct http_connection *connection, enum connection_life life)
 {
@@ -51,7 +50,7 @@ static void look(const struct http_request *request, struct understood *seen)
     seen->requests++;
 }
 
-/* piece: bytes at a time; 0: all at once. */
+/* piece: bytes at a time; 0: all at once */
 static struct understood read_all(struct http_server *server, const uint8_t *bytes, size_t size, size_t piece)
 {
     struct understood seen = {.requests = 0};

@@ -1,6 +1,6 @@
 /*
- * IDX bytes from anywhere, plain or gzip: refused with one line that names the file, or decoded to exactly what the
- * header says; never more memory than the input can hold.
+ * Arbitrary bytes as IDX, plain or gzip: refused with a one-line message that names the file, or decoded to exactly
+ * what the header says; never with more memory than the input can need.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,6 @@
-/* Pictures from anywhere: refused with one line, or decoded to as many pixels as they say and scaled to a digit. */
+/*
+ * Arbitrary images: refused with a one-line message, or decoded to their stated number of pixels and scaled to a digit.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/data/image/fit.h"

@@ -1,6 +1,6 @@
 /*
- * Rows that a checkpoint keeps, as text from anywhere, beside models of pictures and of tables: refused with one line,
- * or computed, with places that exist, and compared with what is said of them.
+ * A checkpoint's kept rows as arbitrary text, for models of images and of tables: refused with a one-line message, or
+ * evaluated, with valid categories, and compared with the stated answers.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -8,7 +8,7 @@
 
 enum { INPUTS = 6, NUMBERS = 2, CODES = 2, OUTPUTS = 2 };
 
-/* Outputs of a row are the sum of its inputs and how many places it has; whoever gets them has seen good rows. */
+/* A row's outputs are the sum of its inputs and its number of categories; only good rows get here. */
 static bool adding_forward(struct engine *engine, bool averaged, const struct examples *rows, int first, int count,
                            float *outputs, struct error *error)
 {
@@ -43,7 +43,7 @@ static void check(const char *text, const struct examples *like)
     if (kept_rows_check(text, &model, like, PRECISION_FLOAT32, &engine, &count, &error)) {
         assert(count >= 0 && error.text[0] == '\0');
     } else {
-        check_beginning(&error, ""); /* of rows that differ, or of the text */
+        check_beginning(&error, ""); /* about rows that differ, or about the text */
         assert(count == 0);
     }
 }

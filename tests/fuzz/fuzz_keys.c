@@ -1,7 +1,7 @@
 /*
- * Key files from anywhere: a fleet's or a member's in PEM, with a second one that is trusted beside it, the operator's,
- * and minisign's with its signatures. Refused with one line that names the file, or keys that make passes which they
- * let through.
+ * Arbitrary key files: a fleet's or a member's in PEM, with a second, trusted one beside it; the operator's; and
+ * minisign's with its signatures. Refused with a one-line message that names the file, or keys that accept the passes
+ * that they make.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -38,7 +38,7 @@ static void check_minisign(const uint8_t *bytes, size_t size)
     struct error error = {""};
     if (minisign_key_parse(&key, text, &error)) {
         minisign_key_format(&key, again);
-        assert(strstr(text, again)); /* there is one way to write it */
+        assert(strstr(text, again)); /* the encoding is unique */
     } else {
         check_refusal(&error, "is not a minisign public key");
     }

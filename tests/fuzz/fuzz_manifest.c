@@ -1,6 +1,6 @@
 /*
- * A manifest from anywhere: refused with one line, or two configs that lie in its bytes and are what their digests say.
- * And an abort, as if the operator had signed these bytes, for otherwise it is not even read.
+ * An arbitrary manifest: refused with a one-line message, or two configs within its bytes that match their digests. And
+ * an abort, treated as if the operator had signed these bytes, because otherwise it is not even parsed.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -34,7 +34,7 @@ static void check_abort(const uint8_t *bytes, size_t size)
     if (manifest_abort_decode(&abort, whole, size + MANIFEST_SIGNATURE, public_key, &error)) {
         uint8_t again[MANIFEST_ABORT_BYTES];
         assert(manifest_abort_encode(&abort, secret_key, again) == size + MANIFEST_SIGNATURE);
-        assert(memcmp(again, whole, size + MANIFEST_SIGNATURE) == 0); /* there is one way to write it */
+        assert(memcmp(again, whole, size + MANIFEST_SIGNATURE) == 0); /* the encoding is unique */
     } else {
         check_refusal(&error, "the abort ");
     }
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         check_refusal(&error, "the manifest ");
     }
     error.text[0] = '\0';
-    assert(!manifest_decode(&manifest, bytes, size, key, &error)); /* nobody has the key that would sign this */
+    assert(!manifest_decode(&manifest, bytes, size, key, &error)); /* nobody has the key to sign this */
     check_refusal(&error, "the manifest ");
     check_abort(bytes, size);
     return 0;

@@ -1,7 +1,7 @@
 /*
- * Any message as bytes from anywhere, behind two bytes that choose its type: refused with one line, or decoded such
- * that texts end, ranges are in order and it encodes to the same bytes. A hello's job config goes on to the comparison
- * that names differences.
+ * Any message as arbitrary bytes, after two bytes that choose its type: refused with a one-line message, or decoded
+ * such that texts are terminated, ranges are in order, and it encodes to the same bytes. A hello's job config goes on
+ * to the comparison that names differences.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 /*
- * NumPy's arrays and archives of them from anywhere: refused with one line that names the file, or rows of as many
- * numbers as there are columns, each with a name and a text that reads back as the same number.
+ * Arbitrary NumPy arrays and archives of them: refused with a one-line message that names the file, or rows with one
+ * number per column, each with a name and a text that reads back as the same number.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-/* Numbers as tables hold them: the very double that the C library reads, and text exactly where it reads none. */
+/* Numbers as in tables: the very double that the C library reads, and text exactly where it reads none. */
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     enum { MOST = 1000 };
     double value = 0;
     char *text = text_of(bytes, size), *end;
-    uint8_t *exact = malloc(size + 1); /* nothing behind it that could be read as its end */
+    uint8_t *exact = malloc(size + 1); /* so that nothing after it can pass for its end */
     if (!exact) {
         abort();
     }

@@ -1,6 +1,6 @@
 /*
- * Packed gradients and parameters as bytes from anywhere: refused, or read within their bounds; and what was packed is
- * read again.
+ * Packed gradients and parameters as arbitrary bytes: refused, or read within their bounds; and what was packed can be
+ * read back.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -48,7 +48,7 @@ static void read_largest(const uint8_t *bytes, size_t size, size_t n, enum dtype
     free(values);
 }
 
-/* As the answers of a ps: by the same rules, whatever follows. */
+/* As a ps's answers: the same rules, whatever follows. */
 static void learn(const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
 {
     float *known = calloc(n, sizeof *known);
@@ -67,7 +67,7 @@ static void learn(const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
     free(exact);
 }
 
-/* The bytes as floats: all kinds of them. */
+/* The bytes as floats, of all kinds. */
 static void pack(const uint8_t *bytes, size_t size, size_t wanted, enum dtype dtype)
 {
     const size_t n = size / sizeof(float) < LARGEST_PIECE ? size / sizeof(float) : LARGEST_PIECE;

@@ -1,6 +1,6 @@
 /*
- * TFRecords as rows of a table: the first of three records says what columns there are. Each is refused with one line
- * that names the file, or is a row of as many numbers as there are columns.
+ * TFRecords as rows of a table: the first of three records determines the columns. Each is refused with a one-line
+ * message that names the file, or is a row with one number per column.
  */
 #include "tests/fuzz/fuzz.h"
 

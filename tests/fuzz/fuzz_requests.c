@@ -1,10 +1,10 @@
 /*
- * A ps and members with a key that mean no good: the input is what several sessions send, in any order and also while
- * requests of others wait, to the program's own handlers, job and shard (tests/ps/server/serving.h); and, of a ps that
- * follows another's decisions, what that one answers. Whatever comes,
- * answers can be decoded, no step is lost or counted twice, and nothing that a request held stays held.
+ * A ps and hostile members with the key: the input is what several sessions send, in any order and also while other
+ * requests wait, to the program's own handlers, job and shard (tests/ps/server/serving.h); and, for a ps that follows
+ * another's decisions, what that one answers. Whatever is sent, answers can be decoded, no step is lost or counted
+ * twice, and nothing that a request held stays held.
  *
- * Most of what is sent is well formed, so that it gets past the decoder, which has a fuzzer of its own.
+ * Most of what is sent is well formed, so that it gets past the decoder, which has its own fuzzer.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -12,7 +12,7 @@
 
 enum { MOST_DEPTH = 4, MOST_RANGES = 4, MOST_FLOATS = 4096, MOST_BULK = 1 << 21, TEXT = 12 };
 
-/* Of the ps, by all requests of an input, each of which may wait for ten minutes: then nobody does anything more. */
+/* Simulated time of the ps, over all requests of an input, each of which may wait for ten minutes: then all stop. */
 enum { MOST_WAITS = 20000 };
 
 static struct input input;
@@ -61,7 +61,7 @@ static const char *take_text(char text[TEXT])
     return text;
 }
 
-/* Parts of the vector, or of the list of workers: all that is held, or few. */
+/* Parts of the vector, or of the list of workers: everything, or a few. */
 static struct ranges take_ranges(uint8_t bytes[MOST_RANGES * RANGE_BYTES])
 {
     const struct span *spans;
@@ -84,7 +84,7 @@ static struct ranges take_ranges(uint8_t bytes[MOST_RANGES * RANGE_BYTES])
     return ranges;
 }
 
-/* What a message borrows. */
+/* Memory that a message borrows. */
 struct borrowed {
     uint8_t ranges[2][MOST_RANGES * RANGE_BYTES];
     char text[TEXT], more[TEXT];
@@ -188,7 +188,7 @@ static void make_other_request(uint16_t type, union message *message, struct bor
     }
 }
 
-/* Packed floats, as they should be or nearly: of each range a few, and now and then a byte that is any. */
+/* Packed floats, valid or nearly so: a few of each range, and now and then an arbitrary byte. */
 static size_t pack_bulk(enum dtype dtype, const struct ranges *ranges, float value, uint8_t bytes[MOST_FLOATS * 4])
 {
     size_t size = 0;
@@ -268,7 +268,7 @@ static void send_frame(struct serving_session *one)
         bulk.iov_len = (size_t)(take() % 4) << (take() % 12);
         memset(borrowed.bulk, '{', bulk.iov_len);
     }
-    /* A pipe that is full is a peer that has given up. */
+    /* A full pipe counts as a peer that has given up. */
     const struct outgoing frame = {type, one->client.next_request, &message, &bulk, bulk.iov_len > 0, how & 1};
     if (!channel_send_frame(&one->client, &frame, INFINITY, &error) ||
         !connection_flush(one->client.connection, INFINITY, &error)) {
@@ -278,7 +278,7 @@ static void send_frame(struct serving_session *one)
 
 /* --- Sessions --- */
 
-/* What the ps has sent, all of which has to be in order. */
+/* Everything that the ps has sent must be valid. */
 static void read_answers(struct serving_session *one)
 {
     static uint8_t bulk[MOST_BULK];
@@ -293,7 +293,7 @@ static void read_answers(struct serving_session *one)
         if (!channel_receive(&one->client, INFINITY, &error) ||
             !channel_read_bulk(&one->client, bulk, one->client.bulk_left, INFINITY, &error)) {
             /* It was cut, or ended. */
-            if (!one->session.base.cut && one->session.base.channel.connection) { /* who sent it is there */
+            if (!one->session.base.cut && one->session.base.channel.connection) { /* its sender is still connected */
                 fprintf(stderr, "what the ps sent is no answer: %s\n", error.text);
                 abort();
             }
@@ -311,7 +311,7 @@ static void serve_all(struct serving_session *one)
             return;
         }
         bool goes_on = serving_serve(one);
-        if (!goes_on) { /* in the middle of a frame, maybe */
+        if (!goes_on) { /* perhaps in the middle of a frame */
             channel_close(&one->session.base.channel);
         }
         read_answers(one);
@@ -328,13 +328,13 @@ static void open_session(struct serving_session *one)
                             : who % 8 < 7 ? MEMBER_PS
                                           : MEMBER_OPERATOR,
                             who % 8 < 5 ? who % 8 : who % 2};
-    member.index = who == 0xf8 ? MEMBER_ANY_INDEX : member.index; /* a worker that has yet to get its number */
+    member.index = who == 0xf8 ? MEMBER_ANY_INDEX : member.index; /* a worker that needs an index */
     if (one->busy) {
         return;
     }
     serving_hang_up(one);
     serving.depth++;
-    one->busy = true; /* while it may have to wait for a probe */
+    one->busy = true; /* it may have to wait for a probe */
     serving_admit(one, &member, incarnation % 32, who >= 0xe0);
     one->busy = false;
     serving.depth--;
@@ -358,8 +358,8 @@ static void decide(void)
 /* --- The ps that this one follows --- */
 
 static struct {
-    bool meets;   /* it is there once, for what the input has for it */
-    int patience; /* waits until its follower is to leave */
+    bool meets;   /* one connection for each that the input provides */
+    int patience; /* how long it waits for its follower to leave */
     int threads;
     void *(*run[2])(void *context);
     void *contexts[2];
@@ -403,7 +403,7 @@ static void lead_by(int fd, uint16_t type, uint64_t request, const union message
     (void)ignored;
 }
 
-/* What it says, all of it at once: a welcome, and then up to seven answers. */
+/* Everything that it sends, at once: a welcome, then up to seven answers. */
 static void say_what_is_decided(int fd)
 {
     union message message = {.welcome = {.version = PROTOCOL_VERSION_MAX,
@@ -450,7 +450,7 @@ bool __wrap_connection_connect(struct connection **connection, const struct addr
     (void)address, (void)expected, (void)credentials, (void)wake, (void)deadline_s;
     *connection = NULL;
     if (!leader.meets || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
-        serving.server.leaving = true; /* there is nothing more for its thread to do */
+        serving.server.leaving = true; /* its thread has nothing more to do */
         return error_set(error, "nobody is there");
     }
     leader.meets = false;
@@ -460,7 +460,7 @@ bool __wrap_connection_connect(struct connection **connection, const struct addr
     return connection_serve(connection, ends[0], "the leader", NULL, NULL, INFINITY, error);
 }
 
-/* One of the follower's two conversations, from its connection to its end. */
+/* One of the follower's two exchanges, from its connection to its end. */
 static void follow(void)
 {
     struct server *server = &serving.server;
@@ -515,7 +515,7 @@ static void act(void)
             decide();
         }
         break;
-    case 4: /* it says that it lives, if it is asked */
+    case 4: /* it answers pings */
         if (one->open && !one->busy && one->session.worker >= 0 && one->session.ping_wanted) {
             server_lock(&serving.server);
             one->session.ping_wanted = false;
@@ -532,13 +532,13 @@ static void act(void)
     }
 }
 
-/* Whether there is more to do: input, and time for it. */
+/* Is there more to do: input, and time for it? */
 static bool has_more(void)
 {
     return input.next < input.end && serving.waits < MOST_WAITS;
 }
 
-/* Others act while somebody waits. */
+/* Others act during a wait. */
 static void act_meanwhile(void)
 {
     if (leader.patience > 0 && --leader.patience == 0) {
@@ -549,7 +549,7 @@ static void act_meanwhile(void)
     }
 }
 
-/* --- What holds between requests --- */
+/* --- Invariants between requests --- */
 
 static struct begun {
     uint32_t generation;
@@ -608,7 +608,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     config->cluster.min_replicas = 1 + more / 8 % 3;
     config->cluster.min_workers = 1 + more / 32 % 3;
     config->train.train_steps = more & 128 ? 12 : 0;
-    if (!(kind & 8) && more & 4) { /* rounds; asynchronous ones make a step of several pushes */
+    if (!(kind & 8) && more & 4) { /* rounds; in asynchronous ones several pushes make a step */
         config->train.local_steps = 4;
         config->train.buffer_size = kind & 1 ? 0 : 2 + more / 8 % 3;
         config->train.aggregate = kind & 1 && more & 2 ? AGGREGATE_MEDIAN : AGGREGATE_MEAN;

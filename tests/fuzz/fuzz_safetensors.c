@@ -1,6 +1,7 @@
 /*
- * Any bytes as a safetensors file: the decoder must neither crash nor let a tensor reach outside the file. What it
- * takes is then given a digest that fits, as only a hostile writer would, and opened and loaded as a checkpoint.
+ * Arbitrary bytes as a safetensors file: the decoder must neither crash nor let a tensor reach outside the file. What
+ * it accepts then gets a matching digest, as only a hostile writer would make, and is opened and loaded as a
+ * checkpoint.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -20,7 +21,7 @@ static bool decode(const uint8_t *bytes, size_t size)
     if (size < SAFETENSORS_PREFIX || !safetensors_header_size(bytes, size, &header_size, &error)) {
         return false;
     }
-    /* Of exactly its size, so that a byte read too far is seen. */
+    /* Of exactly its size, so that reads beyond it are caught. */
     uint8_t *header = malloc(header_size);
     memcpy(header, bytes, header_size);
     bool decoded = safetensors_decode(&file, header, header_size, size, &error);
@@ -34,7 +35,7 @@ static bool decode(const uint8_t *bytes, size_t size)
     return decoded;
 }
 
-/* Puts the right digest where the header has room for one. */
+/* Puts the right digest into the header if it has room for one. */
 static void sign(uint8_t *bytes, size_t size)
 {
     static const char key[] = "\"digest\":\"";

@@ -1,6 +1,6 @@
 /*
- * The preprocessing that a checkpoint carries, as text from anywhere: refused with one line, or columns that have their
- * places within the inputs and that are written again as they were understood.
+ * A checkpoint's preprocessing as arbitrary text: refused with a one-line message, or columns within the inputs that
+ * are written again as they were understood.
  */
 #include "tests/fuzz/fuzz.h"
 

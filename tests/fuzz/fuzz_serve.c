@@ -1,9 +1,9 @@
 /*
- * Requests for predictions as bytes from anywhere: both JSON protocols, binary tensors behind their JSON, and files as
- * they are posted. Each is refused, with the reason, or becomes rows whose inputs are finite and whose places exist;
- * what is answered is good JSON, or JSON of the said length with tensors of the said sizes behind it.
+ * Prediction requests as arbitrary bytes: both JSON protocols, binary tensors after their JSON, and posted files. Each
+ * is refused with a reason, or becomes rows with finite inputs and valid categories; answers are valid JSON, or JSON of
+ * the stated length followed by tensors of the stated sizes.
  *
- * The first byte chooses the protocol and the model, the next two where JSON ends (0: at the body's end).
+ * The first byte chooses the protocol and the model, the next two where the JSON ends (0: with the body).
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -18,7 +18,7 @@
 static const struct protocol *const protocols[] = {&protocol_open_inference, &protocol_tensorflow_predict,
                                                    &protocol_tensorflow_classify, &protocol_plain};
 
-/* What loads models is linked, and nothing is loaded: engines are no decoders (tests/fuzz.mk). */
+/* The code that loads models is linked, but nothing is loaded: engines are not decoders (tests/fuzz.mk). */
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error)
 {
     (void)options;
@@ -69,7 +69,7 @@ static void answer_call(struct call *call, struct intake *intake)
     free(outputs);
 }
 
-/* The header that tells where JSON ends, as a server's request has it. */
+/* The header with the length of the JSON, as a server's request has it. */
 static void set_length(struct http_request *request, char head[64], uint16_t length)
 {
     static const char name[] = "inference-header-content-length";
@@ -113,7 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         check_rows(&intake.examples);
         answer_call(&call, &intake);
     } else {
-        check_beginning(&error, ""); /* it may quote the body's own names, which the answer's JSON escapes */
+        check_beginning(&error, ""); /* it may quote names of the body, which the answer's JSON escapes */
     }
     if (call.protocol->forget) {
         call.protocol->forget(&call);

@@ -1,4 +1,4 @@
-/* Slurm's variables, one on each line, from anywhere: refused in words, or a role with its lists of hosts. */
+/* Arbitrary Slurm variables, one per line: refused with a message, or a role with its lists of hosts. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/config/slurm.h"

@@ -1,6 +1,6 @@
 /*
- * Tables from anywhere: rows are handed out with as many fields as the first, each inside its row, or refused with one
- * line that names the file. What a survey makes of them reads back as the same schema, and takes the same rows.
+ * Arbitrary tables: rows are delivered with as many fields as the first, each inside its row, or refused with a
+ * one-line message that names the file. A survey's schema reads back the same, and accepts the same rows.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -17,7 +17,7 @@ static void expect_named(const struct error *error)
     assert(strncmp(error->text, "table", 5) == 0 || strncmp(error->text, "data.", 5) == 0);
 }
 
-/* All good rows go through the encoder that their own schema makes. */
+/* All good rows go through the encoder made from their own schema. */
 static void encode(const uint8_t *bytes, size_t size, const struct schema *schema)
 {
     struct error error = {""};

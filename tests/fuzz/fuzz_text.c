@@ -1,6 +1,6 @@
 /*
- * Texts from anywhere: what the strict JSON takes, cJSON takes, too, and every value has a place; what is made
- * printable is UTF-8 without controls, and JSON stays JSON.
+ * Arbitrary texts: what the strict JSON checker accepts, cJSON accepts, too, and every value has a position; printable
+ * text is UTF-8 without control characters, and JSON remains JSON.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -54,7 +54,7 @@ static void check_json(const char *text, size_t size)
     assert(value && utf8_check(text, size));
     check_places(text, size, value, path, 0);
     char *printed = cJSON_PrintUnformatted(value);
-    cJSON *before = cJSON_Parse(printed); /* numbers beyond a double's became null */
+    cJSON *before = cJSON_Parse(printed); /* numbers beyond a double became null */
     printed = printable_json(printed);
     assert(before && printed && utf8_check(printed, strlen(printed)));
     cJSON *after = cJSON_Parse(printed);

@@ -1,4 +1,4 @@
-/* TF_CONFIG from anywhere: refused with one line that begins with its name, or a role with its lists of hosts. */
+/* Arbitrary TF_CONFIG: refused with a one-line message that begins with its name, or a role with its lists of hosts. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/config/tf_config.h"

@@ -1,6 +1,6 @@
 /*
- * TFRecord bytes from anywhere, and single records as they stand behind a right CRC: refused with one line, or decoded
- * to an image of the size that it says and a label.
+ * Arbitrary TFRecord bytes, and single records as if after a valid CRC: refused with a one-line message, or decoded to
+ * a label and an image of its stated size.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -9,7 +9,7 @@
 
 static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
 
-/* seen: who has read the records before, and must find the same. */
+/* seen: a reader that has read the records before, and must find the same. */
 static void decode(const uint8_t *record, size_t size, struct example *seen)
 {
     struct example example = {.capacity = 0};
@@ -33,12 +33,12 @@ static void decode(const uint8_t *record, size_t size, struct example *seen)
     example_free(&example);
 }
 
-/* Records one after the other, each behind a byte that says how long it is: without CRCs, which hardly ever fit. */
+/* Records one after another, each after a byte with its length: without CRCs, which would hardly ever match. */
 static void decode_all(const uint8_t *bytes, size_t size, struct example *seen)
 {
     while (size > 0) {
         size_t length = bytes[0] < size - 1 ? bytes[0] : size - 1;
-        uint8_t *record = malloc(length > 0 ? length : 1); /* of its own, so that nobody reads beyond it unseen */
+        uint8_t *record = malloc(length > 0 ? length : 1); /* its own block: the sanitizer catches overreads */
         if (!record) {
             abort();
         }

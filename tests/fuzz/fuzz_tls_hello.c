@@ -1,8 +1,8 @@
 /*
- * TLS up to the end of its handshake, as a server and as a client. Half of the inputs are what a peer sends, as it
- * stands; the others say what becomes on the way of that which an honest peer sends, flight by flight: bytes are
- * altered, left out, put in and repeated. Nothing is waited for: the peer acts when our side would wait. What nobody
- * touched succeeds; the rest is refused with one line.
+ * TLS up to the end of its handshake, as a server and as a client. Half of the inputs are exactly what a peer sends;
+ * the others say how an honest peer's flights are modified in transit: bytes are altered, removed, inserted and
+ * repeated. Nothing waits: the peer acts when our side would wait. Unmodified handshakes succeed; the rest are refused
+ * with a one-line message.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -29,7 +29,7 @@ static struct play {
 
 static struct credentials *credentials;
 
-/* --- The way --- */
+/* --- In transit --- */
 
 static void open_gap(size_t at, size_t size)
 {
@@ -113,7 +113,7 @@ static void peer_acts(void)
     }
 }
 
-/* Instead of waiting: what is not there once the peer has acted will never be. */
+/* Instead of waiting: what is missing after the peer has acted will never arrive. */
 bool __wrap_transport_wait(struct connection *connection, double started_s, double deadline_s, struct error *error);
 bool __wrap_transport_wait(struct connection *connection, double started_s, double deadline_s, struct error *error)
 {

@@ -1,7 +1,7 @@
 /*
- * TLS behind its handshake, for a peer that has the keys and says what it likes: the input is a script of records
+ * TLS after its handshake, with a peer that has the keys and sends anything: the input is a script of records
  * (encrypted, altered, in clear), of messages in them, and of reads and writes on our side. What is read must be what
- * was sent, to the byte and up to the first breach of the protocol; what we send must open under our keys.
+ * was sent, to the byte, up to the first violation of the protocol; what we send must open under our keys.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -16,14 +16,14 @@
 enum { MOST = 1 << 17 };
 
 struct play {
-    struct input script; /* what is left of it */
+    struct input script; /* the unread rest */
     struct connection connection;
     struct tls tls;
     int socket; /* the peer's end */
     struct record_key out, in;
     uint8_t *sent; /* [MOST]: data that must be read */
     size_t sent_size, read_size;
-    bool broken; /* the peer broke the protocol, or an update is in pieces: from here on `sent` is an upper bound */
+    bool broken; /* the peer violated the protocol, or an update is in pieces: from here on `sent` is an upper bound */
     bool done;
 };
 
@@ -52,7 +52,7 @@ static void to_socket(const struct play *play, const uint8_t *bytes, size_t size
     }
 }
 
-/* A record of this type and `size` bytes of the script, repeated as needed; `padding` zeros behind its type. */
+/* A record of this type with `size` bytes of the script, repeated as needed; `padding` zeros after its type. */
 static void send_sealed(struct play *play, uint8_t type, size_t size, size_t padding)
 {
     static uint8_t record[RECORD_SEALED + 64];
@@ -114,7 +114,7 @@ static void write_some(struct play *play, size_t size)
     }
 }
 
-/* All that we sent is records that open, with an alert as the last at most. */
+/* Everything that we sent is records that open, with at most an alert at the end. */
 static void check_answer(struct play *play)
 {
     size_t size = 0, at = 0;
@@ -143,7 +143,7 @@ static void step(struct play *play)
     uint8_t type;
     const uint8_t *from;
     switch (next(play) % 7) {
-    case 0: /* as it comes */
+    case 0: /* as it is */
         count = next(play);
         from = input_bytes(&play->script, count, &count);
         play->broken = play->broken || count > 0;

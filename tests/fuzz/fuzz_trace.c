@@ -1,6 +1,6 @@
 /*
- * Profiles of two members from anywhere: refused with one line that names the file, or brought to one clock and
- * written as JSON that others can read, whatever their names say.
+ * Arbitrary profiles of two members: refused with a one-line message that names the file, or aligned to one clock and
+ * written as JSON that others can read, whatever their names contain.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,4 +1,4 @@
-/* What another worker's validation counted: refused, and nothing is added; or added, and written again as it was. */
+/* The counts of another worker's validation: refused, and nothing is added; or added, and written again unchanged. */
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/evaluation_part.h"

@@ -1,7 +1,7 @@
 /*
- * No input may keep a processor busy for long: one that does is a denial of service. libFuzzer's own -timeout counts
- * by the clock, so that a target among busy programs would fail for what they do; this counts the target's own time.
- * Linked with --wrap=LLVMFuzzerTestOneInput.
+ * No input may keep a processor busy for long: that would be a denial of service. libFuzzer's own -timeout measures
+ * elapsed time, so that a busy machine would make a target fail; this measures the target's processor time. Linked with
+ * --wrap=LLVMFuzzerTestOneInput.
  */
 #include <signal.h>
 #include <stdint.h>

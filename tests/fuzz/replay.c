@@ -1,4 +1,4 @@
-/* Runs a fuzz target's own code over files and folders of inputs, without libFuzzer: for counting lines. */
+/* Runs a fuzz target over files and folders of inputs, without libFuzzer: for line coverage. */
 #include "tests/fuzz/fuzz.h"
 
 static void replay(const char *path)

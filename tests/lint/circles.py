@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Circles of includes: circles.py FILE... prints each one and fails.
+"""Include cycles: circles.py FILE... prints each one and fails.
 
-A module is x.c and x.h together: who includes x.h needs x.c. A header without a .c of its own (a table of operations,
-the inner header of a folder) is no module; it belongs to those that include it, and so do its includes.
+A module is x.c and x.h together: a file that includes x.h needs x.c. A header without a .c of its own (a table of
+operations, a folder's internal header) is not a module; it belongs to those that include it, and so do its includes.
 """
 
 import re
@@ -44,7 +44,7 @@ def arrows_between_modules(includes):
 
 
 def circle_through(start, arrows):
-    """The shortest way from a module back to itself; None if there is none."""
+    """The shortest path from a module back to itself; None if there is none."""
     before, queue = {}, [start]
     for module in queue:
         for target in arrows.get(module, ()):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What this house keeps to and no compiler checks: house.py [--libc=ARCHIVE] [--only=CHECK] FILE...
+"""Rules of this project that no compiler checks: house.py [--libc=ARCHIVE] [--only=CHECK] FILE...
 
-Files are told apart by their names: sources of the product, tests, scripts, makefiles. Prints PATH:LINE: TEXT for each
-breach and fails. Nothing is compiled: names are looked for as words, in text without its comments and literals.
+Names tell the kinds of files apart: sources of the product, tests, scripts, makefiles. Prints PATH:LINE: TEXT for each
+violation and fails. Nothing is compiled: names are searched as words, in text without comments and literals.
 """
 
 import collections
@@ -10,17 +10,18 @@ import re
 import subprocess
 import sys
 
-# Checks that wait until the whole tree passes them.
+# Checks that are off until the whole tree passes them.
 NOT_YET = ()
 
 COLUMNS = 120
 LINES = 70
 PARAMETERS = 8
 
-# Somebody else's interface, which we implement or declare: mbedTLS calls it, the CUDA driver or intel-ipsec-mb has it.
+# Interfaces of others that we implement or declare: mbedTLS calls them, or the CUDA driver or intel-ipsec-mb defines
+# them.
 FOREIGN = re.compile(r"mbedtls_|aes_gcm_|cu[A-Z]|__")
 
-# Ways in that the product has no use for, and that tests have no other one for.
+# Entry points that only tests need, and that they can't replace.
 FOR_TESTS = {
     "tfrecord_open_bytes": "what a fuzzer makes is no file",
     "connection_cipher": "what TLS agreed on",
@@ -96,7 +97,7 @@ def parameters_of(text):
 
 
 def functions(file):
-    """Those that begin in the first column, as name, parameters, offset, and the offset of the body or None."""
+    """Functions that begin in the first column, as name, parameters, offset, and the offset of the body or None."""
     for found in FUNCTION.finditer(file.bare):
         yield found.group(1), found.group(2), found.start(), found.end() - 1 if found.group(3) == "{" else None
 
@@ -132,7 +133,8 @@ def libc(files, taken):
 
 
 def unused(files):
-    """What is not static is called by the product; and by another file of it, or by the tests of what is inside."""
+    """A function that is not static must be called by another file of the product, or by tests of a folder's internals.
+    """
     tested = {word for file in files if file.is_code and file.is_test for word in re.findall(r"\w+", file.bare)}
     product = [file for file in files if file.is_code and not file.is_test]
     users = collections.defaultdict(set)

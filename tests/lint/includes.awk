@@ -1,4 +1,5 @@
-# Rooms know each other in one direction only: trainer -> serve -> worker -> ps -> observe -> net -> base; worker -> cuda -> ps.
+# Rooms include each other in one direction only: trainer -> serve -> worker -> ps -> observe -> net -> base;
+# worker -> cuda -> ps.
 BEGIN {
     knows["base"] = " base "
     knows["net"] = " net base "

@@ -1,9 +1,9 @@
 """Single changes of a C file, each of which its unit tests should notice.
 
-tree-sitter parses the file, macros and all, without what it includes; whether two arguments are of one type is left to
-the compiler, for with our warnings as errors a swap of others does not compile. Only what stands in functions is
-changed: numbers in enums and tables are choices, not logic. What people read (logs, texts of errors) and asserts are
-left alone, as is what only the simulator's build has, and kill(), for it might hit somebody.
+tree-sitter parses the file, macros and all, without its includes; the compiler decides whether two arguments have the
+same type, because with our warnings as errors other swaps don't compile. Only code in functions is changed: numbers in
+enums and tables are choices, not logic. Text for people (logs, error messages) and asserts are left alone, as is code
+that only the simulator's build has, and kill(), which might hit another process.
 """
 
 import re
@@ -19,7 +19,7 @@ MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 LEFT_ALONE = re.compile(r"(static_)?assert|_Static_assert|log_\w+|error_(set|wrap|note)\w*|kill|defined|"
                         r"MARK|RARELY")
-# A lost one shows under load, or after a power cut.
+# The loss of one shows only under load, or after a power cut.
 HELD = re.compile(r"(\w+_)?(f(data)?sync|(un)?lock|rdlock|wrlock|signal|broadcast|wake_raise)")
 SAME_EITHER_WAY = re.compile(r"fmin|fmax|memcmp|strcmp|sodium_memcmp|sodium_compare|calloc|swap\w*")
 JUMPS = ("return_statement", "goto_statement", "break_statement", "continue_statement")
@@ -27,7 +27,7 @@ LITERALS = ("string_literal", "concatenated_string", "number_literal", "char_lit
 
 
 class Change(NamedTuple):
-    """Bytes start..end of the file become text."""
+    """Replaces bytes start..end of the file by text."""
     kind: str
     start: int
     end: int
@@ -39,7 +39,7 @@ def text_of(node):
 
 
 def inside(node):
-    """What parentheses are around."""
+    """The content of parentheses."""
     while node.type == "parenthesized_expression":
         node = node.named_children[0]
     return node
@@ -60,7 +60,7 @@ def called(node):
     return text_of(node.child_by_field_name("function")) if node.type == "call_expression" else ""
 
 
-# --- What becomes of each kind of node: (kind, node, text) ---
+# --- The changes for each kind of node: (kind, node, text) ---
 
 
 def of_binary(node):
@@ -76,7 +76,7 @@ def of_binary(node):
 
 
 def of_condition(node):
-    """A single comparison is negated where it stands."""
+    """A single comparison is negated in place."""
     condition = node.child_by_field_name("condition")
     if condition is not None and not is_comparison(inside(condition)):
         yield "check negated", condition, f"(!({text_of(condition)}))"
@@ -111,13 +111,13 @@ def of_call(node):
 
 
 def of_number(node):
-    """One more; of one, none; a fraction's double."""
+    """One more; one becomes zero; a fraction is doubled."""
     whole = re.fullmatch(r"(0[xX][0-9a-fA-F]+|\d+)([uUlL]*)", text_of(node))
     fraction = re.fullmatch(r"([\d.]+(?:[eE][-+]?\d+)?)(f?)", text_of(node))
     parent = node.parent
     if parent.type in ("array_declarator", "case_statement", "initializer_list", "enumerator"):
         return
-    if whole and parent.type == "unary_expression":  # of -1, none
+    if whole and parent.type == "unary_expression":  # -1 becomes 0
         yield "constant changed", parent, "0" + whole[2]
     elif whole:
         value = int(whole[1], 0 if whole[1][:2].lower() == "0x" else 10)
@@ -170,7 +170,7 @@ def functions(node):
 
 
 def changes_of(source):
-    """Of a file's bytes: its changes, in the order of the text."""
+    """The changes of a file's bytes, in the order of the text."""
     found = [change for function in functions(PARSER.parse(source).root_node)
              for change in walk(function.child_by_field_name("body"))]
     return sorted(set(found), key=lambda change: (change.start, change.end, change.text))

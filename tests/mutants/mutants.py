@@ -2,15 +2,15 @@
 """mutants.py [--seed=N] [--count=N] [--room=ROOM] [--file=PATH[:LINE]] [--jobs=N] [--units-alone]
 
 Changes one thing in one file, again and again (changes.py), and demands that the unit tests of the file's room fail.
-Of what they let live, the simulator, which runs the same code as whole clusters, gets a try; the table keeps the two
-apart. What does not compile is not counted, nor is what equivalent.txt declares to be no change at all.
+The simulator, which runs the same code as whole clusters, tries the survivors; the table lists both separately. Changes
+that don't compile are not counted, nor those that equivalent.txt declares to be equivalent.
 
-Nothing here knows a flag: how an object is compiled and a program linked is asked of make, as if the file had been
-touched; a faster linker and no debugging information is all that differs. A mutated file lies in a folder of its own
-under build with its object, which stands before the archive of all rooms, so that the linker never takes the true one.
-Programs run in a copy of the tree, so that a mutant that writes somewhere does not write into the tree; that copy, and
-links to what make built, stay as they are while the tree is worked on. The nearest program runs first; one that takes
-far longer than it does unchanged has noticed, too.
+No flags are repeated here: make tells how an object is compiled and a program linked, as if the file had been touched;
+only a faster linker and missing debugging information differ. A mutated file lies in its own folder under build with
+its object, which comes before the archive of all rooms, so that the linker never takes the original. Programs run in a
+copy of the tree, so that a mutant that writes files does not change the tree; that copy, and links to what make built,
+stay unchanged while the tree is worked on. The nearest program runs first; one that takes far longer than unchanged has
+noticed, too.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from typing import NamedTuple
 from changes import Change, changes_of
 
 ROOMS = {"ps": ["ps/**/*.c"], "net": ["net/**/*.c"], "worker": ["worker/training.c", "worker/remote/**/*.c"]}
-# Kernels for one kind of processor are compared, bit by bit, with a twin that every machine runs.
+# Kernels for one kind of processor are compared bit by bit with a reference that every machine runs.
 KERNELS = re.compile(r"_(avx2|avx512|neon)\.c$")
 SIMULATOR = "build/simulate/simulate"
 SIMULATIONS = (["--seeds=400"], ["--rollout", "--seeds=60"])
@@ -61,7 +61,7 @@ class Mutant(NamedTuple):
         return source[:change.start] + change.text.encode() + source[change.end:]
 
     def lines(self):
-        """What is removed and added, line by line: by this equivalent.txt knows it."""
+        """The lines removed and added: the key in equivalent.txt."""
         source, change = source_of(self.path), self.change
         begin = source.rfind(b"\n", 0, change.start) + 1
         end = source.find(b"\n", change.end)
@@ -100,14 +100,14 @@ def equivalents():
 
 
 def make_flags():
-    """Without this make's own job slots."""
+    """Without the job slots of the make that runs this."""
     kept = [flag for flag in os.environ.get("MAKEFLAGS", "").split() if not flag.startswith(("--jobserver", "-j"))]
     return {**os.environ, "MAKEFLAGS": " ".join(kept)}
 
 
 class Recipes:
-    """The commands that make these objects and programs, had the sources been touched. They run in the tree's copy and
-    take what is built from links in kept, for make replaces what it builds anew."""
+    """The commands that make these objects and programs as if their sources had been touched. They run in the tree's
+    copy and take built files from links in kept, because make replaces what it builds again."""
 
     def __init__(self, sources, targets, kept):
         self.kept = kept
@@ -121,12 +121,12 @@ class Recipes:
                            if any(word.endswith(".a") for word in words) for word in words}
 
     def compile(self, source, target, mutated, made):
-        """Of the object at target, but from another source."""
+        """For the object at target, but from another source."""
         words = self.by_target[target]
         return [made if word == target else mutated if word == source else word for word in words] + ["-g0"]
 
     def link(self, program, mutated, made):
-        """Of program, with an object before all archives."""
+        """For program, with an object before all archives."""
         words = [made if word == program else self.kept_words[word] for word in self.by_target[program]]
         first = next(i for i, word in enumerate(words) if word.endswith(".a"))
         return words[:first] + [mutated] + words[first:] + LINKER + ["-Wl,--strip-debug"]
@@ -152,7 +152,7 @@ def kept_link(path, folder):
 
 
 def sources_in(program):
-    """Which files it was linked from, by its debugging information."""
+    """The files it was linked from, according to its debugging information."""
     text = subprocess.run(["readelf", "--debug-dump=info", "--dwarf-depth=1", program], check=True,
                           capture_output=True, text=True).stdout
     return set(re.findall(r"DW_AT_name\s*:.*?(?:\): )?(\S+\.c)$", text, re.M))
@@ -167,7 +167,7 @@ def restrain():
 
 
 def end_of(command, deadline_s, folder):
-    """How it ends, "well", "fails" or "hangs", and after how many seconds."""
+    """The result, "well", "fails" or "hangs", and the seconds until then."""
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:hard_rss_limit_mb=4096:"
                    "symbolize=0", "UBSAN_OPTIONS": "symbolize=0"}
     begun = time.monotonic()
@@ -195,7 +195,7 @@ def copy_of_tree(folder):
 
 
 class Program:
-    """A program that tests, and its sources. How long it takes unchanged is known once it has judged."""
+    """A test program, and its sources. Its unchanged time is known once it has judged."""
 
     def __init__(self, path, work, runs=([],)):
         self.path, self.runs, self.kept = path, runs, kept_link(path, work / "kept")
@@ -208,7 +208,7 @@ class Program:
                 self.seconds = max(self.seconds, self.time(options, folder))
 
     def time(self, options, folder):
-        """Of a run; one that fails on this machine by itself now and then has failures."""
+        """Of a run; one that occasionally fails by itself on this machine has failures."""
         for _ in range(TRIES):
             how, seconds = end_of([str(self.kept.resolve()), *options], 2 * DEADLINE_S, folder)
             if how == "well":
@@ -217,7 +217,7 @@ class Program:
         return sys.exit(f"mutants: {self.path} fails without any change")
 
     def judge(self, linked, folder):
-        """How it ends, linked with a mutant: of several times the best, if it fails without any, too."""
+        """The result, linked with a mutant: repeated if it sometimes fails without any, and the best counts."""
         self.measure(folder)
         for options in self.runs:
             deadline_s = min(DEADLINE_S, 10 + 5 * self.seconds)
@@ -227,7 +227,7 @@ class Program:
         return "well"
 
     def distance(self, path):
-        """Of the test that mirrors path, least."""
+        """Smallest for the test that mirrors path."""
         mine = self.path.replace("build/san/tests/", "").replace("test_", "").split("/")
         others = path[:-len(".c")].split("/")
         shared = len(os.path.commonprefix([mine, others]))
@@ -255,7 +255,7 @@ class Bench:
         return subprocess.run(command, capture_output=True, cwd=self.folder).returncode == 0
 
     def notices(self, program, place, flavour):
-        """What is told of how program ends with the mutant; None: it ends well."""
+        """How program fails with the mutant, in words; None: it succeeds."""
         linked = place / "program"
         subprocess.run(self.recipes.link(program.path, str(place / f"{flavour}.o"), str(linked)), check=True,
                        capture_output=True)
@@ -265,7 +265,7 @@ class Bench:
         return None if how == "well" else f"{name} {how}"
 
     def judge(self, mutant, place):
-        """Who notices; None if nobody does."""
+        """The program that notices; None if none does."""
         near = [program for program in self.programs if mutant.path in program.sources]
         for program in sorted(near, key=lambda program: program.distance(mutant.path)):
             if by := self.notices(program, place, "san"):
@@ -276,7 +276,7 @@ class Bench:
 
 
 def judged(bench, mutants, count, jobs):
-    """[(mutant, by whom)] of the first that compile, in their order."""
+    """[(mutant, noticed by)] of the first that compile, in order."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         def prepare(numbered):
             number, mutant = numbered
@@ -307,7 +307,7 @@ def judged(bench, mutants, count, jobs):
 
 
 def table(title, rows):
-    """rows: {name: [by whom]}. The share of those that died in the last column."""
+    """rows: {name: [noticed by]}. The last column is the share that was noticed."""
     print(f"\n{title:24} mutants  unit tests  simulator  survive   die")
     for name, ends in rows.items():
         survive = ends.count(None)
@@ -330,7 +330,7 @@ def report(results):
 
 
 def chosen_by(arguments):
-    """Mutants by room, in the order in which they are to be tried; how many are equivalent."""
+    """Mutants by room, in the order of trying; and the number of equivalent ones."""
     known, where = equivalents(), (arguments.file or "").split(":")
     gone, by_room = set(known), {}
     for room, patterns in ROOMS.items():
@@ -349,7 +349,7 @@ def chosen_by(arguments):
 
 
 def judge_rooms(arguments, by_room, known, work):
-    """[(mutant, by whom)] of all rooms."""
+    """[(mutant, noticed by)] of all rooms."""
     copy_of_tree(work / "tree")
     results = []
     for room, mutants in by_room.items():

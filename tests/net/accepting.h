@@ -1,4 +1,4 @@
-/* Taking connections by hand: what a listener does, for tests that are the other side. */
+/* Accepts connections by hand, in place of a listener, for tests that play the other side. */
 #ifndef TESTS_NET_ACCEPTING_H
 #define TESTS_NET_ACCEPTING_H
 

@@ -1,4 +1,4 @@
-/* A fleet key that a group of tests makes before its first, and removes behind its last. */
+/* A fleet key that a group of tests makes before its first test and removes after its last. */
 #ifndef TESTS_NET_FLEET_KEY_H
 #define TESTS_NET_FLEET_KEY_H
 

@@ -1,4 +1,4 @@
-/* The keys that tests of TLS are made with, in a folder of their own: for setup and teardown of a group. */
+/* The keys for tests of TLS, in their own folder: setup and teardown of a group. */
 #ifndef TESTS_NET_KEYS_H
 #define TESTS_NET_KEYS_H
 

@@ -1,4 +1,4 @@
-/* A listener of tests: admits workers, one connection of each index at a time, and answers their pings. */
+/* A listener for tests: admits workers, one connection for each index at a time, and answers their pings. */
 #ifndef TESTS_NET_LISTENING_H
 #define TESTS_NET_LISTENING_H
 
@@ -18,15 +18,15 @@ struct listening {
     struct wake wake;
     pthread_t thread;
     atomic_int admitted, left;
-    atomic_bool drops;     /* who is admitted is dropped at once */
+    atomic_bool drops;     /* admitted peers are dropped at once */
     int members, expected; /* 0: 8 and 4 */
     int likely;
-    double linger_s;  /* until a session rests to which nothing comes; 0: none rests */
-    atomic_bool deaf; /* they hear nothing then */
-    atomic_int timed; /* worker whose session is roused after a tenth of a second of its next rest; 0: none's */
+    double linger_s;  /* time until an idle session rests; 0: none rests */
+    atomic_bool deaf; /* resting sessions hear nothing */
+    atomic_int timed; /* the worker whose session is roused a tenth of a second after its next rest; 0: none */
     atomic_int served, rested;
-    enum listener_glance (*glance)(struct listener_session *session); /* NULL: threads do all */
-    uint16_t refusal;                                                 /* 0, or all are refused for it */
+    enum listener_glance (*glance)(struct listener_session *session); /* NULL: threads do all the work */
+    uint16_t refusal;                                                 /* 0, or the reason for which all are refused */
     struct credentials *credentials;
 };
 
@@ -124,7 +124,7 @@ static inline void *listening_run(void *context)
     return NULL;
 }
 
-/* port: 0, or the one to listen on. */
+/* port: 0, or the one to listen on */
 static inline void listening_start(struct listening *owner, struct credentials *credentials, uint16_t port)
 {
     struct error error;
@@ -161,7 +161,7 @@ static inline void listening_stop(struct listening *owner)
     pthread_mutex_destroy(&owner->lock);
 }
 
-/* What a worker says of itself; context: its index. */
+/* A worker's hello; context: its index. */
 static inline struct hello_identity listening_worker(const void *context)
 {
     struct hello_identity hello = listening_hello(NULL);
@@ -170,7 +170,7 @@ static inline struct hello_identity listening_worker(const void *context)
     return hello;
 }
 
-/* Comes as a worker; false: it was not let in. */
+/* Connects as a worker; false: it was not admitted. */
 static inline bool listening_come_in(struct channel *channel, const struct listening *owner, int worker,
                                      struct error *error)
 {

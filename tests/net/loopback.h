@@ -1,6 +1,6 @@
 /*
- * Two ends of a connection in one test: a listener on a port that the system chose, and one thread that serves the
- * connections made to it. Keys are made in a folder of the test's own.
+ * Two ends of a connection in one test: a listener on a port chosen by the system, and one thread that serves its
+ * connections. Keys are made in the test's own folder.
  */
 #ifndef TESTS_NET_LOOPBACK_H
 #define TESTS_NET_LOOPBACK_H
@@ -17,7 +17,7 @@
 #include "net/connection.h"
 #include "tests/net/accepting.h"
 
-/* What the serving thread does with a connection that was made; it may close it and set it to NULL. */
+/* What the serving thread does with an established connection; it may close it and set it to NULL. */
 typedef void loopback_serve(struct connection **connection, void *context);
 
 struct loopback {
@@ -27,7 +27,7 @@ struct loopback {
     loopback_serve *serve;
     void *context;
     double deadline_s; /* of the server's handshake; 0: 10 s from its start */
-    bool served;       /* the server's handshake went well */
+    bool served;       /* the server's handshake succeeded */
     struct error error;
     pthread_t thread;
 };
@@ -51,7 +51,7 @@ static inline void *loopback_thread(void *argument)
     }
     if (connection || loopback->served) {
         connection_close(connection);
-    } else { /* there was no memory for a connection */
+    } else { /* no memory for a connection */
         close(fd);
     }
     return NULL;
@@ -85,7 +85,7 @@ static inline void loopback_end(struct loopback *loopback)
     close(loopback->listener);
 }
 
-/* A fresh folder for files of a test, and its removal with everything in it. */
+/* A fresh folder for a test's files, and its removal with everything in it. */
 static inline void loopback_make_folder(char folder[64])
 {
     snprintf(folder, 64, "/tmp/trainer-test-XXXXXX");
@@ -93,7 +93,7 @@ static inline void loopback_make_folder(char folder[64])
     assert(made);
 }
 
-/* A file in it; good until the fourth call after this one. */
+/* A file in it; valid until the fourth call after this one. */
 static inline const char *loopback_file(const char *folder, const char *name)
 {
     static char paths[4][160];
@@ -111,7 +111,7 @@ static inline void loopback_remove_folder(const char *folder)
     assert(result == 0);
 }
 
-/* A client's first flight into hello, as it comes to a server that says nothing; returns its size. */
+/* A client's first flight, as sent to a silent server, into hello; returns its size. */
 static inline size_t loopback_hello(const struct credentials *credentials, uint8_t *hello, size_t size)
 {
     struct loopback client = {.listener = -1};

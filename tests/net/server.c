@@ -1,7 +1,7 @@
 /*
- * A member that tests in other languages talk to: `server KEY` (KEY "-": plain text) prints its port, welcomes who
- * passes the handshake, answers ping, sends a push's bulk back and refuses every other request. One line on standard
- * output for everybody it refuses.
+ * A member that tests in other languages connect to: `server KEY` (KEY "-": plain text) prints its port, welcomes peers
+ * that pass the handshake, answers pings, echoes a push's bulk, and refuses every other request. Prints one line on
+ * standard output for each peer that it refuses.
  */
 #include <pthread.h>
 #include <stdio.h>

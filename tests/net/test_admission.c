@@ -1,4 +1,4 @@
-/* What strangers may take: a share that fills up with time, half of it for an address, and a pass is good once. */
+/* What strangers may consume: a budget that refills with time, half of it for one address; and a pass works once. */
 #include "net/admission.h"
 
 #include <setjmp.h>
@@ -45,7 +45,7 @@ static void sources(void **state)
     assert_false(same("2001:db8:1:2::1", "2001:db8:1:3::1"));
 }
 
-/* Handshakes of `cost_s` each, one after another for so long, as often as they are let: their processor time. */
+/* Handshakes of `cost_s` each, one after another for that long, whenever they are allowed: their processor time. */
 static double take(struct admission *admission, const struct admission_source *sources, int count, double cost_s,
                    double from_s, double seconds)
 {
@@ -68,12 +68,12 @@ static void shares(void **state)
     const struct admission_source one = source_of("10.0.0.1"), other = source_of("10.0.0.2");
     struct admission_source many[1000];
     admission_start(admission, 100);
-    /* What is saved up, then a share: of both for an address one half. */
+    /* The saved-up budget, then the rate; one address gets half of both. */
     assert_true(take(admission, &one, 1, 0.006, 100, 100) <= (ADMISSION_SAVED_S + 100 * ADMISSION_SHARE) / 2 + 0.01);
     assert_true(take(admission, &one, 1, 0.006, 200, 100) >= 100 * ADMISSION_SHARE / 2 - 0.02);
-    /* Who comes from elsewhere meanwhile finds the other half. */
+    /* Another address still finds its half. */
     assert_true(take(admission, &other, 1, 0.006, 300, 1) >= ADMISSION_SAVED_S / 2 - 0.01);
-    /* Many addresses, more than are remembered, get no more than all may. */
+    /* Many addresses, more than are remembered, get no more than the whole budget. */
     for (int i = 0; i < 1000; i++) {
         many[i] = one;
         many[i].bytes[13] = (uint8_t)(i >> 8);
@@ -82,12 +82,12 @@ static void shares(void **state)
     const double all_s = take(admission, many, 1000, 0.006, 400, 100);
     assert_true(all_s <= ADMISSION_SAVED_S + 100 * ADMISSION_SHARE + 0.01);
     assert_true(all_s >= 100 * ADMISSION_SHARE - 0.02);
-    /* A handshake that costs more than was held for it is paid for later. */
+    /* A handshake that costs more than was reserved for it is charged afterwards. */
     assert_true(take(admission, many, 1000, 0.5, 600, 1000) <= ADMISSION_SAVED_S + 1000 * ADMISSION_SHARE + 0.5);
     free(admission);
 }
 
-/* Cheap ones cost something too; those of members nothing. */
+/* Cheap handshakes cost something too; those of members nothing. */
 static void the_least_and_nothing(void **state)
 {
     (void)state;
@@ -104,7 +104,7 @@ static void the_least_and_nothing(void **state)
     free(admission);
 }
 
-/* Handshakes that are under way count, though nobody knows yet what they take. */
+/* Handshakes in progress count, although their cost is not known yet. */
 static void what_is_under_way_counts(void **state)
 {
     (void)state;

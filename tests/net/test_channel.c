@@ -1,4 +1,4 @@
-/* When a frame is whole, and which frames are an answer. */
+/* When a frame is complete, and which frames are answers. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "net/channel.h"
 
-/* Two channels with each other, over a pair of sockets. */
+/* Two channels connected by a pair of sockets. */
 struct pair {
     struct channel ours, theirs;
 };
@@ -36,7 +36,7 @@ static void end(struct pair *pair)
     channel_close(&pair->theirs);
 }
 
-/* Sends bytes as they are, and lets them arrive. */
+/* Sends raw bytes and waits until they arrive. */
 static void put(struct pair *pair, const uint8_t *bytes, size_t size)
 {
     struct iovec part = {(void *)(uintptr_t)bytes, size};
@@ -63,7 +63,7 @@ static size_t encode(enum message_type type, const void *message, uint32_t bulk_
     return FRAME_HEADER + size;
 }
 
-/* Only all of a frame is one that can be received without waiting; what comes behind it is the next one's. */
+/* Only a complete frame can be received without waiting; bytes after it belong to the next. */
 static void a_frame_comes_in_part(void **state)
 {
     struct error error;
@@ -88,7 +88,7 @@ static void a_frame_comes_in_part(void **state)
     }
 }
 
-/* Whether a whole frame makes sense is found out as it is received; what has bulk, or is no frame, is none. */
+/* Whether a complete frame is valid is found on receiving it; frames with bulk, and invalid ones, don't count. */
 static void frames_that_are_not_whole(void **state)
 {
     const struct frame empty = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_done, .request = 1};
@@ -116,7 +116,7 @@ static void frames_that_are_not_whole(void **state)
     bytes[head + 1] = '}';
     const size_t next = encode(MESSAGE_done, &(struct message_done){.global_step = 5}, 0, bytes + head + 2);
     put(&pair, bytes, head + 2 + next);
-    assert_false(channel_has_frame(&pair.ours, &type)); /* its bulk is somebody's to read */
+    assert_false(channel_has_frame(&pair.ours, &type)); /* its bulk must be read by the caller */
     assert_true(channel_receive(&pair.ours, INFINITY, &error));
     assert_int_equal(pair.ours.bulk_left, 2);
     assert_false(channel_has_frame(&pair.ours, &type));
@@ -133,7 +133,7 @@ static bool ask(struct pair *pair, uint16_t *code, struct error *error)
     return channel_call(&pair->ours, MESSAGE_ping, &ping, MESSAGE_pong, INFINITY, code, error);
 }
 
-/* Answers to earlier requests, their errors too, are passed over; what answers a later one ends the call. */
+/* Answers and errors for earlier requests are skipped; an answer to a later request ends the call. */
 static void answers(void **state)
 {
     const struct message_pong pong = {.nonce = 5};
@@ -153,7 +153,7 @@ static void answers(void **state)
     assert_int_equal(pair.theirs.frame.type, MESSAGE_ping);
     assert_int_equal(pair.theirs.frame.request, 7);
     assert_int_equal(pair.theirs.frame.flags, FRAME_LAST);
-    for (int i = 0; i < 2; i++) { /* who does not care for the code gets the text all the same */
+    for (int i = 0; i < 2; i++) { /* a caller that ignores the code still gets the text */
         assert_true(channel_send_error(&pair.theirs, 8 + (uint64_t)i, ERROR_TOO_LATE, INFINITY, &error, "too late"));
         assert_false(ask(&pair, i == 0 ? &code : NULL, &error));
         assert_int_equal(code, ERROR_TOO_LATE);
@@ -171,7 +171,7 @@ static void answers(void **state)
     end(&pair);
 }
 
-/* A frame that can't be read is refused under its own number, and by earlier versions under that of the one before. */
+/* An unreadable frame is refused under its own number, and by earlier versions under that of the one before. */
 static void refusals_of_what_can_not_be_read(void **state)
 {
     const struct frame strange = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_TYPES + 1, .request = 7};

@@ -1,4 +1,4 @@
-/* However many peers are refused: one line a minute for each cause, and nobody is forgotten in its count. */
+/* However many peers are refused, there is one line a minute for each cause, and every peer is counted. */
 #include "net/complaints.h"
 
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static void one_line_a_minute(void **state)
     (void)state;
     int lines = 0;
     memset(&complaints, 0, sizeof complaints);
-    for (int i = 0; i < 6000; i++) { /* ten minutes of ten a second */
+    for (int i = 0; i < 6000; i++) { /* ten minutes, ten a second */
         lines += note(COMPLAINT_TLS, 1, 1000 + i / 10.0);
         while (complaints_next(&complaints, 1000 + i / 10.0, false, line)) {
             lines++;
@@ -46,13 +46,13 @@ static void what_lines_say(void **state)
     (void)state;
     memset(&complaints, 0, sizeof complaints);
     assert_true(note(COMPLAINT_HELLO, 9, 100));
-    assert_true(note(COMPLAINT_TLS, 9, 100)); /* each cause by itself */
+    assert_true(note(COMPLAINT_TLS, 9, 100)); /* each cause separately */
     for (int i = 0; i < 20; i++) {
         assert_false(note(COMPLAINT_TLS, 1 + i % 6, 110));
     }
     assert_false(complaints_next(&complaints, 159, false, line));
     assert_true(complaints_next(&complaints, 160, false, line));
-    /* Addresses once each, the newest first, and the newest text. */
+    /* Each address once, the newest first, and the newest text. */
     assert_non_null(strstr(line, "20 more connections in 60 s failed in TLS; the newest from 10.0.0.2:"));
     assert_non_null(strstr(line, ", 10.0.0.1:"));
     assert_non_null(strstr(line, ", 10.0.0.6:"));
@@ -60,11 +60,11 @@ static void what_lines_say(void **state)
     assert_null(strstr(line, "10.0.0.4:"));
     assert_non_null(strstr(line, ": refused 10.0.0.2:"));
     assert_false(complaints_next(&complaints, 300, false, line));
-    assert_true(note(COMPLAINT_TLS, 3, 300)); /* after a minute of peace the next one is told at once */
+    assert_true(note(COMPLAINT_TLS, 3, 300)); /* after a quiet minute the next one is reported at once */
     assert_false(note(COMPLAINT_TLS, 3, 301));
 }
 
-/* Who comes again and again is named once, and does not crowd out the others. */
+/* A peer that returns again and again is named once, and does not crowd out the others. */
 static void addresses_once_each(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void long_texts_fit(void **state)
     assert_true(strlen(line) < sizeof line);
 }
 
-/* What fails on this machine itself has no address: it is one source like any other. */
+/* Failures of this machine itself have no address: they count as one source. */
 static void without_an_address(void **state)
 {
     (void)state;

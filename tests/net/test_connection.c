@@ -1,4 +1,4 @@
-/* Connections over TLS and plain TCP: what is written arrives; deadlines, ends and cancellation are told apart. */
+/* Connections over TLS and plain TCP: what is written arrives; timeouts, ends and cancellation are told apart. */
 #include "net/connection.h"
 
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static struct connection *connect_to(struct loopback *loopback, const struct cre
     return connection;
 }
 
-/* Sends back what comes, in the same sizes: u32 size, bytes; size 0 ends it. */
+/* Echoes what arrives, in the same sizes: u32 size, bytes; size 0 ends it. */
 static void echo(struct connection **connection, void *context)
 {
     (void)context;
@@ -107,7 +107,7 @@ static void round_trips_tls(void **state)
     round_trips(fleet_key);
 }
 
-/* A socket that takes little at a time gets each byte once. */
+/* A socket that accepts little at a time gets each byte once. */
 static void a_narrow_pipe(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void a_narrow_pipe(void **state)
     }
 }
 
-/* Many small writes gather, and leave with the flush. */
+/* Many small writes are collected and sent by the flush. */
 static void writes_gather(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void writes_gather(void **state)
         part = (struct iovec){bytes + i, 10};
         assert_true(connection_write_more(connection, &part, 1, soon(), &error));
     }
-    assert_int_equal(connection_bytes_out(connection), before); /* nothing has left yet: it fits into the buffer */
+    assert_int_equal(connection_bytes_out(connection), before); /* nothing has been sent yet: it fits into the buffer */
     assert_true(connection_flush(connection, soon(), &error));
     assert_true(connection_bytes_out(connection) - before < size + 200); /* 4 records, not 5,000 */
     assert_true(connection_read(connection, &got_size, sizeof got_size, soon(), &error));
@@ -180,7 +180,7 @@ static void hold(struct connection **connection, void *context)
     connection_read(*connection, &byte, 1, clock_monotonic_s() + 60, &error);
 }
 
-/* The seconds that an error's text names after `words`; on a busy machine some more than were asked for. */
+/* The seconds that an error's text names after `words`; on a busy machine slightly more than requested. */
 static double told_seconds(const struct error *error, const char *words)
 {
     const char *found = strstr(error->text, words);
@@ -201,9 +201,9 @@ static void silent_peer(const struct credentials *credentials)
     assert_int_equal(connection_state(connection), CONNECTION_OPEN);
     assert_false(connection_read(connection, &byte, 1, clock_monotonic_s() + 0.1, &error));
     assert_true(clock_monotonic_s() - started_s > 0.14);
-    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT); /* the peer says nothing, and waits longer */
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT); /* the peer is silent, and waits longer */
     assert_non_null(strstr(error.text, "no answer from ps 0 (127.0.0.1:"));
-    const double told_s = told_seconds(&error, " within "); /* from the call on, which came a moment later */
+    const double told_s = told_seconds(&error, " within "); /* counted from the call, which came a moment later */
     assert_true(told_s >= 0 && told_s < 0.101);
     connection_close(connection);
     loopback_end(&loopback);
@@ -219,7 +219,7 @@ static void silent_peer_times_out(void **state)
 static const double IDLE_S = 0.4;
 enum { DRIPS = 8 };
 
-/* Patience ends a wait long before its deadline; signs of life, however small, make it begin again. */
+/* A timeout for silence ends a wait long before its deadline; any sign of life, however small, restarts it. */
 static void drip(struct connection **connection, void *context)
 {
     double *silences_s = context, last_s = clock_monotonic_s();
@@ -237,12 +237,12 @@ static void drip(struct connection **connection, void *context)
     hold(connection, NULL);
 }
 
-/* False if this machine was too busy for a peer that drips: then nothing was learnt. */
+/* False if this machine was too busy for a peer that sends little by little: then the test is inconclusive. */
 static bool idle_timeout_with_drips(const struct credentials *credentials)
 {
     struct loopback loopback = {.listener = -1};
     struct error error;
-    double silences_s[2] = {0, 0}; /* when the peer began to drip; its longest pause */
+    double silences_s[2] = {0, 0}; /* when the peer began to send; its longest pause */
     loopback_start(&loopback, credentials, drip, silences_s);
     struct connection *connection = connect_to(&loopback, credentials);
     uint8_t bytes[DRIPS + 1];
@@ -280,7 +280,7 @@ static void an_idle_timeout_ends_a_wait(void **state)
     check_idle_timeout(fleet_key);
 }
 
-/* An answer ends a wait at once, however long a silence may last. */
+/* An answer ends a wait at once, however long the silence may last. */
 static void an_answer_ends_a_wait(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void an_answer_ends_a_wait(void **state)
 
 enum { SIPS = 20, SIP_BYTES = 1000 };
 
-/* Takes a little at a time, longer than anybody would wait for one who takes nothing, and then answers. */
+/* Reads a little at a time, for longer than the timeout of a peer that reads nothing, and then answers. */
 struct sipper {
     int fd;
     double pause_s; /* the longest */
@@ -329,7 +329,7 @@ static void *sip(void *context)
     return NULL;
 }
 
-/* False: this machine was too busy for a peer that takes a little now and then. */
+/* False: this machine was too busy for a peer that reads a little now and then. */
 static bool waits_for_a_sipper(void)
 {
     struct connection *connection;
@@ -338,7 +338,7 @@ static bool waits_for_a_sipper(void)
     pthread_t thread;
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0); /* as all that listeners and connects make */
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0); /* like all sockets of listeners and connects */
     sipper.fd = ends[1];
     assert_true(connection_serve(&connection, ends[0], "a sipper", NULL, NULL, soon(), &error));
     connection_set_idle_timeout(connection, IDLE_S);
@@ -357,7 +357,7 @@ static bool waits_for_a_sipper(void)
     return answered;
 }
 
-/* A peer whose system takes what was sent is alive, though it says nothing. */
+/* A peer whose system acknowledges data is alive, even if it sends nothing. */
 static void what_is_taken_is_a_sign_of_life(void **state)
 {
     (void)state;
@@ -396,7 +396,7 @@ static void full_pipe_times_out(void **state)
     loopback_end(&loopback);
 }
 
-/* Without end, until the other side has had enough. */
+/* Endlessly, until the other side gives up. */
 static void stream(struct connection **connection, void *context)
 {
     static uint8_t bytes[1 << 20];
@@ -407,7 +407,7 @@ static void stream(struct connection **connection, void *context)
     }
 }
 
-/* A peer that sends and sends does not move a deadline: what it owes would take ten times as long. */
+/* A peer that keeps sending does not extend a deadline: what it owes would take ten times as long. */
 static void stream_ends_at_the_deadline(const struct credentials *credentials)
 {
     struct loopback loopback = {.listener = -1};
@@ -432,7 +432,7 @@ static void streams_end_at_the_deadline(void **state)
     stream_ends_at_the_deadline(fleet_key);
 }
 
-/* What lies there when a deadline has passed is not lost: it is looked at once, however late. */
+/* Data that has arrived by the deadline is not lost: one more check is made, however late. */
 static void late_is_not_lost(void **state)
 {
     (void)state;
@@ -459,7 +459,7 @@ static void late_is_not_lost(void **state)
     loopback_end(&loopback);
 }
 
-/* What lies between two ends: hands on what comes, and what the server says in two pieces, once it is told to. */
+/* A relay between two ends: forwards data, and what the server sends in two pieces, the second on command. */
 struct way {
     int listener, server;
     atomic_bool breaks;
@@ -497,7 +497,7 @@ static void *hand_on(void *context)
     return NULL;
 }
 
-/* Part of a record is nothing to read yet; the rest of it, before the deadline, is in time. */
+/* Part of a record is nothing to read yet; if the rest arrives before the deadline, it is in time. */
 static void a_record_in_pieces_is_waited_for(void **state)
 {
     (void)state;
@@ -531,7 +531,7 @@ static void a_record_in_pieces_is_waited_for(void **state)
     loopback_end(&loopback);
 }
 
-/* Once; what comes after that look comes too late, however much of it is there. */
+/* Once; anything after that check is too late, however much of it there is. */
 static void late_is_looked_at_once(void **state)
 {
     (void)state;
@@ -554,7 +554,7 @@ static void late_is_looked_at_once(void **state)
     close(ends[1]);
 }
 
-/* What a peer sends that is refused is read for a moment: closed over it, the socket would send a reset. */
+/* After a refusal the peer's data is read for a moment: closing a socket with unread data would send a reset. */
 static void who_is_refused_is_heard_out(void **state)
 {
     (void)state;
@@ -567,11 +567,11 @@ static void who_is_refused_is_heard_out(void **state)
     assert_int_equal(send(ends[1], bytes, sizeof bytes, 0), sizeof bytes);
     const double begun_s = clock_monotonic_s();
     assert_false(connection_serve(&connection, ends[0], "a peer", fleet_key, NULL, soon(), &error));
-    assert_true(clock_monotonic_s() - begun_s > 0.45); /* more may be on its way */
+    assert_true(clock_monotonic_s() - begun_s > 0.45); /* more may be in flight */
     assert_int_equal(connection_state(connection), CONNECTION_BROKEN);
     assert_true(recv(ends[1], answer, sizeof answer, 0) == 7 && answer[0] == 0x15); /* an alert, and then the end */
     assert_int_equal(recv(ends[1], answer, sizeof answer, 0), 0);
-    assert_int_equal(recv(ends[0], answer, sizeof answer, MSG_DONTWAIT), -1); /* nothing of it is left */
+    assert_int_equal(recv(ends[0], answer, sizeof answer, MSG_DONTWAIT), -1); /* nothing of it is left unread */
     connection_close(connection);
     close(ends[1]);
 }
@@ -604,8 +604,10 @@ static void wake_ends_waits(void **state)
     wake_destroy(&wake);
 }
 
-/* A peer that says half a message, a byte a time, holds a handshake up to its deadline and no longer: it never ends its
- * side, so that the server would wait for ever. */
+/*
+ * A peer that sends half a message, a byte at a time, holds a handshake up to its deadline and no longer. It never
+ * closes its side, which the server must not wait for.
+ */
 static void half_open_handshake_ends(void **state)
 {
     (void)state;
@@ -627,7 +629,7 @@ static void half_open_handshake_ends(void **state)
     close(fd);
 }
 
-/* ChangeCipherSpec records mean nothing in TLS 1.3, and a server passes over them: for a while. */
+/* ChangeCipherSpec records mean nothing in TLS 1.3; a server skips them, up to a limit. */
 static void handshake_without_end(void **state)
 {
     (void)state;
@@ -653,13 +655,13 @@ static void handshake_without_end(void **state)
         cut = taken < 0 && errno != EAGAIN && errno != EWOULDBLOCK;
     }
     assert_true(cut);
-    assert_true(sent < 64 << 20); /* what it took of that, and the sockets' buffers */
+    assert_true(sent < 64 << 20); /* the amount it skipped, and the sockets' buffers */
     loopback_end(&loopback);
     assert_false(loopback.served);
     close(fd);
 }
 
-/* The peer is cut in the middle of what was announced. */
+/* The peer is cut off in the middle of the announced data. */
 static void cut_after_a_byte(struct connection **connection, void *context)
 {
     (void)context;

@@ -1,4 +1,4 @@
-/* Who waits at the door: told apart by what they say first, sent away when their time is over. */
+/* Connections waiting at the door: told apart by their first bytes, closed when their time is over. */
 #include "net/door.h"
 
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static int close_door(void **state)
     return 0;
 }
 
-/* Number `came` from an address, at a time. */
+/* Number `came`, from an address, at a time. */
 static struct pending pending_of(int address, double came_s)
 {
     int ends[2];
@@ -60,7 +60,7 @@ static void says(int peer, const void *bytes, size_t size)
     assert_int_equal(send(peers[peer], bytes, size, MSG_NOSIGNAL), size);
 }
 
-/* Waits for what is there already, and looks at the next of it. */
+/* Waits for what has already arrived, and looks at the next connection. */
 static enum door_look next(double now_s, struct pending *pending)
 {
     bool comes;
@@ -89,7 +89,7 @@ static void silence_has_an_end(void **state)
     close(pending.fd);
     assert_int_equal(door.count, 1);
     assert_int_equal(next(110, &pending), DOOR_NOTHING);
-    close(peers[1]); /* who hangs up is gone at once */
+    close(peers[1]); /* a peer that hangs up is removed at once */
     peers[1] = dup(listener);
     assert_int_equal(next(110, &pending), DOOR_GONE);
     assert_int_equal(pending.source.bytes[0], 2);
@@ -122,13 +122,13 @@ static void what_is_said_tells(void **state)
     assert_int_equal(next(100, &pending), DOOR_STRANGER);
     close(pending.fd);
     bytes[PASS_AT] ^= 1;
-    bytes[5] = 2; /* a pass in another message is none */
+    bytes[5] = 2; /* a pass in another message does not count */
     says(3, bytes, ENOUGH);
     assert_int_equal(next(100, &pending), DOOR_STRANGER);
     close(pending.fd);
 }
 
-/* Nobody is looked at for part of a first flight; whoever goes in is heard at each byte again. */
+/* Part of a first flight is not reported; once a connection has passed, each byte is reported again. */
 static void half_a_flight_is_no_news(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void half_a_flight_is_no_news(void **state)
     close(pending.fd);
 }
 
-/* Who hangs up in the middle of it is not waited for. */
+/* A peer that hangs up midway is not waited for. */
 static void half_a_flight_and_gone(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void half_a_flight_and_gone(void **state)
     assert_int_equal(door.count, 0);
 }
 
-/* Whoever still waits when the door closes is hung up on. */
+/* Connections that still wait when the door closes are hung up on. */
 static void the_door_closes(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void the_door_closes(void **state)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(recv(peers[i], &byte, 1, MSG_DONTWAIT), 0);
     }
-    assert_true(door_create(&door, fleet_key, ROOM, 10, &error)); /* for the end of this test */
+    assert_true(door_create(&door, fleet_key, ROOM, 10, &error)); /* until the end of this test */
 }
 
 static void several_speak_at_once(void **state)
@@ -191,7 +191,7 @@ static void several_speak_at_once(void **state)
     says(1, bytes, ENOUGH);
     says(2, bytes, ENOUGH);
     door_wait(&door, listener, NULL, clock_monotonic_s() + 10, &comes);
-    for (int i = 1; i < 3; i++) { /* one look after the other, without another wait */
+    for (int i = 1; i < 3; i++) { /* one check after the other, without another wait */
         assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
         assert_int_equal(pending.source.bytes[0], i);
         close(pending.fd);
@@ -200,7 +200,7 @@ static void several_speak_at_once(void **state)
     assert_int_equal(door.count, 2);
 }
 
-/* One look after the other is at what each has said, also behind those that have gone in. */
+/* Successive checks cover what each has sent, also those after connections that have passed. */
 static void looks_stay_with_their_owners(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void looks_stay_with_their_owners(void **state)
         put(i, 100);
     }
     says(0, bytes, ENOUGH);
-    close(peers[2]); /* gone; 1 and 3 say nothing */
+    close(peers[2]); /* gone; 1 and 3 send nothing */
     peers[2] = dup(listener);
     door_wait(&door, listener, NULL, clock_monotonic_s() + 10, &comes);
     assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
@@ -225,7 +225,7 @@ static void looks_stay_with_their_owners(void **state)
     assert_int_equal(door.count, 2);
 }
 
-/* Without room the oldest leaves; where one address has half of the room, its own oldest does. */
+/* Without room the oldest is dropped; if one address has half of the room, that address's oldest is. */
 static void whose_time_it_is(void **state)
 {
     (void)state;
@@ -261,7 +261,9 @@ static void whose_time_it_is(void **state)
     assert_int_equal(door.count, ROOM);
 }
 
-/* Where a program has closed its input, the lowest number is as good as any; where there is none, it says so. */
+/*
+ * If a program has closed its standard input, descriptor 0 is as good as any; without a free one, the door reports it.
+ */
 static void a_door_of_number_0(void **state)
 {
     struct error error, other;

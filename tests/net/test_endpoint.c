@@ -86,7 +86,7 @@ static void members(void **state)
     assert_false(member_matches(&two, &three) || member_matches(&two, &any) || member_matches(&any, &ps2));
 }
 
-/* Whatever the system's default for connections to other machines is. */
+/* Whatever the system's default for connections to other machines. */
 static void assert_unpaced(int fd)
 {
     char name[16] = "";
@@ -121,7 +121,7 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     close(listener);
 }
 
-/* Many come at once, and nobody takes them yet: the system keeps them, and none has to ask again a second later. */
+/* Many connect at once while none is accepted: the system queues them, and none has to retry a second later. */
 static void a_crowd_waits(void **state)
 {
     enum { CROWD = 300 };
@@ -152,7 +152,7 @@ static int option(int fd, int level, int name)
     return value;
 }
 
-/* Small frames leave at once; a machine that is gone is noticed, whether anything is on its way to it or not. */
+/* Small frames are sent at once; a vanished machine is noticed, whether or not data is in flight to it. */
 static void sockets_are_prepared(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void sockets_are_prepared(void **state)
     close(listener);
 }
 
-/* Each failure says what it was, and leaves nothing open: the next attempt has the same files to itself. */
+/* Each failure says what it was and leaves no descriptor open: the next attempt has as many. */
 static void no_more_files(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void no_more_files(void **state)
     assert_non_null(strstr(other.text, "can't listen on 127.0.0.1 port 0: Too many open files"));
     close(listener);
     for (int i = 0; i < 3; i++) {
-        fd = listener; /* whatever it was: none is connected */
+        fd = listener; /* in any case none is connected */
         assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error));
         assert_int_equal(fd, -1);
         assert_non_null(strstr(error.text, "nothing listens there"));
@@ -250,7 +250,7 @@ static void listening(void **state)
     assert_non_null(strstr(error.text, "can't listen on 192.0.2.1"));
 }
 
-/* The lowest number is as good as any, where a program has closed its input. */
+/* If a program has closed its standard input, descriptor 0 is as good as any. */
 static void a_socket_of_number_0(void **state)
 {
     (void)state;
@@ -268,7 +268,7 @@ static void a_socket_of_number_0(void **state)
     assert_int_equal(got, 0);
 }
 
-/* Nobody there is no failure of the listener; a listener that is none is. */
+/* That nobody connects is no failure of the listener; a descriptor that is no listener is one. */
 static void taking(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Hello, welcome, refused: who comes in, who does not, and what both sides say about it. Calls and their errors too. */
+/* Hello, welcome, refused: who is admitted, who is not, and what both sides report. Calls and their errors too. */
 #include "net/handshake.h"
 
 #include <setjmp.h>
@@ -32,10 +32,10 @@ static const struct hello_identity worker1 = {.member = {MEMBER_WORKER, 1},
                                               .job = "{\"model\":{\"layers\":[784,500,10]},\"seed\":1}"};
 static const struct member ps_0 = {MEMBER_PS, 0};
 
-/* What the server does and what became of it. */
+/* What the server does, and the outcome. */
 struct service {
     struct handshake_rules rules;
-    const struct member *named; /* whom the peer's certificate is for; NULL: as the connection has it */
+    const struct member *named; /* the name in the peer's certificate; NULL: the connection's */
     bool accepted;
     struct peer peer;
     char name[CONNECTION_NAME];
@@ -149,7 +149,7 @@ static void config_mismatch(void **state)
     assert_true(shake(&operator, & ps_0, &service).welcome);
 }
 
-/* Another version is no final word: the older one can be given the newer, which it has to wait for. */
+/* A version mismatch is not final: the older side may be upgraded, so the newer one retries. */
 static void other_versions(void **state)
 {
     (void)state;
@@ -162,7 +162,7 @@ static void other_versions(void **state)
     other.fleet_version = 4;
     assert_refused(&other, &ps_0, &service, REFUSAL_AHEAD,
                    "worker 1 has version 4 of the config, ps 0 has version 3; it waits until that is rolled out");
-    other.digest = ""; /* who only asks; the role sees to it that no more comes of it */
+    other.digest = ""; /* it only asks; the role ensures that nothing else happens */
     assert_true(shake(&other, &ps_0, &service).welcome);
     assert_string_equal(service.peer.digest, "");
 }
@@ -180,9 +180,9 @@ static void other_reasons(void **state)
     other = worker1;
     other.member.index = 70000;
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index 70000");
-    other.member.index = -1; /* with a digest it wants more than to be given an index */
+    other.member.index = -1; /* with a digest it wants more than an index */
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 2 and index -1");
-    other.digest = ""; /* only a worker may come without one, to ask for it */
+    other.digest = ""; /* only a worker may connect without an index, to ask for one */
     assert_true(shake(&other, &ps_0, &service).welcome);
     other.member = (struct member){MEMBER_PS, -1};
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -1");
@@ -204,7 +204,7 @@ static void role_has_the_last_word(void **state)
     assert_refused(&worker1, &ps_0, &service, REFUSAL_DUPLICATE, "worker 1 is there already");
 }
 
-/* Keeps what it was told, for what a peer may do can depend on its version. */
+/* Keeps the version that it received, since what a peer may do can depend on it. */
 static uint16_t keep_version(void *context, const struct peer *peer, struct error *message)
 {
     (void)message;
@@ -224,7 +224,7 @@ static void role_knows_the_version(void **state)
     assert_int_equal(service.peer.version, PROTOCOL_VERSION_MAX);
 }
 
-/* The one who is asked must be who its certificate names, also where any member would do. */
+/* The server must be the member that its certificate names, even where any member would do. */
 static void a_certificate_of_another_is_no_welcome(void **state)
 {
     static const struct member anybody = {MEMBER_NONE, MEMBER_ANY_INDEX}, named[] = {{MEMBER_PS, 0}, {MEMBER_PS, 1}};
@@ -248,7 +248,7 @@ static void a_certificate_of_another_is_no_welcome(void **state)
     }
 }
 
-/* And who asks must be whom its own certificate names: one index, or any of the role. */
+/* And the client must be the one that its own certificate names: one index, or any of the role. */
 static void a_certificate_of_another_is_refused(void **state)
 {
     static const struct member itself = {MEMBER_WORKER, 1}, any = {MEMBER_WORKER, MEMBER_ANY_INDEX};
@@ -262,7 +262,7 @@ static void a_certificate_of_another_is_refused(void **state)
                    "it claims to be worker 1, but its certificate is for ps:1");
 }
 
-/* Sends bytes to a server and gives its answer's frame and message back. */
+/* Sends bytes to a server and returns its answer's frame and message. */
 static void exchange_raw(const uint8_t *bytes, size_t size, struct service *service, struct channel *channel,
                          bool *answered)
 {
@@ -280,7 +280,7 @@ static void exchange_raw(const uint8_t *bytes, size_t size, struct service *serv
     loopback_end(&loopback);
 }
 
-/* A hello of a version to come, with a field that we don't know, is answered by a message. */
+/* A hello of a future version, with an unknown field, gets a message as answer. */
 static void future_version(void **state)
 {
     (void)state;
@@ -355,10 +355,10 @@ static void calls(void **state)
     loopback_end(&loopback);
 }
 
-/* A welcome of a test's own. */
+/* A test's own welcome. */
 struct greeting {
-    uint16_t version, frame_version; /* that it wants, and speaks */
-    bool hangs_up;                   /* instead */
+    uint16_t version, frame_version; /* the version it chooses, and the one it speaks */
+    bool hangs_up;                   /* hangs up instead */
 };
 
 static void greet(struct connection **connection, void *context)
@@ -388,7 +388,7 @@ static void greet(struct connection **connection, void *context)
     channel_close(&channel);
 }
 
-/* Only what was offered can be agreed on, and the frame that says so speaks it. */
+/* Only an offered version can be agreed on, and the frame that says so must use it. */
 static void versions_that_were_not_offered(void **state)
 {
     static const struct {
@@ -409,7 +409,7 @@ static void versions_that_were_not_offered(void **state)
         struct channel channel;
         struct peer peer;
         struct error error;
-        uint16_t reason = 77; /* of an earlier try */
+        uint16_t reason = 77; /* from an earlier attempt */
         loopback_start(&loopback, NULL, greet, &greeting);
         assert_true(connection_connect(&connection, &loopback.address, &ps_0, NULL, NULL, soon(), &error));
         channel_open(&channel, connection);
@@ -424,7 +424,7 @@ static void versions_that_were_not_offered(void **state)
     }
 }
 
-/* Peers lie about lengths: the server waits for what was announced, up to its deadline, and has allocated no more. */
+/* Peers lie about lengths: the server waits for the announced bytes until its deadline, without allocating them. */
 static void bulk_that_does_not_come(void **state)
 {
     (void)state;
@@ -439,7 +439,7 @@ static void bulk_that_does_not_come(void **state)
     channel_close(&channel);
 }
 
-/* Half of a hello, and then the end of the connection: who it would have been does not matter. */
+/* Half of a hello, and then the end of the connection: the sender's identity does not matter. */
 static void a_hello_that_breaks_off(void **state)
 {
     (void)state;
@@ -461,7 +461,7 @@ static void a_hello_that_breaks_off(void **state)
 
 enum { ALLOWED_S = 20, LATE_BYTES = ALLOWED_S * CHANNEL_LEAST_RATE };
 
-/* A frame whose bulk comes a while after its head. */
+/* A frame whose bulk arrives a while after its head. */
 static void send_late(struct connection **connection, void *context)
 {
     static uint8_t bulk[LATE_BYTES];
@@ -484,7 +484,7 @@ static void send_late(struct connection **connection, void *context)
     write_now(*connection, &rest, 1, soon(), &error);
 }
 
-/* What is large may take longer: a second for what must come in one, at the least. */
+/* Large data may take longer: at least a second for what should arrive in one. */
 static void large_frames_get_more_time(void **state)
 {
     struct loopback loopback = {.listener = -1};
@@ -511,7 +511,7 @@ static void differs(const char *theirs, const char *ours, const char *wanted)
     assert_string_equal(message.text, wanted);
 }
 
-/* By key, with both values, wherever it stands: three at most, and how many more there are. */
+/* By key, with both values, wherever they are: three at most, and how many more differ. */
 static void differences_are_named(void **state)
 {
     (void)state;
@@ -536,7 +536,7 @@ static void differences_are_named(void **state)
             "worker 1 has a.b.c.d.e.f.g.h=1, ps 0 has 2");
     differs("{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":{\"i\":1}}}}}}}}}",
             "{\"a\":{\"b\":{\"c\":{\"d\":{\"e\":{\"f\":{\"g\":{\"h\":{\"i\":2}}}}}}}}}",
-            "worker 1 has a.b.c.d.e.f.g.h={\"i\":1}, ps 0 has {\"i\":2}"); /* what lies deeper is shown as it is */
+            "worker 1 has a.b.c.d.e.f.g.h={\"i\":1}, ps 0 has {\"i\":2}"); /* deeper levels are shown as they are */
 }
 
 int main(void)

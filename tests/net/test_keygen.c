@@ -1,4 +1,4 @@
-/* Keys of operators, what keygen makes and refuses to make, and what is refused as a key, with the reason. */
+/* Operators' keys, what keygen makes and refuses to make, and which keys are rejected, with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,7 +108,7 @@ static void no_key_is_overwritten(void **state)
     says(&error, file("kept"), "already exists, and keys are not overwritten");
     read_text(file("kept"), after);
     assert_string_equal(before, after);
-    /* Nor is half a pair left where the other half is in the way. */
+    /* Nor does half a pair remain if a file is in the way of the other half. */
     write_text(file("half.pub"), "mine", 4);
     assert_false(operator_key_create(file("half"), &error));
     says(&error, file("half.pub"), "already exists");
@@ -119,7 +119,7 @@ static void no_key_is_overwritten(void **state)
     says(&error, file("nowhere/op"), "No such file");
 }
 
-/* Where the disk is full there is no half of a key afterwards. */
+/* On a full disk no half of a key remains. */
 static void a_full_disk_leaves_no_key(void **state)
 {
     (void)state;
@@ -141,7 +141,7 @@ static void a_full_disk_leaves_no_key(void **state)
     assert_int_equal(access(file("full.key"), F_OK), -1);
 }
 
-/* The next call for a file to be on disk fails. */
+/* The next sync of a file fails. */
 static bool disk_fails;
 
 int __real_fsync(int fd);
@@ -156,7 +156,7 @@ int __wrap_fsync(int fd)
     return __real_fsync(fd);
 }
 
-/* A key that may be lost with the next power cut is no key; and what failed leaves no file open. */
+/* A key that the next power cut may lose is no key; and the failure leaves no file open. */
 static void a_key_is_on_disk(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static void others_may_not_read_or_replace_a_key(void **state)
     assert_true(operator_key_read_public(file("open.pub"), key, &error));
 }
 
-/* --- What a fleet's key may look like --- */
+/* --- What a fleet's key must look like --- */
 
 static void not_loaded(const char *path, const char *words)
 {
@@ -245,7 +245,7 @@ static void not_loaded(const char *path, const char *words)
     says(&error, path, words);
 }
 
-/* The certificates or the private key of `name`, into text. */
+/* The certificates or the private key of `name`, as text. */
 static size_t part_of(const char *name, const char *head, char text[8192])
 {
     char whole[8192];
@@ -282,7 +282,7 @@ static void keys_whose_parts_do_not_fit(void **state)
     assert_non_null(second);
     write_text(file("alone.key"), text, (size_t)(second - text));
     not_loaded(file("alone.key"), "the certificate of the authority that signed it is missing");
-    /* What lies beside a fleet key must be one, too. */
+    /* What lies beside a fleet key must be a fleet key, too. */
     read_text(file("ps0.key"), more);
     write_text(file("a.key.next"), more, strlen(more));
     not_loaded(file("a.key"), "a.key.next: is not a fleet key");
@@ -300,7 +300,7 @@ static void keys_whose_parts_do_not_fit(void **state)
     assert_int_equal(unlink(file("a.key.previous")), 0);
 }
 
-/* The public half of the next key is enough to trust it; only its owner makes passes with it. */
+/* The public half of the next key is enough to trust it; only its owner can make passes with it. */
 static void a_next_key_without_its_private_half(void **state)
 {
     (void)state;
@@ -345,7 +345,7 @@ static int days_until(const mbedtls_x509_time *date, time_t now)
     return (int)floor(difftime(timegm(&parts), now) / 86400);
 }
 
-/* What each may be used for, and when: an authority signs, members sign nothing, a fleet key has no dates. */
+/* Permitted uses and dates: an authority signs, members sign nothing, a fleet key has no dates. */
 static void what_certificates_are_good_for(void **state)
 {
     (void)state;
@@ -375,7 +375,7 @@ static void what_certificates_are_good_for(void **state)
     assert_true(mbedtls_x509_dn_gets(issuer, sizeof issuer, &member.issuer) > 0);
     assert_string_equal(subject, "CN=worker:7");
     assert_string_equal(issuer, "CN=trainer authority");
-    assert_non_null(member.next); /* the authority's, for those who are to trust it */
+    assert_non_null(member.next); /* the authority's, for peers that should trust it */
     assert_int_equal(member.next->raw.len, authority.raw.len);
     assert_int_equal(fleet.valid_from.year, 2020);
     assert_int_equal(fleet.valid_to.year, 9999);
@@ -399,7 +399,7 @@ static int keygen(const char *out, const char *ca, const char *member, const cha
     return command_keygen.run(&call);
 }
 
-/* What it says of it: the file, and what to do with it. */
+/* Its output: the file, and what to do with it. */
 static void told(int status, const char *first, const char *words)
 {
     char text[8192];

@@ -1,4 +1,4 @@
-/* A link comes back by itself, at a pace that spares the peer, whatever that peer does to it. */
+/* A link reconnects by itself, at a pace that spares the peer, whatever that peer does to it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static void create_link(struct bench *bench, uint16_t port, struct link_options 
     assert_true(link_create(&bench->link, bench->host, &options, &error));
 }
 
-/* A port that nobody listens on, for the moment. */
+/* A port without a listener, for the moment. */
 static uint16_t free_port(void)
 {
     int fd;
@@ -76,7 +76,7 @@ static void backs_off(void **state)
         assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
         assert_true(bench.link.delay_s >= most_s / 2 && bench.link.delay_s <= most_s);
         assert_int_equal(bench.link.failures, i + 1);
-        assert_int_equal(link_try(&bench.link, &error), LINK_LATER); /* too early: nothing is tried */
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER); /* too early: no attempt is made */
         assert_int_equal(bench.link.failures, i + 1);
     }
     link_destroy(&bench.link);
@@ -107,7 +107,7 @@ static void comes_back(void **state)
     assert_true(atomic_load(&bench.traffic.bytes_out) > 0 && atomic_load(&bench.traffic.bytes_in) > 0);
 }
 
-/* After a loss, and after the try that shows that the peer is gone; a time too short to matter changes nothing. */
+/* After a loss, and after the attempt that shows that the peer is gone; a time too short to matter changes nothing. */
 static void comes_back_in_its_turn(void **state)
 {
     (void)state;
@@ -132,7 +132,7 @@ static void comes_back_in_its_turn(void **state)
             assert_true(bench.link.delay_s >= cases[i].lost[0] && bench.link.delay_s <= cases[i].lost[1]);
             longest_s = fmax(longest_s, bench.link.delay_s);
         }
-        assert_true(longest_s > cases[i].lost[0]); /* drawn anew each time */
+        assert_true(longest_s > cases[i].lost[0]); /* a new draw each time */
         listening_stop(&owner);
         bench.link.next_try_s = 0;
         assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
@@ -144,7 +144,7 @@ static void comes_back_in_its_turn(void **state)
     }
 }
 
-/* A peer that welcomes and drops at once is not asked more and more often. */
+/* A peer that welcomes and drops connections at once is not retried ever more often. */
 static void a_peer_that_drops_whom_it_welcomed(void **state)
 {
     (void)state;
@@ -159,14 +159,14 @@ static void a_peer_that_drops_whom_it_welcomed(void **state)
         assert_int_equal(link_try(&bench.link, &error), LINK_OPEN);
         link_lost(&bench.link, NULL);
     }
-    assert_true(bench.link.failures >= 5); /* a slow machine may take some for connections that lasted */
+    assert_true(bench.link.failures >= 5); /* on a slow machine some may count as connections that lasted */
     link_destroy(&bench.link);
     listening_stop(&owner);
 }
 
 struct stranger {
     int listener;
-    const char *says; /* NULL: nothing, and keeps the connection */
+    const char *says; /* NULL: sends nothing, and keeps the connection */
     int taken[8], count;
     atomic_bool end;
 };
@@ -191,7 +191,7 @@ static void *be_strange(void *context)
     return NULL;
 }
 
-/* Where something else listens, or something that says nothing: it is later, within the time for a try. */
+/* If something else listens there, or sends nothing: try later, within the time for an attempt. */
 static void strangers(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void strangers(void **state)
         create_link(&bench, socket_port(stranger.listener), (struct link_options){.timeout_s = 0.3});
         assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
         assert_false(link_is_open(&bench.link));
-        /* Silence makes others suspect; an answer of any kind does not. */
+        /* Silence makes other links suspect; an answer of any kind does not. */
         assert_int_equal(atomic_load(&bench.traffic.suspect_since_s) > 0, !lines[i]);
         atomic_store(&stranger.end, true);
         pthread_join(thread, NULL);
@@ -234,9 +234,7 @@ static void refusals(void **state)
     }
 }
 
-/*
- * One link's silence is a reason to open the others again before they are used; what was heard of since is left alone.
- */
+/* One link's silence is a reason to reopen the others before their next use; those heard from since are left alone. */
 static void suspicion(void **state)
 {
     (void)state;
@@ -258,7 +256,7 @@ static void suspicion(void **state)
     listening_stop(&owner);
 }
 
-/* What the log says goes into a file meanwhile. */
+/* Meanwhile the log goes into a file. */
 struct record {
     FILE *file;
     int out, err;
@@ -297,7 +295,7 @@ static const char *what_a_try_says(struct link *link, enum link_try wanted)
     return text;
 }
 
-/* A wait is named once it lasts, and then every ten seconds; so are its end, and the loss of a connection. */
+/* A long wait is logged once, and then every ten seconds; so are its end, and the loss of a connection. */
 static void waits_are_told(void **state)
 {
     (void)state;
@@ -324,7 +322,7 @@ static void waits_are_told(void **state)
     link_lost(link, "it broke");
     link_lost(link, "it was broken");
     assert_string_equal(end_record(&record), "trainer: warning: it broke; connecting again\n");
-    assert_string_equal(what_a_try_says(link, LINK_OPEN), ""); /* no wait was told of, so no end either */
+    assert_string_equal(what_a_try_says(link, LINK_OPEN), ""); /* no wait was logged, so no end either */
     begin_record(&record);
     link_lost(link, NULL);
     assert_string_equal(end_record(&record), "");
@@ -340,7 +338,7 @@ static void waits_are_told(void **state)
     link_destroy(link);
 }
 
-/* Whose silence ends a connection makes others suspect; who closes it does not. */
+/* A peer whose silence ends a connection makes others suspect; one that closes it does not. */
 static void silence_is_told_to_others(void **state)
 {
     (void)state;
@@ -370,7 +368,7 @@ static void silence_is_told_to_others(void **state)
     }
 }
 
-/* Bytes count once, however often they are counted, and those of every connection. */
+/* Bytes count once, however often totals are taken, over all connections. */
 static void bytes_count_once(void **state)
 {
     (void)state;
@@ -399,7 +397,7 @@ static void bytes_count_once(void **state)
     listening_stop(&owner);
 }
 
-/* One try has the time that was asked for, and never more than a silence may last. */
+/* One attempt has the requested time, but never more than the idle timeout. */
 static void times_for_a_try(void **state)
 {
     (void)state;
@@ -423,7 +421,7 @@ static void times_for_a_try(void **state)
     }
 }
 
-/* A goodbye ends it, with its reason; a ping is answered; all else is for who waits for it. */
+/* A goodbye ends it, with its reason; a ping is answered; everything else is for the caller. */
 static void what_comes_unasked(void **state)
 {
     (void)state;
@@ -459,7 +457,7 @@ static void what_comes_unasked(void **state)
     link_destroy(&bench.link);
 }
 
-/* Pings aside, the next frame is the answer, or its next part; whatever else it is ends the call. */
+/* Pings aside, the next frame is the answer, or its next part; anything else ends the call. */
 static void requests_and_answers(void **state)
 {
     (void)state;
@@ -500,8 +498,7 @@ static void requests_and_answers(void **state)
     assert_int_equal(code, ERROR_TOO_LATE);
     assert_string_equal(error.text, "ours: too late");
     const uint64_t others[] = {2, 4};
-    for (int i = 0; i < 2;
-         i++) { /* of an earlier request, and of one that was not made: errors of theirs count no more */
+    for (int i = 0; i < 2; i++) { /* for an earlier request, or for one that was never made: their errors don't count */
         code = 99;
         assert_true(channel_send_error(&peer, others[i], ERROR_TOO_LATE, INFINITY, &error, "too late"));
         assert_false(link_receive_answer(link, MESSAGE_describe, 3, MESSAGE_description, &code, &error));
@@ -523,7 +520,7 @@ static bool on_the_third(void *context)
     return ++*(int *)context == 3;
 }
 
-/* It comes back open, refused, or when somebody has had enough; not before. */
+/* It returns when the link is open, refused, or the caller has given up; not before. */
 static void open_means_open(void **state)
 {
     (void)state;
@@ -556,7 +553,7 @@ static bool always(void *context)
     return true;
 }
 
-/* Nothing is tried while links are held; a wake and given_up end waits. */
+/* No attempt is made while links are held; a wake and given_up end waits. */
 static void held_and_woken(void **state)
 {
     (void)state;
@@ -570,14 +567,14 @@ static void held_and_woken(void **state)
     assert_int_equal(link_open(&bench.link, always, NULL, &error), LINK_LATER);
     bench.link.next_try_s = clock_monotonic_s() + 60;
     wake_raise(&bench.wake);
-    for (int i = 0; i < 1000; i++) { /* 100 s if it were not for the wake */
+    for (int i = 0; i < 1000; i++) { /* 100 s without the wake */
         link_await_try(&bench.link);
     }
     link_destroy(&bench.link);
     wake_destroy(&bench.wake);
 }
 
-/* How long nobody has answered counts from the first try, however long the process had other things to do. */
+/* How long no peer has answered counts from the first attempt, however long the process did other things. */
 static void somebody_answers_in_time_or_it_is_hopeless(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* A listener serves those it knows while strangers come in crowds, say nothing, or say nonsense. */
+/* A listener serves members while strangers come in crowds, send nothing, or send nonsense. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -16,7 +16,7 @@
 
 enum { CROWD = 400 };
 
-/* Threads that are late to run, as on a busy machine: the first from now on by so much, the next by twice that, ... */
+/* Threads that start late, as on a busy machine: the first from now on by this much, the next by twice that, ... */
 static atomic_int late_by_ms, late_threads;
 
 struct late_thread {
@@ -65,7 +65,7 @@ static bool ping(struct channel *channel)
     return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, soon(), NULL, &error);
 }
 
-/* From an address of this machine's own. */
+/* From an address of this machine. */
 static int knock_from(const struct listening *owner, const char *source)
 {
     struct sockaddr_in from = {.sin_family = AF_INET};
@@ -92,7 +92,7 @@ static bool is_closed(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
 }
 
-/* A crowd that says nothing is bounded, keeps nobody out, and takes nobody's place. */
+/* A silent crowd is bounded, keeps no member out, and takes no member's place. */
 static void silent_crowd(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void silent_crowd(void **state)
     }
     assert_true(come_in(&late, &owner, 2, &error));
     assert_true(ping(&early) && ping(&late));
-    assert_true(is_closed(fds[0])); /* the oldest go */
+    assert_true(is_closed(fds[0])); /* the oldest are dropped */
     for (int i = 0; i < CROWD; i++) {
         open += !is_closed(fds[i]);
     }
@@ -121,7 +121,7 @@ static void silent_crowd(void **state)
     assert_int_equal(atomic_load(&owner.left), 2);
 }
 
-/* Only a crowd has to go on: a few who take their time are left alone, although others come. */
+/* Only a crowd is dropped: a few slow peers are left alone, although others come. */
 static void a_few_may_take_their_time(void **state)
 {
     (void)state;
@@ -132,11 +132,11 @@ static void a_few_may_take_their_time(void **state)
     int fds[3];
     listening_start(&owner, fleet_key, 0);
     const size_t size = loopback_hello(fleet_key, hello, sizeof hello);
-    for (int i = 0; i < 3; i++) { /* the first shows a pass, which is none any more when the next ones repeat it */
+    for (int i = 0; i < 3; i++) { /* the first sends a pass, which is used up when the next ones repeat it */
         fds[i] = knock(&owner);
         assert_int_equal(send(fds[i], hello, size - 1, MSG_NOSIGNAL), size - 1);
     }
-    for (int i = 0; i < 3; i++) { /* these come behind them */
+    for (int i = 0; i < 3; i++) { /* these come after them */
         assert_true(come_in(&channel, &owner, 1, &error));
         channel_close(&channel);
     }
@@ -147,7 +147,7 @@ static void a_few_may_take_their_time(void **state)
     listening_stop(&owner);
 }
 
-/* All bytes of all connections, also of those that have ended. */
+/* All bytes of all connections, including those that have ended. */
 static void bytes_of_all_count(void **state)
 {
     (void)state;
@@ -169,18 +169,18 @@ static void bytes_of_all_count(void **state)
     while (atomic_load(&owner.left) == 0) {
         usleep(1000);
     }
-    do { /* an answer may be here before the one who sent it has counted it */
+    do { /* an answer may arrive before its sender has counted it */
         pthread_mutex_lock(&owner.lock);
         listener_bytes(owner.listener, &in, &out);
         pthread_mutex_unlock(&owner.lock);
     } while (out < in_here);
-    assert_true(in >= out_here && in < out_here + 200); /* who leaves may say so */
+    assert_true(in >= out_here && in < out_here + 200); /* a leaving peer may say so */
     assert_int_equal(out, in_here);
     channel_close(&channels[1]);
     listening_stop(&owner);
 }
 
-/* The older connection of a member makes room for the newer. */
+/* A member's older connection makes room for the newer. */
 static void the_same_again(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void the_same_again(void **state)
     assert_int_equal(atomic_load(&owner.left), 20);
 }
 
-/* What the log says goes into a file meanwhile. */
+/* Meanwhile the log goes into a file. */
 struct record {
     char path[128], text[64 * 1024];
     int kept, log;
@@ -265,7 +265,7 @@ static void refusals_are_few_lines(void **state)
     listening_stop(&owner);
     end_record(&record);
     assert_true(welcome);
-    assert_true(count(record.text, "\n") <= 2 * 4); /* what is seen at the door, what TLS finds, a crowd, silence */
+    assert_true(count(record.text, "\n") <= 2 * 4); /* what the door sees, what TLS finds, a crowd, silence */
     assert_true(count(record.text, "more connections in") >= 1);
     assert_true(count(record.text, "the newest from 127.0.0.1:") >= 1);
 }
@@ -279,7 +279,7 @@ struct crowd {
     atomic_int came;
 };
 
-/* They say hello, and never more; most of the time nobody listens to what they are told. */
+/* They send hello and never more; most of the time they ignore the answers. */
 static void *knock_and_say_hello(void *context)
 {
     struct crowd *crowd = context;
@@ -295,7 +295,7 @@ static void *knock_and_say_hello(void *context)
     return NULL;
 }
 
-/* While a crowd asks for handshakes, members come in as ever, and are told nothing else. */
+/* While a crowd asks for handshakes, members are admitted as always, and notice nothing. */
 static void members_pass(struct credentials *credentials_of_crowd)
 {
     enum { MEMBERS = 6 };
@@ -347,7 +347,7 @@ static void members_pass_strangers(void **state)
     unlink(path);
 }
 
-/* An address that takes all it can get leaves others their share, though they show no pass either. */
+/* An address that takes all it can leaves others their share, though they have no pass either. */
 static void other_addresses_have_their_share(void **state)
 {
     (void)state;
@@ -371,7 +371,7 @@ static void other_addresses_have_their_share(void **state)
     while (atomic_load(&crowd.came) < 300) {
         usleep(1000);
     }
-    owner.credentials = without_pass; /* of those who come in; the listener has the other ones */
+    owner.credentials = without_pass; /* for those that are admitted; the listener has the others */
     for (int i = 0; i < COME; i++) {
         if (come_in(&channel, &owner, 1, &error)) {
             welcome++;
@@ -389,14 +389,14 @@ static void other_addresses_have_their_share(void **state)
     assert_true(count(record.text, "refused 127.0.0.2:") >= 1);
 }
 
-/* What somebody overheard is good for nothing: a pass counts once. */
+/* Eavesdropping is useless: a pass counts once. */
 static void members_pass_those_who_repeat_them(void **state)
 {
     (void)state;
     members_pass(fleet_key);
 }
 
-/* Says, for TLS, what a member with a pass, or else a stranger, says first; and no more. */
+/* Sends, for TLS, the first bytes of a member with a pass or of a stranger, and nothing more. */
 static int begin_hello(const struct listening *owner, bool with_pass)
 {
     uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
@@ -409,8 +409,8 @@ static int begin_hello(const struct listening *owner, bool with_pass)
 }
 
 /*
- * Members that never end their handshakes make room for each other, the oldest first; neither strangers nor who is in
- * already lose their places to them.
+ * Members that never finish their handshakes make room for each other, the oldest first; they take no places from
+ * strangers or from admitted members.
  */
 static void a_crowd_of_members(void **state)
 {
@@ -449,7 +449,7 @@ static void a_crowd_of_members(void **state)
     listening_stop(&owner);
 }
 
-/* A pipe that is full: who says something to the log waits until it is read. */
+/* A full pipe: a thread that logs a line waits until it is read. */
 static int begin_full_log(int *kept)
 {
     char bytes[4096] = {0};
@@ -468,14 +468,14 @@ static void end_full_log(int log, int kept)
 {
     assert_int_equal(dup2(kept, 2), 2);
     close(kept);
-    close(log); /* who waits writes into nothing then: the signal is ignored */
+    close(log); /* a waiting thread then writes into a closed pipe: the signal is ignored */
 }
 
-/* No more of them make room than others want to come in, though who has to is slow to leave. */
+/* No more of them make room than others need places, even if one leaves slowly. */
 static void one_makes_room_for_one(void **state)
 {
     (void)state;
-    enum { MEMBERS = 4 + LISTENER_SPARE - LISTENER_SPARE / 2 + 1 }; /* one more than may be in their handshakes */
+    enum { MEMBERS = 4 + LISTENER_SPARE - LISTENER_SPARE / 2 + 1 }; /* one more than may be in handshakes */
     struct listening owner = {.refusal = 0};
     int members[MEMBERS], kept;
     signal(SIGPIPE, SIG_IGN);
@@ -489,7 +489,7 @@ static void one_makes_room_for_one(void **state)
         usleep(1000);
     }
     const bool first = is_closed(members[0]);
-    usleep(500000); /* it can't leave; in that time a second one would have been told to */
+    usleep(500000); /* it can't leave; meanwhile a second one would have been told to */
     int closed = 0;
     for (int i = 0; i < MEMBERS; i++) {
         closed += is_closed(members[i]);
@@ -501,7 +501,7 @@ static void one_makes_room_for_one(void **state)
     assert_int_equal(closed, 1);
 }
 
-/* Where all places are taken, who comes is turned away; where one has left, the next takes its place. */
+/* If all places are taken, new peers are turned away; after one has left, the next takes its place. */
 static void all_places_are_taken(void **state)
 {
     (void)state;
@@ -514,7 +514,7 @@ static void all_places_are_taken(void **state)
     begin_record(&record);
     listening_start(&owner, NULL, 0);
     for (int i = 0; i < PLACES && welcome; i++) {
-        atomic_store(&late_by_ms, i < PLACES - 2 ? 0 : 50); /* no thread more than there are places, even so */
+        atomic_store(&late_by_ms, i < PLACES - 2 ? 0 : 50); /* even so, no more threads than places */
         welcome = come_in(&channels[i], &owner, i, &error);
     }
     atomic_store(&late_by_ms, 0);
@@ -540,7 +540,7 @@ static void all_places_are_taken(void **state)
     assert_true(count(record.text, "warning: refused 127.0.0.1:") >= 1);
 }
 
-/* TLS that fails and a hello that is refused have a line each, so that one does not hide the other. */
+/* TLS failures and refused hellos have a line each, so that one does not hide the other. */
 static void causes_are_told_apart(void **state)
 {
     (void)state;
@@ -555,7 +555,7 @@ static void causes_are_told_apart(void **state)
     shutdown(fd, SHUT_WR);
     const bool welcome = come_in(&channel, &owner, 1, &error);
     const double until_s = soon();
-    do { /* who is refused hears it before the log does */
+    do { /* the refused peer knows before the log does */
         usleep(1000);
         look_at_record(&record);
     } while (count(record.text, "\n") < 2 && clock_monotonic_s() < until_s);
@@ -568,7 +568,7 @@ static void causes_are_told_apart(void **state)
     assert_int_equal(count(record.text, "nobody is let in"), 1);
 }
 
-/* What the listener closed is somebody else's by the time it is destroyed. */
+/* A descriptor that the listener closed may be reused by the time it is destroyed. */
 static void the_end_closes_once(void **state)
 {
     (void)state;
@@ -578,7 +578,7 @@ static void the_end_closes_once(void **state)
     wake_raise(&owner.wake);
     pthread_join(owner.thread, NULL);
     const double begun_s = clock_monotonic_s();
-    listener_end(owner.listener, 30); /* nobody is there to be waited for */
+    listener_end(owner.listener, 30); /* there is nobody to wait for */
     assert_true(clock_monotonic_s() < begun_s + 20);
     for (int i = 0; i < 8; i++) {
         fds[i] = dup(0);
@@ -591,7 +591,7 @@ static void the_end_closes_once(void **state)
     pthread_mutex_destroy(&owner.lock);
 }
 
-/* An address that no machine has: nothing of the listener is left, in memory (which the sanitizer sees) or open. */
+/* An address that no machine has: nothing of the listener remains, in memory (checked by the sanitizer) or open. */
 static void nowhere_to_listen(void **state)
 {
     (void)state;
@@ -621,8 +621,8 @@ static void nowhere_to_listen(void **state)
 }
 
 /*
- * The limit of open files is raised as far as it is needed, and never lowered; where it can't be, the log says so, if
- * that is too few for those who are to come.
+ * The limit of open files is raised as needed, and never lowered; if it can't be, and is too low for the expected
+ * peers, the log says so.
  */
 static void open_files(void **state)
 {
@@ -652,7 +652,7 @@ static void open_files(void **state)
     }
 }
 
-/* Whether a peer is still there can be told without reading from it. */
+/* Whether a peer is still connected can be determined without reading from it. */
 static void who_hangs_up(void **state)
 {
     (void)state;
@@ -684,7 +684,7 @@ static void who_hangs_up(void **state)
     listening_stop(&owner);
 }
 
-/* Sessions that would go on for ever are cut when the grace is over. */
+/* Endless sessions are cut after the grace period. */
 static void the_end_comes(void **state)
 {
     (void)state;
@@ -734,7 +734,7 @@ int main(void)
         cmocka_unit_test(the_end_comes),
         cmocka_unit_test(the_end_closes_once),
         cmocka_unit_test(nowhere_to_listen),
-        cmocka_unit_test(open_files), /* the last, for a hard limit can't be raised again */
+        cmocka_unit_test(open_files), /* last, because a hard limit can't be raised again */
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

@@ -1,4 +1,4 @@
-/* Messages: what is encoded is decoded; what is cut, too long, out of order or out of range is refused. */
+/* Messages: what is encoded decodes; what is truncated, too long, out of order or out of range is refused. */
 #include "net/frame.h"
 #include "net/message.h"
 
@@ -53,7 +53,7 @@ static void hello_round_trip(void **state)
         assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, cut, 0, &got, &error));
         assert_non_null(strstr(error.text, "hello message"));
     }
-    bytes[size] = 9; /* a field of a version to come */
+    bytes[size] = 9; /* a field of a future version */
     assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size + 1, 0, &got, &error));
     free(bytes);
 }
@@ -139,7 +139,7 @@ static void limits_hold(void **state)
     free(bytes);
 }
 
-/* Texts of ours that are too long are cut between characters. */
+/* Our own texts that are too long are cut between characters. */
 static void long_texts_are_cut(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void long_texts_are_cut(void **state)
     }
 }
 
-/* What is not UTF-8 is refused, and never sent: a peer's text goes to terminals and into JSON. */
+/* Invalid UTF-8 is refused and never sent: a peer's text goes to terminals and into JSON. */
 static void texts_are_utf8(void **state)
 {
     static const char *const bad[] = {
@@ -191,7 +191,7 @@ static void texts_are_utf8(void **state)
     free(bytes);
 }
 
-/* Steps from peers are added and subtracted. */
+/* Steps received from peers are added and subtracted. */
 static void steps_leave_room_to_count(void **state)
 {
     static const int64_t steps[] = {MESSAGE_MAX_SIGNED,      -MESSAGE_MAX_SIGNED, MESSAGE_MAX_SIGNED + 1,
@@ -209,7 +209,7 @@ static void steps_leave_room_to_count(void **state)
     assert_non_null(strstr(error.text, "push message: base_step is -9223372036854775808; at most 2^53"));
 }
 
-/* What a version does not have yet is neither sent nor expected in its frames. */
+/* Fields that a version does not have are neither sent nor expected in its frames. */
 static void fields_of_later_versions(void **state)
 {
     (void)state;
@@ -240,7 +240,7 @@ static void fields_of_later_versions(void **state)
     assert_false(message_decode(1, MESSAGE_heartbeat, bytes[1], sizes[1], 0, &got, &error));
 }
 
-/* Any message with some bytes changed or cut is decoded or refused, and what is decoded encodes to the same bytes. */
+/* Any message with bytes changed or cut is decoded or refused, and what is decoded encodes to the same bytes. */
 static void damaged_messages(void **state)
 {
     (void)state;

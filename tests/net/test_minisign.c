@@ -1,4 +1,4 @@
-/* Signatures in minisign's format: one that minisign made, ours, and what is refused. */
+/* Signatures in minisign's format: one made by minisign, ours, and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static void ours_verify(void **state)
     assert_true(minisign_verify(&signature, &key, digest, &error));
 }
 
-/* Each thing that a signature is of, altered by itself. */
+/* Each thing that a signature covers, altered by itself. */
 static void what_was_altered_is_refused(void **state)
 {
     (void)state;
@@ -100,12 +100,12 @@ static void what_was_altered_is_refused(void **state)
     signature.id[0] ^= 1;
     assert_false(minisign_verify(&signature, &key, digest, &error));
     assert_non_null(strstr(error.text, "was not signed by the key"));
-    key.id[0] ^= 1; /* somebody else's key under this id */
+    key.id[0] ^= 1; /* another key under this id */
     key.key[0] ^= 1;
     assert_false(minisign_verify(&signature, &key, digest, &error));
 }
 
-/* Whoever signed it: a comment goes to terminals. */
+/* Whoever signed it, a comment goes to terminals. */
 static void a_comment_that_is_not_printable_is_refused(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void a_comment_that_is_not_printable_is_refused(void **state)
     }
 }
 
-/* Cut anywhere, and each character replaced by another: never what was signed. */
+/* Cut anywhere, or with any character replaced: it never verifies. */
 static void torn_texts_are_refused(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * net/PROTOCOL.md against the program: its tables are those of net/message_table.h, and its vectors decode and encode
- * to the same bytes. `test_protocol --print` writes the tables as they should be.
+ * net/PROTOCOL.md compared with the program: its tables are those of net/message_table.h, and its vectors decode and
+ * encode to the same bytes. `test_protocol --print` writes the tables as they should be.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,7 +79,7 @@ static void tables_are_current(void **state)
     free(tables);
 }
 
-/* Reads hex digits, passing over white space, until the end of the line block. */
+/* Reads hex digits, skipping white space, to the end of the block. */
 static size_t read_hex(const char *text, const char *end, uint8_t *bytes, size_t limit)
 {
     size_t digits = 0;

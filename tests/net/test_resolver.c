@@ -17,12 +17,12 @@
 #include "base/clock.h"
 #include "net/socket.h"
 
-/* Longer than anything takes but a lookup that nobody ends. */
+/* Longer than anything takes except a lookup that never ends. */
 static const double LONG_S = 60;
 
 static const struct address numeric = {.host = "127.0.0.1", .port = 22}, named = {.host = "box.example", .port = 22};
 
-/* A name server that answers once it is let. */
+/* A name server that answers when the test allows it. */
 static atomic_bool answers;
 static atomic_int asked, answered;
 
@@ -48,7 +48,7 @@ static int with_slow_lookup(void **state)
     return 0;
 }
 
-/* Whatever was left behind comes to its end, and frees what it has: as many fit again as ever. */
+/* All abandoned lookups end and free their memory: as many fit again as before. */
 static int without_it(void **state)
 {
     (void)state;
@@ -64,7 +64,7 @@ static int without_it(void **state)
         assert_true(clock_monotonic_s() < deadline_s);
         usleep(1000);
     }
-    usleep(50000); /* the last thread frees its question */
+    usleep(50000); /* the last thread frees its request */
     resolver_lookup = endpoint_resolve;
     return 0;
 }
@@ -74,7 +74,7 @@ static void dead_name_server(void **state)
     (void)state;
     struct endpoints endpoints;
     struct error error;
-    /* That it comes back at all is the deadline's doing: the name server answers nobody. */
+    /* Returning at all is due to the deadline: the name server answers nobody. */
     double begun_s = clock_monotonic_s();
     assert_false(resolver_find(&named, NULL, begun_s + 0.2, &endpoints, &error));
     assert_true(clock_monotonic_s() - begun_s >= 0.2);
@@ -85,8 +85,8 @@ static void dead_name_server(void **state)
     int fd;
     assert_false(socket_connect(&fd, &named, NULL, clock_monotonic_s() + 0.1, &error));
     assert_non_null(strstr(error.text, "can't connect to box.example:22: host box.example: no name server answered"));
-    assert_true(resolver_find(&numeric, NULL, clock_monotonic_s(), &endpoints, &error)); /* asks nobody */
-    /* The threads that ask may begin after their deadline. */
+    assert_true(resolver_find(&numeric, NULL, clock_monotonic_s(), &endpoints, &error)); /* no lookup is needed */
+    /* Lookup threads may start after their deadline. */
     while (atomic_load(&asked) < 2 && clock_monotonic_s() < begun_s + LONG_S) {
         usleep(1000);
     }
@@ -127,7 +127,7 @@ static void given_up(void **state)
     wake_destroy(&wake);
 }
 
-/* Tries without end, as a role does that waits for a peer, pile up no threads. */
+/* Endless retries, as by a role that waits for a peer, accumulate no threads. */
 static void questions_do_not_pile_up(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Sessions that have nothing to do rest: no thread, no buffers; and go on when something comes. */
+/* Idle sessions rest, without thread or buffers, and continue when something arrives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static bool ping(struct channel *channel)
     return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + 10, NULL, &error);
 }
 
-/* All are in, and rest. */
+/* All are admitted, and rest. */
 static void begin(struct credentials *credentials, double linger_s)
 {
     struct error error;
@@ -105,7 +105,7 @@ static void await_rest(int worker)
     assert_true(rests(worker));
 }
 
-/* As often as anybody likes. */
+/* Any number of times. */
 static void it_goes_on(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void who_hangs_up_is_gone(void **state)
     }
     channel_close(&channels[0]); /* in order */
     await(&owner.left, 1);
-    close(channels[1].connection->fd); /* without a word */
+    close(channels[1].connection->fd); /* silently */
     channels[1].connection->fd = dup(0);
     await(&owner.left, 2);
     pthread_mutex_lock(&owner.lock);
@@ -145,7 +145,7 @@ static void who_hangs_up_is_gone(void **state)
     assert_true(ping(&channels[3]));
 }
 
-/* The listener ends while all rest: at once, and long before the grace is over. */
+/* The listener ends while all rest: at once, long before the grace period is over. */
 static void the_end_comes(void **state)
 {
     (void)state;
@@ -162,7 +162,7 @@ static void the_end_comes(void **state)
     assert_true(over);
 }
 
-/* Whoever wants something of one that rests rouses it, now or at a time. */
+/* A resting session can be roused, now or at a given time. */
 static void it_is_roused(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void it_is_roused(void **state)
     await_rest(4);
     served = atomic_load(&owner.served);
     usleep(50 * 1000);
-    assert_int_equal(atomic_load(&owner.served), served); /* nothing else does */
+    assert_int_equal(atomic_load(&owner.served), served); /* nothing else is */
 }
 
 /* At a time, too, whatever others do until then; and once. */
@@ -197,7 +197,7 @@ static void it_is_roused_at_a_time(void **state)
     await_rest(4);
 }
 
-/* What the owner's thread can do for one that rested takes no thread; what it can't, a thread does. */
+/* What the owner's thread can do for a resting session takes no thread; a thread does the rest. */
 static atomic_int glances;
 
 static enum listener_glance glance(struct listener_session *session)
@@ -257,7 +257,7 @@ static void a_glance_is_enough(void **state)
     assert_int_equal(atomic_load(&glances), 3 * MEMBERS);
     assert_int_equal(atomic_load(&owner.served), MEMBERS); /* when they came */
     await_rest(2);
-    assert_int_equal(answer_to(2, 2), 102); /* a thread goes on */
+    assert_int_equal(answer_to(2, 2), 102); /* a thread continues */
     await(&owner.served, MEMBERS + 1);
     await_rest(2);
     assert_int_equal(answer_to(2, 1), 101);
@@ -279,7 +279,7 @@ static void a_glance_is_enough(void **state)
     assert_int_equal(atomic_load(&glances), before);
 }
 
-/* One that is deaf hears a hang-up, and leaves what it is sent where it is until it is roused. */
+/* A deaf session notices a hang-up, and leaves data unread until it is roused. */
 static void who_is_deaf(void **state)
 {
     (void)state;
@@ -306,7 +306,7 @@ static void who_is_deaf(void **state)
     await(&owner.left, 1);
 }
 
-/* Sends some of the bytes of a ping; the rest are left to be sent. */
+/* Sends part of a ping; the rest stays to be sent. */
 static size_t send_some(struct connection *connection, size_t first, size_t count)
 {
     const size_t size = connection->out_end - connection->out_start - first;
@@ -315,7 +315,7 @@ static size_t send_some(struct connection *connection, size_t first, size_t coun
     return size - sent;
 }
 
-/* Part of a request lies in the buffer: there is no rest before it is all there. */
+/* Part of a request is in the buffer: no rest until all of it is there. */
 static void half_a_request_is_no_rest(void **state)
 {
     (void)state;
@@ -339,7 +339,7 @@ static void half_a_request_is_no_rest(void **state)
     await_rest(3);
 }
 
-/* What came with the last request, whole and decrypted perhaps, is answered before there is rest. */
+/* What came with the last request, complete and perhaps decrypted, is answered before the session rests. */
 static void requests_that_come_together(void **state)
 {
     (void)state;
@@ -357,7 +357,7 @@ static void requests_that_come_together(void **state)
     await_rest(5);
 }
 
-/* More come than may be in their handshakes at a time: they take turns, and all are let in. */
+/* More peers connect than may be in handshakes at a time: they take turns, and all are admitted. */
 enum { CROWD = LISTENER_SHAKING + LISTENER_SPARE / 2 + 40 };
 
 static void *come_and_ping(void *context)
@@ -381,7 +381,7 @@ static void a_stampede(void **state)
     pthread_t threads[CROWD];
     owner = (struct listening){.linger_s = 0.001, .members = CROWD, .expected = CROWD};
     listening_start(&owner, fleet_key, 0);
-    pthread_mutex_lock(&owner.lock); /* none gets through its handshake before all are there */
+    pthread_mutex_lock(&owner.lock); /* none completes its handshake before all are connected */
     for (int i = 0; i < CROWD; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, come_and_ping, &crowd[i]), 0);
     }

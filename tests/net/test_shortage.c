@@ -1,8 +1,8 @@
 /*
- * Calls of the system that fail in the middle of loading a key, shaking hands over TLS, and talking: a connection comes
- * to be and carries what it should, or both ends say why not, soon, and leave nothing behind; the next one is well.
+ * System calls that fail while a key is loaded, during a TLS handshake, and while data flows: a connection is made and
+ * carries what it should, or both ends soon report why not and leak nothing; the next one works.
  *
- * Linked with --wrap (see the Makefile). Leaks, and memory used that was not there, are the sanitizers' to find.
+ * Linked with --wrap (see the Makefile). Leaks, and use of memory that was not allocated, are found by the sanitizers.
  */
 #include "net/connection.h"
 
@@ -32,7 +32,7 @@ enum kind { ALLOCATION, RECEIVE, SEND, KINDS };
 
 static struct {
     enum kind kind;
-    int reason;             /* of what fails; 0: as the peer were gone */
+    int reason;             /* errno of the failure; 0: as if the peer were gone */
     atomic_long first, end; /* calls that fail, counted from 1 */
     atomic_long calls[KINDS];
 } shortage;
@@ -111,8 +111,8 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 }
 
 /*
- * Waits that ended with their deadline. A connection lingers for half a second before it closes; all other waits have
- * ten and more, and each that used them up waited for what a failed call took away.
+ * Waits that ended at their deadline. A connection lingers for half a second before it closes; all other waits have ten
+ * seconds and more, and each that used them up waited for something that a failed call had prevented.
  */
 static atomic_long deadlines_met;
 
@@ -130,8 +130,8 @@ enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake,
 }
 
 /*
- * mbedTLS 3.6 frees a transform that it could not fill without what had been filled (library/ssl_tls13_keys.c, label
- * `cleanup` of the functions that compute transforms): one cipher's context is lost where memory ran out just then.
+ * mbedTLS 3.6 frees a transform that it could not fill without freeing its parts (library/ssl_tls13_keys.c, label
+ * `cleanup` of the functions that compute transforms): one cipher's context leaks if memory ran out just then.
  */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
@@ -139,7 +139,7 @@ const char *__lsan_default_suppressions(void)
     return "leak:gcm_ctx_alloc\nleak:chachapoly_ctx_alloc\n";
 }
 
-/* --- one conversation --- */
+/* --- one exchange --- */
 
 static char folder[64], key[96];
 
@@ -197,7 +197,7 @@ static bool converse(const struct credentials *server_key, struct error *error)
                 write_now(connection, &part, 1, deadline_s, error) &&
                 connection_read(connection, received, sizeof received, deadline_s, error);
     connection_close(connection);
-    if (!well) { /* it may have failed before it connected; one that waits for a connection gets one */
+    if (!well) { /* it may have failed before connecting; if so, the server gets a connection to wait for */
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         struct sockaddr_in to = {.sin_family = AF_INET,
                                  .sin_port = htons((uint16_t)loopback.address.port),
@@ -208,7 +208,7 @@ static bool converse(const struct credentials *server_key, struct error *error)
     loopback_end(&loopback);
     credentials_free(credentials);
     assert_true(loopback.served || loopback.error.text[0] != '\0');
-    if (shortage.kind == RECEIVE) { /* who can't hear the other has nothing to reproach it with */
+    if (shortage.kind == RECEIVE) { /* an end that can't hear the other can't blame it */
         assert_null(strstr(error->text, "refused us"));
         assert_null(strstr(loopback.error.text, "refused us"));
     }
@@ -227,7 +227,7 @@ static void try_all(enum kind kind, const char *name)
     assert_true(converse(server_key, &error));
     const long calls = atomic_load(&shortage.calls[kind]);
     assert_true(calls > 0);
-    /* About a hundred of them, others each time, once and for good. */
+    /* About a hundred of the calls, different ones each time, once and permanently. */
     struct test_random dice = test_random_begin(name);
     const long stride = calls > 100 ? calls / 100 : 1;
     long failures = 0, tried = 0;
@@ -270,7 +270,7 @@ static void test_sending(void **state)
     try_all(SEND, "sending");
 }
 
-/* A signal, or a socket that is not ready after all, ends nothing: the call is made again. */
+/* A signal, or a socket that is not ready after all, ends nothing: the call is repeated. */
 static void test_interruptions(void **state)
 {
     static const int reasons[] = {EINTR, EAGAIN};
@@ -296,7 +296,7 @@ static void test_interruptions(void **state)
     credentials_free(server_key);
 }
 
-/* A member's key is there with whom it trusts, or not at all. */
+/* A member's key is loaded together with what it trusts, or not at all. */
 static void test_keys_of_members(void **state)
 {
     const struct member worker = {MEMBER_WORKER, 1};
@@ -325,7 +325,7 @@ static void test_keys_of_members(void **state)
     }
 }
 
-/* A lookup without memory says so, and the next one is well. */
+/* A lookup without memory says so, and the next one works. */
 static void test_lookups(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* `trainer sign`: what it writes beside each file verifies, and where one thing is wrong nothing is written. */
+/* `trainer sign`: the signature beside each file verifies, and if anything is wrong nothing is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static int run(const char *key, const char *comment, const char *const *files, i
     return command_sign.run(&call);
 }
 
-/* There is a signature of it by the operator, with this comment. */
+/* It has a signature by the operator, with this comment. */
 static void assert_signed(const char *path, const char *comment)
 {
     struct minisign signature;
@@ -82,7 +82,7 @@ static bool has_signature(const char *path)
     return access(beside, F_OK) == 0;
 }
 
-/* Each file by itself, under its name or what is said. */
+/* Each file separately, under its name or the given comment. */
 static void files_are_signed(void **state)
 {
     const char *const files[] = {write_text("one", "1"), write_text("two", "2")};
@@ -90,7 +90,7 @@ static void files_are_signed(void **state)
     assert_int_equal(run(key_path, NULL, files, 2), COMMAND_DONE);
     assert_signed(files[0], "one");
     assert_signed(files[1], "two");
-    assert_int_equal(run(key_path, "a release", files, 1), COMMAND_DONE); /* over the one that is there */
+    assert_int_equal(run(key_path, "a release", files, 1), COMMAND_DONE); /* over the existing one */
     assert_signed(files[0], "a release");
     assert_signed(files[1], "two");
     char here[200];
@@ -103,7 +103,7 @@ static void files_are_signed(void **state)
     assert_signed(files[0], "one");
 }
 
-/* The first that fails is the last, and has no signature. */
+/* Stops at the first failure, which gets no signature. */
 static void what_fails(void **state)
 {
     static char deep[5000];

@@ -1,4 +1,4 @@
-/* Whom TLS lets in: fleet keys, authorities, roles, dates, plain text; and that each refusal says who and why. */
+/* Whom TLS admits: fleet keys, authorities, roles, dates, plain text; and that each refusal says whom and why. */
 #include "net/connection.h"
 
 #include <setjmp.h>
@@ -28,12 +28,12 @@ static struct credentials *load(const char *name)
     return credentials;
 }
 
-/* What the two ends said of one attempt. */
+/* What both ends reported of one attempt. */
 struct attempt {
     bool connected; /* the client got an answer to its first byte */
     bool served;
     struct error client, server;
-    struct error first_read; /* of the server, if its handshake went well */
+    struct error first_read; /* of the server, if its handshake succeeded */
     struct member client_sees, server_sees;
     char cipher[64];
 };
@@ -51,7 +51,7 @@ static void answer(struct connection **connection, void *context)
     }
 }
 
-/* A client with key `client` (NULL: plain text) wants `expected` on a server with key `server`. */
+/* A client with key `client` (NULL: plain text) expects `expected` on a server with key `server`. */
 static struct attempt try(const char *client, const char *server, struct member expected)
 {
     struct attempt attempt = {.connected = false};
@@ -86,7 +86,7 @@ static void assert_well(struct attempt attempt)
     }
 }
 
-/* Both ends failed, each with one message that names the other and holds these words. */
+/* Both ends failed, each with one message that names the other and contains these words. */
 static void assert_refused(struct attempt attempt, const char *client_says, const char *server_says)
 {
     assert_false(attempt.connected);
@@ -235,7 +235,7 @@ static bool passes(const char *from, const char *to)
     uint8_t pass[PASS_SIZE];
     pass_make(credentials_passes(client), pass);
     const bool good = pass_check(credentials_passes(server), pass);
-    for (int i = 0; i < PASS_SIZE; i++) { /* all of it counts */
+    for (int i = 0; i < PASS_SIZE; i++) { /* every byte counts */
         pass[i] ^= 1;
         assert_false(pass_check(credentials_passes(server), pass));
         pass[i] ^= 1;
@@ -245,7 +245,7 @@ static bool passes(const char *from, const char *to)
     return good;
 }
 
-/* As net/PROTOCOL.md has it, for other implementations. */
+/* As specified in net/PROTOCOL.md for other implementations. */
 static void a_pass_is_made_as_documented(void **state)
 {
     (void)state;
@@ -266,7 +266,7 @@ static void a_pass_is_made_as_documented(void **state)
     assert_memory_equal(tag, pass + 16, sizeof tag);
 }
 
-/* A pass tells those who have the key, or a key of the same authority, from all others; also while keys change. */
+/* A pass distinguishes those with the key, or a key of the same authority, from all others; also while keys change. */
 static void passes_of_members(void **state)
 {
     (void)state;
@@ -299,7 +299,7 @@ static void *call(void *context)
     return NULL;
 }
 
-/* It is the first thing that a client says. */
+/* It is the first thing that a client sends. */
 static void hello_has_the_pass(void **state)
 {
     (void)state;

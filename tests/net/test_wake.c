@@ -1,6 +1,6 @@
 /*
- * Waits with a deadline, on a poll that does what it may: comes back early, is interrupted, and can't wait for long at
- * a time. The test's own clock goes on by what poll waits.
+ * Waits with a deadline, on a poll that does all it is allowed to: returns early, is interrupted, and can't wait long
+ * at a time. The test's own clock advances by what poll waits.
  */
 #include "net/wake.h"
 
@@ -18,9 +18,9 @@
 #include "base/clock.h"
 
 static struct {
-    bool mine; /* or else the system's */
+    bool mine; /* otherwise the system's */
     double now_s;
-    int calls, interrupted; /* calls that end by a signal, of those to come */
+    int calls, interrupted; /* calls that a signal ends, of the next ones */
     double early_s;         /* how much too early poll returns */
     int longest_ms;
 } script;
@@ -36,7 +36,7 @@ int __wrap_poll(struct pollfd *waits, nfds_t count, int timeout_ms)
         return __real_poll(waits, count, timeout_ms);
     }
     script.calls++;
-    assert_true(timeout_ms >= 0); /* for ever is not until a deadline */
+    assert_true(timeout_ms >= 0); /* a wait with a deadline is never for ever */
     script.longest_ms = timeout_ms > script.longest_ms ? timeout_ms : script.longest_ms;
     const int ready = __real_poll(waits, count, 0);
     if (ready != 0) {
@@ -81,16 +81,16 @@ static void a_deadline_is_met(void **state)
     assert_true(script.now_s >= 100.5 && script.now_s < 100.502);
     assert_int_equal(script.calls, 1);
     begin(100);
-    assert_int_equal(wake_wait(-1, 0, NULL, 100.0004), WAKE_TIMEOUT); /* part of a millisecond is a whole one */
+    assert_int_equal(wake_wait(-1, 0, NULL, 100.0004), WAKE_TIMEOUT); /* part of a millisecond counts as a whole one */
     assert_int_equal(script.calls, 1);
     assert_int_equal(script.longest_ms, 1);
     begin(100);
-    assert_int_equal(wake_wait(-1, 0, NULL, 99), WAKE_TIMEOUT); /* a look */
+    assert_int_equal(wake_wait(-1, 0, NULL, 99), WAKE_TIMEOUT); /* just checks */
     assert_int_equal(script.calls, 1);
     assert_int_equal(script.longest_ms, 0);
 }
 
-/* Neither a signal nor a poll that comes back too early ends a wait; nor does one too long for poll. */
+/* Neither a signal nor a poll that returns too early ends a wait; nor does a wait too long for poll. */
 static void nothing_else_ends_it(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void nothing_else_ends_it(void **state)
     assert_true(script.longest_ms >= 1000 && script.calls <= 10000);
 }
 
-/* Which of the two it was; the wake comes first. */
+/* Says which of the two it was; the wake comes first. */
 static void what_ended_it(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void what_ended_it(void **state)
     assert_int_equal(close(ends[1]), 0);
 }
 
-/* Its descriptor is free again afterwards; to destroy it twice, or one that is none, is fine. */
+/* Its descriptor is free again afterwards; destroying it twice, or an empty one, is fine. */
 static void nothing_is_left_open(void **state)
 {
     struct wake wake, next;
@@ -162,7 +162,7 @@ static void nothing_is_left_open(void **state)
     assert_true(wake_create(&next, &error));
     assert_int_equal(next.fd, fd);
     wake_destroy(&wake);
-    wake_raise(&next); /* it is open still */
+    wake_raise(&next); /* it is still open */
     assert_int_equal(wake_wait(-1, 0, &next, clock_monotonic_s() + 5), WAKE_RAISED);
     wake_destroy(&next);
 }

@@ -1,4 +1,4 @@
-/* Bytes that are no message, sent at once. */
+/* Sends raw bytes that are no message, all at once. */
 #ifndef TESTS_NET_WRITING_H
 #define TESTS_NET_WRITING_H
 

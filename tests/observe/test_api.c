@@ -1,4 +1,4 @@
-/* The API over a real server and client: what is known comes as JSON, what is not as null, and the end is told. */
+/* The API over a real server and client: known values come as JSON, unknown ones as null, and the end is announced. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -142,7 +142,7 @@ static void fill(struct world *world)
 static void test_what_is_known_is_told(void **state)
 {
     struct world *world = *state;
-    fill(world); /* no request is under way */
+    fill(world); /* no request is in progress */
     cJSON *tree = ask(world, "/api/status");
     assert_non_null(strstr(at(tree, "run", "waiting_for")->valuestring, "worker 3 \"x\" \x1b ?, "));
     assert_true(at(tree, "progress", "last_step")->valuedouble == 5000);
@@ -223,7 +223,7 @@ static void test_a_run_that_stands_still_is_not_healthy(void **state)
     is_refused(world, "/readyz", "503: waiting for worker 3 (c:2222)");
 }
 
-/* Reads until the server ends the connection. */
+/* Reads until the server closes the connection. */
 static void read_all(int fd, char *text, size_t room)
 {
     size_t size = 0;

@@ -63,8 +63,7 @@ static void test_the_whole_run_is_kept_in_buckets_that_widen(void **state)
         const struct history_bucket *bucket = history_at(&history.whole, i);
         const int n = (int)bucket->seconds;
         assert_true(i == 0 || bucket->time_s > history_at(&history.whole, i - 1)->time_s);
-        assert_true(fabsf(bucket->values[0] - (float)(2 * counted + n - 1) / 2) <
-                    1e-2F); /* the mean of what is in it */
+        assert_true(fabsf(bucket->values[0] - (float)(2 * counted + n - 1) / 2) < 1e-2F); /* the mean of its values */
         assert_true(bucket->values[1] == 1);
         counted += n;
         assert_int_equal(bucket->step, 10 * (counted - 1));
@@ -110,7 +109,7 @@ static void save(const struct history *history, char path[64])
     assert_true(history_save(history, path, &error));
 }
 
-/* Names stand in JSON as they are. */
+/* Names are stored in JSON unescaped. */
 static void test_names_are_plain(void **state)
 {
     struct history history, again;
@@ -122,7 +121,7 @@ static void test_names_are_plain(void **state)
     assert_int_equal(history_series(&history, "metric:roc_auc"), 2);
     assert_int_equal(history_series(&history, "a\"b"), -1);
     assert_int_equal(history_series(&history, "a\nb"), -1);
-    strcpy(history.names[1], "a\":\"b"); /* as a file of somebody else's */
+    strcpy(history.names[1], "a\":\"b"); /* as in a foreign file */
     fill(&history, 5);
     save(&history, path);
     assert_true(history_create(&again, &error));

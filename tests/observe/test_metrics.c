@@ -1,4 +1,4 @@
-/* What is among the metrics, when and under which names; and what a process takes of its machine. */
+/* Which metrics there are, when and under which names; and what a process uses of its machine. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,7 +53,7 @@ static int end(void **state)
     return 0;
 }
 
-/* The text is freed with the next call. */
+/* The text is freed by the next call. */
 static const char *written(bool open)
 {
     static struct text_buffer text;
@@ -137,7 +137,7 @@ static void test_gpus(void **state)
     gpu_s = 10;
     now_s += 1;
     board_tick(&board);
-    gpu_s = 11.5; /* of the two seconds that both had */
+    gpu_s = 11.5; /* for the two seconds that both had */
     now_s += 1;
     board_tick(&board);
     assert_true(board.gpu_percent == 75);
@@ -147,7 +147,7 @@ static void test_gpus(void **state)
     has(text, "# UNIT trainer_gpu_busy_seconds seconds");
 }
 
-/* Measured once a second, whoever asks and how often. */
+/* Measured once a second, however often it is queried. */
 static void test_the_load_that_members_tell(void **state)
 {
     struct process_load load;

@@ -1,4 +1,4 @@
-/* A ps as a whole, on a thread of a test, over plain TCP; and those who come to it. */
+/* A whole ps on a thread of a test, over plain TCP; and its peers. */
 #ifndef TESTS_PS_RUNNING_H
 #define TESTS_PS_RUNNING_H
 
@@ -25,7 +25,7 @@
 #include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 
-/* --- A ps of the test's own, on a thread --- */
+/* --- The test's own ps, on a thread --- */
 
 static atomic_int asked_to_leave; /* by this signal */
 
@@ -52,8 +52,8 @@ static struct {
     struct address address;
     pthread_t thread;
     int status;
-    const char *hidden; /* the widths of hidden layers alone; NULL: of all layers */
-    const char *first;  /* the address of ps 0, of which this one is the next; NULL: this is ps 0 */
+    const char *hidden; /* widths of hidden layers only; NULL: of all layers */
+    const char *first;  /* the address of ps 0 if this is the next one; NULL: this is ps 0 */
 } ps;
 
 enum { MOST = SERVER_OPERATORS + 1 };
@@ -67,7 +67,7 @@ static inline void *run(void *unused)
     return unused;
 }
 
-/* With more settings, up to one of no name. */
+/* With more settings, up to one without a name. */
 static inline void load_with(const struct config_setting *more)
 {
     static char hosts[100];
@@ -96,7 +96,7 @@ static inline void load_with(const struct config_setting *more)
     }
 }
 
-/* extra: one more setting, or of no name. */
+/* extra: one more setting, or one without a name. */
 static inline void load(struct config_setting extra)
 {
     const struct config_setting more[] = {extra, {NULL, NULL}};
@@ -118,7 +118,7 @@ static inline void begin(struct config_setting extra)
     launch();
 }
 
-/* What it logged. */
+/* Its log. */
 static inline const char *end(int status)
 {
     assert_true(await_told("left\n"));
@@ -131,7 +131,7 @@ static inline const char *end(int status)
     return heard();
 }
 
-/* --- Those who come --- */
+/* --- Peers --- */
 
 static const struct config_setting nothing = {NULL, NULL};
 
@@ -140,7 +140,7 @@ static inline double soon(void)
     return clock_monotonic_s() + 10;
 }
 
-/* The refusal; 0: welcome. digest NULL: of the job. */
+/* The refusal; 0: welcome. digest NULL: the job's. */
 static inline uint16_t come(int client, enum member_role role, int index, uint64_t incarnation, const char *digest,
                             struct error *error)
 {
@@ -180,7 +180,7 @@ static inline bool lives(int client)
     return channel_call(&clients[client], MESSAGE_ping, &ping, MESSAGE_pong, soon(), NULL, &error);
 }
 
-/* It says goodbye, and then the connection ends. */
+/* It sends goodbye, and then the connection ends. */
 static inline void goodbye(int client, const char *why)
 {
     struct error error;
@@ -202,7 +202,7 @@ static inline void ask_done(int client, enum message_type type, const void *mess
     }
 }
 
-/* Worker 0 gives it a model of zeros. */
+/* Worker 0 writes a model of zeros. */
 static inline void restore(int client)
 {
     static const float zeros[4096];

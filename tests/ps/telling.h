@@ -1,6 +1,6 @@
 /*
- * Parameter servers of tests that say of themselves and of workers what the test wants, over plain TCP, to who asks how
- * the members are.
+ * Fake parameter servers that report about themselves and workers whatever the test wants, over plain TCP, in answer to
+ * status queries.
  */
 #ifndef TESTS_PS_TELLING_H
 #define TESTS_PS_TELLING_H
@@ -21,16 +21,16 @@
 
 enum { TELLING_PS = 2, TELLING_MOST = 8 };
 
-/* What one ps answers, frame by frame: its statuses, then its rounds. */
+/* One ps's answer, frame by frame: its statuses, then its rounds. */
 struct telling {
     struct message_status statuses[TELLING_MOST];
     struct message_rounds rounds[TELLING_MOST];
     int status_count, rounds_count;
-    bool is_silent;                       /* it answers nothing */
+    bool is_silent;                       /* it does not answer */
     enum message_type odd;                /* a frame of this kind comes after the first; 0: none */
-    bool misnumbers;                      /* rounds come under the number of another request */
+    bool misnumbers;                      /* rounds carry another request's number */
     void (*when_asked)(void);             /* NULL: nothing */
-    atomic_int asked, members, connected; /* members: as the last question had it */
+    atomic_int asked, members, connected; /* members: according to the last request */
 };
 
 static struct {
@@ -76,7 +76,7 @@ static inline bool telling_answer(struct fake_member *member, struct channel *ch
     return sent;
 }
 
-/* One that says nothing but who it is. */
+/* One that reports only who it is. */
 static inline struct message_status *telling_of(int ps, enum member_role role, int index, enum member_state state,
                                                 uint32_t silent_ms)
 {
@@ -107,7 +107,7 @@ static inline struct message_rounds *telling_rounds(int ps, int worker, uint64_t
     return rounds;
 }
 
-/* Forgets what they say, but not how often they were asked. */
+/* Clears what they report, but not how often they were asked. */
 static inline void telling_anew(void)
 {
     for (int i = 0; i < TELLING_PS; i++) {
@@ -116,13 +116,13 @@ static inline void telling_anew(void)
     }
 }
 
-/* The ps, which run, and the config of who asks: there are two workers. */
+/* The ps, which are running, and the querying member's config: there are two workers. */
 static inline void telling_begin(const char *job, const char *index)
 {
     char hosts[80];
     struct error error;
     memset(&telling, 0, sizeof telling);
-    log_setup(LOG_TEXT, LOG_ERROR); /* nothing of plain text */
+    log_setup(LOG_TEXT, LOG_ERROR); /* no warnings about plain text */
     for (int i = 0; i < TELLING_PS; i++) {
         fake_member_listen(&telling.members[i], MEMBER_PS, i);
     }

@@ -1,4 +1,4 @@
-/* A thread that asks how all members are, and what it heard last. */
+/* A thread that queries all members' state, and what it last heard. */
 #include "tests/ps/telling.h"
 
 #include "ps/fleet_watch.h"
@@ -19,7 +19,7 @@ static struct fleet_watch *begin(void)
     return watch;
 }
 
-/* For a worker, which is told of all. */
+/* For a worker, which learns of all members. */
 static void start(void)
 {
     telling_begin("worker", "0");
@@ -39,7 +39,7 @@ static void what_was_heard_last_is_told(void **state)
     assert_int_equal(heard_of[1].task, 1);
     assert_int_equal(heard_of[3].task, 1);
     memset(heard_of, 0, sizeof heard_of);
-    assert_int_equal(fleet_watch_members(watch, heard_of, 1), 1); /* as many as there is room for */
+    assert_int_equal(fleet_watch_members(watch, heard_of, 1), 1); /* as many as fit */
     assert_string_equal(heard_of[0].role, "ps");
     assert_string_equal(heard_of[1].role, "");
     assert_true(fleet_watch_most(watch) == 2 + config_worker_room(&telling.config.cluster));
@@ -68,7 +68,7 @@ static void nothing_was_heard_at_first(void **state)
     AWAIT(atomic_load(&telling.says[0].asked) == 1);
     assert_int_equal(fleet_watch_members(watch, heard_of, ROOM), 0);
     const double ends_s = story_s();
-    fleet_watch_destroy(watch); /* which need not wait for the answer */
+    fleet_watch_destroy(watch); /* it need not wait for the answer */
     assert_true(story_s() - ends_s < 1.5);
     telling_end();
     fleet_watch_destroy(NULL);

@@ -77,7 +77,7 @@ static void the_key_lies_beside_the_config(void **state)
     assert_int_equal(unlink(file("fleet.key")), 0);
 }
 
-/* Without a folder in the config's path, it is the current one; without a config, too. */
+/* Without a folder in the config's path it is the current one; likewise without a config. */
 static void the_key_lies_in_the_current_folder(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ static void what_it_says_follows_its_versions(void **state)
         assert_string_equal(hello.digest, digests[i]);
         assert_string_equal(hello.job, jobs[i]);
         assert_int_equal(hello.incarnation, incarnation);
-        assert_ptr_equal(before->digest, digest_before); /* who reads the older one may go on */
+        assert_ptr_equal(before->digest, digest_before); /* readers of the older one may continue */
         hello = guest.hello(guest.context);
         assert_string_equal(hello.digest, "");
         assert_string_equal(hello.job, "");
@@ -166,7 +166,7 @@ static void what_it_says_follows_its_versions(void **state)
     identity_destroy(&identity);
 }
 
-/* Short leases are no reason to give up a connection within a moment. */
+/* A short lease is no reason to give up a connection within a moment. */
 static void silence_is_borne_for_two_seconds_at_least(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* A ps as a whole, over plain TCP: whom it lets in, with how many connections each, and when and how it leaves. */
+/* A whole ps, over plain TCP: whom it admits, with how many connections each, and when and how it leaves. */
 #include "tests/ps/running.h"
 
 static void refused(uint16_t reason, const char *why, enum member_role role, int index, const char *digest)
@@ -44,7 +44,7 @@ static void who_is_let_in(void **state)
     assert_non_null(strstr(log, "ps 0 leaves at global step 0: ps 0 was asked to leave (SIGTERM)"));
 }
 
-/* One more than it may have costs a worker the connection that was silent for longest, and nobody else any. */
+/* One connection too many costs a worker the one that was silent for longest, and costs nobody else any. */
 static void links_that_died_make_room(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ static void links_that_died_make_room(void **state)
         welcome(i, MEMBER_WORKER, 1, 1, "");
     }
     assert_true(lives(11));
-    welcome(13, MEMBER_WORKER, 1, 2, ""); /* of a guest, whatever its process */
+    welcome(13, MEMBER_WORKER, 1, 2, ""); /* a guest's, of any process */
     assert_false(lives(12));
     assert_true(lives(10) && lives(11) && lives(13) && lives(20));
     atomic_store(&asked_to_leave, SIGINT);
@@ -85,12 +85,12 @@ static void operators_are_bounded(void **state)
     }
     channel_close(&clients[0]);
     struct error error;
-    AWAIT(come(0, MEMBER_OPERATOR, -1, 1, "", &error) == 0); /* who goes makes room */
+    AWAIT(come(0, MEMBER_OPERATOR, -1, 1, "", &error) == 0); /* one that leaves makes room */
     atomic_store(&asked_to_leave, SIGTERM);
     end(signals_exit_status(SIGTERM));
 }
 
-/* A worker that hung up is replaced at once; one that lives keeps its place. */
+/* A worker that hung up is replaced at once; a live one keeps its place. */
 static void one_process_each(void **state)
 {
     struct error error;
@@ -106,7 +106,7 @@ static void one_process_each(void **state)
     end(signals_exit_status(SIGTERM));
 }
 
-/* Done or failed, it goes when all have gone. */
+/* Done or failed, it leaves when all have left. */
 static void a_job_that_is_over(void **state)
 {
     static const enum job_state ends[] = {JOB_DONE, JOB_FAILED};
@@ -128,7 +128,7 @@ static void a_job_that_is_over(void **state)
     }
 }
 
-/* Whoever stops all members at once wants a last checkpoint, for which worker 0 needs it. */
+/* An operator who stops all members at once wants a last checkpoint, for which worker 0 needs the ps. */
 static void it_leaves_after_the_chief(void **state)
 {
     (void)state;
@@ -195,7 +195,7 @@ static void what_it_holds_is_announced(void **state)
     }
 }
 
-/* Each connection has its thread, and buffers that messages fill as far as they are long. */
+/* Each connection has its thread, and buffers that messages use only up to their length. */
 static void memory_by_connections(void **state)
 {
     struct model model;

@@ -1,6 +1,6 @@
 /*
- * Shards against their slow twin. However the model is cut into shards, blocks and ranges, and whatever a worker was
- * told when, the bits are the same.
+ * Shards compared with their slow reference. However the model is divided into shards, blocks and ranges, and whatever
+ * workers received when, the bits are the same.
  */
 #include "tests/ps/twin.h"
 
@@ -66,7 +66,7 @@ static void test_unchanged_blocks_stay_away(void **state)
     assert_int_equal(changes.range_count, 1);
     assert_int_equal(changes.value_count, 500);
     assert_true(((const float *)changes.values)[17] == -2.0f);
-    /* Asked again, as a retry does; from the start; and with nothing new. */
+    /* Asked again, as a retry does; from the start; and without changes. */
     assert_true(shard_changes(f.shards[0], GENERATION, stage, 1, DTYPE_FLOAT32, &changes));
     assert_int_equal(changes.value_count, 500);
     assert_true(shard_changes(f.shards[0], GENERATION, stage, 0, DTYPE_FLOAT32, &changes));
@@ -199,16 +199,16 @@ static void test_restoring(void **state)
     struct stage *stage = shard_stage(shard, 0);
     fill_stage(shard, stage, 1.0f);
     assert_true(shard_apply(shard, GENERATION, stage, 0, DTYPE_FLOAT32, &changes));
-    /* Another generation's requests, and any while it is closed. */
+    /* Requests of another generation, and any while it is closed. */
     assert_false(shard_apply(shard, GENERATION - 1, stage, 0, DTYPE_FLOAT32, &changes));
     shard_begin_write(shard, GENERATION + 1);
     assert_false(shard_apply(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
     assert_false(shard_changes(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
     assert_false(shard_read(shard, STORE_PARAMETERS, (struct range){0, 4}, out, &error));
     assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_CLOSED);
-    /* Parameters are owed, slots and averages are not, and nothing may be NaN. */
+    /* Parameters are required, slots and averages are not, and nothing may be NaN. */
     assert_false(shard_end_write(shard, 5, 0, &error));
-    /* What comes twice, for its connection broke, counts once; what was claimed alone counts not at all. */
+    /* What is repeated because its connection broke counts once; what was only claimed does not count. */
     const size_t half = f.model.float_count / 2;
     write_range(shard, STORE_PARAMETERS, (struct span){0, half}, f.twin[STORE_PARAMETERS]);
     write_range(shard, STORE_PARAMETERS, (struct span){0, half}, f.twin[STORE_PARAMETERS]);
@@ -233,7 +233,7 @@ static void test_restoring(void **state)
     tear_down(&f);
 }
 
-/* While it is written nothing of it is shown: neither values, nor a snapshot of what was there before. */
+/* While it is written nothing of it is visible: neither values, nor a snapshot of the previous state. */
 static void test_nothing_is_read_while_it_is_written(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static void *snap(void *context)
     return NULL;
 }
 
-/* Some stripes are copied, and others are not: nobody reads it yet, and who asks for it is told to ask again. */
+/* Some stripes are copied, others are not: it can't be read yet, and requests must be repeated. */
 static void test_a_snapshot_under_way_is_not_ready(void **state)
 {
     (void)state;
@@ -341,7 +341,7 @@ static float rate_after_restore(struct fixture *f, struct shard *shard, uint32_t
     return *(const float *)changes.values;
 }
 
-/* Another shard may have lost it all and begin with what is in force; so must this one. */
+/* Another shard may have lost everything and start with what is in force; so must this one. */
 static void test_what_is_in_force_stays_so_after_a_restore(void **state)
 {
     (void)state;
@@ -366,7 +366,7 @@ static void test_what_is_in_force_stays_so_after_a_restore(void **state)
     tear_down(&f);
 }
 
-/* Any live key; and where the rate decays by epochs, the steps of one may change, too, and stay so after a restore. */
+/* Any live key; and if the rate decays by epochs, the steps of one may change, too, and stay so after a restore. */
 static void test_all_live_keys_are_taken(void **state)
 {
     (void)state;
@@ -404,7 +404,7 @@ static void test_all_live_keys_are_taken(void **state)
     tear_down(&f);
 }
 
-/* --- Many at once --- */
+/* --- Concurrency --- */
 
 enum { PUSHES = 300 };
 
@@ -415,7 +415,7 @@ struct pusher {
     bool failed;
 };
 
-/* Every push adds 1 to every parameter, so an answer must be one number throughout: the version it names. */
+/* Every push adds 1 to every parameter, so all numbers of an answer must be equal: the version that it names. */
 static void *push_ones(void *context)
 {
     struct pusher *pusher = context;
@@ -440,7 +440,7 @@ static void *push_ones(void *context)
     return NULL;
 }
 
-/* Snapshots of steps to come and of this moment: each is one step's state throughout. */
+/* Snapshots of future steps and of the current state: each is one step's state throughout. */
 static void check_snapshots(struct fixture *f)
 {
     struct error error;
@@ -457,7 +457,7 @@ static void check_snapshots(struct fixture *f)
             state = shard_snapshot(f->shards[0], number, at_step, &step);
         } while (state == SNAPSHOT_PENDING);
         if (state == SNAPSHOT_PASSED) {
-            continue; /* it was over before we asked */
+            continue; /* it was over before the request */
         }
         assert_int_equal(state, SNAPSHOT_TAKEN);
         assert_true(at_step < 0 || step == at_step);

@@ -1,4 +1,4 @@
-/* How all members are, as the ps say it: what is believed of what they say, and what is shown of who says nothing. */
+/* All members' state as the ps report it: whose reports count, and what is shown of members that report nothing. */
 #include "tests/ps/telling.h"
 
 #include "ps/status.h"
@@ -166,7 +166,7 @@ static void rounds_are_shown_by_who_knows_of_them(void **state)
     assert_true(!member.rounds.is_asked && !member.own.is_worst);
 }
 
-/* --- Whom to believe --- */
+/* --- Whose report counts --- */
 
 static void each_ps_speaks_for_itself_and_all_for_workers(void **state)
 {
@@ -191,15 +191,15 @@ static void each_ps_speaks_for_itself_and_all_for_workers(void **state)
     assert_int_equal(members[0].global_step, 40);
     assert_int_equal(members[1].global_step, 41);
     assert_int_equal(members[WORKER_0].global_step, 40); /* the freshest */
-    assert_int_equal(members[WORKER_1].global_step, 39); /* of equals the first */
+    assert_int_equal(members[WORKER_1].global_step, 39); /* the first of equals */
     telling_anew();
     telling_of(0, MEMBER_WORKER, 0, STATE_TRAINING, 1)->global_step = 49;
     telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 0)->global_step = 50;
     ask();
-    assert_int_equal(members[WORKER_0].global_step, 50); /* which is heard this very moment */
+    assert_int_equal(members[WORKER_0].global_step, 50); /* it is heard at this very moment */
     telling_anew();
     telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 4000)->global_step = 50;
-    ask(); /* who knows it says more than who has never seen it */
+    ask(); /* a ps that knows a member overrides one that has never seen it */
     assert_int_equal(members[WORKER_0].global_step, 50);
     is(&members[WORKER_1], "worker", 1, "absent");
     assert_true(members[WORKER_1].is_missing && members[WORKER_1].silent_ms == -1);
@@ -242,7 +242,7 @@ static void ps_0_knows_versions_best(void **state)
     assert_int_equal(members[WORKER_0].config_version, 9);
     assert_string_equal(members[WORKER_0].digest, "beef");
     assert_true(members[WORKER_0].has_version);
-    assert_int_equal(members[WORKER_1].config_version, 8); /* which ps 0 has never seen */
+    assert_int_equal(members[WORKER_1].config_version, 8); /* ps 0 has never seen it */
     assert_string_equal(members[WORKER_1].digest, "cafe");
     end();
 }
@@ -352,7 +352,7 @@ static void a_ps_asks_the_others_about_themselves(void **state)
     end();
 }
 
-/* --- Who does not answer --- */
+/* --- Members that don't answer --- */
 
 static void one_that_does_not_answer_is_absent_and_says_why(void **state)
 {
@@ -384,7 +384,7 @@ static void one_that_does_not_answer_is_absent_and_says_why(void **state)
     atomic_store(&telling.members[1].absent, true);
     atomic_store(&telling.members[1].cut, true);
     AWAIT(!atomic_load(&telling.members[1].cut));
-    for (int i = 0; i < 2; i++) { /* it is tried each time, however often it was in vain */
+    for (int i = 0; i < 2; i++) { /* it is tried each time, however often it has failed */
         ask();
         is(&members[1], "ps", 1, "absent");
         assert_string_not_equal(members[1].message, "");

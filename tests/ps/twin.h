@@ -1,6 +1,6 @@
 /*
- * A cluster's worth of shards beside their slow twin: the whole model, updated densely by the baseline's loops, one
- * push after the other.
+ * A cluster's worth of shards beside their slow reference: the whole model, updated densely by the baseline's loops,
+ * one push after another.
  */
 #ifndef TESTS_PS_TWIN_H
 #define TESTS_PS_TWIN_H
@@ -23,11 +23,11 @@
 
 enum { MAX_PS = 4, WORKERS = 3, GENERATION = 7 };
 
-/* Rows of several blocks, one block, and several rows to a block; and several stripes. */
+/* Rows of several blocks, one block, and several rows per block; and several stripes. */
 enum { STRIPES = 4 };
 static const int shapes[][4] = {{5, 1300, 20, 3}, {40, 500, 10, 0}, {3, 7, 0, 0}, {90, 17, 600, 2}, {300, 500, 10, 0}};
 
-/* A cluster's worth of shards, the twin, and what each worker believes the parameters are. */
+/* A cluster's worth of shards, the reference, and what each worker has as parameters. */
 struct fixture {
     struct config config;
     struct model model;
@@ -156,7 +156,7 @@ static inline void set_up_synchronous(struct fixture *f, int shape, int variant,
     restore(f->shards[0], f->twin[STORE_PARAMETERS], 0);
 }
 
-/* The same, of rounds; the twin knows nothing of these, and has the outer optimizer. */
+/* The same, for rounds; the reference does not support these, and has the outer optimizer. */
 static inline void set_up_rounds(struct fixture *f, int shape, int variant, struct test_random *random)
 {
     struct error error;
@@ -198,7 +198,7 @@ static inline void step_twin(struct fixture *f, const float *gradient)
     f->step++;
 }
 
-/* Where a frame's ranges begin and end, as an engine or anybody else may cut them. */
+/* Where a frame's ranges begin and end, as an engine or any peer may divide them. */
 static inline size_t random_cut(struct test_random *random, size_t at, size_t end)
 {
     size_t most = end - at;
@@ -206,7 +206,7 @@ static inline size_t random_cut(struct test_random *random, size_t at, size_t en
     return at + (count < most ? count : most);
 }
 
-/* A gradient with whole stretches of zeros, which are mostly left out of the push. */
+/* A gradient with runs of zeros, which are mostly left out of the push. */
 static inline void push_random(struct fixture *f, int ps, struct stage *stage, float *gradient,
                                struct test_random *random)
 {

@@ -1,4 +1,4 @@
-/* Versions of models for tests, without files: pictures of 4 pixels, and a table; an engine that adds up inputs. */
+/* Versions of models for tests, without files: images of 4 pixels, and a table; an engine that adds up inputs. */
 #ifndef TESTS_SERVE_MODELS_H
 #define TESTS_SERVE_MODELS_H
 
@@ -10,9 +10,9 @@
 #include "worker/data/table/schema.h"
 
 static int batches[64], batch_count;    /* rows of each forward pass... */
-static const uint8_t *batch_images[64]; /* ...and where they were, if they were pictures */
+static const uint8_t *batch_images[64]; /* ...and where they were, if they were images */
 
-/* Outputs of a row are its sum of inputs, then 0. */
+/* A row's outputs are the sum of its inputs, then 0. */
 static bool adding_forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                            float *logits, struct error *error)
 {
@@ -38,7 +38,7 @@ static bool adding_forward(struct engine *engine, bool averaged, const struct ex
 
 static const struct engine_table adding_table = {.name = "adding", .forward = adding_forward};
 
-/* Held once by the test, so that nobody frees it. */
+/* Held once by the test, so that it is never freed. */
 static inline void make_version(struct version *version, struct engine **engines, struct engine *engine, int workers)
 {
     static uint64_t ids;

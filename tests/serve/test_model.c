@@ -1,4 +1,4 @@
-/* Checkpoints that take each other's place while requests are under way. */
+/* Checkpoints that replace one another while requests are in progress. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 static char folder[] = "/tmp/test_model.XXXXXX";
 static char path[sizeof folder + 32];
 
-/* kept_rows: NULL, none. Every answer of the model is 0. */
+/* kept_rows: NULL: none. Every answer of the model is 0. */
 static void write_checkpoint(int64_t step, const char *kept_rows)
 {
     const struct config_model config = {.layers = {4, 3, 2}, .layer_count = 3};
@@ -42,7 +42,7 @@ static void refresh(struct served *served)
     }
 }
 
-/* A request lets go of a version that was replaced: its memory goes with the next look at the folder, not with it. */
+/* A request releases a replaced version: its memory is freed at the next look at the folder, not by the request. */
 static void test_no_request_frees_a_model(void **unused)
 {
     (void)unused;
@@ -59,7 +59,7 @@ static void test_no_request_frees_a_model(void **unused)
     struct version *first = served_hold(&served), *again = version_hold(first);
     const size_t one = atomic_load(&budget.used);
     assert_true(one > 0);
-    for (int step = 2; step < 5; step++) { /* each a swap while the first is held; the others go at once */
+    for (int step = 2; step < 5; step++) { /* each one replaced while the first is held; the others are freed at once */
         write_checkpoint(step, NULL);
         refresh(&served);
         assert_int_equal(served.current->number, step);
@@ -78,7 +78,7 @@ static void test_no_request_frees_a_model(void **unused)
     config_free(&config);
 }
 
-/* A model that does not answer as it did where it was trained never comes into service. */
+/* A model whose answers differ from those where it was trained is never put into service. */
 static void test_a_model_is_checked_on_the_rows_kept_with_it(void **unused)
 {
     static const char *const refused[] = {"[0.001,[[0,1,2,3],[],[0,0]],[[0,0,0,255],[],[0,0.5]]]",
@@ -105,7 +105,7 @@ static void test_a_model_is_checked_on_the_rows_kept_with_it(void **unused)
         assert_int_equal(served.current->number, 1);
     }
     assert_int_equal(served.failures, 2);
-    write_checkpoint(4, NULL); /* older files keep none */
+    write_checkpoint(4, NULL); /* older files have none */
     refresh(&served);
     assert_int_equal(served.current->number, 4);
     assert_int_equal(served.current->checked_rows, 0);

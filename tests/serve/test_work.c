@@ -1,4 +1,4 @@
-/* The queue and its workers: what is computed together, who is refused, and whose fault is whose. */
+/* The queue and its workers: what is computed together, which requests are refused, and who is at fault. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,9 +79,9 @@ void __wrap_http_answer_error(struct http_request *request, int status, const ch
     sem_post(&fake->answered);
 }
 
-/* --- a protocol: pictures of 4 bytes; "wait" first waits for the test, "bad" is none; LENT of them are lent --- */
+/* --- a protocol: images of 4 bytes; "wait" first waits for the test, "bad" is invalid; LENT of them are lent --- */
 
-enum { MOST_BODY = 4 * 64, LENT = 64, TALKATIVE = 8 /* requests of so many bytes have long answers */ };
+enum { MOST_BODY = 4 * 64, LENT = 64, TALKATIVE = 8 /* requests of this size have long answers */ };
 
 static sem_t reading, go_on;
 
@@ -185,7 +185,7 @@ static void send_bytes(struct scene *scene, int index, const void *body, size_t 
     send_to(scene, index, &scene->version, body, size);
 }
 
-/* The worker is at work on request 0 from now on, until go_on. */
+/* From now on, until go_on, the worker is busy with request 0. */
 static void occupy(struct scene *scene)
 {
     send_bytes(scene, 0, "wait", 5);
@@ -323,7 +323,7 @@ static void test_bodies_in_gzip(void **state)
     expect(scene, 3, 400, "Content-Encoding br is not known here; send gzip, deflate, or the bytes as they are");
 }
 
-/* Requests that are a batch of their own are computed where they lie, whatever comes with them. */
+/* Requests that make up a whole batch are computed in place, whatever comes with them. */
 static void test_large_requests_are_not_copied(void **state)
 {
     struct scene *scene = *state;
@@ -353,7 +353,7 @@ static void test_large_requests_are_not_copied(void **state)
     assert_int_equal(atomic_load(&work_counts(scene->work)->rows), 3 + 2 * LENT);
 }
 
-/* What was unpacked is gone by then. */
+/* By then the unpacked copy has been freed. */
 static void test_packed_requests_are_copied(void **state)
 {
     struct scene *scene = *state;
@@ -380,7 +380,7 @@ static void unpack_answer(const struct fake_request *request, int window, const 
     assert_string_equal(text, wanted);
 }
 
-/* For who asks, where it pays, and while nobody waits for it. */
+/* If requested, if it pays, and if no other request waits. */
 static void test_answers_in_gzip(void **state)
 {
     static const char *const accepted[] = {NULL, "gzip", "deflate", "gzip", "br", "gzip"};
@@ -423,7 +423,7 @@ static void test_nothing_is_packed_while_others_wait(void **state)
     for (int i = 1; i <= 4; i++) {
         sem_wait(&scene->requests[i].answered);
     }
-    assert_null(strstr(scene->requests[1].headers, "Content-Encoding")); /* three wait for the one worker */
+    assert_null(strstr(scene->requests[1].headers, "Content-Encoding")); /* three wait for the only worker */
     assert_null(strstr(scene->requests[2].headers, "Content-Encoding"));
     assert_non_null(strstr(scene->requests[3].headers, "Content-Encoding: gzip"));
     assert_non_null(strstr(scene->requests[4].headers, "Content-Encoding: gzip"));

@@ -1,7 +1,7 @@
 /*
- * Machines in order: the ps, then the workers, worker 0 being the chief. Who is killed, or ends with an error, is
- * started again by what stands for the operator's service manager. Workers that are not listed come and go as they
- * like. Faults come for some seconds and then stop; from then on training must come to its end.
+ * Machines in order: the ps, then the workers, worker 0 being the chief. A process that is killed, or ends with an
+ * error, is restarted by what stands for the operator's service manager. Unlisted workers come and go. Faults occur for
+ * some seconds and then stop; from then on training must reach its end.
  */
 #include "tests/simulate/cluster.h"
 
@@ -25,7 +25,7 @@ enum { TABLE_COLOURS = 12 }; /* categories */
 enum { MOST_SETTINGS = 40, FIRST_PORT = 2000, MOST_FAULTS = 12, MOST_UNLISTED = 2, MOST_VISITS = 3 };
 
 static const double TIMEOUT_S = 400; /* for training to end once faults have stopped */
-static const double LOOKUP_S = 10;   /* of a thread that may lag at each of its locks */
+static const double LOOKUP_S = 10;   /* of a thread that may be delayed at each of its locks */
 static const double GRACE_S = 20, LEAVE_S = 60, ROLL_OUT_S = 1000, MOST_LATE_S = 90;
 
 static struct {
@@ -34,15 +34,15 @@ static struct {
     int setting_count;
     double calm_s; /* no faults from then on */
     double restart_s[WORLD_MAX_MACHINES];
-    double depart_s[WORLD_MAX_MACHINES]; /* of those that come and go; 0: not known yet */
+    double depart_s[WORLD_MAX_MACHINES]; /* of the unlisted ones; 0: not known yet */
     int visits[WORLD_MAX_MACHINES];
-    struct machine *gone; /* a worker that is lost for good, once it is lost; NULL: none is to be */
+    struct machine *gone; /* a worker that is lost for good, once it is lost; NULL: none will be */
     bool is_gone;
-    bool may_rot; /* the chief's disk may break its word, and does so once */
-    int late;     /* listed workers that come so late that a job that waits for them is given other configs */
+    bool may_rot; /* the chief's disk may break its promises, and does so once */
+    int late;     /* listed workers that come so late that a job waiting for them is given other configs */
     int faults;
-    bool disk_was_full, over, leaving; /* disk_was_full: or broken otherwise */
-    bool clocks_differ;                /* and nothing else is wrong */
+    bool disk_was_full, over, leaving; /* disk_was_full: or failed otherwise */
+    bool clocks_differ;                /* and there is no other fault */
 } run;
 
 static void set(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -68,7 +68,7 @@ static struct machine *chief(void)
 
 /* --- Processes --- */
 
-/* A lookup that was given up has a thread that nobody joins; it soon ends by itself, and leaves nothing behind. */
+/* The thread of an abandoned lookup is never joined; it soon ends by itself, and leaves nothing behind. */
 static void await_lookups(const struct machine *machine)
 {
     const double until_s = world.now_s + LOOKUP_S;
@@ -98,7 +98,7 @@ static int run_role(struct machine *machine)
         if (shortage.kind != SHORT_OF_MEMORY && !disk_is_rotten(machine->disk)) {
             fail("the run's own config is wrong: %s", error.text);
         }
-        say("error: %s", error.text); /* as the program's main says it */
+        say("error: %s", error.text); /* as the program's main logs it */
         return 2;
     }
     if (fleet_dies_of(&config)) {
@@ -124,7 +124,7 @@ static bool comes_and_goes(const struct machine *machine)
     return machine->number >= oracle.ps + oracle.listed && machine->main == run_role;
 }
 
-/* In order or without a word; some for ever, some for a while in which much may happen, or little. */
+/* Leaves in order or silently; some for good, some for a while in which little or much may happen. */
 static void let_go(struct machine *machine)
 {
     double *when_s = &run.depart_s[machine->number];
@@ -146,8 +146,8 @@ static void let_go(struct machine *machine)
 }
 
 /*
- * Listed ones but for the chief: one, or each by chance. Some are back in the middle of what comes then, some long
- * after.
+ * Listed ones except the chief: one, or each with some probability. Some return in the middle of what follows, some
+ * long after.
  */
 static void switch_workers_off(void)
 {
@@ -199,7 +199,7 @@ static void look_after(struct machine *machine)
     }
 }
 
-/* What the ps are told of the end. */
+/* What the ps are told at the end. */
 void __real_job_end(struct job *job, int worker, const struct message_end_job *message, double now_s,
                     struct verdict *verdict);
 void __wrap_job_end(struct job *job, int worker, const struct message_end_job *message, double now_s,
@@ -209,7 +209,7 @@ void __wrap_job_end(struct job *job, int worker, const struct message_end_job *m
 {
     __real_job_end(job, worker, message, now_s, verdict);
     if (verdict->code == 0 && (message->job_state == JOB_DONE || shortage.kind == SHORT_OF_MEMORY)) {
-        run.over = true; /* a chief without memory may give up, and says so */
+        run.over = true; /* a chief without memory may give up, and reports it */
     } else if (verdict->code == 0) {
         fail("the chief calls the job failed: %s", message->message);
     }
@@ -238,14 +238,14 @@ static void list_hosts(const char *key, int first, int count)
     set(key, "%s", list);
 }
 
-/* Mostly few machines, for they make as much trouble as many and cost less. */
+/* Usually few machines: they cause as much trouble as many and cost less. */
 static int draw_count(int most)
 {
     int count = 1 + (int)chance(3);
     return chance(12) == 0 ? 1 + (int)chance((uint64_t)most) : count < most ? count : most;
 }
 
-/* Rounds of some, of those who come first, or of who comes in time. */
+/* Rounds with participation below 1, of those that come first, or of those that come in time. */
 static void draw_rounds(void)
 {
     oracle.local_steps = 2 + oracle.seed % 4;
@@ -264,7 +264,7 @@ static void draw_rounds(void)
     }
 }
 
-/* Asynchronous rounds, of few enough steps that a slow worker alone gets through them. */
+/* Asynchronous rounds, with few enough steps that a slow worker can do them alone. */
 static void draw_buffer(void)
 {
     oracle.local_steps = 2 + oracle.seed % 2;
@@ -282,9 +282,9 @@ static void draw_wire(void)
 }
 
 /*
- * Rows with what preprocessing is made of: a scale, missing values, categories. All machines have the same, or, where
- * rows stay where they are, the same columns and categories with other numbers: what is made of them together tells
- * whose were there.
+ * Rows that need all kinds of preprocessing: a scale, missing values, categories. All machines have the same; or, if
+ * rows stay where they are, the same columns and categories with other numbers, so that the combined preprocessing
+ * shows whose rows were included.
  */
 static void write_rows(struct disk *disk, const char *path, int worker, int count)
 {
@@ -302,8 +302,8 @@ static void write_rows(struct disk *disk, const char *path, int worker, int coun
 }
 
 /*
- * Of some clusters, and more often where it matters whose rows were there. Numbers, indicator, categories and the place
- * for rare ones are as many inputs as the model has.
+ * In some clusters, and more often where it matters whose rows were included. Numbers, indicator, categories and the
+ * one for rare values are as many inputs as the model has.
  */
 static void draw_table(void)
 {
@@ -315,7 +315,7 @@ static void draw_table(void)
     }
     set("data_dir", "/data");
     set("target", "kind");
-    set("memory_mb", "64"); /* rows have room even where a new config has none */
+    set("memory_mb", "64"); /* rows fit even if a new config has none */
     set("category_min", "1");
     for (int i = 0; i < oracle.workers; i++) {
         struct disk *disk = world.machines[oracle.ps + i].disk;
@@ -378,7 +378,7 @@ static void draw_cluster(bool rolls)
     set("lease_secs", "%g", 0.5 + 2 * chance_real());
     set("recovery_wait_secs", "%g", 0.05 + chance_real());
     run.late = rolls && oracle.listed > 1 && chance(4) == 0 ? 1 + (int)chance((uint64_t)oracle.listed - 1) : 0;
-    /* The others must be able to go on without the one that is lost for good. */
+    /* The others must be able to continue without the one that is lost for good. */
     run.gone = !rolls && oracle.listed > 1 && chance(3) == 0 ? &world.machines[oracle.ps + oracle.listed - 1] : NULL;
     const uint64_t there = (uint64_t)(oracle.listed - (run.gone ? 1 : 0));
     set("min_workers", "%d", run.late > 0 ? oracle.listed : 1 + (int)chance(there));
@@ -437,7 +437,7 @@ static void kill_one(void *context, uint64_t number)
     }
 }
 
-/* --- Disks that break their word --- */
+/* --- Disks that break their promises --- */
 
 static bool is_checkpoint(const char *path)
 {
@@ -478,7 +478,7 @@ static void repair(void *context, uint64_t argument)
     oracle.rotten = false;
 }
 
-/* All that there is; until it is repaired, nobody who starts may begin from nothing. */
+/* Everything there; until the repair, no process that starts may start from nothing. */
 static void rot_all(struct disk *disk)
 {
     oracle.rotten = true;
@@ -488,7 +488,7 @@ static void rot_all(struct disk *disk)
     world_at(world.now_s + 10 * chance_real(), repair, disk, 0);
 }
 
-/* Of what is there twice, one may rot: not this one. */
+/* Of things stored twice, one may rot: not this one. */
 static bool is_spare(const char *path)
 {
     const bool is_copy = strstr(path, ".copy");
@@ -512,14 +512,14 @@ static bool is_version(const char *path)
     return is_of_rollout(path) && strlen(path) == strlen(some) && strcmp(path + strlen(some) - 5, ".json") == 0;
 }
 
-/* Of ps 0 none does: the others have theirs from there, and it has nobody to ask. */
+/* On ps 0 none does: the others get theirs from there, and it could ask nobody. */
 static bool is_program(const char *path)
 {
     const size_t length = strlen(path);
     return strncmp(path, "/etc/trainer.d/", 15) == 0 && strcmp(path + length - 8, "/trainer") == 0;
 }
 
-/* Of what a member keeps of rollouts one file rots, and its next process meets it. */
+/* One file of a member's rollout records rots, and its next process meets it. */
 static void rot_history(void *context, uint64_t argument)
 {
     static bool (*const which[])(const char *path) = {is_number_in_force, is_version, is_of_rollout, is_of_rollout};
@@ -536,7 +536,7 @@ static void rot_history(void *context, uint64_t argument)
     }
 }
 
-/* One checkpoint rots, or is not where the disk says it is; there is another, and it is found. Or all do. */
+/* One checkpoint rots, or is not where the disk says it is; another exists, and is found. Or all do. */
 static void break_word(void)
 {
     const char *last;
@@ -558,14 +558,14 @@ static void break_word(void)
     }
 }
 
-/* --- Faults by chance --- */
+/* --- Random faults --- */
 
 static void drift(void *context, uint64_t percent)
 {
     machine_drift(context, (double)percent / 100 - 1);
 }
 
-/* Its clocks run at a quarter of the pace up to four times as fast, for longer than any lease. */
+/* Its clocks run between a quarter and four times as fast, for longer than any lease. */
 static void drift_for_a_while(struct machine *machine)
 {
     const double until_s = until_calm(20);
@@ -575,8 +575,8 @@ static void drift_for_a_while(struct machine *machine)
 }
 
 /*
- * Switched off, or cut off in one direction or both, from all or from one ps alone, and not to be there again: the
- * others have to do without it.
+ * Switched off, or cut off in one direction or both, from all or from one ps only, never to return: the others must do
+ * without it.
  */
 static void lose_for_good(struct machine *machine)
 {
@@ -620,7 +620,7 @@ static void fault_of_links(struct machine *one, struct machine *other)
     }
 }
 
-/* By chance, one of the faults there are, to one machine and perhaps to its links with the other (NULL: with all). */
+/* A random fault of one machine, perhaps on its links with the other one (NULL: with all). */
 static void fault_by_chance(struct machine *one, struct machine *other)
 {
     switch (chance(18)) {
@@ -675,11 +675,11 @@ static void fault_by_chance(struct machine *one, struct machine *other)
         say("all are killed");
         kill_all(NULL, WORLD_MAX_MACHINES);
         break;
-    case 11: /* who comes next counts generations from 1 again, and the workers remember the others */
+    case 11: /* the next process counts generations from 1 again, and the workers remember the others */
         say("all ps and the chief are killed");
         kill_all(NULL, (uint64_t)oracle.ps + 1);
         break;
-    case 12: /* who wakes up has a gradient of an older generation, and sends it to the first ps before he knows */
+    case 12: /* a process that wakes up sends a gradient of an old generation to the first ps before it learns better */
         one = &world.machines[oracle.ps + (int)chance((uint64_t)oracle.workers)];
         other = &world.machines[oracle.ps > 1 ? 1 + chance((uint64_t)oracle.ps - 1) : 0];
         world.here = one;
@@ -707,7 +707,7 @@ static void inject_fault(void *context, uint64_t argument)
 
 /* --- The run --- */
 
-/* Where clocks run at different paces and nothing else is wrong, leases have margin enough. */
+/* If clocks run at different rates and there is no other fault, leases have enough margin. */
 static void check_leases(const struct machine *machine)
 {
     const struct job *job = is_ps(machine) ? oracle_job(machine->number) : NULL;
@@ -747,7 +747,7 @@ static bool any_runs(void)
     return runs;
 }
 
-/* Everybody leaves by himself, or is asked to. */
+/* All leave by themselves, or are told to. */
 static void leave(double grace_s)
 {
     double since_s = world.now_s;
@@ -768,8 +768,8 @@ static void leave(double grace_s)
 
 /*
  * One seed after another: every call of every kind, up to about as many as a machine makes in a run. Half of the time
- * it fails once, else for a while, as it does where a machine has no memory left. All are killed once in every other
- * run, so that what happens after a restart is met too.
+ * it fails once, otherwise for a while, as on a machine that has run out of memory. In every other run all are killed
+ * once, so that code after a restart is covered too.
  */
 static void draw_shortage(uint64_t seed)
 {
@@ -842,8 +842,8 @@ static void finish(struct outcome *outcome)
 }
 
 /*
- * The job waits for workers, so its members switch at once, each for itself. Now those workers come, and one ps hears
- * late that it is to switch: nothing may be trained before it has.
+ * The job waits for workers, so its members switch at once, each by itself. Now those workers come, and one ps learns
+ * late that it must switch: nothing may be trained before that.
  */
 static void begin_in_the_middle(void)
 {
@@ -858,7 +858,7 @@ static void begin_in_the_middle(void)
     }
 }
 
-/* Until all that is to be rolled out has been, or not, and everybody is at rest. */
+/* Until every rollout has succeeded or failed, and all members are at rest. */
 static void roll_out(void)
 {
     const double begin_s = world.now_s;

@@ -1,11 +1,11 @@
-/* One run: a cluster drawn by a seed, and what happens to it, from its start until training is over. */
+/* One run: a cluster drawn from a seed, and its faults, from start until training is over. */
 #ifndef TESTS_SIMULATE_CLUSTER_H
 #define TESTS_SIMULATE_CLUSTER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a run came to. */
+/* The result of a run. */
 struct outcome {
     bool failed;
     char why[512];
@@ -14,13 +14,12 @@ struct outcome {
     int faults;
 };
 
-/* What happens to it. */
+/* The kind of faults. */
 enum trouble {
-    TROUBLE_FAULTS,   /* processes, machines, links, clocks and disks, as the seed has it */
-    TROUBLE_ROLLOUTS, /* the same while new configs are rolled out (fleet.h), most of it when a rollout has come to a
-                         new phase */
-    TROUBLE_PROGRAMS, /* the same, and most of what is rolled out are programs (programs.h) */
-    /* calls of the system that fail: of one kind on one machine, all numbers in turn over the seeds */
+    TROUBLE_FAULTS,   /* processes, machines, links, clocks and disks, drawn from the seed */
+    TROUBLE_ROLLOUTS, /* the same during rollouts of new configs (fleet.h), mostly when a new phase has begun */
+    TROUBLE_PROGRAMS, /* the same, and most rollouts bring programs (programs.h) */
+    /* system calls that fail: of one kind on one machine, all call numbers in turn over the seeds */
     TROUBLE_SHORTAGE,
 };
 

@@ -1,9 +1,9 @@
 /*
- * Files of one machine. The disk holds what was written and, beside it, what is certain to survive: a file's content
- * since its last fsync, a folder's names since its own. A killed process loses nothing of it; a loss of power keeps of
- * what is not certain some part, by chance: names one by one, contents up to some byte, zeros behind it.
+ * Files of one machine. The disk holds what was written and, separately, what is certain to survive: a file's content
+ * as of its last fsync, a folder's names as of its own. A killed process loses nothing of it; a power cut keeps a
+ * random part of what is not certain: single names, contents up to some byte followed by zeros.
  *
- * A disk may also break its word: what was certain rots, and what was to be made certain was not.
+ * A disk may also break its promises: synced data rots, or was never made durable.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -24,11 +24,11 @@ struct inode {
     int refs;
     uint8_t *bytes, *certain;
     size_t size, certain_size, capacity;
-    uint8_t *healthy; /* [healthy_size] what was there before it rotted */
+    uint8_t *healthy; /* [healthy_size] the content before it rotted */
     size_t healthy_size;
     bool is_folder, is_synced;
-    bool rotten; /* not what was written, though it was to be certain */
-    bool lied;   /* it was said to be certain, and is not */
+    bool rotten; /* not what was written, though it should be durable */
+    bool lied;   /* reported as durable, and is not */
     double written_s;
     struct machine *locked_by;
     int locked_life;
@@ -43,7 +43,7 @@ struct disk {
     struct name names[MOST_NAMES];
     int count;
     bool full;
-    int lies; /* of the next calls of fsync that many do nothing */
+    int lies; /* number of fsync calls to come that do nothing */
 };
 
 struct disk *disk_new(void)
@@ -132,11 +132,11 @@ void disk_lose_power(struct disk *disk)
     forget_unused(disk);
 }
 
-/* --- Broken words --- */
+/* --- Broken promises --- */
 
 void disk_lie(struct disk *disk)
 {
-    disk->lies = 2; /* of the file and of its folder, as file_write_atomic asks */
+    disk->lies = 2; /* for the file and for its folder, as file_write_atomic syncs both */
 }
 
 static bool is_sound(const struct name *name)
@@ -159,7 +159,7 @@ int disk_sound(const struct disk *disk, bool (*may)(const char *path), const cha
     return count;
 }
 
-/* Another file of the disk, to be found where this one's bytes should be; NULL: there is none. */
+/* Another file of the disk, whose bytes replace this one's; NULL: there is none. */
 static const struct inode *another(const struct disk *disk, const struct inode *inode)
 {
     const struct inode *other = disk->names[chance((uint64_t)disk->count)].inode;
@@ -176,7 +176,7 @@ static void spoil(const struct disk *disk, struct inode *inode)
     inode->healthy_size = inode->size;
     memcpy(inode->healthy, inode->bytes, inode->size);
     const uint64_t how = chance(6);
-    if (how >= 3) { /* the least that can be: a digit becomes another one */
+    if (how >= 3) { /* the smallest damage: one digit becomes another */
         const uint8_t *digit = inode->bytes + (chance(2) == 0 ? at : 0);
         while (digit < inode->bytes + inode->size && (*digit < '0' || *digit > '9')) {
             digit++;
@@ -232,7 +232,7 @@ void disk_heal(struct disk *disk)
     }
 }
 
-/* --- In place of the system's --- */
+/* --- Replacements of system calls --- */
 
 static struct name *find(const char *path, bool make)
 {
@@ -436,7 +436,7 @@ WRAP(ssize_t, writev, int fd, const struct iovec *parts, int count)
             return written > 0 ? written : part;
         }
         written += part;
-        if (chance(64) == 0) { /* the process may be killed between */
+        if (chance(64) == 0) { /* the process may be killed in between */
             struct timespec pause = {.tv_nsec = 1000000};
             nanosleep(&pause, NULL);
         }
@@ -509,7 +509,7 @@ WRAP(int, unlink, const char *path)
     return 0;
 }
 
-/* Who may do what is nobody's business here. */
+/* Permissions are not simulated. */
 WRAP(int, chmod, const char *path, mode_t mode)
 {
     (void)mode;
@@ -626,7 +626,7 @@ WRAP(DIR *, opendir, const char *path)
     return (DIR *)listing;
 }
 
-static struct listing *opened; /* dirfd has no number to give: the last one asked is meant */
+static struct listing *opened; /* dirfd can't return a number: the last folder opened is meant */
 
 WRAP(struct dirent *, readdir, DIR *directory)
 {

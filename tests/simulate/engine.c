@@ -1,5 +1,5 @@
 /*
- * What workers compute: nothing that learns, but gradients that tell in the parameters what was applied, how often and
+ * The workers' computations: they learn nothing, but gradients show in the parameters what was applied, how often and
  * in which order. In every row of the weights, column w % columns counts worker w's gradients, so that a row's sum is
  * the global step; biases mix parameters, worker and step, so that their bits depend on every step and its order.
  */
@@ -16,7 +16,7 @@
 #include "worker/engine_choose.h"
 #include "worker/load.h"
 
-/* Whoever is asked to leave does so after the step that it is in, and is not waited for much longer than that. */
+/* A worker that is told to stop does so after the current step, and is not waited for much longer. */
 static const double MOST_STEP_S = 48;
 
 struct odd_engine {
@@ -29,14 +29,14 @@ struct odd_engine {
 
 float engine_mix(float parameter, int worker, int draw, int col)
 {
-    /* What workers are sent of int8 steps is not the parameters: nothing depends on it, but that all know the same. */
+    /* With int8 steps workers are sent something else than the parameters; it only matters that all have the same. */
     const float known = oracle.int8 && oracle.synchronous ? 0 : parameter;
     const float seen = oracle.bfloat16 ? bfloat16_widen(bfloat16_round(known)) : known;
     const float mixed = 0.001f * seen + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;
-    if (oracle.int8) { /* multiples of a scale that one of the columns sees to */
+    if (oracle.int8) { /* multiples of a scale that one of the columns determines */
         return col == 0 ? 1.0f : 1.0f / 127.0f * fminf(rintf(127.0f * mixed), 127.0f);
     }
-    /* What needs no rounding leaves no remainder for the next push, so that one process knows it, too. */
+    /* Without rounding there is no residual for the next push, so that a single process can compute the same. */
     return oracle.bfloat16 ? bfloat16_widen(bfloat16_round(mixed)) : mixed;
 }
 
@@ -76,7 +76,7 @@ static bool engine_forward(struct engine *base, bool averaged, const struct exam
 {
     const struct odd_engine *engine = (struct odd_engine *)base;
     const size_t classes = (size_t)engine->model->variables[1].cols;
-    float local_steps = 0; /* that the model has seen: what is right depends on it */
+    float local_steps = 0; /* the steps that the model has seen, on which the right answer depends */
     (void)averaged;
     (void)examples;
     (void)error;
@@ -183,7 +183,7 @@ static bool make_examples(struct examples *examples, int count, int pixels, stru
 bool __real_load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error);
 bool __wrap_load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error);
 
-/* Tables are read from the machine's disk, by the program's own code; pictures are nothing but there. */
+/* Tables are read from the machine's disk, by the program's own code; images are all zeros. */
 bool __wrap_load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
     if (oracle.has_table) {

@@ -34,33 +34,33 @@
 enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2, BAD_RATE = ORACLE_BAD_RATE };
 
 static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400, PROGRAM_S = 1500;
-static const double OFF_S = ROLLOUT_IDLE_TIMEOUT_S + 2; /* then a worker counts as off */
+static const double OFF_S = ROLLOUT_IDLE_TIMEOUT_S + 2; /* after this long a worker counts as off */
 
-/* What is to happen when a version comes into force. */
+/* What will happen when a version comes into force. */
 enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL, FATE_BAD_PROGRAM };
 
-/* A version by its number: 1 is what all begin with. */
+/* A version by its number: all begin with 1. */
 struct content {
     struct config config; /* values only; owns nothing */
     enum fate fate;
     bool is_signed;
-    bool waited;                  /* the job did, for workers, when it was rolled out */
-    bool off[WORLD_MAX_MACHINES]; /* workers that had not been heard of for long, or were behind: they hold nobody up */
+    bool waited;                  /* the job waited for workers when it was rolled out */
+    bool off[WORLD_MAX_MACHINES]; /* workers not heard from for long, or behind: they hold up nobody */
     char digest[CONFIG_DIGEST_HEX + 1];
     uint64_t fallback;
-    uint64_t job;       /* the version that its job began with: live and local changes keep it */
+    uint64_t job;       /* the version with which its job began: live and local changes keep it */
     bool proven;        /* a worker has made a step in its program */
-    uint32_t gone_over; /* members that went over to its program before one had, a bit each */
+    uint32_t gone_over; /* members that switched to its program before one had, a bit each */
 };
 
-/* What a member is on, and what is on its disk. */
+/* A member's version, in memory and on disk. */
 struct fleet_member {
-    uint64_t version;    /* its process is in */
-    int loaded;          /* the life of its machine that has read its config */
-    uint64_t started_in; /* by its config at the start */
-    uint64_t switching;  /* the last that it began to switch to */
+    uint64_t version;    /* of its process */
+    int loaded;          /* the life of its machine that loaded its config */
+    uint64_t started_in; /* of its config at the start */
+    uint64_t switching;  /* the last one that it began to switch to */
     bool has[MOST_VERSIONS];
-    uint64_t came_from[MOST_VERSIONS]; /* what it was in before each; 0: it never was in it */
+    uint64_t came_from[MOST_VERSIONS]; /* the version before each; 0: it never was in it */
     struct {
         uint64_t incarnation, started_in;
     } lives[MOST_LIVES]; /* the latest */
@@ -74,23 +74,23 @@ static struct fleet {
     struct content versions[MOST_VERSIONS];
     struct fleet_member members[WORLD_MAX_MACHINES];
     int member_count;
-    struct machine *operator, * intruder, *colleague; /* the last one: for a rollout that is paused */
-    const char *binary;                               /* programs that come with the candidate; NULL: none do */
-    double paused_s;                                  /* since when it is; 0: it is not */
-    bool aborts;                                      /* what the operator's machine does */
+    struct machine *operator, * intruder, *colleague; /* the last one: for a paused rollout */
+    const char *binary;                               /* programs that come with the candidate; NULL: none */
+    double paused_s;                                  /* start of the pause; 0: not paused */
+    bool aborts;                                      /* the action of the operator's machine */
     uint64_t next_version, highest_kept;
-    int candidates, intrusions; /* that are still to come */
+    int candidates, intrusions; /* still to come */
     double next_s, intrusion_s, abort_s, operator_until_s;
-    bool drawn, wants_off;        /* whether workers are off when the next one comes */
+    bool drawn, wants_off;        /* are workers off when the next one comes? */
     struct machine *small;        /* a member without memory, for this candidate */
     const struct rollout *leader; /* ps 0's */
     int leader_life;
-    double leader_s;          /* when its process was started, by its clock, as all that it notes */
-    enum rollout_state state; /* seen last */
+    double leader_s;          /* when its process started, by its own clock, like all that it notes */
+    enum rollout_state state; /* last seen */
     uint64_t switched;        /* the last version to whose step a ps came */
     uint64_t switched_at_once;
-    double since_s; /* all is as it should be at the end */
-    double disks_s; /* when it is time to look at the disks again */
+    double since_s; /* when all became as it should be at the end */
+    double disks_s; /* when to look at the disks again */
     int64_t since_step;
     uint8_t manifest[MANIFEST_MAX_BYTES]; /* the last one that the operator signed */
     size_t manifest_size;
@@ -116,7 +116,7 @@ static struct content *content_of(uint64_t version)
     return &fleet.versions[version];
 }
 
-/* --- The machines at the beginning --- */
+/* --- The machines at the start --- */
 
 static bool is_for_all(const struct config_key *key, const void *context)
 {
@@ -147,7 +147,7 @@ static void put_key(struct machine *machine, const char *path, const char *head,
     disk_put(machine->disk, path, text, (size_t)length);
 }
 
-/* Keys by the run's own chance, so that signatures are replayed, too. */
+/* Keys drawn from the run's seed, so that signatures are replayed, too. */
 static void make_keys(void)
 {
     uint8_t seed[crypto_sign_SEEDBYTES], unused[OPERATOR_PUBLIC_KEY];
@@ -198,7 +198,7 @@ void fleet_begin(const struct config_setting *settings, int count)
 
 /* --- Members --- */
 
-/* Whatever a disk does: a process starts in the version that the machine switched to last, as it was signed. */
+/* Whatever a disk does: a process starts in the version that the machine last switched to, as signed. */
 static void check_obeyed(const struct machine *machine, const struct config *config)
 {
     const struct fleet_member *member = &fleet.members[machine->number];
@@ -294,7 +294,7 @@ WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *pl
     return done;
 }
 
-/* --- What members keep and take --- */
+/* --- What members keep and accept --- */
 
 WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const char *text, size_t size,
      struct error *error)
@@ -315,7 +315,7 @@ WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const
     return done;
 }
 
-/* A worker that is not listed: nobody need wait for it. */
+/* An unlisted worker: nobody has to wait for it. */
 static bool comes_and_goes(int i)
 {
     return i >= oracle.ps + oracle.listed;
@@ -327,7 +327,7 @@ static uint64_t version_on_disk(const struct machine *machine)
     return disk_get(machine->disk, CONFIG ".d/current", text, sizeof text) ? strtoull(text, NULL, 10) : 1;
 }
 
-/* A config alone stays in the program that its fallback was proven in. */
+/* A config alone stays in the program in which its fallback was proven. */
 static bool is_proven(uint64_t version)
 {
     const struct content *content = content_of(version);
@@ -339,7 +339,7 @@ static bool is_proven(uint64_t version)
     return content->proven || content->waited;
 }
 
-/* No more workers than one of each architecture try a program that nobody has made a step in. */
+/* At most one worker of each architecture tries a program in which nobody has made a step. */
 static void check_canaries(uint64_t from, uint64_t version)
 {
     struct content *content = content_of(version);
@@ -417,7 +417,7 @@ void fleet_check_push(int worker, uint64_t incarnation)
 
 /* --- The operator --- */
 
-/* What the operator signs; the program's own command does it. */
+/* What the operator signs, with the program's own command. */
 WRAP(bool, manifest_encode, struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
      size_t *size, struct error *error)
 {
@@ -500,7 +500,7 @@ static int run_colleague(struct machine *machine)
     return status;
 }
 
-/* Live keys of the two ways to train. */
+/* Live keys of both ways to train. */
 static void draw_cluster_keys(struct config_cluster *cluster)
 {
     const int workers = oracle.listed, before = cluster->replicas_to_aggregate;
@@ -522,7 +522,7 @@ static void put_new(const struct config *config)
     free(text);
 }
 
-/* A new program for what ps 0 is on, perhaps with a key of machines. */
+/* A new program for ps 0's version, perhaps with a local key. */
 static void draw_program(void)
 {
     const uint64_t version = fleet.next_version++;
@@ -536,7 +536,7 @@ static void draw_program(void)
     put_new(&content->config);
 }
 
-/* A new version of what ps 0 is on, with one thing changed or two. */
+/* A new version of ps 0's, with one or two changes. */
 static void draw_candidate(void)
 {
     static const double rates[] = {1, 0.5, 2};
@@ -570,7 +570,7 @@ static void draw_candidate(void)
     } else if (chance(4) == 0 && what >= 4 && what < 8) {
         content->fate = chance(2) == 0 ? FATE_KILLS : FATE_FAILS_ITS_TRIAL;
     } else if (chance(8) == 0) {
-        /* One that is asked: who comes later, and can't bear it, stays where it is for good. */
+        /* One that is asked: one that comes later and can't cope stays where it is for good. */
         struct machine *small = &world.machines[chance((uint64_t)oracle.ps + (uint64_t)oracle.listed)];
         fleet.small = small->runs ? small : NULL;
     }
@@ -601,11 +601,11 @@ enum intrusion {
     INTRUSIONS
 };
 
-static const double WATCHES_S = 30, WATCHES_EVERY_S = 0.5; /* for a rollout to give up */
+static const double WATCHES_S = 30, WATCHES_EVERY_S = 0.5; /* waits for a rollout to abort */
 
 /*
- * Something that makes sense, but was not signed by the operator, or not for this fleet; or that the operator was made
- * to sign, and that belongs to each machine.
+ * A plausible manifest that was not signed by the operator, or not for this fleet; or one that the operator was tricked
+ * into signing, with keys that belong to each machine.
  */
 static bool forge(const struct message_rollout *told, enum intrusion how, uint8_t **bytes, size_t *size,
                   struct error *error)
@@ -647,7 +647,7 @@ static bool copy_last(uint8_t **bytes, size_t *size)
     return *bytes && memcpy(*bytes, fleet.manifest, *size);
 }
 
-/* Gives up the next rollout, with everything right but the signature. */
+/* Aborts the next rollout, with everything right except the signature. */
 static void intrude_by_abort(struct rollout_client *link)
 {
     struct error error;
@@ -672,7 +672,7 @@ static void intrude_by_abort(struct rollout_client *link)
     say("is answered: %s", error.text);
 }
 
-/* Nobody's disk is filled by what no operator signed. */
+/* Nothing that no operator signed may fill a disk. */
 static void intrude_by_program(struct rollout_client *link, const uint8_t *bytes, size_t size, enum intrusion how)
 {
     struct manifest_programs forged;
@@ -748,7 +748,7 @@ static bool is_training(void)
     return job && job->state == JOB_TRAINING;
 }
 
-/* A worker that is not listed, or was off, is no reason to give up, unless it says why itself ("worker 3: ..."). */
+/* An unlisted or absent worker is no reason to abort, unless it says why itself ("worker 3: ..."). */
 static void check_reason(const struct rollout *rollout)
 {
     const struct content *content = content_of(rollout->target);
@@ -764,9 +764,9 @@ static void check_reason(const struct rollout *rollout)
 }
 
 /*
- * Nobody may be left behind when all have taken a version, or gone back from it: who runs, and was to be waited
- * for, is in the version and ready. One that ps 0 has not heard of for long may be cut off; since it was started, not
- * since ever.
+ * Nobody may be left behind when all have adopted a version, or gone back from it: every running member that had to be
+ * waited for is in the version and ready. One that ps 0 has not heard from for long, since its own start, may be cut
+ * off.
  */
 static void check_members(const struct rollout *rollout)
 {
@@ -781,7 +781,7 @@ static void check_members(const struct rollout *rollout)
         if (may_miss || !world.machines[i].runs || now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             continue;
         }
-        const bool has_begun = fleet.members[i].loaded == world.machines[i].life; /* or it is about to go over */
+        const bool has_begun = fleet.members[i].loaded == world.machines[i].life; /* or it is about to switch */
         if (programs_roll() && has_begun && member->version == version &&
             !programs_is_in(&world.machines[i], version)) {
             fail("the rollout of version %llu is over, and %s is in another program",
@@ -807,7 +807,7 @@ bool fleet_turned(void)
                    (rollout->state == ROLLOUT_IDLE && rollout->outcome == OUTCOME_NOT_BEGUN))) {
         check_reason(rollout);
     }
-    /* Back from a live change worker 0 restores, and the others join again only then. */
+    /* After going back from a live change worker 0 restores, and only then the others join again. */
     const bool all_back = turned && rollout->outcome == OUTCOME_WENT_BACK && rollout->kind != ROLLOUT_LIVE;
     const bool all_done = turned && rollout->outcome == OUTCOME_DONE && is_training();
     if (turned && rollout->state == ROLLOUT_IDLE && (all_back || all_done)) {
@@ -856,7 +856,7 @@ static void begin_next(void)
     fleet.abort_s = chance(8) == 0 ? world.now_s + 12 * chance_real() : INFINITY;
 }
 
-/* Somebody decides what is to become of a rollout that waits for that. */
+/* Decides about a rollout that waits for a decision. */
 static void look_at_pause(void)
 {
     const struct rollout *rollout = leader();
@@ -921,14 +921,14 @@ bool fleet_is_done(void)
     return fleet.candidates == 0 && !fleet.operator->runs && is_idle() && fleet.abort_s > world.now_s + 1e9;
 }
 
-/* It was not there to say that it can't run what the others do, or that it is given nothing to run. */
+/* It was not there to report that it can't run the others' version, or that it has no model. */
 static bool is_left_out(int i, uint64_t version)
 {
     return programs_roll() && (comes_and_goes(i) || content_of(version)->off[i]) &&
            !programs_works(&world.machines[i], version);
 }
 
-/* Does it, but for those who could not say so? */
+/* Do all but those that could not report it? */
 static bool does_no_good(uint64_t version)
 {
     bool bad = false;
@@ -950,7 +950,7 @@ static bool is_settled(int i, bool on_disk)
            (!on_disk || version_on_disk(&world.machines[i]) == first->version);
 }
 
-/* After every event; disks take longer to look at, so only now and then, and before it is true. */
+/* After every event; disks take longer to check, so only now and then, and at the end. */
 static bool all_settled(bool on_disk)
 {
     bool all = fleet.candidates == 0 && !fleet.operator->runs && is_idle() && is_training();

@@ -1,6 +1,6 @@
-/* Marks in the program's code (base/simulation.h): who came by which, and when what is rare happens. */
+/* Marks in the program's code (base/simulation.h): which were reached, and making rare events happen. */
 #ifndef TRAINER_SIMULATED
-#define TRAINER_SIMULATED /* for those who look at this file alone */
+#define TRAINER_SIMULATED /* for tools that check this file alone */
 #endif
 #include "base/simulation.h"
 
@@ -40,7 +40,7 @@ void marks_collect(unsigned char passed[MOST_MARKS])
 {
     for (int i = 0; i < count() && i < MOST_MARKS; i++) {
         if (__start_marks[i].passed) {
-            passed[i] = 1; /* whoever else writes it writes the same */
+            passed[i] = 1; /* any other writer writes the same value */
         }
     }
 }

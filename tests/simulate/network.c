@@ -1,8 +1,8 @@
 /*
- * Sockets. A link has two streams; what is sent arrives after a latency of its own, in order, as TCP has it. A reset
- * overtakes nothing. Reordering is between links: what was sent on one that its owner has given up may arrive after
- * what was sent again on the next. Loss and duplication are what TCP makes of them: time, broken links, and requests
- * that are made again by whoever did not hear the answer.
+ * Sockets. A link has two streams; data arrives after a latency of its own, in order, as TCP delivers it. A reset
+ * overtakes nothing. Reordering occurs between links: data sent on an abandoned link may arrive after its repetition on
+ * the next. Loss and duplication are what TCP makes of them: delays, broken links, and requests repeated by a peer that
+ * did not receive the answer.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -26,7 +26,7 @@ static const double GIVEN_UP_S = 30; /* by TCP_USER_TIMEOUT and keep-alive, see 
 
 struct direction {
     uint8_t *bytes;
-    size_t start, arrived, end, capacity; /* start..arrived: to be read, arrived..end: under way */
+    size_t start, arrived, end, capacity; /* start..arrived: to be read, arrived..end: in flight */
     double last_s;                        /* when the last of them arrives */
     bool fin, fin_arrived;
 };
@@ -35,7 +35,7 @@ struct link {
     int refs, index;
     struct machine *machines[2];
     struct file *ends[2];   /* NULL: closed */
-    struct direction to[2]; /* to that side */
+    struct direction to[2]; /* towards that side */
     bool connected, dead;   /* dead: nothing passes any more */
     bool broken[2], shut[2];
     int error; /* errno where it is broken */
@@ -182,7 +182,7 @@ static void take_syn(struct link *link)
     wake_end(link, 0);
 }
 
-/* A connection takes both directions to come about; what is sent on it, one. */
+/* Connecting takes both directions; sending takes one. */
 static double parted_until(const struct link *link, int side, bool both)
 {
     const int from = link->machines[!side]->number, to = link->machines[side]->number;
@@ -196,8 +196,8 @@ static void happens(void *context, uint64_t argument)
     int side = (int)(argument & 1);
     enum happening what = (enum happening)(argument >> 1 & 127);
     double until_s = parted_until(link, side, what == SYN);
-    if (what != GIVE_UP && until_s > world.now_s) { /* it is sent again until it passes */
-        if (isinf(until_s)) {                       /* or TCP gives the connection up */
+    if (what != GIVE_UP && until_s > world.now_s) { /* it is retransmitted until it passes */
+        if (isinf(until_s)) {                       /* or TCP gives up the connection */
             world_at(world.now_s + GIVEN_UP_S, happens, context, (uint64_t)GIVE_UP << 1);
             return;
         }
@@ -260,7 +260,7 @@ void network_close(struct file *file, bool silent)
 
 struct watched {
     int fd;
-    struct epoll_event event; /* of which `events` are 0 once it was told of, until it is asked for again */
+    struct epoll_event event; /* its `events` are 0 after it was reported, until it is requested again */
 };
 
 static struct watched *find_watched(const struct file *set, int fd)
@@ -279,7 +279,7 @@ bool network_watches(const struct machine *machine, int set, int fd)
     return file && file->kind == FILE_SET && find_watched(file, fd);
 }
 
-/* What is closed is in no set any more. */
+/* Closed files are removed from all sets. */
 static void leave_sets(const struct file *file)
 {
     for (int i = 0; i < WORLD_MAX_FILES; i++) {
@@ -364,7 +364,7 @@ void network_part(struct machine *one, struct machine *other, enum partition how
     }
 }
 
-/* --- In place of the system's --- */
+/* --- Replacements of system calls --- */
 
 #define WRAP(type, name, ...)                                                                                          \
     type __wrap_##name(__VA_ARGS__);                                                                                   \
@@ -714,7 +714,7 @@ WRAP(int, epoll_ctl, int fd, int operation, int of, struct epoll_event *event)
     return 0;
 }
 
-/* The only wait of the program is poll's, so this one looks, and does not wait. */
+/* Only poll ever waits in the program, so this call checks without waiting. */
 WRAP(int, epoll_wait, int fd, struct epoll_event *events, int most, int timeout_ms)
 {
     const struct file *file = file_of(fd);

@@ -1,28 +1,29 @@
 /*
- * What is checked, and where: the calls between the program's own parts are watched (--wrap), and what they promise is
- * kept here beside it.
+ * What is checked, and where: the calls between the program's own parts are intercepted (--wrap), and their promises
+ * are tracked here.
  *
  *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply,
  *    channel_send_frame);
  *  - a gradient has one number, however often it is sent, and was computed on what that very shard had;
- *  - within a generation no ps's global step goes back, and it is the step restored and what was accepted since;
+ *  - within a generation no ps's global step goes back, and it is the restored step plus what was accepted since;
  *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
  *  - what is saved is one step's state: every row counts as many gradients as the step says, and with synchronous
- *    training all bits are those that one process computes that adds the sets up in the order of the workers' numbers;
- *  - a step has one learning rate on all shards, and no state of which that is not true is saved; from its step on, and
- *    not a step earlier or later, a synchronous step takes as many gradients as a rollout says;
- *  - a checkpoint that was reported written is there after any crash, unless the disk broke its word; what a chief
+ *    training all bits are those of one process that adds the sets up in the order of the workers' indexes;
+ *  - a step has one learning rate on all shards, and no state that violates this is saved; exactly from its step on, a
+ *    synchronous step takes as many gradients as a rollout says;
+ *  - a checkpoint that was reported written is there after any crash, unless the disk broke its promises; what a chief
  *    restores is what was saved, bit for bit;
- *  - all gradients of a generation are made of rows that become inputs in one way, its checkpoints say which, and who
- *    restores one goes on in that way;
- *  - a round of some asks as many as it is to, of those who are there, in the order that seed and round say; it is made
- *    of differences of those who were told so, and once its time is over it waits for nobody;
- *  - in asynchronous rounds every few differences make a step, on each ps in the order in which they come to it: what
- *    is saved has the bits of one process that adds them up in that order, by examples and age; each is of a model that
- *    this very ps has had, and what waits for a step is forgotten with its generation;
- *  - in synchronous training all workers compute a step from the same parameters, to the bit, however they travelled;
- *  - what workers found in validations of a step is added up once for each, and is of the model of that step;
- *  - memory and threads stay within bounds, and a process that ends in order has given back all of it.
+ *  - all gradients of a generation come from rows with the same preprocessing, its checkpoints contain it, and a
+ *    process
+ *    that restores one continues with it;
+ *  - a round with participation below 1 selects as many workers as it should, of those present, in the order given by
+ *    seed and round; it consists of differences of selected workers, and after its deadline it waits for nobody;
+ *  - in asynchronous rounds every few differences make a step, on each ps in their order of arrival: what is saved has
+ *    the bits of one process that adds them up in that order, by examples and staleness; each is of a model that this
+ *    very ps has had, and what waits for a step is discarded with its generation;
+ *  - in synchronous training all workers compute a step from the same parameters, to the bit, in whatever form sent;
+ *  - each worker's validation of a step is added up once, and is of the model of that step;
+ *  - memory and threads stay within bounds, and a process that ends in order has freed all of it.
  */
 #include "tests/simulate/oracle.h"
 
@@ -58,12 +59,12 @@ struct accepted {
 struct replicas {
     int now, next;
     bool has_next;
-    int64_t step; /* from which on it is the next */
+    int64_t step; /* from which it is the next */
 };
 
 /* What a ps has done in its present generation. */
 struct ps_record {
-    struct job *job; /* NULL: it does not run */
+    struct job *job; /* NULL: it is not running */
     struct replicas replicas;
     struct shard *shard;
     uint32_t generation;
@@ -72,14 +73,14 @@ struct ps_record {
     struct accepted pushes[MOST_PUSHES];
     int push_count;
     int waiting_for_apply;                    /* accepted, and not yet applied */
-    int64_t asked_for[WORKERS_MAX_SIMULATED]; /* the last round that a worker was told to take part in; -1: none */
-    float mean[FLOATS]; /* asynchronous rounds: of `gathered` differences, which have `weight` together */
+    int64_t asked_for[WORKERS_MAX_SIMULATED]; /* the last round for which a worker knows it is selected; -1: none */
+    float mean[FLOATS]; /* asynchronous rounds: of `gathered` differences, whose total weight is `weight` */
     int gathered;
     double weight;
-    int64_t step; /* that they wait for */
+    int64_t step; /* for which they wait */
 };
 
-/* The run as one process would make it. */
+/* The run as one process would compute it. */
 struct reference {
     uint32_t generation;
     int64_t first_step, step;
@@ -91,10 +92,10 @@ struct reference {
 struct lineage {
     uint32_t generation;
     int64_t first_step, end_step;
-    double base;                   /* what rows add up to at the first step */
-    double rate[ORACLE_MAX_STEPS]; /* of the steps from first_step on to end_step */
-    uint64_t preprocessing;        /* a hash of it; 0: pictures */
-    bool mixed;                    /* two shards made a step at different ones: fine if it is undone and never saved */
+    double base;                   /* the sum of each row at the first step */
+    double rate[ORACLE_MAX_STEPS]; /* of the steps from first_step to end_step */
+    uint64_t preprocessing;        /* a hash of it; 0: images */
+    bool mixed; /* two shards made a step at different rates: allowed if it is undone and never saved */
 };
 
 static struct ps_record records[8];
@@ -107,8 +108,11 @@ struct sent {
 };
 
 static struct reference reference;
-static const struct push_pull *exchanges[WORKERS_MAX_SIMULATED]; /* that each worker trains by */
-/* What a step was last computed from, and in which generation of which ps 0: once all are gone they count anew. */
+static const struct push_pull *exchanges[WORKERS_MAX_SIMULATED]; /* through which each worker trains */
+/*
+ * What a step was last computed from, and in which generation of which ps 0: after all have gone generations start
+ * over.
+ */
 static struct computed {
     uint64_t incarnation;
     uint32_t generation;
@@ -116,15 +120,15 @@ static struct computed {
 } computed[ORACLE_MAX_STEPS];
 static struct sent sent[WORKERS_MAX_SIMULATED][8];
 static float saved[ORACLE_MAX_STEPS][FLOATS];
-static double saved_sum[ORACLE_MAX_STEPS]; /* what rows add up to */
+static double saved_sum[ORACLE_MAX_STEPS]; /* the sum of each row */
 static bool is_saved[ORACLE_MAX_STEPS];
-/* How rows become inputs, as a hash of its text: that each worker goes by, and that of what was saved. 0: none. */
+/* Preprocessing, as a hash of its text: each worker's, and that of what was saved. 0: none. */
 static uint64_t goes_by[WORKERS_MAX_SIMULATED], saved_with[ORACLE_MAX_STEPS];
 static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
-static int64_t found_step;   /* the newest one that a chief found when it began; -1: none */
-static int64_t lost_step;    /* the newest one that the disk lost since then; -1: none */
+static int64_t found_step;   /* the newest one that a chief found at its start; -1: none */
+static int64_t lost_step;    /* the newest one that the disk has lost since then; -1: none */
 
-/* All but the pushes, of which there are none yet: runs are many, and the list is long. */
+/* Everything but the pushes, of which there are none yet: runs are many, and the list is long. */
 static void begin_record(struct ps_record *record, struct job *job)
 {
     record->job = job;
@@ -264,7 +268,7 @@ static void settle_replicas(struct replicas *replicas, int64_t step)
 static int replicas_in(const struct config *config)
 {
     const int wanted = config->cluster.replicas_to_aggregate;
-    return wanted > 0 ? wanted : config_worker_room(&config->cluster); /* of all who are there */
+    return wanted > 0 ? wanted : config_worker_room(&config->cluster); /* of all that are present */
 }
 
 WRAP(bool, job_create, struct job *job, const struct config *config, int ps, double now_s, struct error *error)
@@ -348,7 +352,7 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     for (int i = 0; i < WORKERS_MAX_SIMULATED; i++) {
         record->asked_for[i] = -1;
     }
-    bool is_first = true; /* after all were killed, generations are counted from zero */
+    bool is_first = true; /* after all were killed, generations start from zero */
     for (int i = 0; i < oracle.ps; i++) {
         const struct ps_record *other = &records[i];
         is_first = is_first && (other == record || !other->job || !other->restored || other->generation != generation ||
@@ -383,9 +387,9 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
     }
 }
 
-/* --- Rounds of some --- */
+/* --- Rounds with participation below 1 --- */
 
-/* How many there are before this place, of those who are there, in the order in which they are asked. */
+/* The number of workers present before this place, in the order in which they are selected. */
 static int places_before(const struct job *job, int worker)
 {
     struct sampler_order order;
@@ -438,7 +442,7 @@ WRAP(void, job_consider, struct job *job, double now_s)
     }
 }
 
-/* What a ps that decides tells a worker of rounds. */
+/* What a deciding ps tells a worker about rounds. */
 static void note_token(const struct channel *channel, int64_t token)
 {
     struct ps_record *record = record_here();
@@ -563,7 +567,7 @@ static void make_step(struct ps_record *record, const struct shard_block *block)
     }
 }
 
-/* One more difference, float by float, into the mean of those that wait; the last of them makes a step of it. */
+/* Adds one more difference, float by float, to the mean of those gathered; the last of them makes a step of it. */
 static void gather(struct ps_record *record, const struct shard *shard, const struct stage *stage, int worker)
 {
     const double own = oracle_examples(worker), all = record->weight + own;
@@ -586,7 +590,7 @@ static void gather(struct ps_record *record, const struct shard *shard, const st
     reference.step = record->step > reference.step ? record->step : reference.step;
 }
 
-/* In the order in which shards take them, with the first stripe locked. */
+/* In the order in which shards apply them, with the first stripe locked. */
 WRAP(struct buffer_turn, buffer_take, struct shard *shard, const struct stage *stage)
 {
     struct ps_record *record = record_here();
@@ -601,10 +605,12 @@ WRAP(struct buffer_turn, buffer_take, struct shard *shard, const struct stage *s
     return turn;
 }
 
-/* --- What is sent, and answered --- */
+/* --- Sends and answers --- */
 
-/* A gradient that is sent again keeps its number, or it could not be told from the next one. (What has no loss is none:
- * a worker whose own is not finite says so, again and again.) */
+/*
+ * A gradient that is sent again keeps its number, or it could not be told from the next one. (One without a loss is
+ * none: a worker whose loss is not finite sends such pushes again and again.)
+ */
 static void check_push(const struct channel *channel, const struct message_push *push)
 {
     int ps = 0, worker = world.here->number - oracle.ps;
@@ -632,7 +638,7 @@ static void check_answer(const struct channel *channel, const struct message_pus
     int worker = -1;
     if (channel->generation != record->generation || channel->frame.generation != record->generation ||
         !record->restored || record->job->state == JOB_RESTORING || record->job->generation != record->generation) {
-        return; /* the worker is told by the frame's generation, and joins again */
+        return; /* the frame's generation tells the worker, and it joins again */
     }
     const int64_t made = oracle.synchronous ? record->applied : record->applied / pushes_of_step();
     if (pushed->global_step > record->restored_step + made) {
@@ -679,7 +685,7 @@ WRAP(enum exchange_result, push_pull_join, struct push_pull *exchange, struct er
     return __real_push_pull_join(exchange, error);
 }
 
-/* However they came to know them: all compute a step from the same parameters, to the bit. */
+/* However they were received, all compute a step from the same parameters, to the bit. */
 void oracle_sees(int worker, int64_t step, const float *parameters)
 {
     const struct push_pull *exchange = exchanges[worker];
@@ -699,7 +705,7 @@ void oracle_sees(int worker, int64_t step, const float *parameters)
 
 /* --- Synchronous steps --- */
 
-/* What a worker's push holds of a bias: a gradient, or what its own steps take off it (at learning rate 1). */
+/* A worker's push for a bias: a gradient, or what its own steps subtract from it (at learning rate 1). */
 static float pushed_mix(float before, int worker, int col)
 {
     float now = before, mixed = 0;
@@ -716,7 +722,7 @@ static float pushed_mix(float before, int worker, int col)
     return oracle.local_steps > 1 ? before - now : mixed;
 }
 
-/* The same of a weight, whose gradient counts its worker's. */
+/* The same for a weight, whose gradient counts its worker's. */
 static float pushed_count(float before, int worker, int col)
 {
     const float gradient = worker % ORACLE_COLUMNS == col ? -1.0f : 0.0f;
@@ -727,7 +733,7 @@ static float pushed_count(float before, int worker, int col)
     return oracle.local_steps > 1 ? before - now : gradient;
 }
 
-/* What each of the set counts: alike, or by its examples. */
+/* The weight of each in the set: equal, or by its examples. */
 static void weigh(const int *workers, int count, float *weights)
 {
     double all = 0;
@@ -739,7 +745,7 @@ static void weigh(const int *workers, int count, float *weights)
     }
 }
 
-/* One step of the one process: the mean of the set's gradients, in the order of the workers' numbers. */
+/* One step of the single process: the mean of the set's gradients, in the order of the workers' indexes. */
 static void step_reference(const int *workers, int count)
 {
     float parts[WORKERS_MAX_SIMULATED];
@@ -803,7 +809,7 @@ WRAP(bool, shard_aggregate, struct shard *shard, uint32_t generation, const int 
 
 /* --- Checkpoints --- */
 
-/* What every row must add up to at a step: each has made it at its rate. */
+/* The sum of every row at a step: each step has added its rate. */
 static double sum_at(int64_t step)
 {
     double sum = lineage.base;
@@ -821,7 +827,7 @@ static void check_state(const float *parameters, int64_t step)
              (long long)step);
         return;
     }
-    for (int row = 0; oracle.buffer == 0 && row < ORACLE_ROWS; row++) { /* old differences count less */
+    for (int row = 0; oracle.buffer == 0 && row < ORACLE_ROWS; row++) { /* stale differences count less */
         double sum = 0;
         for (int col = 0; col < ORACLE_COLUMNS; col++) {
             sum += (double)parameters[row * 16 + col];
@@ -889,7 +895,7 @@ WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets
     const float *parameters = state->vectors[STORE_PARAMETERS];
     int64_t step = info->global_step;
     check_state(parameters, step);
-    if (step < ORACLE_MAX_STEPS) { /* it may be found after a crash, even if it is not reported */
+    if (step < ORACLE_MAX_STEPS) { /* it may be found after a crash, even if it was not reported */
         memcpy(saved[step], parameters, sizeof saved[0]);
         saved_sum[step] = sum_at(step);
         is_saved[step] = true;
@@ -900,7 +906,7 @@ WRAP(bool, checkpoint_folder_save, struct checkpoint_folder *folder, int targets
     }
     bool done = __real_checkpoint_folder_save(folder, targets, state, info, error);
     say("checkpoint of step %lld: %s", (long long)step, done ? "written" : error->text);
-    if (done && (targets & ~CHECKPOINT_BEST) != 0) { /* the best one is not what a chief goes on from */
+    if (done && (targets & ~CHECKPOINT_BEST) != 0) { /* a chief does not continue from the best one */
         written_step = step;
     }
     return done;
@@ -916,14 +922,14 @@ WRAP(bool, checkpoint_folder_newest, struct checkpoint_folder *folder, struct ch
     if (!done && oracle.rotten) {
         return false;
     }
-    if (shortage.failed > failed) { /* one that can't be read at the moment is passed over, or an error */
+    if (shortage.failed > failed) { /* a checkpoint that can't be read at the moment is skipped, or an error */
         return done;
     }
     if (step < written_step) {
         fail("the checkpoint of step %lld was reported written, and is gone: the newest is of step %lld%s%s",
              (long long)written_step, (long long)step, done ? "" : "; ", done ? "" : error->text);
     }
-    found_step = step; /* written, and the machine died before it could say so */
+    found_step = step; /* written, and the machine died before it could report it */
     lost_step = -1;
     return done;
 }
@@ -946,7 +952,7 @@ WRAP(bool, checkpoint_load, struct checkpoint_file *file, struct checkpoint_stat
     if (hash_of(checkpoint_file_info(file)->preprocessing) != saved_with[step]) {
         fail("step %lld is restored with other preprocessing than it was saved with", (long long)step);
     }
-    for (int i = 0; i < FLOATS; i++) { /* rows are padded in memory, and not in the file */
+    for (int i = 0; i < FLOATS; i++) { /* rows are padded in memory, but not in the file */
         const float *read = &state->vectors[STORE_PARAMETERS][i], *written = &saved[step][i];
         if (i % 16 < ORACLE_COLUMNS && memcmp(read, written, sizeof *read) != 0) {
             fail("float %d of step %lld is restored as %.9g, and was saved as %.9g", i, (long long)step, (double)*read,
@@ -957,7 +963,7 @@ WRAP(bool, checkpoint_load, struct checkpoint_file *file, struct checkpoint_stat
     return true;
 }
 
-/* Whatever the pace: a run without faults keeps every step that is due. */
+/* However fast it is: a run without faults keeps every step that is due. */
 static void check_due(void)
 {
     const int64_t every = oracle.save_steps;
@@ -975,7 +981,7 @@ void oracle_check_end(bool undisturbed)
         check_due();
     }
     int64_t last = written_step > found_step ? written_step : found_step;
-    if (last != oracle.last_step && lost_step != oracle.last_step) { /* what is lost at the very end nobody can mend */
+    if (last != oracle.last_step && lost_step != oracle.last_step) { /* a loss at the very end can't be repaired */
         fail("training is over, and its last checkpoint is of step %lld", (long long)last);
     }
 }

@@ -9,27 +9,27 @@
 
 enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 8192, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
 
-/* A learning rate at which losses are not finite any more, once a shard has made a step with it. */
+/* A learning rate at which losses are no longer finite, once a shard has made a step with it. */
 enum { ORACLE_BAD_RATE = 64 };
 
-/* What the run is, as cluster.c chose it. */
+/* The run's settings, as cluster.c chose them. */
 extern struct oracle {
-    int ps, workers; /* workers: with those that are not listed, which come last, and come and go */
+    int ps, workers; /* workers: including the unlisted ones, which come last, and join and leave */
     int listed;
     bool synchronous;
     bool bfloat16;                                    /* on the wire */
-    bool int8;                                        /* that, and gradients, or all, as int8 */
-    bool rotten;                                      /* no checkpoint can be read until somebody repairs the disk */
-    int local_steps;                                  /* of a round; above 1, each worker has data of its own */
-    double participation, over_selection, deadline_s; /* of rounds; participation 1: all are asked */
-    int buffer;     /* asynchronous rounds: differences that make a step; 0: there are none such */
-    bool has_table; /* workers learn from files of rows, not from pictures */
+    bool int8;                                        /* the same, and gradients, or everything, as int8 */
+    bool rotten;                                      /* no checkpoint can be read until the disk is repaired */
+    int local_steps;                                  /* per round; above 1, each worker has its own data */
+    double participation, over_selection, deadline_s; /* of rounds; participation 1: all are selected */
+    int buffer;     /* asynchronous rounds: differences per step; 0: the rounds are not asynchronous */
+    bool has_table; /* workers learn from files of rows, not from images */
     int64_t last_step;
     int64_t save_steps;
     int seed;                                 /* train.seed */
-    double slowness_s[WORKERS_MAX_SIMULATED]; /* of a step of each worker */
-    double not_finite;                        /* how often a gradient is not */
-    bool diverged;                            /* all losses are not, until the shards are restored */
+    double slowness_s[WORKERS_MAX_SIMULATED]; /* of each worker's step */
+    double not_finite;                        /* how often a gradient is not finite */
+    bool diverged;                            /* no loss is finite, until the shards are restored */
 } oracle;
 
 /* Examples that a worker has. */
@@ -56,20 +56,20 @@ float engine_mix(float parameter, int worker, int draw, int col);
 /* A worker computes a step from these parameters. */
 void oracle_sees(int worker, int64_t step, const float *parameters);
 
-/* Once a process: sets only what does not begin as zero, for runs are many and touch little of the rest. */
+/* Once per process: sets only what does not start as zero, because runs are many and touch little of the rest. */
 void oracle_begin(void);
 
 /* After every event of a machine. */
 struct machine;
 void oracle_check(const struct machine *machine);
-void oracle_forget(const struct machine *machine); /* its process is gone */
-/* The chief's disk broke its word: of its checkpoints, this is the newest that can be expected to be found. */
+void oracle_forget(const struct machine *machine); /* its process has ended */
+/* The chief's disk broke its promises: this is the newest of its checkpoints that can be expected to be found. */
 void oracle_lose(int64_t newest_step);
-/* Were steps made at different learning rates by different shards, and not undone yet? */
+/* Did shards make steps at different learning rates that have not been undone yet? */
 bool oracle_is_mixed(void);
-/* A ps's job; NULL: its process does not run, or has none yet. */
+/* A ps's job; NULL: its process is not running, or has none yet. */
 const struct job *oracle_job(int ps);
-/* At the end of a run that came to its end. undisturbed: there were no faults. */
+/* At the end of a run that finished. undisturbed: there were no faults. */
 void oracle_check_end(bool undisturbed);
 
 #endif

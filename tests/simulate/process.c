@@ -1,6 +1,6 @@
 /*
- * What a process asks about itself and of others: how much memory and disk there is, to be executed again in place, and
- * a child (the trial of a config), which takes its time and ends well or badly as the run has it.
+ * What a process learns about itself and asks of others: how much memory and disk there is, re-exec in place, and a
+ * child (the trial of a config), which takes its time and ends well or badly as the run decides.
  */
 #include <signal.h>
 #include <spawn.h>
@@ -22,7 +22,7 @@
 
 enum { CHILD = 7777, PLENTY = 1 << 30 };
 
-/* --- Executed again: see look_after in cluster.c, who starts it again at once --- */
+/* --- Re-exec: see look_after in cluster.c, which starts it again at once --- */
 
 void restart_remember(char *const *argv)
 {

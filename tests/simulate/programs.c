@@ -1,4 +1,6 @@
-/* What programs.h says. A build is a few KiB: the headers of a program, the mark that operators look for, and noise. */
+/*
+ * Implements programs.h. A build is a few KiB: the headers of a program, the mark that operators look for, and noise.
+ */
 #include "tests/simulate/programs.h"
 
 #include <elf.h>
@@ -35,7 +37,7 @@ struct build {
 
 struct process {
     int architecture; /* of its machine */
-    int build;        /* that it is of */
+    int build;        /* its number */
     bool excused;
     bool was_executed;
     bool is_timed; /* the kernel kills it unless it arrives */
@@ -47,7 +49,7 @@ static struct {
     bool roll;
     struct build builds[MOST_BUILDS]; /* the first ones are installed */
     int build_count;
-    int of[PROGRAMS_VERSIONS][ARCHITECTURES]; /* what each version runs in; -1: it comes without one */
+    int of[PROGRAMS_VERSIONS][ARCHITECTURES]; /* the build of each version; -1: it comes without one */
     struct process processes[WORLD_MAX_MACHINES];
     bool is_there[ARCHITECTURES];
     char flag[100];
@@ -130,11 +132,11 @@ int programs_architectures(void)
     return programs.is_there[0] + programs.is_there[1];
 }
 
-/* Now and then the file is cut off, or none is for machines of one kind. */
+/* Now and then the file is truncated, or there is none for machines of one architecture. */
 const char *programs_draw(struct disk *disk, bool *good)
 {
     const enum kind kind = chance(2) == 0 ? WORKS : (enum kind)chance(KINDS);
-    const int only = chance(4) == 0 ? (int)chance(ARCHITECTURES) : -1; /* on this one alone it is that bad */
+    const int only = chance(4) == 0 ? (int)chance(ARCHITECTURES) : -1; /* only on this one is it that bad */
     const int without = chance(10) == 0 ? (int)chance(ARCHITECTURES) : -1;
     const bool is_cut = chance(12) == 0;
     programs.flag[0] = '\0';
@@ -176,7 +178,7 @@ void programs_forge(struct manifest_programs *forged)
     memset(program->digest, 'a', PROGRAM_DIGEST_HEX);
 }
 
-/* --- Which one a process is of --- */
+/* --- Which one a process runs --- */
 
 static int expected(const struct machine *machine, uint64_t version)
 {
@@ -274,7 +276,7 @@ static int look_at(const struct machine *machine, const char *path)
     return build;
 }
 
-/* The kernel's alarm: it outlives the call that executes a program. */
+/* The kernel's alarm: it survives the call that executes a program. */
 static void ring(void *context, uint64_t life)
 {
     struct machine *machine = context;

@@ -1,6 +1,6 @@
 /*
- * Calls that fail because the system has no more to give, or breaks: one kind of call in each run, its nth, and perhaps
- * those that follow it, on one machine.
+ * Calls that fail because the system has run out of something, or breaks: one kind of call in each run, its nth, and
+ * perhaps those that follow it, on one machine.
  */
 #include <errno.h>
 #include <string.h>

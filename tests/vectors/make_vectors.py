@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes optimizer_vectors.h: what TensorFlow's own 1.x optimizers do in 100 steps, for
+"""Writes optimizer_vectors.h: the results of TensorFlow's own 1.x optimizers over 100 steps, for
 tests/ps/store/test_optimizer.c.
 
-Needs TensorFlow (any version with tf.compat.v1 and resource variables; made with 2.15), which `make test` does not:
-run it by `make vectors` in an environment that has it. The problem is two variables, weights [3, 4] and biases [4],
-with gradients that both sides compute from integers (see gradient() here and in the test); row 1 of the weights gets
-its first gradient at step 40 and no other, as a pixel does that hardly any image has.
+Needs TensorFlow (any version with tf.compat.v1 and resource variables; made with 2.15), which `make test` does not: run
+it by `make vectors` in an environment that has it. The problem is two variables, weights [3, 4] and biases [4], with
+gradients that both sides compute from integers (see gradient() here and in the test); row 1 of the weights gets its
+first gradient at step 40 and no other, like a pixel that hardly any image has.
 """
 import os
 import subprocess

@@ -1,6 +1,6 @@
 /*
- * The training loop with an updater that does what its test says, by a clock of the test's own. Whatever the loop asks
- * of the updater, reports, shows, or writes into summaries becomes a line of the story.
+ * The training loop with an updater that does what its test says, on the test's own clock. Whatever the loop asks of
+ * the updater, logs, shows, or writes into summaries becomes a line of the story.
  */
 #ifndef TESTS_WORKER_LOOP_H
 #define TESTS_WORKER_LOOP_H
@@ -27,9 +27,9 @@
 #include "worker/observed_model.h"
 #include "worker/report.h"
 
-enum { LOOP_NEVER = -1, LOOP_BATCHES = 4 /* of an epoch */ };
+enum { LOOP_NEVER = -1, LOOP_BATCHES = 4 /* per epoch */ };
 
-/* What the next evaluations find; the last one goes on. */
+/* Results of the next evaluations; the last one repeats. */
 struct loop_found {
     int correct, images;
     double loss, f1;
@@ -48,19 +48,19 @@ static struct loop {
     struct training training;
     struct updater_start start;
     struct updater_record record;
-    struct checkpoint_info info; /* of the model that is held */
+    struct checkpoint_info info; /* of the held model */
 
     double now_s;
-    double step_s;      /* that a step takes */
-    double pause_s;     /* that a save, a summary, a validation takes */
-    int64_t stride;     /* of the global step, as others take steps, too */
-    double failure_s;   /* that a step which fails takes */
-    int64_t fails_at;   /* a step from here on fails once, as `ends` says */
-    int64_t signal_at;  /* global step at which a signal comes */
+    double step_s;      /* duration of a step */
+    double pause_s;     /* duration of a save, a summary, a validation */
+    int64_t stride;     /* of the global step, because others take steps, too */
+    double failure_s;   /* duration of a failing step */
+    int64_t fails_at;   /* from this step on a step fails once, as `ends` says */
+    int64_t signal_at;  /* global step at which a signal arrives */
     double signal_at_s; /* likewise by the clock */
     enum training_end ends;
-    enum training_end end_at_finish; /* TRAINING_GOES_ON: as it is */
-    bool no_model;                   /* that could be held just now */
+    enum training_end end_at_finish; /* TRAINING_GOES_ON: unchanged */
+    bool no_model;                   /* none can be held just now */
     bool gathers_nothing;
     bool has_terminal, has_summary, no_summary, no_evaluation, finds_threshold, engine_fails;
     int64_t summary_steps;
@@ -80,7 +80,7 @@ double __wrap_clock_monotonic_s(void)
     return loop.now_s;
 }
 
-/* A tenth of a second at most, as it is documented. */
+/* At most a tenth of a second, as documented. */
 void __wrap_clock_pause(double until_s)
 {
     const double left_s = fmin(fmax(until_s - loop.now_s, 0), 0.1);
@@ -118,7 +118,7 @@ static inline void loop_look_for_end(struct updater *updater)
     }
 }
 
-/* Step s has a loss of s, and takes part in s examples rightly. */
+/* Step s has a loss of s, and s correct examples. */
 static inline bool loop_step(struct updater *updater)
 {
     (void)updater;
@@ -262,7 +262,7 @@ bool __wrap_evaluate(struct evaluation *evaluation, struct engine *engine, bool 
     return !loop.engine_fails || error_set(error, "the engine failed");
 }
 
-/* --- What is told --- */
+/* --- Output --- */
 
 void __wrap_report_start(const struct report_start *start);
 void __wrap_report_step(const struct report_step *step);
@@ -331,7 +331,7 @@ void __wrap_report_done(const struct report_done *done)
          (long long)done->best_step);
 }
 
-/* Any address but NULL, at which nothing lies that the loop could look at. */
+/* Any address but NULL, with nothing that the loop could read. */
 static inline struct summary *loop_summary(void)
 {
     return (struct summary *)&loop.summary_steps;
@@ -460,7 +460,7 @@ void __wrap_progress_end(struct progress *progress)
 
 /* --- A run --- */
 
-/* Of the chief, on its own, with six steps to take; nothing is due before its end. */
+/* A chief alone, with six steps to take; nothing is due before the end. */
 static inline int loop_set_up(void **state)
 {
     struct error error;
@@ -529,7 +529,7 @@ static inline int loop_tear_down(void **state)
     return 0;
 }
 
-/* Nothing but what the loop does between its beginning and its end, and the end; the observer's lines are left out. */
+/* Only what the loop does between its start and its end, and the end; without the observer's lines. */
 static inline int loop_run(const char **story_of_it)
 {
     static char kept[64 * 1024];

@@ -1,4 +1,4 @@
-/* A network to test engines with: its config, its layout, examples to train on, parameters to begin with. */
+/* A network to test engines with: config, layout, training examples, initial parameters. */
 #ifndef TESTS_WORKER_NETWORK_H
 #define TESTS_WORKER_NETWORK_H
 
@@ -11,7 +11,7 @@
 #include "tests/random.h"
 #include "worker/data/examples.h"
 
-/* Every number that an optimizer may ask for; all else is at zero, above all the seed. */
+/* Every number that an optimizer may need; everything else is zero, especially the seed. */
 static inline void test_config(struct config *config, struct model *model, const int *layers, int layer_count,
                                int batch)
 {
@@ -39,7 +39,7 @@ static inline void test_config(struct config *config, struct model *model, const
     model_layout(model, &config->model);
 }
 
-/* Random images, `percent` of whose pixels are not 0, but for some that never are, as at the border of real digits. */
+/* Random images with `percent` nonzero pixels, and some that are always zero, as at the border of real digits. */
 static inline void test_examples(struct examples *examples, const struct model *model, int count, int percent,
                                  struct test_random *random)
 {
@@ -60,7 +60,7 @@ static inline void test_examples(struct examples *examples, const struct model *
     }
 }
 
-/* So that there is something to learn: the label shows. */
+/* So that there is something to learn: the label is visible. */
 static inline void test_examples_mark(struct examples *examples)
 {
     for (int i = 0; i < examples->count; i++) {
@@ -68,7 +68,7 @@ static inline void test_examples_mark(struct examples *examples)
     }
 }
 
-/* Rows of a table: numbers, and ones in `codes` columns that share the other inputs evenly; some rows lack some. */
+/* Rows of a table: numbers, and ones in `codes` columns that divide the other inputs evenly; some rows lack some. */
 static inline void test_rows(struct examples *examples, int count, struct test_random *random)
 {
     const struct examples like = *examples;
@@ -90,8 +90,8 @@ static inline void test_rows(struct examples *examples, int count, struct test_r
 }
 
 /*
- * What is wanted of them. Numbers are so far from what a network says at first that no rounding decides on which side
- * of them it is; and all rows want one on the same side, so that errors add up, and rounding is small beside the sum.
+ * Their targets. Numbers are so far from a network's first outputs that no rounding decides on which side of them it
+ * is; and all rows have theirs on the same side, so that errors add up, and rounding is small beside the sum.
  */
 static inline void test_wanted(struct examples *examples, enum loss_kind loss, struct test_random *random)
 {

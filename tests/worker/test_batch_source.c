@@ -1,4 +1,4 @@
-/* Batches are a function of seed, task and step, wherever their examples lie. */
+/* Batches depend only on seed, task and step, wherever their examples lie. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 enum { EXAMPLES = 10, SIZE = 4 };
 
-/* A stream whose batches have a count and a first label of the test's choice, or can't be read. */
+/* A stream whose batches have a size and a first label of the test's choice, or can't be read. */
 static struct {
     int count;
     bool fails_to_create, fails_to_draw;

@@ -1,10 +1,10 @@
-/* The books of checkpoints: what is noted of those that were written and of those that were not, and who reads it. */
+/* The ledger of checkpoints: what is recorded of those written and of those that failed, and who reads it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "tests/worker/remote/story.h"
@@ -48,7 +48,7 @@ static void what_was_written(void **state)
     assert_non_null(strstr(text, "checkpoint at step 30: /runs/model-0000000030.safetensors"));
     assert_non_null(strstr(text, "checkpoint at step 30, the best so far: /runs/best.safetensors"));
     assert_false(supervisor_is_unsaved(&ledger.supervisor, 30));
-    save(&ledger, CHECKPOINT_BEST, 31, NULL, false); /* nobody goes on from that */
+    save(&ledger, CHECKPOINT_BEST, 31, NULL, false); /* nothing continues from that one */
     ledger.info.best_score = 0.5;
     ledger.info.best_step = 31;
     ledger.info.threshold = 0.25;
@@ -72,7 +72,7 @@ static void what_was_not(void **state)
     const char *text = save(&ledger, CHECKPOINT_MODEL, 40, "the disk is full", false);
     assert_non_null(strstr(text, "the disk is full; training continues, and this run will end with status 1"));
     assert_true(supervisor_is_unsaved(&ledger.supervisor, 40));
-    save(&ledger, CHECKPOINT_BEST, 40, "the disk is full", false); /* says nothing of the step */
+    save(&ledger, CHECKPOINT_BEST, 40, "the disk is full", false); /* says nothing about the step */
     checkpoint_ledger_record(&ledger, &record);
     assert_true(record.checkpoint_failed);
     assert_string_equal(record.last_checkpoint, "/runs/model-0000000030.safetensors");

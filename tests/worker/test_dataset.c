@@ -1,4 +1,4 @@
-/* Loading what a config names: which data it takes, what it holds out, and what it refuses. */
+/* Loading what a config names: which data it reads, what it holds out, and what it refuses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,7 +68,7 @@ static int end(void **state)
     return system(command);
 }
 
-/* A config for 5x7 images of 3 classes, with so many settings more; ends with NULL. */
+/* A config for 5x7 images of 3 classes, with further settings; ends with NULL. */
 static void make_config(struct config *config, const char *const *more)
 {
     struct config_setting settings[16] = {
@@ -123,7 +123,7 @@ static void test_loads(void **state)
     assert_int_equal(dataset.train.width, 7);
     assert_int_equal(dataset.train.classes, 3);
     assert_int_equal(dataset.bytes, 20 * (35 + 4));
-    assert_int_equal(dataset.validation.images[0], 100); /* the first of the file are held out */
+    assert_int_equal(dataset.validation.images[0], 100); /* the first ones of the file are held out */
     assert_int_equal(dataset.validation.labels[4], 1);
     assert_int_equal(dataset.train.images[0], 105);
     assert_int_equal(dataset.train.images[15 * 35 - 1], 119);
@@ -143,7 +143,7 @@ static void test_loads(void **state)
     config_free(&config);
 }
 
-/* Of 20 images a tenth is 2; of MNIST's 60,000 it would be more than the 5,000 that are enough. */
+/* Of 20 images a tenth is 2; of MNIST's 60,000 it would exceed the 5,000 that are enough. */
 static void test_a_tenth_is_held_out(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static void test_names_with_dots(void **state)
     (void)state;
     write_all();
     rename_file("train-images-idx3-ubyte", "train-images.idx3-ubyte");
-    rename_file("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte.gz"); /* plain all the same */
+    rename_file("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte.gz"); /* plain in spite of its name */
     struct config config;
     struct dataset dataset;
     struct error error;

@@ -1,7 +1,7 @@
 /*
- * The CPU engine as a whole: gradients against a plain double-precision network, which itself is checked by finite
- * differences; the same bits at any number of threads; no allocation in a step; what happens when the loss is not
- * finite. Every test runs with each set of kernels that the CPU has.
+ * The CPU engine as a whole: gradients compared with a plain double-precision network, which itself is checked by
+ * finite differences; the same bits with any number of threads; no allocation in a step; losses that are not finite.
+ * Every test runs with each set of kernels that the CPU supports.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "ps/store/collect.h"
@@ -147,7 +147,7 @@ static double derivative_of(enum activation activation, double a)
 
 enum { MOST_WIDTH = 1024 };
 
-/* What dropout multiplies each unit of each layer with, for one image: all ones, until a test says otherwise. */
+/* Dropout's factor for each unit of each layer, for one image: all ones, until a test changes it. */
 static double masks[CONFIG_MAX_LAYERS][MOST_WIDTH];
 
 static void make_masks(const struct fixture *fixture, const struct dropout_batch *batch, int place)
@@ -163,13 +163,13 @@ static void make_masks(const struct fixture *fixture, const struct dropout_batch
 }
 
 /*
- * How near a hidden unit came to 0, as a share of the terms that it sums up. Nearer than EDGE, single precision decides
- * whether a ReLU is active, and with it every gradient behind it.
+ * How near a hidden unit came to 0, relative to the terms that it sums. Below EDGE, rounding in single precision
+ * decides whether a ReLU is active, and with it every gradient behind it.
  */
 static double nearest_edge;
 static const double EDGE = 2e-6;
 
-/* What a logit sums up, at most: single precision is as far off as a share of that, and softmax's gradient likewise. */
+/* The largest sum of a logit's terms: single precision is off by a share of that, and softmax's gradient likewise. */
 static double logit_terms;
 
 static void naive_forward(const struct naive *naive, const uint8_t *image, double values[][MOST_WIDTH])
@@ -315,7 +315,7 @@ static void test_naive_gradient_by_finite_differences(void **state)
 
 static const struct dropout_batch the_batch = {.task = 3, .step = 12345678901};
 
-/* The whole gradient of one batch, as the engine's step hands it over. */
+/* The whole gradient of one batch, as the engine's step delivers it. */
 static struct train_result engine_gradient(struct fixture *fixture, const int32_t *indexes, int count, float *gradient)
 {
     struct collector collector = {.model = &fixture->model, .sum = gradient, .weight = 1.0f, .first = true};
@@ -327,7 +327,7 @@ static struct train_result engine_gradient(struct fixture *fixture, const int32_
                           .step = the_batch.step};
     struct train_result result;
     struct error error;
-    /* Whatever is not handed over stays NaN and fails the comparison. */
+    /* What is not delivered stays NaN and fails the comparison. */
     for (int v = 0; v < fixture->model.variable_count; v++) {
         const struct variable *variable = &fixture->model.variables[v];
         for (int i = 0; i < variable->rows * variable->cols; i++) {
@@ -396,7 +396,7 @@ static double norm_of(const struct fixture *fixture, const float *gradient)
     return sqrt(sum);
 }
 
-/* All of a gradient by one factor, down to the norm asked for; one that is below it not at all, not by a bit. */
+/* All of a gradient is scaled by one factor to the requested norm; one below it is not changed by a bit. */
 static void test_clipping_by_norm(void **state)
 {
     (void)state;
@@ -418,7 +418,7 @@ static void test_clipping_by_norm(void **state)
         remake_engine(&fixture, 1 + below(4));
         engine_gradient(&fixture, indexes, count, clipped);
         for (size_t i = 0; i < floats; i++) {
-            /* Or by a step of the smallest floats, where these are it. */
+            /* Or by one step of the smallest floats, if these are in play. */
             const double most = fmax(1e-6 * fabs((double)whole[i]), 0x1p-149);
             assert_true(fabs((double)clipped[i] - 0.25 * (double)whole[i]) <= most);
         }
@@ -441,7 +441,7 @@ static void test_forward(void **state)
         random_fixture(&fixture);
         fixture.config.train.num_threads = 1 + below(4);
         fixture.config.train.ema_decay = 0.9;
-        fixture.config.train.dropout = below(2) * 0.5; /* which only training knows */
+        fixture.config.train.dropout = below(2) * 0.5; /* only training knows it */
         make_engine(&fixture);
         int classes = fixture.examples.classes;
         int count = 1 + below(fixture.examples.count);
@@ -454,8 +454,10 @@ static void test_forward(void **state)
         for (int i = 0; i < count; i++) {
             make_masks(&fixture, NULL, i);
             naive_forward(&naive, fixture.examples.images + i * fixture.model.widths[0], values);
-            /* Deep linear nets have logits in the hundreds, of which single ones come out near zero by cancellation:
-             * what rounding does to them is relative to the large ones. */
+            /*
+             * Deep linear networks have logits in the hundreds, some of which come out near zero by cancellation: their
+             * rounding errors are relative to the large ones.
+             */
             const double *expected = values[fixture.model.layer_count];
             double largest = 0.0;
             for (int j = 0; j < classes; j++) {
@@ -471,7 +473,7 @@ static void test_forward(void **state)
     }
 }
 
-/* Everything there is to compare after some steps. */
+/* Everything that can be compared after some steps. */
 static float *state_after(struct fixture *fixture, int steps, struct train_result *result)
 {
     struct error error;
@@ -547,7 +549,7 @@ static void test_calls_of_train_join_up(void **state)
     }
 }
 
-/* A step of micro-batches is what step() gives for each of them, weighted, summed in order and then applied. */
+/* A step of micro-batches is the result of step() for each of them, weighted, summed in order and then applied. */
 static void test_micro_batches(void **state)
 {
     (void)state;
@@ -635,7 +637,7 @@ static void test_training_learns(void **state)
     struct fixture fixture;
     setup(&fixture, layers, 3, 32, 200, 20);
     for (int i = 0; i < 200; i++) {
-        /* The class is where the bright spot is. */
+        /* The class is the position of the bright spot. */
         memset(fixture.examples.images + i * 64 + 16 * fixture.examples.labels[i], 255, 8);
     }
     fixture.config.train.num_threads = 2;
@@ -687,7 +689,7 @@ static void test_steps_allocate_nothing(void **state)
     struct train_result result;
     struct error error;
     float logits[90 * 10];
-    /* By the end of a run all threads have started, which allocates too. */
+    /* By the end of a run all threads have started, which also allocates. */
     assert_true(fixture.engine->table->train(fixture.engine, 1, &result, &error));
     int before = atomic_load(&allocations);
     assert_true(before > 0);
@@ -712,8 +714,7 @@ static void test_describe(void **state)
 }
 
 /*
- * What is written comes back, whatever range is asked for and however the engine lays it out; around what is written
- * nothing changes, and padding stays as it is.
+ * What is written reads back, for any range and layout; what surrounds it does not change, and padding stays as it is.
  */
 static void check_vector(struct fixture *fixture, enum store_vector vector)
 {

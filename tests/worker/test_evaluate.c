@@ -1,4 +1,4 @@
-/* Evaluation with an engine whose answers are written into the images. */
+/* Evaluation with an engine whose answers are in the images. */
 #include "worker/evaluate.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ enum { CLASSES = 5, PIXELS = 2 };
 static int forward_calls, classes_now = CLASSES;
 static bool averages_asked;
 
-/* Pixel 0 names the class that gets the logit `pixel 1`; all others get 0. 255 stands for a NaN. */
+/* Pixel 0 names the class whose logit is `pixel 1`; all others are 0. 255 stands for a NaN. */
 static bool forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                     float *logits, struct error *error)
 {
@@ -115,7 +115,7 @@ static void many_images_come_in_chunks(void **state)
     assert_int_equal(evaluation.class_images[0], 1001);
     evaluation_destroy(&evaluation);
 
-    classes_now = 20000; /* more classes than a chunk has room for: one image at a time */
+    classes_now = 20000; /* more classes than fit into a chunk: one image at a time */
     assert_true(create(&evaluation, classes_now, &error));
     assert_null(evaluation.confusions);
     examples.count = 10;

@@ -1,4 +1,4 @@
-/* Evaluations of parts of the rows, merged, against one of all rows. */
+/* Evaluations of parts of the rows, merged, compared with one of all rows. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "tests/random.h"
@@ -27,7 +27,7 @@ static double draw(void)
     return (double)test_random_below(&chance, 1 << 20) / (1 << 20);
 }
 
-/* Scores that tell something: the wanted class is the likelier one. */
+/* Informative scores: the wanted class is more likely. */
 static void make_rows(int outputs)
 {
     for (int i = 0; i < ROWS; i++) {
@@ -64,7 +64,7 @@ static bool is_near(double one, double other)
     return (isnan(one) && isnan(other)) || fabs(one - other) <= 1e-9 * (1 + fabs(one));
 }
 
-/* The share of pairs of a yes and a no that are in one bin: twice what ROC AUC may be off by. */
+/* The share of yes-no pairs in the same bin: twice the possible error of ROC AUC. */
 static double pairs_in_one_bin(const struct evaluation *evaluation, int unit)
 {
     const int64_t *bins = evaluation->bins + unit * METRICS_BINS * 2;
@@ -147,7 +147,7 @@ static void merged_parts_are_the_whole(void **state)
     merge(&numbers, 3, 3);
 }
 
-/* Bytes from elsewhere: cut or changed, they are refused, or they are other counts; never half of them are added. */
+/* Foreign bytes, truncated or changed: they are refused, or they are other counts; never half of them are added. */
 static void damaged_bytes_add_nothing(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void a_bin_is_a_sixteenth_of_a_logit(void **state)
     assert_int_equal(metrics_bin(nextafter(0.5, 0)), METRICS_BINS / 2 - 1);
     assert_int_equal(metrics_bin(1 / (1 + exp(-1.03))), METRICS_BINS / 2 + 16);
     assert_int_equal(metrics_bin(NAN), 0);
-    /* Nobody but who is above the threshold is taken for yes. */
+    /* Only scores above the threshold count as yes. */
     int64_t bins[METRICS_BINS * 2] = {0};
     bins[2 * 300 + 1] = 5;
     bins[2 * 200] = 7;

@@ -1,4 +1,4 @@
-/* Rows that a checkpoint keeps: engines answer as it says, whatever the network, and another model does not. */
+/* A checkpoint's kept rows: engines give its answers, whatever the network, and another model does not. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "tests/worker/network.h"
@@ -35,7 +35,7 @@ static void make_rows(struct scene *scene, int numbers, int codes, struct test_r
     for (int i = 0; i < ROWS * numbers; i++) {
         scene->rows.values[i] = 3 * test_random_float(random);
     }
-    for (int i = 0; i < ROWS * codes; i++) { /* column c has every codes-th place from c on */
+    for (int i = 0; i < ROWS * codes; i++) { /* column c has every codes-th position from c on */
         const int share = (inputs - numbers) / codes, first = numbers + i % codes * share;
         scene->rows.places[i] = test_random_below(random, 3) == 0 ? -1 : first + test_random_below(random, share);
     }
@@ -54,7 +54,7 @@ static void make_engine(struct scene *scene)
     }
 }
 
-/* codes 0, numbers 0: pictures. */
+/* codes 0, numbers 0: images. */
 static void begin(struct scene *scene, const int *layers, int layer_count, int numbers, int codes,
                   struct test_random *random)
 {
@@ -78,7 +78,7 @@ static void begin(struct scene *scene, const int *layers, int layer_count, int n
         test_examples(&scene->rows, &scene->model, ROWS, 40, random);
     }
     scene->dataset.validation = scene->rows;
-    scene->config.train.ema_decay = 0; /* of the engine, as of one that serves */
+    scene->config.train.ema_decay = 0; /* for the engine, as when serving */
     make_engine(scene);
     scene->text = kept_rows_tell(&scene->config, &scene->dataset, NULL, &scene->state);
 }
@@ -144,7 +144,7 @@ static void another_model_does_not(void **unused)
     end(&scene);
 }
 
-/* Biases take off what the first row comes to. */
+/* Biases subtract what the first row sums to. */
 static void cancel(struct scene *scene)
 {
     const struct variable *weights = &scene->model.variables[0], *biases = &scene->model.variables[1];
@@ -165,7 +165,7 @@ static void cancel(struct scene *scene)
                                             averages ? averages : scene->state.vectors[STORE_PARAMETERS], &error));
 }
 
-/* Sums that nearly cancel each other: float32 itself is far off, so no engine can be held to more. */
+/* Sums that nearly cancel: float32 itself is far off, so an engine can't be held to more. */
 static void digits_that_float32_has_not_are_not_asked_for(void **unused)
 {
     struct test_random random = test_random_begin("digits_that_float32_has_not_are_not_asked_for");
@@ -196,7 +196,7 @@ static void some_keep_none(void **unused)
     int count = -1;
     (void)unused;
     begin(&scene, (const int[]){20, 3}, 2, 0, 0, &random);
-    scene.config.data.data_sharding = SHARDING_OWN; /* rows of one's own go nowhere */
+    scene.config.data.data_sharding = SHARDING_OWN; /* own rows never leave the machine */
     assert_null(kept_rows_tell(&scene.config, &scene.dataset, NULL, &scene.state));
     scene.config.data.data_sharding = SHARDING_SHUFFLED;
     scene.config.output.kept_rows = 0;
@@ -219,7 +219,7 @@ static void some_keep_none(void **unused)
     end(&scene);
 }
 
-/* What a file says is believed as far as it fits the model. */
+/* A file's contents count as far as they fit the model. */
 static void faulty_texts_are_refused(void **unused)
 {
     static const char *const pictures[] = {

@@ -1,7 +1,6 @@
 /*
- * A worker's half of a round: its steps are those of the optimizer, with FedProx's pull; what it hands over is what
- * they made of the parameters, which the engine has back afterwards. Engines that keep their parameters elsewhere give
- * the same bits.
+ * A worker's half of a round: its steps are those of the optimizer, with FedProx's pull; it delivers what they changed
+ * in the parameters, which the engine then gets back. Engines that keep their parameters elsewhere give the same bits.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -34,7 +33,7 @@ static float *hidden(struct engine *engine)
     return NULL;
 }
 
-/* The CPU's, but that nobody may write into its memory. */
+/* The CPU's, except that nobody may write into its memory. */
 static struct engine_table distant;
 
 static void set_up(struct fixture *f, bool is_distant, struct test_random *random)
@@ -43,7 +42,7 @@ static void set_up(struct fixture *f, bool is_distant, struct test_random *rando
     struct error error;
     memset(f, 0, sizeof *f);
     test_config(&f->config, &f->model, layers, 3, BATCH);
-    f->config.model.activation = ACTIVATION_TANH; /* smooth: what rounding changes stays small */
+    f->config.model.activation = ACTIVATION_TANH; /* smooth: effects of rounding stay small */
     model_layout(&f->model, &f->config.model);
     f->config.train.local_steps = STEPS;
     test_examples(&f->examples, &f->model, EXAMPLES, 50, random);
@@ -73,7 +72,7 @@ static struct batch batch_of(const struct fixture *f, int step, int32_t indexes[
     return (struct batch){.examples = &f->examples, .indexes = indexes, .count = BATCH, .step = step};
 }
 
-/* The difference that a round makes; the caller frees. */
+/* The difference of a round; the caller frees it. */
 static float *run_round(struct fixture *f)
 {
     struct local_steps *steps;

@@ -1,11 +1,11 @@
-/* Metrics against scikit-learn's, and evaluations of tables that are made of them. */
+/* Metrics compared with scikit-learn's, and evaluations of tables based on them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "tests/random.h"
@@ -40,7 +40,7 @@ static int make_scored(struct scored *scored, int count)
     case_values(more, count, 2);
     for (int i = 0; i < count; i++) {
         bool positive = i == 0 || (i > 1 && (values[i] + more[i] / 2) % 1000 > 600);
-        const int step = values[i] / 25; /* few different scores: many ties */
+        const int step = values[i] / 25; /* few distinct scores: many ties */
         scored[i] = (struct scored){.score = step / 40.0, .positive = positive};
     }
     return count;
@@ -61,7 +61,7 @@ static void ranks(void **state)
     assert_equal(1, metrics_average_precision(same, 2));
 }
 
-/* Beside a sort by comparison: scores of every size and sign, alone or many alike. */
+/* Compared with a comparison sort: scores of every size and sign, distinct or many alike. */
 static void any_scores_are_sorted(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void numbers(void **state)
     }
 }
 
-/* No threshold does better than the one that is chosen. */
+/* No threshold does better than the chosen one. */
 static void the_best_threshold(void **state)
 {
     (void)state;
@@ -145,7 +145,10 @@ static void the_best_threshold(void **state)
     }
 }
 
-/* By every metric that a threshold is chosen for: none of a thousand others does better, nor does no yes at all. */
+/*
+ * For every metric by which a threshold is chosen: none of a thousand others does better, nor does predicting no
+ * always.
+ */
 static void the_best_threshold_of_each_metric(void **state)
 {
     (void)state;
@@ -171,7 +174,7 @@ static void the_best_threshold_of_each_metric(void **state)
         assert_equal(best, found);
     }
     assert_int_equal(metrics_of_threshold(METRIC_ROC_AUC), METRIC_F1);
-    /* A gap around a half is decided by a half, and where yes is never right nobody gets it. */
+    /* A gap around a half is decided at a half, and if yes is never right nothing is predicted as yes. */
     struct scored gap[] = {{0.9, true}, {0.2, false}}, wrong[] = {{0.9, false}, {0.8, false}};
     double best;
     assert_equal(0.5, metrics_best_threshold(gap, 2, METRIC_ACCURACY, &best));
@@ -231,7 +234,7 @@ static void two_classes_by_softmax_or_sigmoid(void **state)
     }
     assert_equal(by_sigmoid.threshold, by_softmax.threshold);
     assert_true(by_sigmoid.threshold > 0 && isnan(by_sigmoid.metrics[METRIC_RMSE]));
-    /* Both decide by the threshold that they are given. */
+    /* Both decide by the given threshold. */
     by_sigmoid.decision = by_softmax.decision = 0.4; /* of -0.25 the probability is 0.44; 0.5 and 1 stay wrong */
     assert_true(evaluate(&by_sigmoid, &values_engine, false, &one, &error) &&
                 evaluate(&by_softmax, &values_engine, false, &two, &error));
@@ -242,7 +245,7 @@ static void two_classes_by_softmax_or_sigmoid(void **state)
     evaluation_destroy(&by_softmax);
 }
 
-/* Numbers are measured as the table has them, the loss as the model sees it. */
+/* Numbers are measured in the table's units, the loss in the model's. */
 static void numbers_in_their_own_units(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Rows of tables through the CPU engine, with every loss: gradients against a plain double-precision network that knows
- * only dense inputs, and that itself is checked by finite differences; the same bits at any number of threads.
+ * Rows of tables through the CPU engine, with every loss: gradients compared with a plain double-precision network with
+ * dense inputs only, which itself is checked by finite differences; the same bits with any number of threads.
  */
 #include <float.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "ps/store/collect.h"
@@ -43,7 +43,7 @@ struct fixture {
 
 /* --- a table to learn --- */
 
-/* Ones in `codes` columns that share the places evenly; some rows lack some. */
+/* Ones in `codes` columns that divide the positions evenly; some rows lack some. */
 static void fill_places(struct examples *examples)
 {
     int places = examples->inputs - examples->numbers;
@@ -51,7 +51,7 @@ static void fill_places(struct examples *examples)
         int code = i % examples->codes;
         int first = (int)((int64_t)places * code / examples->codes);
         int end = (int)((int64_t)places * (code + 1) / examples->codes);
-        /* Few of many categories occur: the others' rows have no gradient. */
+        /* Few of many categories occur: the other categories have no gradient. */
         int kinds = end - first < 40 ? end - first : 40;
         examples->places[i] =
             below(8) == 0 ? -1 : examples->numbers + first + (int)((int64_t)below(kinds) * (end - first) / kinds);
@@ -166,7 +166,7 @@ static double loss_of(const struct config_train *train, double z, double wanted)
 }
 
 /*
- * How near an output came to what is wanted, where the slope jumps there (mae, quantile). Nearer than EDGE, single
+ * How near an output came to its target, where the slope jumps there (mae, quantile). Below EDGE, rounding in single
  * precision decides on which side it is, and with it the gradient.
  */
 static double nearest_edge;
@@ -197,8 +197,8 @@ static double slope_of(const struct config_train *train, double z, double wanted
 }
 
 /*
- * Beside each figure stands how far off single precision may be, in roundings: the magnitudes of all terms that it is a
- * sum of. A sum may be much smaller than its terms, and its error is not.
+ * Next to each figure is its possible error in single precision, in roundings: the magnitudes of all terms that it
+ * sums. A sum may be much smaller than its terms, but its error is not.
  */
 struct naive {
     const struct fixture *fixture;
@@ -206,7 +206,7 @@ struct naive {
     double values[MOST_LAYERS][MOST_WIDTH]; /* of one example: inputs, hidden layers, outputs */
     double deltas[MOST_LAYERS][MOST_WIDTH];
     double values_off[MOST_LAYERS][MOST_WIDTH], deltas_off[MOST_LAYERS][MOST_WIDTH];
-    double *gradient_off; /* NULL, or where that of a gradient is added */
+    double *gradient_off; /* NULL, or where a gradient's error is added */
 };
 
 static void naive_inputs(struct naive *naive, int example)
@@ -273,7 +273,7 @@ static double naive_loss(struct naive *naive, int example)
     return loss;
 }
 
-/* Adds a product to a gradient: of what a unit was, and the slope behind it. */
+/* Adds a product to a gradient: a unit's output times the slope behind it. */
 static void naive_add(struct naive *naive, size_t at, double factor, int l, int i, int j, double *gradient)
 {
     const double value = i < 0 ? 1 : naive->values[l][i], value_off = i < 0 ? 0 : naive->values_off[l][i];
@@ -382,7 +382,7 @@ static struct train_result engine_gradient(struct fixture *fixture, const int32_
     struct batch batch = {.examples = &fixture->examples, .indexes = indexes, .count = count};
     struct train_result result;
     struct error error;
-    /* Whatever is not handed over stays NaN and fails the comparison. */
+    /* What is not delivered stays NaN and fails the comparison. */
     for (int v = 0; v < fixture->model.variable_count; v++) {
         const struct variable *variable = &fixture->model.variables[v];
         for (int i = 0; i < variable->rows * variable->cols; i++) {
@@ -506,7 +506,7 @@ static void rows_train_alike_at_any_number_of_threads(void **state)
     assert_true(moved >= 6);
 }
 
-/* What takes part in no batch is not touched: rows of weights of categories that never occur stay as they were. */
+/* What takes part in no batch is untouched: weights of categories that never occur stay as they were. */
 static void a_category_that_never_occurs_stays_as_it_is(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * Local training with an engine that needs no arithmetic: what is done at which step, and what a checkpoint brings
- * back.
- */
+/* Local training with an engine without arithmetic: what happens at which step, and what a checkpoint restores. */
 #include "worker/local_updater.h"
 
 #include <dirent.h>
@@ -34,9 +31,9 @@ struct fake_engine {
     float *vectors[STORE_VECTORS];
     int64_t global_step;
     int64_t bad_step;          /* the loss of this step is NaN; -1: never */
-    int64_t signal_step;       /* SIGTERM arrives in the slice that gets here; -1: never */
-    int steps_per_right_image; /* validation images it gets right: grows by one every so many steps; 0: none */
-    int64_t best_step;         /* from here on it gets no better */
+    int64_t signal_step;       /* SIGTERM arrives in the slice with this step; -1: never */
+    int steps_per_right_image; /* number of correct validation images: grows by one every this many steps; 0: none */
+    int64_t best_step;         /* from here on it does not improve */
     int64_t ends[MAX_ENDS];    /* of the slices */
     int end_count;
     bool averaged;
@@ -80,7 +77,7 @@ static bool fake_train(struct engine *engine, int64_t n, struct train_result *re
     return true;
 }
 
-/* Image i carries its label in pixel 0 and i in pixel 1; the first so many are recognised. */
+/* Image i has its label in pixel 0 and i in pixel 1; this many of the first are recognised. */
 static bool fake_forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                          float *logits, struct error *error)
 {
@@ -134,7 +131,7 @@ static const struct engine_table fake_table = {.name = "fake",
                                                .set_global_step = fake_set_global_step,
                                                .describe = fake_describe};
 
-/* One run's surroundings. */
+/* The environment of a run. */
 struct stage {
     struct config config;
     struct model model;
@@ -249,11 +246,11 @@ static bool open_training(struct stage *stage, struct training *training, struct
     return training_check_data(training, error) && local_updater_create(&training->updater, training, error);
 }
 
-/* What came of a run. */
+/* The result of a run. */
 struct outcome {
     enum training_end end;
     int64_t global_step, local_steps;
-    struct updater_record record; /* last_checkpoint: NULL or not, nothing else */
+    struct updater_record record; /* last_checkpoint: only whether it is NULL */
     int status;
     char error[1024];
 };
@@ -277,7 +274,7 @@ static struct outcome run(struct stage *stage)
     return outcome;
 }
 
-/* As a new process would: another engine, that knows nothing. */
+/* As a new process would: another engine, without any state. */
 static struct outcome run_again(struct stage *stage)
 {
     fake_end(stage);
@@ -332,7 +329,7 @@ static void slices_end_where_something_is_due(void **state)
     assert_false(result.record.checkpoint_failed);
 }
 
-/* Interrupted here and there, by the last step or by nothing at all, the run still writes the very same bytes. */
+/* However it is interrupted, by the last step or not at all, the run writes the very same bytes. */
 static void resumed_is_uninterrupted(void **state)
 {
     struct stage *stage = *state;
@@ -348,7 +345,7 @@ static void resumed_is_uninterrupted(void **state)
         fake_end(stage);
         fake_begin(stage);
         stage->engine.steps_per_right_image = 100;
-        /* Ends there as if killed right after the checkpoint: train_steps is no part of the state. */
+        /* Ends there as if killed right after the checkpoint: train_steps is not part of the state. */
         stage->config.train.train_steps = stops[i];
         assert_int_equal(run(stage).global_step, stops[i]);
     }
@@ -395,7 +392,7 @@ static void the_target_ends_it(void **state)
     assert_int_equal(result.end, TRAINING_TARGET);
     assert_int_equal(result.global_step, 210);
     assert_true(has_checkpoint(stage, 210));
-    stage->config.train.train_steps = 2000; /* a resumed run knows that it has got there */
+    stage->config.train.train_steps = 2000; /* a resumed run knows that it has reached it */
     assert_int_equal(run_again(stage).local_steps, 0);
 }
 
@@ -437,7 +434,7 @@ static void without_a_folder_nothing_is_kept(void **state)
     assert_null(result.record.last_checkpoint);
 }
 
-/* In a child, for the lock is the process's. Status 0: refused, naming the folder. */
+/* In a child, because the lock is the process's. Status 0: refused, naming the folder. */
 static void a_folder_has_one_process(void **state)
 {
     struct stage *stage = *state;
@@ -469,7 +466,7 @@ static void another_model_is_refused(void **state)
     assert_non_null(strstr(result.error, "train_dir"));
 }
 
-/* A full disk, played by a limit on the size of files: training goes on, and the end says so. */
+/* A full disk, simulated by a limit on file sizes: training continues, and the end reports it. */
 static void a_full_disk_does_not_stop_training(void **state)
 {
     struct stage *stage = *state;
@@ -496,7 +493,7 @@ struct lossy_updater {
     struct training *training;
     struct checkpoint_info info;
     int joins, finishes, settles, validations, concluded;
-    int64_t lost_step;   /* there it is lost once, and training goes on from step 0 */
+    int64_t lost_step;   /* there it is lost once, and training continues from step 0 */
     bool lost_at_finish; /* likewise */
 };
 
@@ -543,7 +540,7 @@ static bool lossy_hold(struct updater *updater, struct held_model *held)
 
 static void lossy_release(struct updater *updater, bool is_best)
 {
-    assert_true(is_best == (lossy(updater)->validations == 1)); /* none gets better than the first */
+    assert_true(is_best == (lossy(updater)->validations == 1)); /* none is better than the first */
 }
 
 static void lossy_settle(struct updater *updater)
@@ -554,7 +551,7 @@ static void lossy_settle(struct updater *updater)
 static void lossy_finish(struct updater *updater)
 {
     lossy(updater)->finishes++;
-    assert_int_equal(lossy(updater)->settles, lossy(updater)->finishes); /* what was under way is there by then */
+    assert_int_equal(lossy(updater)->settles, lossy(updater)->finishes); /* by then everything in flight has arrived */
     if (lossy(updater)->lost_at_finish) {
         lossy(updater)->lost_at_finish = false;
         lossy(updater)->training->end = TRAINING_REJOINS;
@@ -585,7 +582,7 @@ static const struct updater_table lossy_table = {.is_shared = true,
                                                  .conclude = lossy_conclude,
                                                  .record = lossy_record};
 
-/* In the middle and at the very end: it joins again and goes on, and the job is concluded once. */
+/* In the middle and at the very end: it joins again and continues, and the job is concluded once. */
 static void a_lost_model_is_joined_again(void **state)
 {
     struct stage *stage = *state;
@@ -607,7 +604,7 @@ static void a_lost_model_is_joined_again(void **state)
     assert_int_equal(training_run(&training), COMMAND_DONE);
     assert_int_equal(updater.joins, 3);
     assert_int_equal(updater.finishes, 2);
-    assert_int_equal(updater.settles, 2); /* not of the model that was lost on the way */
+    assert_int_equal(updater.settles, 2); /* not for the lost model */
     assert_int_equal(updater.concluded, 1);
     assert_int_equal(training.local_step, 50 + 100 + 100);
     assert_int_equal(updater.validations, 2 + 5 + 5);
@@ -624,7 +621,7 @@ static void a_signal_checkpoints_and_leaves(void **state)
     assert_int_equal(result.status, 128 + SIGTERM);
     assert_true(result.global_step > 77 && result.global_step < 1000);
     assert_true(has_checkpoint(stage, result.global_step));
-    /* Asked before the first step: nothing to train, nothing new to save. */
+    /* Requested before the first step: nothing to train, nothing new to save. */
     result = run_again(stage);
     assert_int_equal(result.end, TRAINING_INTERRUPTED);
     assert_int_equal(result.local_steps, 0);

@@ -1,6 +1,6 @@
 /*
- * What the loop asks for, in which order, and what it says of it: step by step, with an updater, an evaluation and a
- * clock of the test's own (tests/worker/loop.h).
+ * What the loop requests, in which order, and what it reports: step by step, with the test's own updater, evaluation
+ * and clock (tests/worker/loop.h).
  */
 #include "tests/worker/loop.h"
 
@@ -13,7 +13,7 @@ static const char *run(int wanted_status)
     return text;
 }
 
-/* Only what was told of this kind, a line each. */
+/* Only lines of this kind, one each. */
 static const char *only(const char *text, const char *beginning)
 {
     static char kept[16 * 1024];
@@ -30,7 +30,7 @@ static const char *only(const char *text, const char *beginning)
     return kept;
 }
 
-/* From the start that is reported to the test and its report, each thing once and in its order. */
+/* From the reported start to the test and its report, each thing once and in order. */
 static void a_run_from_its_start_to_its_test(void **state)
 {
     (void)state;
@@ -47,7 +47,7 @@ static void a_run_from_its_start_to_its_test(void **state)
                         "best 0.5 at 1\nsummaries end well\nevaluation is gone\n");
 }
 
-/* It goes on where the updater found the model, says from what, and a process that is not the chief keeps nothing. */
+/* It continues where the updater found the model, says from what, and a process that is not the chief keeps nothing. */
 static void a_run_that_goes_on_without_being_chief(void **state)
 {
     (void)state;
@@ -63,7 +63,7 @@ static void a_run_that_goes_on_without_being_chief(void **state)
                         "summaries end well\nevaluation is gone\n");
 }
 
-/* Where nothing is left, the end says so; an updater need not save, settle or conclude. */
+/* If nothing is left, the end says so; an updater need not save, settle or conclude. */
 static void nothing_left_to_train(void **state)
 {
     (void)state;
@@ -77,7 +77,7 @@ static void nothing_left_to_train(void **state)
     assert_null(strstr(text, "conclude"));
 }
 
-/* A line every few steps, of the steps since the last one, and of what is left at the end. */
+/* A line every few steps, for the steps since the last one, and for the rest at the end. */
 static void log_lines(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void log_lines(void **state)
                         "log: worker 5, epoch 3, step 5, own 5, loss 5, rate 0.03125, 125 ms, 40/s\n");
 }
 
-/* None is written of no step, nor while a progress line shows the same; that one is wanted on a terminal alone. */
+/* None is written without a step, nor while a progress line shows the same; that appears only on a terminal. */
 static void no_log_lines(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void no_log_lines(void **state)
     assert_int_equal(times(text, "validators, quiet\n"), 2);
 }
 
-/* Programs read no progress line, and workers of a cluster share no terminal. */
+/* Programs get no progress line, and a cluster's workers don't share a terminal. */
 static void who_wants_a_progress_line(void **state)
 {
     static const struct {
@@ -129,7 +129,7 @@ static void who_wants_a_progress_line(void **state)
     }
 }
 
-/* The rate that the progress line shows follows the latest steps slowly, and never exceeds the limit. */
+/* The progress line's rate follows recent steps slowly, and never exceeds the limit. */
 static void rates_that_a_progress_line_shows(void **state)
 {
     (void)state;
@@ -140,7 +140,7 @@ static void rates_that_a_progress_line_shows(void **state)
     assert_true(loop.training.recent_steps_per_s == 2);
     training_account(&loop.training, &done, 0.1, 100);
     assert_true(fabs(loop.training.recent_steps_per_s - (2 + 0.2 * 8)) < 1e-9);
-    training_account(&loop.training, &none, 0.1, 100); /* no step says nothing of the rate */
+    training_account(&loop.training, &none, 0.1, 100); /* without a step nothing is learnt about the rate */
     assert_true(fabs(loop.training.recent_steps_per_s - (2 + 0.2 * 8)) < 1e-9);
     assert_true(loop.training.recent_loss == 3);
     assert_int_equal(times(told(), "observed step"), 2);
@@ -152,7 +152,7 @@ static void rates_that_a_progress_line_shows(void **state)
     assert_int_equal(times(text, "validation -1\n"), 6); /* none is known */
 }
 
-/* The first 100 steps count in the totals, and not in the rate that is reported in the end. */
+/* The first 100 steps count in the totals, but not in the rate reported at the end. */
 static void the_first_steps_do_not_count_in_the_rate(void **state)
 {
     (void)state;
@@ -176,12 +176,12 @@ static void the_first_steps_do_not_count_in_the_rate(void **state)
     assert_true(loop.training.warm.seconds == 1 + 4);
     assert_true(loop.training.since_report.seconds == 21); /* without what was charged */
     assert_int_equal(loop.training.since_summary.steps, 180);
-    loop.training.local_step = 100; /* at the very step it begins to be counted */
+    loop.training.local_step = 100; /* at the very step from which it counts */
     training_account(&loop.training, &many, 1, 103);
     assert_int_equal(loop.training.warm.steps, 120);
 }
 
-/* In the end too; of all workers together by the clock, of a process of its own by its training alone. */
+/* At the end too; for all workers together by the clock, for a single process by its training time. */
 static void the_rates_of_a_run_at_its_end(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static void the_rates_of_a_run_at_its_end(void **state)
     }
 }
 
-/* Summaries are of the steps since the last one, and their time is charged to the run. */
+/* Summaries cover the steps since the last one, and their time is charged to the run. */
 static void summaries(void **state)
 {
     (void)state;
@@ -216,7 +216,7 @@ static void summaries(void **state)
     assert_true(loop.training.since_summary.begun_s == 103 && loop.training.since_summary.begun_step == 4);
 }
 
-/* With others the rate is the job's, by the clock, and there is something of the cluster; numbers have no accuracy. */
+/* With others the rate is the job's, by the clock, and includes cluster values; numbers have no accuracy. */
 static void summaries_of_a_cluster(void **state)
 {
     (void)state;
@@ -237,7 +237,7 @@ static void summaries_of_a_cluster(void **state)
                         "summary of the test at 8, decided by nan\n");
 }
 
-/* A limit on steps: each waits until it is due, and rates count the waiting. */
+/* A limit on steps: each waits until it is due, and rates include the wait. */
 static void the_pace_that_a_limit_sets(void **state)
 {
     (void)state;
@@ -247,7 +247,7 @@ static void the_pace_that_a_limit_sets(void **state)
     loop.has_summary = true;
     const char *text = run(COMMAND_DONE);
     assert_non_null(strstr(text, "save\nstep 1\n"));
-    /* A step takes a quarter of a second, and before the third and the fourth another one passes. */
+    /* A step takes a quarter of a second; before the third and the fourth another quarter passes. */
     assert_int_equal(times(text, "pause 0.100\npause 0.100\npause 0.050\nsave\n"), 2);
     assert_string_equal(only(text, "log"),
                         "log: worker 5, epoch 1, step 1, own 1, loss 1, rate 0.5, 250 ms, 40/s\n"
@@ -258,7 +258,7 @@ static void the_pace_that_a_limit_sets(void **state)
     assert_int_equal(times(text, "accuracy 0.35, 2 steps/s, 20/s, 0.5 s"), 1);
 }
 
-/* Lost time is not made up for: a pause is not followed by a burst. */
+/* Lost time is not made up: a pause is not followed by a burst. */
 static void a_pause_is_not_made_up_for(void **state)
 {
     (void)state;
@@ -270,7 +270,7 @@ static void a_pause_is_not_made_up_for(void **state)
     assert_non_null(strstr(text, "step 3\npause 0.100\npause 0.100\npause 0.050\nsave\n"));
 }
 
-/* What was no step is not waited for, however long it took. */
+/* What was not a step is not waited for, however long it took. */
 static void no_pause_for_what_was_no_step(void **state)
 {
     (void)state;
@@ -283,7 +283,10 @@ static void no_pause_for_what_was_no_step(void **state)
     assert_non_null(strstr(text, "pause 0.050\nsave\nsave\nstep 3\nsave\n"));
 }
 
-/* Steps to take at once end where something is due: a log, a summary, a tenth of a second of steps, the warm-up. */
+/*
+ * Steps to take in one call end where something is due: a log line, a summary, a tenth of a second of steps, the
+ * warm-up.
+ */
 static void steps_to_the_next_thing_due(void **state)
 {
     (void)state;
@@ -310,13 +313,13 @@ static void steps_to_the_next_thing_due(void **state)
     assert_int_equal(training_steps_to_due(&loop.training), 50);
     loop.training.summary = loop_summary();
     loop.summary_steps = 50;
-    loop.training.local_step = 90; /* whatever is nearest */
+    loop.training.local_step = 90; /* whichever is nearest */
     assert_int_equal(training_steps_to_due(&loop.training), 10);
     loop.training.local_step = 0;
     assert_int_equal(training_steps_to_due(&loop.training), 50);
 }
 
-/* The learning rate decays by epochs unless the config says otherwise; a plan is of a process, a job, or rounds. */
+/* The learning rate decays by epochs unless the config says otherwise; a plan is for a process, a job, or rounds. */
 static void the_plan_of_a_run(void **state)
 {
     (void)state;
@@ -329,7 +332,7 @@ static void the_plan_of_a_run(void **state)
     loop.config.train.lr_decay_steps = 0;
     training_plan(&loop.training);
     assert_int_equal(loop.config.train.lr_decay_steps, 2);
-    loop.table.is_shared = true; /* micro-batches are of one process */
+    loop.table.is_shared = true; /* micro-batches are for a single process */
     training_plan(&loop.training);
     assert_int_equal(loop.training.plan.batches_per_step, 1);
     loop.table.is_shared = false;
@@ -343,7 +346,7 @@ static void the_plan_of_a_run(void **state)
     assert_int_equal(loop.training.metric, METRIC_LOG_LOSS);
 }
 
-/* Other intervals: summaries that are open follow them, those that were not wanted are opened, by the chief alone. */
+/* New intervals: open summaries follow them; those not wanted before are opened, by the chief only. */
 static void live_keys_change(void **state)
 {
     (void)state;
@@ -365,7 +368,7 @@ static void live_keys_change(void **state)
     assert_string_equal(told(), "summaries are retimed\n");
 }
 
-/* The first reason to stop holds, but a failure is one whatever came before. */
+/* The first reason to stop counts, but a failure counts in any case. */
 static void reasons_to_stop(void **state)
 {
     (void)state;
@@ -386,7 +389,7 @@ static void reasons_to_stop(void **state)
     assert_non_null(strstr(loop.training.error.text, "; the last good checkpoint is that one; "));
 }
 
-/* A signal ends it after the step under way; the checkpoint is named only if it is of the very last step. */
+/* A signal ends it after the current step; the checkpoint is named only if it is of the very last step. */
 static void interrupted(void **state)
 {
     (void)state;
@@ -406,7 +409,7 @@ static void interrupted(void **state)
     }
 }
 
-/* A signal ends a pause, too; what was waited is part of the time that steps took. */
+/* A signal ends a pause, too; the wait is part of the steps' time. */
 static void interrupted_while_it_keeps_the_pace(void **state)
 {
     (void)state;
@@ -421,7 +424,7 @@ static void interrupted_while_it_keeps_the_pace(void **state)
     assert_true(fabs(loop.training.all.seconds - 1) < 1e-9);
 }
 
-/* What is lost on the way, or in the end, is joined again; what is over, or leaves, is not tested. */
+/* A model lost in mid-run or at the end is joined again; after a finished run or an exit there is no test. */
 static void other_ends(void **state)
 {
     static const struct {
@@ -439,7 +442,7 @@ static void other_ends(void **state)
         loop.fails_at = 2;
         loop.ends = ends[i].end;
         loop.training.leave_status = 9;
-        loop.config.output.log_steps = 5; /* of the steps before, too, unless they are in vain */
+        loop.config.output.log_steps = 5; /* also of the steps before, unless they were in vain */
         listen_in();
         const char *text = run(ends[i].status);
         assert_int_equal(times(heard(), "the step failed\n"), i == 2);
@@ -451,7 +454,7 @@ static void other_ends(void **state)
     }
 }
 
-/* Its own report begins anew with each join; the start is told once. */
+/* Its own report starts over with each join; the start is reported once. */
 static void a_model_that_is_lost_is_joined_again(void **state)
 {
     (void)state;
@@ -475,7 +478,7 @@ static void a_model_that_is_lost_is_joined_again(void **state)
     assert_int_equal(times(text, "progress ends\n"), 1);
 }
 
-/* An updater that stops before the first step, and a step that did not succeed but may the next time. */
+/* An updater that stops before the first step, and a step that fails but may succeed the next time. */
 static void steps_that_do_not_come(void **state)
 {
     (void)state;
@@ -492,7 +495,7 @@ static void steps_that_do_not_come(void **state)
     assert_int_equal(times(text, "hold\n"), 3);
 }
 
-/* Where it can't evaluate or summarise it does not begin. */
+/* If it can't evaluate or summarise it does not start. */
 static void beginnings_that_fail(void **state)
 {
     (void)state;
@@ -514,7 +517,7 @@ static void beginnings_that_fail(void **state)
     }
 }
 
-/* One that was not written makes a run that ended well fail, and the test is of the last model all the same. */
+/* A checkpoint that was not written makes a successful run fail; the test is of the last model in any case. */
 static void a_checkpoint_that_failed(void **state)
 {
     (void)state;

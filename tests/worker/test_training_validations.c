@@ -1,6 +1,6 @@
 /*
- * Validations of the training loop: when there is one, of whose rows, what the next checkpoint says of it, and when it
- * ends the run.
+ * Validations of the training loop: when there is one, on whose rows, what the next checkpoint records of it, and when
+ * it ends the run.
  */
 #include "tests/worker/loop.h"
 
@@ -19,7 +19,7 @@ static void begin_again(void)
     loop_set_up(NULL);
 }
 
-/* Held, evaluated, noted, told to all who want to know, released: in this order. */
+/* Held, evaluated, recorded, reported, released: in this order. */
 static void a_validation(void **state)
 {
     (void)state;
@@ -39,11 +39,11 @@ static void a_validation(void **state)
     assert_int_equal(loop.info.metric, METRIC_ACCURACY);
     assert_true(loop.info.validation_score == 0.5 && loop.info.best_score == 0.5);
     assert_int_equal(loop.info.best_step, 1);
-    assert_int_equal(loop.info.bad_validations, 1); /* the same is no better */
+    assert_int_equal(loop.info.bad_validations, 1); /* equal is no better */
     assert_true(loop.info.has_threshold && loop.info.threshold == 0.75);
 }
 
-/* A loss gets better as it falls; without a threshold none is kept from before. */
+/* A loss improves as it falls; without a threshold no earlier one is kept. */
 static void a_metric_that_falls(void **state)
 {
     (void)state;
@@ -62,7 +62,7 @@ static void a_metric_that_falls(void **state)
     assert_true(!loop.info.has_threshold && loop.info.threshold == 0);
 }
 
-/* A score that is not defined is not the best, and counts as no better. */
+/* An undefined score is not the best, and counts as no better. */
 static void a_score_that_is_not_defined(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void a_score_that_is_not_defined(void **state)
     assert_int_equal(loop.info.bad_validations, 0);
 }
 
-/* What was found by another metric neither ends the run nor compares with what is found now. */
+/* A result by another metric neither ends the run nor compares with new ones. */
 static void a_record_of_another_metric(void **state)
 {
     (void)state;
@@ -103,7 +103,7 @@ static void a_record_of_another_metric(void **state)
     }
 }
 
-/* A record that names none is of accuracy. */
+/* A record without a metric is of accuracy. */
 static void a_record_of_no_metric(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void a_record_of_no_metric(void **state)
     assert_int_equal(times(run(COMMAND_DONE), ": last step reached\n"), 1);
 }
 
-/* Reached is reached by a hair or not at all; a loss is to fall to its target. */
+/* A target is reached or not, without tolerance; a loss must fall to its target. */
 static void targets(void **state)
 {
     static const struct {
@@ -140,7 +140,7 @@ static void targets(void **state)
     }
 }
 
-/* After so many validations in a row that were no better, also of those before a restart; 0: never. */
+/* After this many consecutive validations without improvement, including those before a restart; 0: never. */
 static void patience(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void patience(void **state)
     }
 }
 
-/* The chief validates, if there is something to validate on and a model to hold. */
+/* The chief validates, if it has rows to validate on and a model to hold. */
 static void when_there_is_a_validation(void **state)
 {
     (void)state;
@@ -187,7 +187,7 @@ static void when_there_is_a_validation(void **state)
     assert_null(strstr(text, "release"));
 }
 
-/* Others tell what they found on rows of their own; where training ends meanwhile nothing is noted. */
+/* Others report their results on their own rows; if training ends meanwhile nothing is recorded. */
 static void validations_with_others(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void validations_with_others(void **state)
     assert_null(strstr(text, "validation:"));
 }
 
-/* A model that no number comes out of ends the run, and so does an engine that fails; nothing of it is saved. */
+/* A model without a finite result ends the run, and so does a failing engine; nothing of it is saved. */
 static void validations_that_fail(void **state)
 {
     (void)state;
@@ -225,7 +225,7 @@ static void validations_that_fail(void **state)
     }
 }
 
-/* Nobody had rows: nothing was found. */
+/* Nobody had rows: there is no result. */
 static void a_validation_of_nothing(void **state)
 {
     (void)state;
@@ -237,7 +237,7 @@ static void a_validation_of_nothing(void **state)
     assert_true(isnan(loop.info.validation_score));
 }
 
-/* The last model gets its threshold without a validation that counts; where none is found there is nothing to do. */
+/* The last model gets its threshold without a validation that counts; without a threshold there is nothing to do. */
 static void the_threshold_of_the_last_model(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void the_threshold_of_the_last_model(void **state)
     assert_false(loop.info.has_threshold);
 }
 
-/* What a progress line shows of it: an accuracy, from a checkpoint too, and nothing of any other metric. */
+/* What a progress line shows of it: an accuracy, also from a checkpoint, and no other metric. */
 static void what_a_progress_line_shows(void **state)
 {
     static const struct {
@@ -286,7 +286,7 @@ static void what_a_progress_line_shows(void **state)
     }
 }
 
-/* What evaluations take memory for: of tables the most rows that any of them has. */
+/* The memory for evaluations: for tables the most rows of any part. */
 static void rows_to_evaluate(void **state)
 {
     static const struct {
@@ -308,11 +308,11 @@ static void rows_to_evaluate(void **state)
         assert_int_equal(times(text, ", in bins\n"), i == 1);
     }
     begin_again();
-    loop.training.validates_as_all = true; /* pictures have no scores */
+    loop.training.validates_as_all = true; /* images have no scores */
     assert_int_equal(times(run(COMMAND_DONE), ", in bins\n"), 0);
 }
 
-/* Can what the config asks for be measured? */
+/* Can the config's metric be measured? */
 static void what_can_be_measured(void **state)
 {
     struct error error;

@@ -1,4 +1,4 @@
-/* An engine whose outputs are the values of each row: so a test says what a model finds. */
+/* An engine whose outputs are the values of each row, so that a test chooses the model's outputs. */
 #ifndef TESTS_WORKER_VALUES_ENGINE_H
 #define TESTS_WORKER_VALUES_ENGINE_H
 

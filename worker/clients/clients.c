@@ -1,6 +1,6 @@
 /*
- * The shared model stands in a store of its own; the engine inside has a copy of its parameters between two rounds, and
- * of its averages when it evaluates them.
+ * The shared model is in a separate store; between two rounds the engine inside has a copy of its parameters, and of
+ * its averages while it evaluates them.
  */
 #include "worker/clients/clients.h"
 
@@ -27,10 +27,10 @@ struct clients {
     struct config_train outer;
     struct store shared;
     struct players *players;
-    struct small_messages *messages; /* NULL: all that is exchanged arrives as it is */
-    bool shows_sent;                 /* the engine inside has what was sent to clients, and not the shared model */
+    struct small_messages *messages; /* NULL: everything exchanged arrives unchanged */
+    bool shows_sent;                 /* the engine inside has what was sent to clients, not the shared model */
     const struct clients_data *data;
-    struct client_validations { /* by each client, on rows of its own */
+    struct client_validations { /* by each client, on its own rows */
         struct validation_sum sum;
         struct evaluation one;
         uint8_t *bytes; /* NULL: there was none yet */
@@ -38,14 +38,14 @@ struct clients {
     int count, in_round;
     unsigned char *chosen;   /* [count]: takes part in this round */
     int *taking;             /* [in_round]: their numbers, ascending */
-    double examples;         /* theirs in all */
-    float *sum;              /* [float_count]: what a round's differences come to */
-    float *differences;      /* [in_round * float_count], where they are clipped or not averaged; else NULL */
+    double examples;         /* total of theirs */
+    float *sum;              /* [float_count]: the result of a round's differences */
+    float *differences;      /* [in_round * float_count], if they are clipped or not averaged; otherwise NULL */
     const float **pointers;  /* [in_round]: to them */
     float *weights, *scales; /* [in_round] */
     void *scratch;           /* robust_scratch */
     bool has_averages;       /* the engine inside has the newest */
-    bool is_asked_as_sent;   /* forward passes are of what clients know */
+    bool is_asked_as_sent;   /* forward passes use what clients have */
 };
 
 static struct clients *of(struct engine *engine)
@@ -77,7 +77,7 @@ static void choose(struct clients *all)
     }
 }
 
-/* What a client's difference counts. */
+/* The weight of a client's difference. */
 static float weight_of(const struct clients *all, int client)
 {
     return all->config->train.round_weights == WEIGHTS_BY_EXAMPLES
@@ -97,7 +97,7 @@ static double squares_of(const struct model *model, const float *difference)
     return squares;
 }
 
-/* The round's differences into the sum, each scaled down where it is too long; weights: what each counts in a mean. */
+/* Sums the round's differences, each clipped to the norm; weights: of each in a mean. */
 static void combine(struct clients *all, const float *weights)
 {
     const struct config_train *train = &all->config->train;
@@ -133,7 +133,7 @@ static bool deliver(struct clients *all, int client, struct local_steps *steps, 
     return true;
 }
 
-/* What a client did is added up, or kept if all have to be there first. */
+/* Adds up a client's difference, or keeps it if all are needed first. */
 static bool end_steps(void *context, int at, struct local_steps *steps, struct error *error)
 {
     struct clients *all = context;
@@ -154,7 +154,7 @@ static const float *known_parameters(const struct clients *all)
     return all->messages ? small_messages_sent_model(all->messages) : all->shared.vectors[STORE_PARAMETERS];
 }
 
-/* What the round's differences come to, into the sum. */
+/* The result of the round's differences, into the sum. */
 static bool gather(struct clients *all, struct train_result *result, struct error *error)
 {
     const struct players_round round = {.clients = all->taking,
@@ -177,14 +177,14 @@ static bool write_inside(struct clients *all, const float *parameters, struct er
     return all->inside->table->write(all->inside, STORE_PARAMETERS, 0, all->model->float_count, parameters, error);
 }
 
-/* The shared parameters to the engine inside. */
+/* Copies the shared parameters to the engine inside. */
 static bool show(struct clients *all, struct error *error)
 {
     all->shows_sent = all->has_averages = false;
     return write_inside(all, all->shared.vectors[STORE_PARAMETERS], error);
 }
 
-/* There, what clients know of the shared parameters; or these themselves. */
+/* Copies to it the shared parameters as clients have them, or exactly. */
 static bool show_as(struct clients *all, bool sent, struct error *error)
 {
     if (!all->messages || all->shows_sent == sent) {
@@ -372,7 +372,7 @@ static bool begin_validation(struct clients *all, const struct evaluation *like,
            evaluation_create(&validation->one, &options, error);
 }
 
-/* What one of them finds, which it says as a worker would. */
+/* One client's validation, in the form that a worker would send. */
 static bool add_validation(struct clients *all, int client, enum metric metric, struct error *error)
 {
     struct client_validations *validation = &all->validation;
@@ -410,7 +410,7 @@ bool clients_validate(struct engine *engine, enum metric metric, struct evaluati
     return done;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 bool clients_data_create(struct clients_data *data, const struct clients_options *options,
                          const struct dataset *dataset, const struct config *config, struct error *error)

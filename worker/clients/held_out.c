@@ -1,4 +1,4 @@
-/* What is taken out of the partition's order leaves a gap, which the next client's closes. */
+/* Taking rows out of the partition's order leaves gaps, which the next client's rows close. */
 #include "worker/clients/held_out.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "worker/dataset.h"
 
-/* How many each holds out, one client's behind another's; false: somebody would have none left. */
+/* The number that each client holds out, one after another; false: some client would have none left. */
 static bool count(struct held_out *held_out, const struct partition *partition, const struct config *config,
                   struct error *error)
 {

@@ -1,4 +1,4 @@
-/* An owner for each example; then the examples are put in the order of their owners. */
+/* Assigns an owner to each example; then sorts the examples by owner. */
 #include "worker/clients/partition.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #include "base/random/sampler.h"
 
-/* In place of a task's number, which is a worker's or a client's: far beyond all of these. */
+/* Used in place of a task's number (a worker's or client's): far beyond all of these. */
 enum { SHUFFLE_EXAMPLES = 1 << 30, DEAL_SHARDS, DRAW_PROPORTIONS };
 
 struct dealing {
@@ -39,7 +39,7 @@ static void deal_in_order(struct dealing *dealing, bool shuffled)
     }
 }
 
-/* Shuffled examples by label: *first[class] is where a class begins. */
+/* Shuffled examples by label: each class starts at *first[class]. */
 static void sort_by_label(const struct dealing *dealing, int32_t *sorted, int32_t *first)
 {
     const struct examples *examples = dealing->examples;
@@ -90,8 +90,8 @@ static double normal(struct variates *variates)
 }
 
 /*
- * The logarithm of a gamma variate, since one of a small shape may be too small for a double: Marsaglia and Tsang, "A
- * simple method for generating gamma variables", 2000, with their boost for shapes below 1.
+ * The logarithm of a gamma variate, because one with a small shape may be too small for a double: Marsaglia and Tsang,
+ * "A simple method for generating gamma variables", 2000, with their boost for shapes below 1.
  */
 static double log_gamma_variate(struct variates *variates, double shape)
 {
@@ -146,7 +146,7 @@ static bool deal_by_dirichlet(struct dealing *dealing, const int32_t *sorted, co
     return true;
 }
 
-/* Who has none gets one of whoever has most. */
+/* A client without any gets one from a client with the most. */
 static void leave_nobody_empty(struct dealing *dealing, int32_t *counts)
 {
     for (int client = 0; client < dealing->clients; client++) {
@@ -164,7 +164,7 @@ static void leave_nobody_empty(struct dealing *dealing, int32_t *counts)
     }
 }
 
-/* The order by owner, each one's in the order of the files. */
+/* Sorts by owner; each one's are in the order of the files. */
 static void gather(struct partition *partition, struct dealing *dealing)
 {
     const int count = dealing->examples->count;
@@ -186,7 +186,7 @@ static void gather(struct partition *partition, struct dealing *dealing)
     partition->first[0] = 0;
 }
 
-/* By label, as the kind says. sorted, first: room for the examples, and for the classes and one. */
+/* By label, according to the kind. sorted, first: room for the examples, and for the classes plus one. */
 static bool deal_by_label(struct dealing *dealing, int shards_each, double alpha, int32_t *sorted, int32_t *first,
                           struct error *error)
 {

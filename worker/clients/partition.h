@@ -21,15 +21,15 @@
 
 struct partition {
     int clients;
-    int32_t *order; /* indexes of examples, one client's after another's; NULL: every client has all, in their order */
-    int32_t *first; /* [clients + 1]: where a client's begin in `order` */
-    int examples;   /* of each, if order is NULL */
+    int32_t *order; /* indexes of examples, by client; NULL: every client has all, in their order */
+    int32_t *first; /* [clients + 1]: where each client's begin in `order` */
+    int examples;   /* per client, if order is NULL */
 };
 
-/* kind: NULL: by data.data_sharding. Every client gets at least one example. */
+/* kind NULL: by data.data_sharding. Every client gets at least one example. */
 bool partition_create(struct partition *partition, const char *kind, int clients, const struct examples *examples,
                       const struct config *config, struct error *error);
-void partition_destroy(struct partition *partition); /* fine on zeros */
+void partition_destroy(struct partition *partition); /* zeros are fine */
 
 static inline int partition_count(const struct partition *partition, int client)
 {

@@ -1,6 +1,6 @@
 /*
- * A player takes a client, makes its steps, and waits for its turn to hand over what came of them: clients take about
- * equally long, so that is a short wait. A round that is given up still passes the turn on, so nobody waits for ever.
+ * A player takes a client, takes its steps, and waits for its turn to deliver the result: clients take about equally
+ * long, so that is a short wait. An aborted round still passes the turn on, so nobody waits for ever.
  */
 #include "worker/clients/players.h"
 
@@ -32,12 +32,12 @@ struct players {
 
     /* A round. */
     const struct players_round *round;
-    atomic_int next; /* client to be taken */
+    atomic_int next; /* next client to take */
     pthread_mutex_t lock;
-    pthread_cond_t passed; /* the turn */
+    pthread_cond_t passed; /* the turn was passed */
     int turn;
     struct train_result *result;
-    bool is_over; /* given up */
+    bool is_over; /* aborted */
     bool failed;
     struct error error; /* of the one that failed */
 };
@@ -71,7 +71,7 @@ static bool take_steps(struct players *players, struct player *player, int clien
     return true;
 }
 
-/* In its turn: what came of a client. done: its steps were made, as far as losses were finite. */
+/* In its turn: delivers a client's result. done: all its steps were taken, as far as losses were finite. */
 static bool hand_over(struct players *players, struct player *player, int at, bool done,
                       const struct train_result *result, struct error *error)
 {
@@ -83,7 +83,7 @@ static bool hand_over(struct players *players, struct player *player, int at, bo
                           : local_steps_end(player->local, NULL, error);
 }
 
-/* Waits for it. False: the round was given up meanwhile. */
+/* Waits for its turn. False: the round was aborted meanwhile. */
 static bool await_turn(struct players *players, int at)
 {
     pthread_mutex_lock(&players->lock);
@@ -132,7 +132,7 @@ static void play_client(struct players *players, struct player *player, int at)
     pass_turn(players, !done || !result.finite);
 }
 
-/* Whoever has an engine of his own needs the parameters first. */
+/* A player with its own engine first needs the parameters. */
 static void play(void *context, int index)
 {
     struct players *players = context;
@@ -167,9 +167,9 @@ bool players_play(struct players *players, const struct players_round *round, st
     return !players->failed;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
-/* As many as there are threads, if the engine inside has them and there are enough clients for all. */
+/* As many as there are threads, if the engine inside has threads and there are enough clients for all. */
 static int players_wanted(const struct engine *inside, const struct config_train *train, int in_round)
 {
     const int threads = train->num_threads > 0 ? train->num_threads : threads_available();
@@ -201,7 +201,7 @@ static bool create_all(struct players *players, const struct engine_options *opt
     }
     players->alone = *options->config;
     players->alone.train.num_threads = 1;
-    players->alone.train.optimizer = OPTIMIZER_SGD; /* what there is to update is in local_steps */
+    players->alone.train.optimizer = OPTIMIZER_SGD; /* local_steps has the state of the optimizer */
     own.config = &players->alone;
     for (int i = 0; i < players->count; i++) {
         if (!create_player(players, &players->each[i], &own, error)) {

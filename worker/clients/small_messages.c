@@ -16,7 +16,7 @@ struct small_messages {
     const struct config *config;
     int clients;
     bool has_residuals; /* some of them is not zero */
-    struct span whole;  /* what the one ps holds */
+    struct span whole;  /* held by the single ps */
     struct outbox outbox;
     struct sent_packer packer;
     float *residuals;       /* [clients, float_count]: of zero pages until a client takes part */
@@ -154,7 +154,7 @@ bool small_messages_keep(const struct small_messages *messages, int64_t step, st
            residual_files_save(&sent, step, messages->sent_model, error);
 }
 
-/* *found: is there one of this very step? */
+/* *found: is there one of exactly this step? */
 static bool load(const struct residual_files *files, int64_t step, float *floats, bool *found, struct error *error)
 {
     int64_t of_step;

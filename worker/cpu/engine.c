@@ -1,4 +1,4 @@
-/* The CPU engine's state, and its creation; worker/cpu/engine/internal.h says how it computes. */
+/* The CPU engine's state, and its creation; worker/cpu/engine/internal.h explains the computation. */
 #include "worker/engine.h"
 
 #include <assert.h>
@@ -17,9 +17,9 @@ static bool is_cut(const struct cpu_engine *engine)
 }
 
 /*
- * Copies floats [at, at + count) of one variable, counted in the job's layout, to `to` or from `from`, of which one is
- * NULL; in pieces of rows that are contiguous in both layouts. Padding never changes: it is read as in any store, and
- * not written.
+ * Copies floats [at, at + count) of one variable, counted in the job's layout, to `to` or from `from`, one of which is
+ * NULL; in runs of rows that are contiguous in both layouts. Padding never changes: it is read as in any store, and not
+ * written.
  */
 static void copy_variable(struct cpu_engine *engine, enum store_vector vector, int variable, size_t at, size_t count,
                           float *to, const float *from)
@@ -172,7 +172,7 @@ static bool create_draws(struct cpu_engine *engine, int capacity, struct error *
     return true;
 }
 
-/* What train() draws from, each batch in work on its own: it is drawn while those before it are still indexed. */
+/* The batches that train() draws, several at a time: one is drawn while those before it are still indexed. */
 static bool create_sources(struct cpu_engine *engine, const struct engine_options *options, struct error *error)
 {
     const struct sampler sampler = {.seed = (uint64_t)options->config->train.seed,
@@ -230,7 +230,7 @@ static bool create_parts(struct cpu_engine *engine, const struct engine_options 
     network_plan(&engine->network, &engine->own, kernels, dropout_make((uint64_t)train->seed, train->dropout), like);
     engine->targets = like ? like->targets : 0;
     engine->wanted_stride = round_up(engine->targets, MODEL_ROW_ALIGN);
-    /* Layer 0's weights are updated in strips of columns, different threads side by side. */
+    /* Updates layer 0's weights in strips of columns, with threads side by side. */
     if (engine->train && engine->network.layers > 1 && micro_batches(engine) == 1 && !(train->clip_norm > 0.0)) {
         model_set_panels(&engine->own, 0, engine->network.strips[0].count, kernels->lanes);
     }

@@ -40,7 +40,7 @@ static size_t block_entries(const struct kernels *kernels, int pitch, int capaci
            KERNEL_SLACK;
 }
 
-/* What the sparse entries of a block take in each form. */
+/* The size of a block's sparse entries in each form. */
 struct entry_bytes {
     size_t offsets, values, packed;
 };
@@ -62,8 +62,8 @@ static void lay_entries(struct index_block *block, const struct entry_bytes *byt
 }
 
 /*
- * Lays one block out from *memory (NULL: only counts) and advances it. divided: the pairs' entries come in parts, and
- * packed; packed: in no other form.
+ * Lays out one block from *memory (NULL: only counts) and advances it. divided: the pairs' entries come in parts,
+ * packed; packed: only in that form.
  */
 static void block_layout(struct index_block *block, bool divided, bool packed, int capacity, size_t *bytes,
                          char *memory)
@@ -276,17 +276,17 @@ static void order_pairs(int count, const uint32_t *start, uint8_t *order)
     }
 }
 
-/* The partner of an odd one out. */
+/* The missing partner of an odd sample or pixel. */
 static const uint8_t nothing[KERNEL_CHUNK > KERNEL_BLOCK ? KERNEL_CHUNK : KERNEL_BLOCK];
 
-/* Where the entries of a pair go. */
+/* Where a pair's entries go. */
 struct entries {
     uint32_t *offset;
     float *value;
-    uint32_t *packed; /* NULL: straight to the other two */
+    uint32_t *packed; /* NULL: directly to the other two */
 };
 
-/* Appends the entries of a pair behind the first `at`, and returns how many there are then. */
+/* Appends a pair's entries after the first `at`, and returns the new number. */
 static uint32_t compress(const struct kernels *kernels, int count, const uint8_t *const rows[2], int stride,
                          const struct entries *entries, struct parts *parts, uint32_t at)
 {

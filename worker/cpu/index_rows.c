@@ -1,7 +1,7 @@
 /*
  * The index of rows of a table. Numbers are copied into dense blocks. Ones are listed twice, by sample for the forward
  * pass and by input for the weights' gradient, so that a step's cost is proportional to its ones: neither this code nor
- * its users walk over all inputs.
+ * its users loop over all inputs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static void *take(char **at, size_t bytes)
     return taken;
 }
 
-/* Lays everything out from `memory` on and returns how many bytes it takes. */
+/* Lays everything out from `memory` on and returns the bytes needed. */
 static size_t layout(struct batch_index *index, const struct examples *like, int capacity, char *memory)
 {
     char *at = memory;
@@ -72,7 +72,7 @@ bool index_rows_create(struct batch_index *index, const struct examples *like, i
     return true;
 }
 
-/* Without a call: rows are short, and musl's memcpy takes longer to begin than to copy one. */
+/* Without a call: rows are short, and musl's memcpy takes longer to start than to copy one. */
 static inline void copy_row(float *restrict to, const float *restrict from, int count)
 {
     enum { AT_ONCE = 8 };
@@ -82,7 +82,7 @@ static inline void copy_row(float *restrict to, const float *restrict from, int 
     }
     for (; k < count; k++) {
         to[k] = from[k];
-        __asm__ volatile("" ::: "memory"); /* or the compiler calls memcpy after all */
+        __asm__ volatile("" ::: "memory"); /* stops the compiler from calling memcpy after all */
     }
 }
 
@@ -94,7 +94,7 @@ static void copy_numbers(struct index_block *block, const struct examples *examp
     }
 }
 
-/* The ones of each sample, in the order of its codes; returns how many in all, each as a key: place, then sample. */
+/* The ones of each sample, in the order of its codes; returns their number, each as a key: position, then sample. */
 static uint32_t list_by_sample(struct place_index *places, const struct examples *examples, const int32_t *indexes,
                                int count)
 {
@@ -114,7 +114,7 @@ static uint32_t list_by_sample(struct place_index *places, const struct examples
     return ones;
 }
 
-/* By place; stable, so that the samples of a place stay in order. */
+/* Sorted by position; stable, so that the samples of a position stay in order. */
 static void sort(struct place_index *places, uint32_t ones)
 {
     for (int shift = 32; (int64_t)places->count >> (shift - 32) > 0; shift += DIGIT_BITS) {

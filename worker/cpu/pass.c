@@ -1,7 +1,7 @@
 /*
- * Strips and blocks are sized so that what one loop touches stays in L1, and each is owned by one thread: the only
- * barrier of a step is the sum of the logits. Zero pixels are skipped by index in both directions, which is why the
- * first layer has functions of its own.
+ * Strips and blocks are sized so that one loop's data stays in L1, and each is owned by one thread: the only barrier of
+ * a step is the sum of the logits. Zero pixels are skipped by index in both directions, which is why the first layer
+ * has its own functions.
  */
 #include "worker/cpu/pass.h"
 
@@ -108,7 +108,7 @@ static float *take(float **at, size_t floats)
     return taken;
 }
 
-/* Lays the buffers out from `memory` on and returns how many floats they take. */
+/* Lays the buffers out from `memory` on and returns the floats needed. */
 static size_t workspace_layout(struct workspace *workspace, const struct network *network, int capacity, bool training,
                                float *memory)
 {
@@ -152,7 +152,7 @@ bool workspace_create(struct workspace *workspace, const struct network *network
     if (!workspace->memory) {
         return no_memory(capacity, error);
     }
-    /* What pads the narrower strips is worked on with the rest: zero. */
+    /* The padding of narrower strips is processed too: it is zero. */
     memset(workspace->memory, 0, floats * sizeof(float));
     workspace_layout(workspace, network, capacity, training, workspace->memory);
     return true;
@@ -274,7 +274,7 @@ static void first_places(const struct pass *pass, int chunk, int strip, float *o
     network->kernels->sum_rows(&sums);
 }
 
-/* Of one chunk: pixel blocks [block, end) x strip `strip` of layer 0, from its biases on if with_bias. */
+/* For one chunk: pixel blocks [block, end) x strip `strip` of layer 0, starting with its biases if with_bias. */
 static void first_blocks(const struct pass *pass, int block, int end, bool with_bias, int chunk, struct matrix *out,
                          int strip)
 {
@@ -516,8 +516,8 @@ static void emit_first(const struct pass *pass, const struct index_block *pixels
 }
 
 /*
- * The rows of the weights that the sink is about to update, to prefetch while the last products before that are
- * computed; NULL if there is more than one chunk, since later chunks would evict them again.
+ * The rows of the weights that the sink is about to update, to prefetch during the last products before that; NULL if
+ * there is more than one chunk, because later chunks would evict them again.
  */
 static const float *changed_soon(const struct pass *pass, const struct index_block *block, int strip)
 {
@@ -527,7 +527,7 @@ static const float *changed_soon(const struct pass *pass, const struct index_blo
                : weight_at(network, pass->parameters, 0, block->first, strip_col(&network->strips[0], strip));
 }
 
-/* What one chunk adds to a tile, for all pixels of a dense block. */
+/* The contribution of one chunk to a tile, for all pixels of a dense block. */
 static void first_gradient_dense(const struct pass *pass, const struct index_block *block, const struct matrix *upper,
                                  int chunk, int strip, float *tile)
 {
@@ -551,7 +551,7 @@ static void first_gradient_dense(const struct pass *pass, const struct index_blo
     network->kernels->gemm(&gemm);
 }
 
-/* The same for a sparse block: only the pixels that are present. */
+/* The same for a sparse block: only the present pixels. */
 static void first_gradient_sparse(const struct pass *pass, const struct index_block *block, const struct matrix *upper,
                                   int chunk, int strip, float *tile)
 {
@@ -577,8 +577,8 @@ static void first_gradient_sparse(const struct pass *pass, const struct index_bl
 }
 
 /*
- * The gradients of the one-hot inputs `begin` to `end` of those present, a tile of rows at most: the sums of the deltas
- * of the samples where they are 1. What is handed over goes up to the next one that is present.
+ * The gradients of the one-hot inputs `begin` to `end` of those present, at most a tile of rows: the sums of the deltas
+ * of the samples where they are 1. What is handed over extends to the next present one.
  */
 static void places_gradient(const struct pass *pass, int begin, int end, const struct matrix *upper, int strip)
 {

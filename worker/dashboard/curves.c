@@ -1,4 +1,4 @@
-/* Only scalars that the page has a place for are taken; an event that holds none costs a look at its tags. */
+/* Only scalars that the page can show are read; other events cost no more than a look at their tags. */
 #include "worker/dashboard/curves.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* A run's curves from its event files, for folders that hold no history of their own. */
+/* A run's curves from its event files, for folders without a history file. */
 #ifndef WORKER_DASHBOARD_CURVES_H
 #define WORKER_DASHBOARD_CURVES_H
 
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "observe/history.h"
 
-/* Adds what the event files in `folder` say, in their order. What is damaged in them is left out; none are no fault. */
+/* Adds the values in the folder's event files, in order. Damaged records are skipped; no files is no error. */
 bool curves_read(struct history *history, const char *folder, struct error *error);
 
 #endif

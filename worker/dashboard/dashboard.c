@@ -1,4 +1,4 @@
-/* trainer dashboard: runs that are over, side by side on the page that a run serves of itself. */
+/* trainer dashboard: finished runs side by side, on the page that a run serves itself. */
 #include <stdlib.h>
 
 #include "base/cli/commands.h"
@@ -13,7 +13,7 @@
 #include "worker/dashboard/first_layer.h"
 #include "worker/dashboard/past_run.h"
 
-enum { MOST_RUNS = 64, MOST_BYTES = 48 * 1024 * 1024 /* of requests and answers under way */ };
+enum { MOST_RUNS = 64, MOST_BYTES = 48 * 1024 * 1024 /* of requests and answers in progress */ };
 
 static void tick(void *context)
 {
@@ -44,7 +44,7 @@ static bool serve_until_stopped(const struct guard *guard, struct api *api, stru
 static bool show(const struct config *config, struct api_run *runs, int count, struct error *error)
 {
     static char default_address[] = "127.0.0.1:6006";
-    struct config_observe observe = config->observe; /* its texts stay the config's */
+    struct config_observe observe = config->observe; /* its strings stay the config's */
     struct api api = {.runs = runs, .run_count = count};
     struct guard guard = {.token = NULL};
     char key[4096];

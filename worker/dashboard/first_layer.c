@@ -1,4 +1,4 @@
-/* A checkpoint is opened, and so verified, for each look: it may be gone by the next one. */
+/* A checkpoint is opened, and so verified, at each request: it may be gone by the next one. */
 #include "worker/dashboard/first_layer.h"
 
 #include <math.h>
@@ -10,12 +10,12 @@
 #include "worker/column_weights.h"
 
 enum {
-    MOST_UNITS = 64,       /* that are shown */
-    LEAST_SIDE = 4,        /* fewer pixels than that are no picture */
-    MOST_FLOATS = 1 << 24, /* of a layer that is read for it */
+    MOST_UNITS = 64,       /* shown */
+    LEAST_SIDE = 4,        /* images with fewer pixels a side are not shown */
+    MOST_FLOATS = 1 << 24, /* limit of a layer to read */
 };
 
-/* The side of the pictures that the tensor's units look at; 0: they are none that are square. */
+/* The side of the images that the tensor's units look at; 0: not square images. */
 static int side_of(const struct checkpoint_file *file, const struct safetensors_tensor *tensor)
 {
     if (!tensor || tensor->dimensions != 2 || checkpoint_file_info(file)->preprocessing || tensor->shape[1] < 1 ||
@@ -111,7 +111,7 @@ bool first_layer_json(void *context, char **json, size_t *size)
     return *json;
 }
 
-/* The mean square of each input's weights; NULL: the first layer is no such table's. The caller frees it. */
+/* The mean square of each input's weights; NULL: not the first layer of such a table. The caller frees it. */
 static double *read_squares(struct checkpoint_file *file, const struct schema *schema)
 {
     const struct safetensors_tensor *tensor = first_layer(file);

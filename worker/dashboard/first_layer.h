@@ -1,4 +1,4 @@
-/* The first layer of a folder's newest checkpoint: pictures of its units, or what a table's columns weigh in it. */
+/* The first layer of a folder's newest checkpoint: its units as images, or the weights of a table's columns. */
 #ifndef WORKER_DASHBOARD_FIRST_LAYER_H
 #define WORKER_DASHBOARD_FIRST_LAYER_H
 
@@ -7,13 +7,13 @@
 
 #include "base/text/json_writer.h"
 
-/* Does the newest checkpoint hold a model of square pictures? */
+/* Does the newest checkpoint contain a model of square images? */
 bool first_layer_is_known(const char *folder);
 
-/* Does it hold a model of a table? */
+/* Does it contain a model of a table? */
 bool first_layer_has_columns(const char *folder);
 
-/* weights: [height x width, units]; the first units of them as JSON, each a picture. */
+/* weights: [height x width, units]; the first units as JSON, each an image. */
 void first_layer_write(struct text_buffer *text, const float *weights, int units, int height, int width);
 
 /* As struct api_extras wants it (observe/api.h); context: the folder's path. */

@@ -1,4 +1,4 @@
-/* What was measured last stands for how the run ended: a history has no other end. */
+/* The last values measured stand for the run's result: a history records no other. */
 #include "worker/dashboard/past_run.h"
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include "worker/data/names.h"
 #include "worker/metrics.h"
 
-/* Does a process write there? Its lock is looked at, never taken. */
+/* Does a process write there? Tests its lock without taking it. */
 static bool is_in_use(const char *folder)
 {
     char path[CHECKPOINT_MAX_PATH];
@@ -33,7 +33,7 @@ static bool is_in_use(const char *folder)
     return held;
 }
 
-/* The last value of a series that is known; NaN: none. */
+/* The last known value of a series; NaN: none. */
 static double last_of(const struct history *history, int series)
 {
     for (int i = history->whole.count - 1; i >= 0; i--) {
@@ -105,7 +105,7 @@ static void newest_checkpoint(struct board *board, const struct checkpoint_file 
     }
 }
 
-/* One event for each checkpoint that is still there. */
+/* One event for each checkpoint that still exists. */
 static bool list_checkpoints(struct board *board, const char *folder, struct error *error)
 {
     struct names names = {.items = NULL};
@@ -123,7 +123,7 @@ static bool list_checkpoints(struct board *board, const char *folder, struct err
     return done;
 }
 
-/* A run that took no longer than a second leaves a history of nothing. */
+/* A run of less than a second leaves an empty history. */
 static bool knows_losses(struct history *history)
 {
     const int loss = history_series(history, "loss");

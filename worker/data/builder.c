@@ -52,7 +52,7 @@ static void copy_pixels(uint8_t *to, const uint8_t *from, size_t size)
     size_t done = 0;
     for (; done + PIECE <= size; done += PIECE) {
         memcpy(to + done, from + done, PIECE);
-        __asm__ volatile("" ::: "memory"); /* keeps the compiler from turning the loop into memcpy */
+        __asm__ volatile("" ::: "memory"); /* stops the compiler from turning the loop into memcpy */
     }
     memcpy(to + done, from + done, size - done);
 }

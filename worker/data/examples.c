@@ -67,7 +67,7 @@ size_t examples_bytes(const struct examples *like)
            sizeof(float) * ((size_t)like->numbers + (size_t)like->codes + learnt + (like->is_weighted ? 1 : 0));
 }
 
-/* `count` elements of `size` bytes, between arrays that are both there or both not. */
+/* `count` elements of `size` bytes, between arrays that both exist or both don't. */
 static void copy_part(void *to, int at, const void *from, int first, int count, size_t size)
 {
     if (from && to && count > 0) {

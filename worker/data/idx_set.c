@@ -25,7 +25,7 @@ static bool image_shape(struct examples *examples, const struct idx_header *head
         return error_set(error, "%s: has type 0x%02x in %d dimensions; images need uint8 (0x08) in 2 to 4", path,
                          (unsigned)header->type, header->dimensions);
     }
-    if (header->sizes[0] > IDX_MAX_EXAMPLES) { /* whose labels are all in memory, whatever streams */
+    if (header->sizes[0] > IDX_MAX_EXAMPLES) { /* whose labels are all in memory, even if images are streamed */
         return error_set(error, "%s: has %u images; the limit is %d", path, header->sizes[0], IDX_MAX_EXAMPLES);
     }
     uint64_t pixels = header->elements / header->sizes[0];

@@ -29,7 +29,7 @@ static bool add(struct names *names, int *capacity, const char *name)
     return names->items[names->count++];
 }
 
-/* Where the name is, or belongs. */
+/* Where the name is, or would be. */
 static int place_of(const struct names *names, const char *name)
 {
     int low = 0, high = names->count;

@@ -1,8 +1,8 @@
 /*
- * A digit is a style from worker/data/glyphs.c, distorted like handwriting: its points are moved, then come a smooth
- * warp and an affine map; the result is fitted into the middle 20x20 pixels and centred by its ink, as in MNIST, clear
- * of the border. Splines through the points are drawn by distance to the line, so that edges are soft and empty pixels
- * stay zero.
+ * A digit is a style from worker/data/glyphs.c, distorted like handwriting: its points are moved, then a smooth warp
+ * and an affine map are applied; the result is fitted into the middle 20x20 pixels and centred by its ink, as in MNIST,
+ * clear of the border. Splines through the points are drawn by distance to the line, so that edges are soft and empty
+ * pixels stay zero.
  *
  * Only correctly rounded arithmetic is used (no sine, exponential or logarithm), so the images are the same bits on
  * every machine and with every C library.
@@ -21,8 +21,8 @@
 enum {
     SPAN_PIECES = 6,
     MAX_VERTICES = GLYPH_MAX_POINTS * SPAN_PIECES + 1,
-    GROUP = 8,                   /* pixels that are inked at once */
-    STRIDE = SYNTH_SIDE + GROUP, /* of the rows of ink: the last group of a row may begin at its last pixel */
+    GROUP = 8,                   /* pixels inked at once */
+    STRIDE = SYNTH_SIDE + GROUP, /* of the rows of ink: the last group of a row may start at its last pixel */
 };
 
 /* The random numbers of one image, in the order they are drawn. */
@@ -195,7 +195,7 @@ static void draw_line(float *ink, const struct vertex *a, const struct vertex *b
     }
 }
 
-/* Turns ink to grey. Noise stays within the stroke, but for a few specks: paper without ink is exactly zero. */
+/* Turns ink to grey. Noise stays within the stroke, except for a few specks: paper without ink is exactly zero. */
 static void expose(struct draws *draws, const float *ink, uint8_t *image)
 {
     float grain = draw_between(draws, 0.0f, 0.22f);

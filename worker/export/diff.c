@@ -53,7 +53,7 @@ static bool same_shape(const struct safetensors_tensor *a, const struct safetens
     return a->dimensions == b->dimensions && memcmp(a->shape, b->shape, (size_t)a->dimensions * sizeof *a->shape) == 0;
 }
 
-/* Of names and texts of files, which may come from anybody, as they are shown. */
+/* Names and texts of files, which are untrusted, made printable. */
 enum { NAME_TEXT = 256, VALUE_TEXT = 4096 };
 
 /* The output, as text or JSON lists. */

@@ -21,7 +21,7 @@ struct export_facts {
     char step[24], layers[TEXT_SIZE], threshold[32];
     struct onnx_property properties[MOST_PROPERTIES];
     int count;
-    const char *preprocessing; /* of a table, borrowed; NULL: pictures. A property, too */
+    const char *preprocessing; /* for a table, borrowed; NULL: images. Stored as a property, too */
 };
 
 static void add_fact(struct export_facts *facts, const char *key, const char *value)
@@ -83,7 +83,7 @@ static bool export_npz(const char *path, const struct trained *trained, const st
     return npz_write(path, &trained->model, trained->parameters, facts->preprocessing, error);
 }
 
-/* Facts as a header wants them. */
+/* Values as a header needs them. */
 struct escaped_facts {
     char *values[MOST_PROPERTIES];
     size_t size;

@@ -49,7 +49,7 @@ static cJSON *metadata_json(const struct safetensors *tensors)
     return object;
 }
 
-/* A file may come from anybody. */
+/* The file is untrusted. */
 static const char *show_text(char *shown, size_t room, const struct safetensors_text *text)
 {
     char *copy = tensor_copy_text(text);

@@ -59,7 +59,7 @@ static void put_facts(uint8_t *bytes, const struct zip_entry *entry)
     put_le16(bytes + 22, (uint16_t)strlen(entry->name));
 }
 
-/* Name, checksum, size and place are known. */
+/* Name, checksum, size and offset are known. */
 static void make_records(struct zip_entry *entry, uint32_t offset)
 {
     entry->offset = offset;

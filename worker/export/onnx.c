@@ -39,7 +39,7 @@ static void put_variable(struct proto *graph, const struct variable *variable, c
     onnx_tensor_end(graph, tensor, raw);
 }
 
-/* From the first layer's input on; or, of a table, from its sums on, which are there already. */
+/* From the first layer's input on; or, for a table, from its sums, which are there already. */
 static void put_layers(struct proto *graph, const struct model *model, const char *logits, bool has_first)
 {
     static const char *const operators[] = {[ACTIVATION_RELU] = "Relu",

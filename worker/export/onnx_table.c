@@ -1,4 +1,6 @@
-/* Columns of numbers are put together first, so that a table of many of them takes no more nodes than one of few. */
+/*
+ * Columns of numbers are concatenated first, so that a table with many of them needs no more nodes than one with few.
+ */
 #include "worker/export/onnx_table.h"
 
 #include <ctype.h>
@@ -71,7 +73,7 @@ static void cast(struct proto *graph, const char *input, int type, const char *o
     onnx_node_end(graph, node);
 }
 
-/* One integer, as the operators take it. */
+/* One integer, as the operators expect it. */
 static void put_integer(struct proto *graph, const char *name, int64_t value)
 {
     onnx_integers(graph, name, &value, 1);
@@ -79,7 +81,7 @@ static void put_integer(struct proto *graph, const char *name, int64_t value)
 
 /* --- numbers --- */
 
-/* One figure of every column of numbers, in the order of the inputs. */
+/* One figure for every column of numbers, in the order of the inputs. */
 static void put_figures(struct proto *graph, const struct schema *schema, const char *name, size_t offset)
 {
     const int64_t length = schema->numbers;
@@ -120,7 +122,7 @@ static void put_numbers(struct proto *graph, const struct schema *schema)
     cast(graph, "trainer/scaled", TO_FLOAT, NUMBERS);
 }
 
-/* The indicators of missing numbers; their places are another constant. Of none nothing. */
+/* The indicators of missing numbers; their positions are another constant. Nothing if there are none. */
 static void put_indicators(struct proto *graph, const struct schema *schema, int count)
 {
     int64_t *columns = calloc((size_t)count + 1, sizeof *columns), *places = calloc((size_t)count + 1, sizeof *places);
@@ -183,7 +185,7 @@ static void put_spellings(struct proto *graph, const char *mark)
     }
 }
 
-/* Texts to places: the categories, then what stands for a missing value. */
+/* Texts to positions: the categories, then the one for a missing value. */
 static void put_column_of_categories(struct proto *graph, const struct schema_column *column, const char *output)
 {
     const int64_t marks = column->may_miss ? count_spellings() : 0;
@@ -246,7 +248,7 @@ static void sum_over(struct proto *graph, const char *input, const char *output)
     onnx_node_end(graph, node);
 }
 
-/* Its sums are its biases, the numbers by their weights, and the weights of the places that are 1. */
+/* Its sums are its biases, the numbers times their weights, and the weights at the positions that are 1. */
 static void put_first_layer(struct proto *graph, const struct schema *schema, const struct model *model, int indicators,
                             int categories, const char *sums)
 {
@@ -276,14 +278,14 @@ static void put_first_layer(struct proto *graph, const struct schema *schema, co
     }
 }
 
-/* Ones at the places, [batch, places], of `indexes` [batch, n], or [n] where there is one row of each. */
+/* Ones at the positions, [batch, positions], from `indexes` [batch, n], or [n] if there is one row of each. */
 static void put_ones(struct proto *graph, const char *indexes, const char *relative, const char *output)
 {
     onnx_node(graph, "Sub", relative, ONNX_NAMES(indexes, "trainer/numbers_count"), relative);
     onnx_node(graph, "OneHot", output, ONNX_NAMES(relative, "trainer/places_count", "trainer/off_and_on"), output);
 }
 
-/* The inputs as the first layer sees them, which an anomaly detector compares with its outputs. */
+/* The inputs as the first layer sees them, with which an anomaly detector compares its outputs. */
 static void put_dense_inputs(struct proto *graph, const struct schema *schema, int indicators, int categories)
 {
     static const float off_and_on[] = {0, 1};
@@ -336,7 +338,7 @@ void onnx_table_inputs(struct proto *graph, const struct schema *schema, const s
 
 /* --- answers --- */
 
-/* 1 where a value is as large as the threshold (or, strictly, larger), 0 elsewhere. */
+/* 1 where a value is at least the threshold (or, if strict, above it), 0 elsewhere. */
 static void put_decision(struct proto *graph, const char *value, const char *op, double threshold, const char *output)
 {
     onnx_doubles(graph, "trainer/threshold", &threshold, 1);

@@ -1,4 +1,4 @@
-/* Arithmetic is in double, as in evaluation, so that every command says the same of the same row. */
+/* Arithmetic is in double, as in evaluation, so that every command says the same about the same row. */
 #include "worker/export/outcome.h"
 
 #include <math.h>

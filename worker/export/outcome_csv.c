@@ -1,4 +1,4 @@
-/* One place says how the columns of predictions are called and how many digits they have. */
+/* The only place that defines the names of prediction columns and their number of digits. */
 #include "worker/export/outcome_csv.h"
 
 #include <math.h>

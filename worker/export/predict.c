@@ -1,6 +1,6 @@
 /*
- * trainer predict: classifies images with a trained model; rows of a table are predict_rows.c's. Files are pictures, or
- * IDX files of many; their type is detected by the first bytes, so standard input works as well.
+ * trainer predict: classifies images with a trained model; rows of a table are handled by predict_rows.c. Files are
+ * single images, or IDX files of many; their type is detected from the first bytes, so standard input works as well.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ struct predict {
     float *logits;   /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
     struct outcome outcome;
-    int64_t told; /* images of the file in hand */
+    int64_t told; /* images of the current file */
 };
 
 /* --- output --- */
@@ -70,7 +70,7 @@ static void add_class(const struct predict *predict, cJSON *fields, int place)
     }
 }
 
-/* index: of the image in its file; negative: the file is a single picture. */
+/* index: of the image in its file; negative: the file is a single image. */
 static void say(const struct predict *predict, const char *name, int64_t index)
 {
     if (predict->as_json) {
@@ -102,7 +102,7 @@ static void say(const struct predict *predict, const char *name, int64_t index)
     printf("\n");
 }
 
-/* The first `count` of predict->images; first: the index of the first one, negative for a picture. */
+/* The first `count` of predict->images; first: the index of the first one, negative for a single image. */
 static bool predict_batch(struct predict *predict, const char *name, int count, int64_t first, struct error *error)
 {
     struct engine *engine = predict->trained.engine;
@@ -142,7 +142,7 @@ static bool check_images(const struct idx_header *header, const char *name, stru
     return true;
 }
 
-/* The images of an IDX file, `at_once` in `images` at a time: its header may promise more than there is memory for. */
+/* The images of an IDX file, `at_once` in `images` at a time: its header may announce more than fit into memory. */
 static bool predict_elements(struct predict *predict, struct stream *stream, const struct idx_header *header,
                              uint8_t *elements, int at_once, struct error *error)
 {

@@ -1,4 +1,4 @@
-/* Batch by batch, so that a file of any size takes the memory of one batch. The text of the batch's rows is kept. */
+/* Batch by batch, so that a file of any size needs the memory of one batch. The text of the batch's rows is kept. */
 #include "worker/export/predict_rows.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ static bool append(struct prediction *self, const char *text, size_t size)
     return true;
 }
 
-/* A field as CSV wants it. */
+/* A field in CSV form. */
 static bool append_field(struct prediction *self, const char *text, size_t size, char delimiter)
 {
     const bool is_plain = !memchr(text, delimiter, size) && !memchr(text, '"', size) && !memchr(text, '\n', size) &&
@@ -76,10 +76,10 @@ static bool append_row(struct prediction *self, const struct row *row)
         const char *text = row->fields ? row->fields[i].text : row_text(row, i, buffer, &size);
         done = append_field(self, text, size, delimiter) && append(self, &delimiter, 1);
     }
-    return done && append(self, "", 1); /* a zero, where the line is cut off again */
+    return done && append(self, "", 1); /* a zero byte, where the line is truncated again */
 }
 
-/* --- what the model says --- */
+/* --- predictions --- */
 
 static void put_header(struct prediction *self)
 {

@@ -107,7 +107,7 @@ static uint64_t finite_count(const struct tensor_norms *norms)
     return norms->count - norms->not_finite;
 }
 
-/* Numbers that are not finite are counted, and left out of sums and limits. */
+/* Values that are not finite are counted, and left out of sums and limits. */
 void tensor_norms_add(struct tensor_norms *norms, const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

@@ -48,7 +48,7 @@ bool trained_find(struct checkpoint_file **file, const char *wanted, const char 
     return checkpoint_open(file, is_best ? path : wanted, error) == CHECKPOINT_OPENED;
 }
 
-/* How rows become inputs, if it learnt from a table. */
+/* How rows become inputs, for a table's model. */
 static bool read_schema(struct trained *trained, struct error *error)
 {
     const char *text = checkpoint_file_info(trained->file)->preprocessing;
@@ -68,7 +68,7 @@ static bool read_schema(struct trained *trained, struct error *error)
            error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
 }
 
-/* What its classes are called, if they have names. */
+/* The names of its classes, if they have any. */
 static bool read_classes(struct trained *trained, struct error *error)
 {
     const char *text = checkpoint_file_info(trained->file)->class_names;
@@ -76,7 +76,7 @@ static bool read_classes(struct trained *trained, struct error *error)
            error_wrap(error, "%s", checkpoint_path(trained->file));
 }
 
-/* The columns that it learnt, whose classes may be one-hot in TFRecord files, where nobody names others. */
+/* Its columns, whose classes may be one-hot in TFRecord files, unless others are named. */
 static bool take_targets(struct trained *trained, struct error *error)
 {
     struct string_list *target = &trained->config.data.target;
@@ -97,7 +97,10 @@ static bool take_targets(struct trained *trained, struct error *error)
     return true;
 }
 
-/* A model of tables is measured by what it was trained with; files from before that was kept, by the config. */
+/*
+ * A table's model is measured by the metric it was trained with; for older files, which don't record it, by the
+ * config's.
+ */
 static void take_loss(struct trained *trained)
 {
     const struct checkpoint_info *info = checkpoint_file_info(trained->file);
@@ -123,7 +126,7 @@ static bool is_chosen(const struct config *config, const char *name)
     return config->origins && config_origin_of(config, config_key_by_path("data", name))->source == SOURCE_FLAG;
 }
 
-/* The rows that it has not learnt from, unless a flag holds others out. */
+/* The rows that it was not trained on, unless a flag holds out others. */
 static void take_held_out(struct trained *trained)
 {
     const struct checkpoint_info *info = checkpoint_file_info(trained->file);

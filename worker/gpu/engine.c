@@ -2,7 +2,7 @@
  * The copy: one of the two sets of vectors in shared memory holds the complete state as of kept_step. Writes to the
  * engine go there first, and to the device before it computes next; reads come from there, after a refresh. Between two
  * calls of train it is refreshed whenever that costs at most KEEP_SHARE of the time, which for MNIST-size networks is
- * after every call. A refresh goes into the other set, so that a device that fails halfway spoils nothing.
+ * after every call. A refresh goes into the other set, so that a device that fails halfway damages nothing.
  */
 #include "worker/gpu/engine.h"
 
@@ -32,7 +32,7 @@ struct gpu_engine {
     struct engine_options options;
     struct examples like;      /* the options': sizes */
     struct gpu_client *client; /* NULL: the CPU took over */
-    struct engine *cpu;        /* set from then on */
+    struct engine *cpu;        /* set since then */
     struct device_shape shape;
     const struct gpu_areas *areas;
     char device[16]; /* "gpu:0" */
@@ -41,8 +41,8 @@ struct gpu_engine {
     int kept; /* which set is the copy */
     int64_t kept_step;
     bool fresh;                           /* the copy is current; then kept_step is global_step */
-    double kept_at_s;                     /* when it was made, */
-    double keep_s;                        /* and how long that took */
+    double kept_at_s;                     /* when it was made... */
+    double keep_s;                        /* ...and how long that took */
     struct stretch unsent[STORE_VECTORS]; /* of the copy: not on the device yet */
 };
 
@@ -236,7 +236,7 @@ static bool gpu_train(struct engine *base, int64_t n, struct train_result *resul
 
 /* --- Examples --- */
 
-/* As the device takes them. */
+/* In the device's format. */
 static struct device_examples arrays_of(const struct examples *examples)
 {
     return (struct device_examples){.arrays = {[DEVICE_IMAGES] = examples->images,
@@ -439,7 +439,7 @@ static void gpu_destroy(struct engine *base)
     free(engine);
 }
 
-/* What examples are; and for what is only asked for outputs, nothing of what is to be learnt. */
+/* The format of examples; for an engine that only computes outputs, without targets. */
 static void shape_examples(struct device_shape *shape, const struct engine_options *options)
 {
     const struct examples *like = options->like ? options->like : options->train;
@@ -494,7 +494,7 @@ static bool finish_opening(struct gpu_engine *engine, struct error *error)
 {
     const struct engine_options *options = &engine->options;
     engine->areas = gpu_client_areas(engine->client);
-    for (int i = 0; i < DEVICE_ARRAYS; i++) { /* what was begun knew what examples look like */
+    for (int i = 0; i < DEVICE_ARRAYS; i++) { /* the format of examples was known at the start */
         assert(!engine->areas->arrays[i] == (device_example_bytes(&engine->shape, i) == 0));
     }
     if (!gpu_client_open_end(engine->client, error)) {
@@ -559,7 +559,7 @@ bool gpu_engine_create(struct engine **out, const struct engine_options *options
     engine->options = *options;
     if (options->like) {
         engine->like = *options->like;
-        engine->options.like = &engine->like; /* for a CPU engine that takes over, when the caller's may be gone */
+        engine->options.like = &engine->like; /* for a CPU engine that takes over after the caller's is gone */
     }
     engine->shape = shape_of(options);
     engine->fresh = true;

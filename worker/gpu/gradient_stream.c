@@ -1,4 +1,4 @@
-/* Hands on whole rows only, since a sink takes rows; what is left of a row waits for the next floats. */
+/* Passes on only whole rows, because a sink takes rows; a partial row waits for the next floats. */
 #include "worker/gpu/gradient_stream.h"
 
 /* Number of a variable's rows that are complete within `floats` leading floats. */
@@ -41,7 +41,7 @@ void gradient_stream_grown(void *context, size_t floats)
 static void pass_rows(const struct gradient_stream *feed, const struct gradient_block *block, int first)
 {
     static const int32_t nothing[1];
-    int next = 0; /* of the rows that values holds */
+    int next = 0; /* index among the rows that values contains */
     for (int row = 0; row < block->rows; row++) {
         bool present = !block->present || (next < block->present_count && block->present[next] == row);
         if (row >= first) {

@@ -66,7 +66,7 @@ static bool hand_over(struct tower *tower, enum store_vector vector, struct erro
                                        all->store.vectors[vector], error);
 }
 
-/* Computes the gradient of its batch into its memory. */
+/* Computes its batch's gradient into its memory. */
 static void compute(void *context, int thread)
 {
     struct tower *tower = &((struct towers *)context)->towers[thread];

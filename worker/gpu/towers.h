@@ -1,7 +1,7 @@
 /*
  * Several devices as one engine: "towers", as TensorFlow's tutorials call them. Each has the parameters and computes
- * gradients of its own batches; the host averages them, in the order of the batches, and applies the update. The number
- * of towers changes how fast a step is, not its result: n towers share the train.micro_batches of a step.
+ * the gradients of its batches; the host averages them, in the order of the batches, and applies the update. The number
+ * of towers changes the speed of a step, not its result: n towers share the train.micro_batches of a step.
  *
  * The host applies the update on purpose. It has all gradients anyway, in memory shared with the devices' processes,
  * and after summing must send every device either the sum or the new parameters, which are no larger. Updating on the

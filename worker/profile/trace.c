@@ -70,7 +70,7 @@ static double within(double number, double most)
     return fabs(number) <= most ? number : 0.0;
 }
 
-/* What is no number, or a larger one than any of ours, is 0. */
+/* Anything that is not a number, or a larger one than any of ours, becomes 0. */
 static double number_of(const cJSON *object, const char *key, double most)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -135,7 +135,7 @@ static bool add_event(struct trace *trace, const cJSON *event)
     return true;
 }
 
-/* By thread, then by beginning, outer spans first. */
+/* By thread, then by start, outer spans first. */
 static int compare_spans(const void *a, const void *b)
 {
     const struct trace_span *one = a, *two = b;
@@ -171,7 +171,7 @@ static void find_selves(struct trace *trace)
     }
 }
 
-/* One line of a file of ours, cut where it is no such line: what it may be is for the caller to see. */
+/* One line of our own format, or the rest if it is not such a line: the caller checks what it is. */
 static bool take_line(struct trace *trace, const char *line, int number, struct error *error)
 {
     const char *other = number == 1 ? strstr(line, "\"otherData\":") : NULL;
@@ -195,7 +195,7 @@ static bool take_line(struct trace *trace, const char *line, int number, struct 
     return good;
 }
 
-/* Our files hold one short event per line, so that a file is read with the memory of what is in it. */
+/* Our files hold one short event per line, so that memory depends only on their content. */
 static bool read_lines(struct trace *trace, FILE *file, struct error *error)
 {
     char line[TRACE_MAX_LINE];
@@ -258,7 +258,7 @@ static bool read_trace(struct trace *trace, const char *path, struct error *erro
     return good;
 }
 
-/* --- Whose pushes are whose --- */
+/* --- Matching pushes --- */
 
 /* A push as its worker recorded it. */
 struct sent_push {
@@ -459,7 +459,7 @@ bool trace_read(struct trace **out, char *const *paths, int count, struct error 
 
 /* --- Writing --- */
 
-/* A name of a file that anybody may have written, as JSON; to be freed. NULL: out of memory. */
+/* A name from a file that anyone may have written, as JSON; the caller frees it. NULL: out of memory. */
 static char *quote(const char *name)
 {
     cJSON *text = cJSON_CreateStringReference(name);
@@ -550,7 +550,7 @@ static void write_arrows(FILE *file, const struct trace *worker, const struct tr
     }
 }
 
-/* The file begins at 0. */
+/* The file starts at 0. */
 static double earliest(const struct trace *traces, int count)
 {
     double least_us = INFINITY;

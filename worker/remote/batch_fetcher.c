@@ -1,7 +1,7 @@
 /*
- * A ring of batches. The thread fetches from `next` on while there is room, some at a time; the training thread takes
- * them in order. Where it wants another number than the ring's first, the ring is emptied and begins there: `round`
- * changes, and what still comes for the old one is dropped.
+ * A ring of batches. The thread fetches from `next` on while there is room, several at a time; the training thread
+ * takes them in order. If it wants another number than the ring's first, the ring is emptied and starts there: `round`
+ * changes, and batches that still arrive for the old round are dropped.
  */
 #include "worker/remote/batch_fetcher.h"
 
@@ -17,20 +17,20 @@
 #include "net/bytes.h"
 #include "worker/remote/data_server.h"
 
-enum { AT_A_TIME = FETCHED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may read behind the last image */ };
+enum { AT_A_TIME = FETCHED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may read past the last image */ };
 
 static const double SLICE_S = 0.1;
 
 struct parcel {
-    uint8_t *bytes;           /* of pictures as they came: labels, then images */
-    struct examples examples; /* the images within those bytes, and labels [capacity] of its own; or rows */
+    uint8_t *bytes;           /* of images as received: labels, then pixels */
+    struct examples examples; /* images within those bytes, with labels [capacity] of their own; or rows */
     int count;
 };
 
 struct batch_fetcher {
     struct batch_fetcher_options options;
     struct link link;
-    size_t pixels;         /* of an image, or what stands for them */
+    size_t pixels;         /* of an image, or what replaces them */
     int classes, capacity; /* of a batch */
     int32_t *in_order;     /* [capacity]: 0, 1, ... */
     struct parcel parcels[FETCHED_BATCHES];
@@ -39,11 +39,11 @@ struct batch_fetcher {
     bool runs;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int64_t first; /* number of the oldest batch in the ring; < 0: nothing is wanted yet */
+    int64_t first; /* number of the oldest batch in the ring; < 0: none is wanted yet */
     int fetched;   /* in the ring, from `first` on */
     uint32_t round;
     bool ending;
-    enum exchange_result end; /* FAILED: for good, and why */
+    enum exchange_result end; /* FAILED: for good, with the reason */
     struct error error;
 };
 
@@ -56,7 +56,7 @@ static bool must_stop(void *context)
     return ending || signals_pending() != 0 || fetcher->options.given_up(fetcher->options.context);
 }
 
-/* --- Asking --- */
+/* --- Requests --- */
 
 static bool ask(struct batch_fetcher *fetcher, int64_t first, uint32_t count, uint64_t *request, struct error *error)
 {
@@ -114,7 +114,7 @@ enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct bat
 
 /* --- Fetching --- */
 
-/* Do the rows say nothing that the model has no place for? */
+/* Are the rows' values within what the model accepts? */
 static bool check_rows(const struct batch_fetcher *fetcher, const struct parcel *parcel, struct error *error)
 {
     const struct examples *rows = &parcel->examples;
@@ -155,7 +155,7 @@ static bool take_rows(struct batch_fetcher *fetcher, struct parcel *parcel, stru
     return check_rows(fetcher, parcel, error);
 }
 
-/* Takes one batch off the connection. */
+/* Receives one batch from the connection. */
 static bool take_bulk(struct batch_fetcher *fetcher, struct parcel *parcel, int64_t number, struct error *error)
 {
     struct channel *channel = &fetcher->link.channel;
@@ -182,7 +182,9 @@ static bool take_bulk(struct batch_fetcher *fetcher, struct parcel *parcel, int6
     return true;
 }
 
-/* What is to be fetched now; false: nothing, for the ring is full, or the thread is to end. Waits a while for it. */
+/*
+ * Waits a limited time until there is something to fetch; false: nothing, as the ring is full or the thread must end.
+ */
 static bool await_room(struct batch_fetcher *fetcher, int64_t *next, uint32_t *count, uint32_t *round)
 {
     pthread_mutex_lock(&fetcher->lock);
@@ -214,7 +216,7 @@ static bool fetch(struct batch_fetcher *fetcher, int64_t next, uint32_t count, u
         pthread_mutex_lock(&fetcher->lock);
         bool current = fetcher->round == round;
         pthread_mutex_unlock(&fetcher->lock);
-        if (current && !take_bulk(fetcher, parcel, next + i, error)) { /* else the channel drops it */
+        if (current && !take_bulk(fetcher, parcel, next + i, error)) { /* otherwise the channel drops it */
             return false;
         }
         pthread_mutex_lock(&fetcher->lock);
@@ -254,7 +256,7 @@ static void *fetch_on(void *context)
 
 /* --- Taking --- */
 
-/* Locked: the ring's oldest becomes `number`, which is another than before. */
+/* Locked: the ring restarts at `number`, which is not its first. */
 static void turn_to(struct batch_fetcher *fetcher, int64_t number)
 {
     if (number >= fetcher->first && number < fetcher->first + fetcher->fetched) {
@@ -304,7 +306,7 @@ enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t n
     return end;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 static bool create_parcels(struct batch_fetcher *fetcher, struct error *error)
 {
@@ -360,7 +362,7 @@ void batch_fetcher_destroy(struct batch_fetcher *fetcher)
     link_destroy(&fetcher->link);
     for (int i = 0; i < FETCHED_BATCHES; i++) {
         if (!fetcher->options.like) {
-            fetcher->parcels[i].examples.images = NULL; /* within the bytes */
+            fetcher->parcels[i].examples.images = NULL; /* it points into the bytes */
         }
         free(fetcher->parcels[i].bytes);
         examples_free(&fetcher->parcels[i].examples);

@@ -1,9 +1,9 @@
 /*
- * A worker's half of data_sharding chief: batches that worker 0 sends, fetched ahead by a thread of its own, which
- * recovers by itself, no matter which side was restarted, and goes on with the batch that is wanted next.
+ * A worker's half of data_sharding chief: fetches batches from worker 0 ahead of time, on its own thread. It recovers
+ * by itself, whichever side restarts, and continues with the next batch needed.
  *
- * Memory: FETCHED_BATCHES batches. The functions are the training thread's. Waits are named in the log and end when
- * given_up says so or the process is asked to leave.
+ * Memory: FETCHED_BATCHES batches. The training thread calls the functions. Waits are logged with what they wait for,
+ * and end when given_up returns true or the process is told to stop.
  */
 #ifndef WORKER_REMOTE_BATCH_FETCHER_H
 #define WORKER_REMOTE_BATCH_FETCHER_H
@@ -23,8 +23,8 @@ enum { FETCHED_BATCHES = 6 /* fetched ahead, at most */ };
 struct batch_fetcher;
 
 struct batch_fetcher_options {
-    const struct config *config; /* borrowed, as all of them */
-    const struct examples *like; /* rows, what they look like; pictures: NULL */
+    const struct config *config; /* borrowed, like all of them */
+    const struct examples *like; /* for rows, their format; for images NULL */
     const struct identity *identity;
     struct traffic *traffic;
     bool (*given_up)(void *context);
@@ -35,19 +35,19 @@ bool batch_fetcher_create(struct batch_fetcher **fetcher, const struct batch_fet
                           struct error *error);
 void batch_fetcher_destroy(struct batch_fetcher *fetcher); /* NULL is fine */
 
-/* What worker 0 says of the data. */
+/* What worker 0 says about the data. */
 struct batch_fetcher_facts {
-    int train, validation; /* examples */
+    int train, validation; /* number of examples */
     char description[320];
 };
 
-/* Waits for worker 0. To be called before the first batch is taken. */
+/* Waits for worker 0. Call it before the first batch_fetcher_take. */
 enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct batch_fetcher_facts *facts,
                                        struct error *error);
 
 /*
- * Waits for batch `number` of this worker. What `batch` points to stays until the next call. Numbers that follow one
- * another cost no waiting if the network keeps up; others may be asked for as well.
+ * Waits for batch `number` of this worker. What `batch` points to stays valid until the next call. Consecutive numbers
+ * need no wait if the network keeps up; other numbers are allowed.
  */
 enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t number, struct batch *batch,
                                         struct error *error);

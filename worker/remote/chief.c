@@ -1,4 +1,4 @@
-/* The chief's beginning and end; what it does meanwhile is in worker/remote/chief/. */
+/* Starts and ends the chief; its work in between is in worker/remote/chief/. */
 #include "worker/remote/chief.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
-enum { END_S = 10 /* a ps whose link is cut as the job ends has so long to be told */ };
+enum { END_S = 10 /* time to reach a ps whose link breaks as the job ends */ };
 
 static void create_locks(struct chief *chief)
 {
@@ -22,7 +22,7 @@ static void create_locks(struct chief *chief)
     condition_create(&chief->wake);
 }
 
-/* The sent model is no part of the model: it lies beside the checkpoints (ps/store/sent_model.h). */
+/* The sent model is not part of the model: it lies beside the checkpoints (ps/store/sent_model.h). */
 static bool create_sent_model(struct chief *chief, const struct config *config, struct error *error)
 {
     const size_t floats = chief->options.model->float_count;

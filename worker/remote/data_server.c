@@ -1,6 +1,6 @@
 /*
- * Batches for workers without data. A batch is a function of seed, worker and number alone, so a session keeps no state
- * but its buffers, and a worker that reconnects just asks for the number it wants next.
+ * Batches for workers without data. A batch depends only on seed, worker and number, so a session has no state but its
+ * buffers, and a worker that reconnects just asks for the number it wants next.
  */
 #include "worker/remote/data_server.h"
 
@@ -21,22 +21,22 @@
 #include "worker/remote/exchange/preprocessing.h"
 
 enum {
-    PER_WORKER = 2, /* connections: one, and the one that it replaces while that one ends */
-    FRAME_S = 30,   /* until a request that began is there, and a batch taken */
+    PER_WORKER = 2, /* connections: one, and the one it replaces while that ends */
+    FRAME_S = 30,   /* for a whole request once it began, and for sending a batch */
     STACK = 256 * 1024,
 };
 
-static const double TICK_S = 1.0; /* between two looks for threads that ended */
+static const double TICK_S = 1.0; /* between two checks for threads that ended */
 
 /* One connection, and the thread that serves it. */
 struct data_session {
-    struct listener_session base; /* first: the listener's */
+    struct listener_session base; /* must be first: the listener's part */
     struct data_server *server;
-    struct channel *channel; /* the base's */
-    int worker;              /* -1: nobody yet */
+    struct channel *channel; /* the same as in base */
+    int worker;              /* -1: not known yet */
     struct batch_source source;
-    uint8_t *bytes;       /* of one batch of pictures */
-    struct examples rows; /* [batch_size]: one batch of rows; zeros for pictures */
+    uint8_t *bytes;       /* one batch of images */
+    struct examples rows; /* [batch_size]: one batch of rows; zeros for images */
 };
 
 struct data_server {
@@ -45,10 +45,10 @@ struct data_server {
     const struct dataset *dataset;
     bool (*knows)(void *context, const char *digest);
     void *context;
-    struct sampler sampler; /* but for the task */
-    size_t pixels;          /* of an image, or what stands for them */
+    struct sampler sampler; /* all but the task */
+    size_t pixels;          /* of an image, or what replaces them */
     struct listener *listener;
-    struct wake wake; /* ends the thread that accepts */
+    struct wake wake; /* stops the accepting thread */
     pthread_t thread;
     bool runs;
     pthread_mutex_t lock; /* the listener's */
@@ -85,7 +85,7 @@ int batch_row_parts(const struct examples *rows, int count, struct iovec parts[B
     return found;
 }
 
-/* One batch into the session's memory; *examples: how many. Sets where its bytes are. */
+/* Makes one batch in the session's memory; *examples: how many. Sets where its bytes are. */
 static bool gather(struct data_session *session, int64_t number, uint32_t *examples, struct iovec parts[BATCH_PARTS],
                    int *part_count, struct error *error)
 {
@@ -157,7 +157,7 @@ static bool send_batches(struct data_session *session, struct error *error)
     return true;
 }
 
-/* How rows become inputs; of pictures nothing. */
+/* How rows become inputs; nothing for images. */
 static bool send_description(struct data_session *session, struct error *error)
 {
     const struct schema *schema = session->server->dataset->schema;
@@ -224,7 +224,7 @@ static bool is_of(const struct listener_session *base, const void *context)
     return ((const struct data_session *)(const void *)base)->worker == *(const int *)context;
 }
 
-/* Workers but the chief; an older connection of the same one is cut. */
+/* Only workers other than the chief; an older connection of the same worker is cut. */
 static uint16_t admit(struct listener_session *base, const struct peer *peer, struct error *message)
 {
     struct data_session *session = session_of(base);
@@ -278,7 +278,7 @@ static bool serve(struct listener_session *base)
     batch_source_destroy(&session->source);
     free(session->bytes);
     examples_free(&session->rows);
-    return false; /* it rests on its thread, of which there are few */
+    return false; /* it keeps its thread while idle; there are few */
 }
 
 static void leave(struct listener_session *base)
@@ -294,7 +294,7 @@ static void *accept_all(void *context)
     return NULL;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 static bool open_listener(struct data_server *server, struct error *error)
 {
@@ -312,7 +312,7 @@ static bool open_listener(struct data_server *server, struct error *error)
         .session_size = sizeof(struct data_session),
         .stack_size = STACK,
         .members = PER_WORKER * cluster->worker_hosts.count,
-        .expected = cluster->worker_hosts.count, /* all may come at once */
+        .expected = cluster->worker_hosts.count, /* all may connect at once */
         .likely = cluster->worker_hosts.count,
         .context = server,
         .begin = begin,

@@ -1,4 +1,4 @@
-/* Two questions on a connection of their own; what breaks is tried again. */
+/* Two requests on a separate connection; after a failure they are tried again. */
 #include "worker/remote/data_shape.h"
 
 #include <stdio.h>
@@ -15,10 +15,10 @@ bool data_shape_is_unknown(const struct config *config)
            config->model.hidden_count != CONFIG_AUTO;
 }
 
-/* What worker 0 said. */
+/* Worker 0's answers. */
 struct shape {
     char units[MODEL_UNITS_TEXT];
-    char *schema; /* as JSON; NULL: pictures */
+    char *schema; /* as JSON; NULL: images */
 };
 
 static bool ask_once(struct link *link, struct shape *shape, struct error *error)

@@ -1,6 +1,6 @@
 /*
- * One thread polls all parameter servers. A ps that is gone must not delay the heartbeats to the others, so at most one
- * reconnect is tried between two rounds, and with a short timeout.
+ * One thread polls all parameter servers. A ps that is gone must not delay heartbeats to the others, so at most one
+ * reconnect is tried between two rounds, with a short timeout.
  */
 #include "worker/remote/heartbeat.h"
 
@@ -21,10 +21,10 @@
 #include "ps/store/placement.h"
 
 static const double FAST_BEAT_S = 0.02;
-static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* the others wait meanwhile */
-static const double AGAIN_S = 2.0;                          /* by then a link to a ps that has just come up is open */
+static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* meanwhile the others wait */
+static const double AGAIN_S = 2.0;                          /* enough for the link to a ps that has just come up */
 
-/* What a ps said of itself with its last lease. */
+/* A ps's report with its last lease. */
 struct ps_news {
     bool holds; /* some of the parameters */
     bool known;
@@ -32,20 +32,20 @@ struct ps_news {
     uint32_t generation;
     double heard_s;
     uint64_t incarnation; /* of the ps; 0: not known yet */
-    double changed_s;     /* when it was found to be another process than before; 0: never */
-    double asked_s;       /* when the question went out that is not answered yet; 0: none */
+    double changed_s;     /* when another process had taken its place; 0: never */
+    double asked_s;       /* when the unanswered request was sent; 0: none */
 };
 
 struct heartbeat {
     const struct config *config;
-    struct link *links; /* [count]; the thread's */
+    struct link *links; /* [count]; used only by the thread */
     int count;
     struct wake wake;
     pthread_t thread;
     bool runs;
     char host[256], device[129];
-    double reached_s; /* since when some ps answers, with no silence of all for a lease; the thread's */
-    int silent_ps;    /* that has not answered for a lease, though others have; -1: none; the thread's */
+    double reached_s; /* since when ps have answered without a gap of a lease; used only by the thread */
+    int silent_ps;    /* one that has not answered for a lease, though others have; -1: none; used only by the thread */
     struct traffic *traffic;
     atomic_bool over, fenced, polls_fast, end;
     pthread_mutex_t mutex; /* guards what follows */
@@ -60,13 +60,13 @@ static double interval_s(struct heartbeat *heartbeat)
     return atomic_load(&heartbeat->polls_fast) ? FAST_BEAT_S : pace_beat_s(&heartbeat->config->cluster);
 }
 
-/* A ps answers at once; a connection on which it does not is dead, whatever the system believes. */
+/* A ps answers at once; if it doesn't, the connection is dead, whatever the system believes. */
 static double idle_timeout_s(const struct heartbeat *heartbeat)
 {
     return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
-/* When some ps answered last; 0: never. */
+/* When any ps answered last; 0: never. */
 static double heard_last_s(const struct heartbeat *heartbeat)
 {
     double newest_s = 0;
@@ -76,13 +76,13 @@ static double heard_last_s(const struct heartbeat *heartbeat)
     return newest_s;
 }
 
-/* How long a ps has been silent while others answered; where none does, that says nothing of this one. */
+/* How long a ps has been silent while others answered; if none answers, silence says nothing about this one. */
 static double silent_for_s(const struct heartbeat *heartbeat, int ps)
 {
     return heard_last_s(heartbeat) - fmax(heartbeat->ps[ps].heard_s, heartbeat->reached_s);
 }
 
-/* To join takes all of them; to train, those that hold some of the parameters. */
+/* Joining needs all ps; training only those with parameters. */
 static bool is_needed(struct heartbeat *heartbeat, int ps)
 {
     pthread_mutex_lock(&heartbeat->mutex);
@@ -92,8 +92,8 @@ static bool is_needed(struct heartbeat *heartbeat, int ps)
 }
 
 /*
- * No push of ours can count before all ps have it. So while one of them can't be reached, the others are told, lest
- * everybody else waits for this worker.
+ * A push counts only when all ps have it. So while one can't be reached, tell the others, or they would all wait for
+ * this worker.
  */
 static void look_for_silent_ps(struct heartbeat *heartbeat)
 {
@@ -101,7 +101,7 @@ static void look_for_silent_ps(struct heartbeat *heartbeat)
     const int before = heartbeat->silent_ps;
     int silent = -1;
     for (int i = 0; i < heartbeat->count && heartbeat->reached_s > 0; i++) {
-        const bool named = silent >= 0 && i != before; /* who was named before stays so */
+        const bool named = silent >= 0 && i != before; /* keep naming the same one */
         if (!named && silent_for_s(heartbeat, i) > longest_s && is_needed(heartbeat, i)) {
             silent = i;
         }
@@ -115,7 +115,7 @@ static void look_for_silent_ps(struct heartbeat *heartbeat)
     }
 }
 
-/* An answer of any ps; reached_s goes on unless there was none for a lease. */
+/* Notes an answer of any ps; reached_s stays unless there was none for a lease. */
 static void note_reached(struct heartbeat *heartbeat, double now_s)
 {
     const double newest_s = heard_last_s(heartbeat);
@@ -161,7 +161,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
                         clock_monotonic_s() + LINK_ANSWER_S, error);
 }
 
-/* The first ps that knows the end tells it. */
+/* The first ps that knows of the end reports it. */
 static void take_lease(struct heartbeat *heartbeat, const struct link *link, const struct message_lease *lease)
 {
     pthread_mutex_lock(&heartbeat->mutex);
@@ -198,8 +198,8 @@ static void take_refusal(struct heartbeat *heartbeat, const struct error *error)
 }
 
 /*
- * A ps that sees no data has its layers from worker 0, and may have to be told them again, as it may have been
- * restarted: each time before all else. Other workers compare theirs.
+ * A ps sees no data: worker 0 sends it the layers, first on every connection, because it may have restarted. Other
+ * workers compare theirs.
  */
 static bool send_layers(struct heartbeat *heartbeat, struct link *link, struct error *error)
 {
@@ -222,7 +222,7 @@ static void take_layers(struct heartbeat *heartbeat, const struct link *link)
     }
 }
 
-/* Whatever has come on this link. */
+/* Handles everything that has arrived on this link. */
 static bool take_frames(struct heartbeat *heartbeat, struct link *link, struct error *error)
 {
     for (;;) {
@@ -250,7 +250,7 @@ static bool take_frames(struct heartbeat *heartbeat, struct link *link, struct e
     }
 }
 
-/* Waits until something comes on a link, or it is time; closed links are left out. */
+/* Waits until something arrives on a link, or for the given time; closed links are skipped. */
 static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, double until_s)
 {
     double left_s = until_s - clock_monotonic_s();
@@ -265,7 +265,7 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
     }
 }
 
-/* Where all ps and the chief were gone, generations count from the start again: the process tells, not the number. */
+/* If all ps and the chief were lost, generations start over: only the incarnation tells, not the generation. */
 static void note_incarnation(struct heartbeat *heartbeat, const struct link *link)
 {
     struct ps_news *ps = &heartbeat->ps[link->member.index];
@@ -278,7 +278,7 @@ static void note_incarnation(struct heartbeat *heartbeat, const struct link *lin
     pthread_mutex_unlock(&heartbeat->mutex);
 }
 
-/* A link that is not open is visited for a beat. */
+/* Visits a link that is not open, for one beat. */
 static void visit(struct heartbeat *heartbeat, struct link *link, bool beat)
 {
     struct error error;
@@ -328,7 +328,7 @@ static void say_goodbye(struct heartbeat *heartbeat)
     }
 }
 
-/* All that are open; then one that is not, since a try may take a while, and leases must not run out meanwhile. */
+/* Beats on all open links; then tries one closed link, which may take a while, and leases must not expire meanwhile. */
 static void visit_all(struct heartbeat *heartbeat, bool beat)
 {
     struct link *next = NULL;
@@ -374,7 +374,7 @@ static void *beat_on(void *context)
     return NULL;
 }
 
-/* Small models, or few variables, leave some ps without any parameters. */
+/* With a small model, or few variables, some ps have no parameters. */
 static void note_holders(struct heartbeat *heartbeat)
 {
     struct span spans[PLACEMENT_MAX_SPANS];

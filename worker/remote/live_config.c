@@ -1,7 +1,7 @@
 /*
- * What a rollout means to a worker: this is the host of its agent (ps/rollout/agent.h). A live change is handed from
- * the agent's thread to the one that trains, which takes it between two steps. All else is a restart, around which
- * links are held, so that a fleet that comes back does not spend its first seconds on handshakes that are refused.
+ * What a rollout means to a worker; the host of its agent (ps/rollout/agent.h). The agent's thread passes a live change
+ * to the training thread, which adopts it between two steps. Any other change is a restart, during which links are
+ * held, so that a returning fleet does not spend its first seconds on handshakes that are refused.
  */
 #include "worker/remote/live_config.h"
 
@@ -30,10 +30,10 @@
 
 enum { LEAVE_S = 15 };
 
-/* Links are held at most this long: then it is better to try, and to say why that fails. */
+/* Links are held at most this long; then it is better to try, and to report why that fails. */
 static const double HELD_S = 20;
 static const double START_S = 0.02, MOST_START_S = 2;
-static const double HANDSHAKES_S = 0.01; /* for each worker of the job */
+static const double HANDSHAKES_S = 0.01; /* per worker of the job */
 
 static const float NO_LOSS = -1.0f;
 
@@ -43,13 +43,13 @@ struct live_config {
     const struct config_model *model; /* with what follows from the data */
     struct traffic *traffic;
     struct agent *agent;
-    bool let_go; /* links are no longer held; the agent's thread's */
+    bool let_go; /* links are no longer held; used only by the agent's thread */
     atomic_bool joined;
     atomic_int end;             /* enum live_config_end */
-    pthread_mutex_t lock;       /* of what follows */
-    const struct config *which; /* the one to be taken up; only to tell it from others */
-    bool wanted, taken;         /* it waits for its step; it was taken up */
-    struct config next;         /* its live keys, and nothing else */
+    pthread_mutex_t lock;       /* guards what follows */
+    const struct config *which; /* the one to adopt; only its identity matters */
+    bool wanted, taken;         /* it waits for its step; it was adopted */
+    struct config next;         /* only its live keys are valid */
     int64_t step;
     float loss; /* as in the message `report` */
 };
@@ -65,7 +65,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
         config_take_live(&live->next, config);
         live->step = step;
     }
-    /* Going back does not wait for a step: the thread that trains may itself be waiting for a member that goes back. */
+    /* Going back does not wait for a step: the training thread may be waiting for a member that goes back. */
     bool taken = live->taken || step == 0;
     live->which = taken ? NULL : live->which;
     pthread_mutex_unlock(&live->lock);
@@ -91,8 +91,8 @@ static void settle(void *context)
 
 /*
  * Parameters and gradients, each as computed, as sent and as received; the parameters known to the ps, if differences
- * travel (worker/remote/exchange/push_pull.h); and what a batch passes through, forward and back. An estimate: it is to
- * keep out machines that are far too small.
+ * are sent (worker/remote/exchange/push_pull.h); and a batch's activations, forward and backward. An estimate, to
+ * exclude machines that are far too small.
  */
 static uint64_t memory_wanted(const struct config *then, const struct model *model)
 {
@@ -171,14 +171,14 @@ static float last_loss(void *context)
     return loss;
 }
 
-/* On a shared machine worker 0 should start first: all others wait for it anyway. */
+/* On a shared machine worker 0 should start first, since all others wait for it. */
 static void let_chief_pass(const struct config *config)
 {
     const double most_s = fmin(MOST_START_S, START_S * (double)config->cluster.worker_hosts.count);
     signals_pause(clock_monotonic_s() + most_s * (double)randombytes_uniform(1000) / 1000.0);
 }
 
-/* Only during a rollout of the whole job, or soon after it: in any other, members of both versions are let in. */
+/* Only during a rollout of the whole job, or soon after: otherwise members of both versions may connect. */
 void live_config_hold(struct traffic *traffic, const struct config *config)
 {
     struct lineage lineage;
@@ -192,8 +192,8 @@ void live_config_hold(struct traffic *traffic, const struct config *config)
 }
 
 /*
- * Worker 0 joins first, since it brings the model, without which nobody can do anything. Then the others join, each
- * after a delay of its own: a ps that is busy with handshakes serves nobody else.
+ * Worker 0 joins first, because it brings the model, without which nothing can start. Then the others join, each after
+ * its own delay: a ps busy with handshakes serves nobody else.
  */
 static void heard(void *context, uint64_t version, bool has_model)
 {
@@ -278,7 +278,7 @@ bool live_config_is_rolling(struct live_config *live)
 static void note_joined(struct live_config *live, bool joined)
 {
     if (live) {
-        /* A loss from before a restore says nothing of the model that was restored; ps 0 must not compare with it. */
+        /* A loss from before a restore says nothing about the restored model; ps 0 must not compare it. */
         pthread_mutex_lock(&live->lock);
         live->loss = NO_LOSS;
         pthread_mutex_unlock(&live->lock);

@@ -1,4 +1,4 @@
-/* Questions on a connection of their own, before anything is made whose size follows from the answer. */
+/* Requests on their own connection, before anything is created whose size depends on the answers. */
 #include "worker/remote/own_rows.h"
 
 #include <stdlib.h>
@@ -12,15 +12,15 @@
 #include "worker/remote/chief.h"
 #include "worker/remote/exchange/preprocessing.h"
 
-static const double ASK_EVERY_S = 0.2, TELL_EVERY_S = 5; /* a ps that was started again knows of no figures */
+static const double ASK_EVERY_S = 0.2, TELL_EVERY_S = 5; /* a restarted ps has no statistics */
 
 struct agreement {
     const struct config *config;
     struct push_pull exchange;
-    struct survey survey; /* of the rows here */
+    struct survey survey; /* of this worker's rows */
 };
 
-/* False: the process is asked to leave, or it is hopeless. */
+/* False: the process is told to stop, or retrying is pointless. */
 static bool is_done(enum exchange_result end, struct error *error)
 {
     return end == EXCHANGE_STOPPED ? error_set(error, "asked to leave before the rows' preprocessing was known")
@@ -40,7 +40,7 @@ static bool pause_asking(double *logged_s, const char *what, struct error *error
 
 /* --- Workers --- */
 
-/* What is in the rows here, as text, which the caller frees; NULL after an error. */
+/* The statistics of the rows here, as text, which the caller frees; NULL after an error. */
 static char *figures_here(struct survey *survey, const struct config *config, struct error *error)
 {
     char *text = NULL;
@@ -58,7 +58,7 @@ static bool tell(struct agreement *agreement, char **figures, struct error *erro
     return is_done(preprocessing_tell_figures(&agreement->exchange, *figures, error), error);
 }
 
-/* What the chief said, once it has. */
+/* The chief's answer, once there is one. */
 static bool await_chief(struct agreement *agreement, char **text, struct error *error)
 {
     char *figures = NULL;
@@ -82,7 +82,7 @@ enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struc
     const double until_s = clock_monotonic_s() + config->cluster.lease_secs / 3;
     struct survey survey = {0};
     char *text = NULL;
-    exchange->parts[0].incarnation = 0; /* another process now, that may be */
+    exchange->parts[0].incarnation = 0; /* it may be another process now */
     enum exchange_result end = preprocessing_ask(exchange, &text, error);
     while (end == EXCHANGE_OK && !text && clock_monotonic_s() < until_s) {
         clock_pause(clock_monotonic_s() + ASK_EVERY_S);
@@ -101,7 +101,7 @@ enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struc
 
 /* --- The chief --- */
 
-/* Asks for what is not there yet; *missing: how many still are. */
+/* Fetches what is still missing; *missing: how many remain. */
 static bool ask_all(struct agreement *agreement, char **figures, int *missing, struct error *error)
 {
     *missing = 0;
@@ -147,7 +147,7 @@ static bool merge(struct agreement *agreement, char *const *figures, struct erro
     return true;
 }
 
-/* What follows from all workers' rows. */
+/* Merges the statistics of all workers' rows. */
 static bool make_schema(struct agreement *agreement, struct schema *schema, struct error *error)
 {
     const struct config *config = agreement->config;
@@ -164,7 +164,7 @@ static bool make_schema(struct agreement *agreement, struct schema *schema, stru
     return done;
 }
 
-/* Chiefs before this one may have died before there was a checkpoint: what they said is known to ps 0. */
+/* Earlier chiefs may have died before the first checkpoint: ps 0 knows what they sent. */
 static bool recall(struct agreement *agreement, char **text, struct error *error)
 {
     return chief_preprocessing(text, agreement->config, error) &&

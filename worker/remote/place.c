@@ -1,4 +1,4 @@
-/* Asks ps 0, as a guest who may ask for nothing else, until it answers. */
+/* Asks ps 0, as a guest who may ask nothing else, until it answers. */
 #include "worker/remote/place.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ static void add_text(crypto_generichash_state *state, const char *text)
     crypto_generichash_update(state, (const uint8_t *)text, strlen(text) + 1);
 }
 
-/* What tells this process from others that hold the same key, before and after a restart. */
+/* What distinguishes this process from others with the same key, before and after a restart. */
 static uint64_t own_key(const struct credentials *credentials)
 {
     crypto_generichash_state state;
@@ -51,7 +51,7 @@ static uint64_t own_key(const struct credentials *credentials)
     return key != 0 ? key : 1;
 }
 
-/* *index; false, and *again: the link is lost, or it is busy. */
+/* *index; false with *again: the link is lost, or ps 0 is busy. */
 static bool ask_once(struct link *link, uint64_t key, int *index, bool *again, struct error *error)
 {
     const struct message_get_place wish = {.key = key};
@@ -89,7 +89,7 @@ static bool ask(const struct config *config, const struct identity *identity, in
     return done;
 }
 
-/* The number in the worker's own certificate; CONFIG_AUTO: it has none. */
+/* The index in the worker's own certificate; CONFIG_AUTO: there is none. */
 static bool read_certificate(const struct config *config, int *index, struct error *error)
 {
     char path[4096];

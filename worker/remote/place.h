@@ -1,16 +1,16 @@
 /*
- * A worker's number where the config gives it none (task_index=auto): the one that its certificate names; or else a
- * free one beyond worker_hosts, which ps 0 keeps for it, and gives it again after a restart.
+ * A worker's index if the config gives none (task_index=auto): the one in its certificate; otherwise a free one beyond
+ * worker_hosts, which ps 0 reserves for it and assigns again after a restart.
  *
- * What it is known by there is its key, where it has one of its own (net/credentials.h), else its machine, folder and
- * command line: several workers of a machine that hold the fleet's key must differ in one of these.
+ * ps 0 recognises the worker by its own key (net/credentials.h), or, if it has none, by machine, folder and command
+ * line: several workers of a machine that share the fleet's key must differ in one of these.
  */
 #ifndef WORKER_REMOTE_PLACE_H
 #define WORKER_REMOTE_PLACE_H
 
 #include "base/config.h"
 
-/* Sets task_index, if this is a worker without one: before anything else is done with the config. */
+/* Sets task_index if this is a worker without one. Call it before anything else uses the config. */
 bool place_find(struct config *config, struct error *error);
 
 #endif

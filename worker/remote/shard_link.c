@@ -1,4 +1,4 @@
-/* From the config's hosts and delays to links. */
+/* Makes links from the config's hosts and delays. */
 #include "worker/remote/shard_link.h"
 
 bool shard_link_create(struct link *link, const struct config *config, int ps, const struct identity *identity,

@@ -1,4 +1,4 @@
-/* A worker's and an operator's links to parameter servers and to worker 0 (net/link.h), as the config has them. */
+/* The links of workers and operators to parameter servers and to worker 0 (net/link.h), according to the config. */
 #ifndef WORKER_REMOTE_SHARD_LINK_H
 #define WORKER_REMOTE_SHARD_LINK_H
 

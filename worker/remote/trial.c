@@ -1,6 +1,6 @@
 /*
- * A rollout's trial run, in a child process: a config that crashes, hangs or exhausts memory takes only the child with
- * it, and the copy of the checkpoint that it trained on is deleted afterwards.
+ * A rollout's trial run, in a child process: a config that crashes, hangs or exhausts memory takes down only the child,
+ * and the copy of the checkpoint that it trained on is deleted afterwards.
  */
 #include "worker/remote/trial.h"
 
@@ -47,7 +47,7 @@ static bool make_folders(struct trial *trial, struct error *error)
            file_make_folder(trial->folder, error) && file_make_folder(trial->run, error);
 }
 
-/* What an earlier trial left, and what this one leaves; the log stays, for people. */
+/* Removes what an earlier trial, or this one, left; the log stays, for people. */
 static void clear(const struct trial *trial)
 {
     struct checkpoint_file *file;
@@ -89,7 +89,7 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
                 fit(file, &state, trial->then, may_lose, error);
     if (done) {
         struct checkpoint_info info = *checkpoint_file_info(file);
-        info.kept_rows = NULL; /* the model may be another one */
+        info.kept_rows = NULL; /* the model may be a different one */
         struct checkpoint_folder folder = {.lock = -1};
         trial->step = info.global_step;
         snprintf(folder.path, sizeof folder.path, "%s", trial->run);
@@ -103,7 +103,7 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
 
 /* --- The config --- */
 
-/* The same job on one machine, for a few steps, that keeps nothing else. */
+/* The same job on one machine, for a few steps, writing nothing else. */
 static bool write_config(struct trial *trial, struct error *error)
 {
     struct config config = *trial->then, defaults;
@@ -116,7 +116,7 @@ static bool write_config(struct trial *trial, struct error *error)
     config.train.epochs = config.train.target_accuracy = 0;
     config.train.patience = 0;
     config.train.warm_start = nothing;
-    config.train.buffer_size = 0; /* alone it makes rounds like any other process */
+    config.train.buffer_size = 0; /* alone it has ordinary rounds */
     config.data.data_sharding =
         config.data.data_sharding == SHARDING_CHIEF ? SHARDING_SHUFFLED : config.data.data_sharding;
     config.output.train_dir = trial->run;
@@ -139,7 +139,7 @@ static bool write_config(struct trial *trial, struct error *error)
 
 /* --- The process --- */
 
-/* Nothing that speaks of this process's own place in the world. */
+/* Removes everything specific to this process. */
 static void make_environment(char *environment[MAX_ENVIRONMENT])
 {
     static const char *const not_its[] = {"TF_CONFIG=", "NOTIFY_SOCKET=", "WATCHDOG_", "TRAINER_SUPERVISOR="};
@@ -172,7 +172,7 @@ static bool start(const struct trial *trial, pid_t *child, struct error *error)
     return reason == 0 || error_set(error, "its process can't be started: %s", strerror(reason));
 }
 
-/* The last line of the log that is not empty, for the error. */
+/* The log's last line that is not empty, for the error. */
 static bool fail_by_log(const struct trial *trial, struct error *error)
 {
     uint8_t *bytes;

@@ -21,10 +21,10 @@ static bool is_on(const char *text, const char *host)
     return address_parse(text, &address, &error) && strcmp(address.host, host) == 0;
 }
 
-/* Do many more members run on this machine than it has CPUs, as far as its name tells? */
+/* Do many more members run on this machine than it has CPUs, judging by its name? */
 static bool is_crowded(const struct config_cluster *cluster)
 {
-    enum { MEMBERS_A_CPU = 2 }; /* up to which they hardly wait for each other */
+    enum { MEMBERS_A_CPU = 2 }; /* up to this many hardly slow each other down */
     struct address own;
     struct error error;
     int members = 0;

@@ -1,6 +1,6 @@
 /*
- * The role of a worker: draws batches, computes their gradients, pushes them and takes back what changed, until the job
- * is over. Worker 0 is the chief as well (worker/remote/chief.h).
+ * A worker: draws batches, computes their gradients, pushes them and receives what changed, until the job is over.
+ * Worker 0 is also the chief (worker/remote/chief.h).
  */
 #ifndef WORKER_REMOTE_WORKER_H
 #define WORKER_REMOTE_WORKER_H

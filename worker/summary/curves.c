@@ -1,7 +1,7 @@
 /*
- * Confusions are an image, a square per pair of classes: the darker, the more of a row's class were taken for the
- * column's; beside it, for few classes, a table of their names and numbers. The curve is what TensorBoard's PR curves
- * plugin reads: six rows of a tensor, a column per threshold.
+ * Confusions are an image with a square per pair of classes: the more examples of the row's class were classified as
+ * the column's, the darker; for few classes there is also a table with names and numbers. The curve has the format of
+ * TensorBoard's PR curves plugin: six rows of a tensor, a column per threshold.
  */
 #include "worker/summary/curves.h"
 
@@ -38,7 +38,7 @@ static void put_text(struct proto *text, const char *part)
     proto_raw(text, part, strlen(part));
 }
 
-/* A class of the data's own name, as Markdown takes it in a table; bold. */
+/* The name of a class, escaped for a Markdown table, in bold. */
 static void put_name(struct proto *text, const struct evaluation *evaluation, int class)
 {
     char number[EVALUATION_NAME];

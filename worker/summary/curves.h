@@ -1,4 +1,4 @@
-/* What a validation of a table looks like: its confusions, and a binary model's curve of precision and recall. */
+/* A table's validation: its confusions, and a binary model's precision-recall curve. */
 #ifndef WORKER_SUMMARY_CURVES_H
 #define WORKER_SUMMARY_CURVES_H
 

@@ -81,7 +81,7 @@ static void put_event(struct event *event, const char *tag, double wall_s, int f
     proto_free(&data);
 }
 
-/* Whether a key is shown first: it is one that always identifies a run, or is not at its default. */
+/* Is a key shown first: does it always identify a run, or is it not at its default? */
 static bool is_telling(const struct config_key *key, const struct config *config, const struct config *defaults)
 {
     char *text = config_key_text(key, config), *initial = config_key_text(key, defaults);

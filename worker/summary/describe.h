@@ -12,9 +12,8 @@
 void describe_config(struct event *event, const struct config *config, double wall_s, int64_t step);
 
 /*
- * Events for TensorBoard's HParams page: the experiment (which hyper-parameters and metrics there are), the run's
- * values, and how it ended. Hyper-parameters are the job-scoped keys of model, train and data, those not at their
- * default first.
+ * Events for TensorBoard's HParams page: the experiment (its hyper-parameters and metrics), the run's values, and how
+ * it ended. Hyper-parameters are the job-scoped keys of model, train and data, those not at their default first.
  */
 void describe_experiment(struct event *event, const struct config *config, double wall_s);
 void describe_run_start(struct event *event, const struct config *config, const char *digest, double wall_s);

@@ -1,5 +1,6 @@
 /*
- * Frames are collected in memory and appended by one write, so that TensorBoard, which reads along, sees whole events.
+ * Frames are collected in memory and appended by one write, so that TensorBoard, which reads the growing file, sees
+ * whole events.
  */
 #include "worker/summary/event_file.h"
 

@@ -205,7 +205,7 @@ static void put_scalars(struct summary *summary, const struct summary_step *step
     event_scalar(event, "loss", step->cross_entropy + l2);
     event_scalar(event, "cross_entropy", step->cross_entropy);
     event_scalar(event, "l2_loss", l2);
-    const int64_t last = step->global_step > 0 ? step->global_step - 1 : 0; /* a step may take many pushes */
+    const int64_t last = step->global_step > 0 ? step->global_step - 1 : 0; /* a step may consist of many pushes */
     event_scalar(event, "learning_rate", schedule_learning_rate(train, last));
     if (!isnan(step->accuracy)) {
         event_scalar(event, "train/accuracy", step->accuracy);
@@ -331,7 +331,7 @@ static void put_metrics(struct summary *summary, const char *of, const struct ev
     }
 }
 
-/* Of workers that validate on rows of their own. */
+/* For workers that validate on their own rows. */
 static void put_validators(struct summary *summary, const struct validators *validators)
 {
     double worst = 0;

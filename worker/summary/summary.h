@@ -75,7 +75,7 @@ void summary_validation(struct summary *summary, int64_t global_step, const stru
                         const struct validators *validators);
 void summary_test(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
 
-/* succeeded: what the HParams page says of the run. */
+/* succeeded: for the run's status on the HParams page. */
 void summary_close(struct summary *summary, bool succeeded);
 
 #endif

@@ -9,8 +9,8 @@
 #include "ps/server/requests/requests.h"
 
 enum {
-    FRAME_RANGES = 8192,       /* of an answer's frame */
-    DIFFERENCES_RANGES = 1024, /* of one with differences, which passes through the stack, too */
+    FRAME_RANGES = 8192,       /* of a frame of an answer */
+    DIFFERENCES_RANGES = 1024, /* of a frame of differences, which also passes through the stack */
 };
 
 bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
@@ -46,15 +46,15 @@ bool serve_read_floats(struct session *session, enum dtype dtype, float *values,
     return true;
 }
 
-/* How far packed values have been cut into frames. */
+/* How far the packed values have been split into frames. */
 struct values_cut {
-    uint32_t floats, ranges;    /* of a frame, at most */
-    uint32_t next;              /* range that the next frame begins with */
-    uint32_t offset;            /* floats of it that were sent */
-    uint8_t piece[RANGE_BYTES]; /* of a range that is too large for one frame */
+    uint32_t floats, ranges;    /* limits of a frame */
+    uint32_t next;              /* the range that the next frame starts with */
+    uint32_t offset;            /* floats of it already sent */
+    uint8_t piece[RANGE_BYTES]; /* a piece of a range that is too large for one frame */
 };
 
-/* The ranges of the next frame; returns its floats. */
+/* Selects the ranges of the next frame; returns its number of floats. */
 static uint64_t cut_frame(const struct ranges *all, struct values_cut *cut, struct ranges *ranges)
 {
     uint64_t floats = 0;
@@ -93,7 +93,10 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
     return wanted;
 }
 
-/* Pieces that are packed as they are to be sent. They are moved together, since what is between them is not. */
+/*
+ * Packs pieces into the form in which they are sent, then moves them together, because what lies between them is not
+ * sent.
+ */
 static bool send_pieces(struct session *session, enum message_type type, uint64_t request, const void *message,
                         struct ranges *ranges, const struct changes *changes, struct error *error)
 {
@@ -108,7 +111,7 @@ static bool send_pieces(struct session *session, enum message_type type, uint64_
         while (at < end && ranges->count < SENT_FRAME_RANGES) {
             const struct sent_piece piece = sent_piece_at(at);
             if (piece.range.first < behind || (size_t)(packed - begin) + piece.size > SENT_FRAME_BYTES) {
-                break; /* another version begins, or the frame is full */
+                break; /* the next range has another version, or the frame is full */
             }
             range_put(bytes, ranges->count++, piece.range);
             behind = piece.range.first + piece.range.count;
@@ -150,7 +153,7 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
     do {
         uint64_t floats = cut_frame(&all, &cut, ranges);
         size_t bytes = floats * dtype_size(changes->dtype);
-        /* The channel only reads from it: iovec has no const. */
+        /* The channel only reads it, but iovec has no const. */
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
         if (tells) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;

@@ -1,7 +1,7 @@
 /*
- * What the workers' data are preprocessed like: worker 0 says it, and the others learn whether theirs is the same, as
- * does a worker 0 that is started again. It means nothing to a ps. And how wide the layers are, which a ps may have
- * learnt itself (ps/server/learn.c).
+ * How the workers' data are preprocessed: worker 0 sends it, and the others, and a restarted worker 0, ask whether
+ * theirs is the same. A ps does not interpret it. Also the layer widths, which a ps may have learnt itself
+ * (ps/server/learn.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "ps/server/requests/requests.h"
 
-/* Takes over the bytes. Locked. */
+/* Takes ownership of the bytes. Locked. */
 static void keep_description(struct server *server, const char *digest, uint8_t *bytes, size_t size)
 {
     free(server->description);
@@ -31,7 +31,7 @@ static bool take_description(struct session *session, const char *digest, struct
     return true;
 }
 
-/* What another worker's data make of the layers is for that worker to compare. */
+/* The other workers compare their own data's layer widths themselves. */
 bool serve_layers(struct session *session, struct error *error)
 {
     char units[MODEL_UNITS_TEXT];
@@ -54,7 +54,7 @@ bool serve_describe(struct session *session, struct error *error)
     server_lock(server);
     memcpy(known, server->description_digest, sizeof known);
     if (session->worker == 0 && !tells && server->job.state >= JOB_DONE) {
-        known[0] = '\0'; /* who asks begins another job */
+        known[0] = '\0'; /* this worker 0 begins another job */
     }
     const bool differs = known[0] != '\0' && strcmp(known, own) != 0;
     struct iovec bulk = {differs ? malloc(server->description_size + 1) : NULL, server->description_size};
@@ -62,7 +62,7 @@ bool serve_describe(struct session *session, struct error *error)
         memcpy(bulk.iov_base, server->description, server->description_size);
     }
     serve_unlock(session);
-    if (differs && !bulk.iov_base) { /* an empty one would be taken for what the chief said: it is asked for again */
+    if (differs && !bulk.iov_base) { /* an empty text would pass for the chief's: let the worker ask again */
         return error_set(error, "out of memory for a description");
     }
     const struct outgoing frame = {.type = MESSAGE_description,

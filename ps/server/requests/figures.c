@@ -1,15 +1,15 @@
 /*
- * What workers with data of their own found in their rows, which means nothing to a ps: it keeps each one's until the
- * chief asks for them.
+ * Statistics of the rows of workers with their own data. A ps does not interpret them: it keeps each worker's until the
+ * chief asks.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps/server/requests/requests.h"
 
-enum { FIGURES_MOST = 64 << 20 /* bytes of all workers' */ };
+enum { FIGURES_MOST = 64 << 20 /* bytes, of all workers together */ };
 
-/* Takes over the bytes, unless they are too many. Locked. */
+/* Takes ownership of the bytes, unless they are too many. Locked. */
 static bool keep(struct server *server, int worker, uint8_t *bytes, size_t size)
 {
     struct figures *figures = &server->figures[worker];

@@ -1,4 +1,4 @@
-/* Requests that are held until something has happened, and the stages that pushes and pulls take turns at. */
+/* Requests that wait for something to happen, and turns at the stages for pushes and pulls. */
 #include "base/clock.h"
 #include "base/profile.h"
 #include "ps/server/requests/requests.h"
@@ -74,7 +74,7 @@ bool serve_is_ready(struct session *session, int64_t unused)
     return job_ready(&session->server->job, clock_monotonic_s(), message);
 }
 
-/* Of the shard: what the job has accepted may still be on its way into it. */
+/* Of the shard, not the job: what the job has accepted may not have reached the shard yet. */
 bool serve_is_at_step(struct session *session, int64_t step)
 {
     int64_t now;
@@ -91,7 +91,7 @@ static bool stage_is_free(struct session *session, int64_t unused)
     return !*user || *user == session;
 }
 
-/* A worker that pushes has given up an earlier push on another connection: that one is cut off. */
+/* A worker that pushes has abandoned any earlier push on another connection: that connection is cut. */
 bool serve_take_stage(struct session *session, bool cut, struct error *error)
 {
     struct server *server = session->server;

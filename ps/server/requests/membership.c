@@ -1,16 +1,16 @@
-/* Signs of life, and the end: of a worker, or of the job. */
+/* Heartbeats, and the end of a worker or of the job. */
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "ps/server/requests/requests.h"
 
 /*
- * Who is waited for takes a look at all workers: where there are very many, it is not found out again for each of them
- * that asks. Locked.
+ * Finding out whom the job waits for means a look at all workers. With very many workers the result is reused instead
+ * of computed for each that asks. Locked.
  */
 static const char *describe(struct server *server, double now_s)
 {
-    static const double A_WORKER_S = 1e-4; /* that it may be old, for each worker */
+    static const double A_WORKER_S = 1e-4; /* maximum age, per worker */
     struct described *described = &server->described;
     if (now_s >= described->until_s || described->state != server->job.state) {
         job_describe(&server->job, now_s, described->text);

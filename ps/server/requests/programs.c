@@ -1,7 +1,7 @@
 /*
- * Programs on their way from an operator to every machine, by ps 0. An operator brings only what a manifest with the
- * operator's signature names, so that nobody else can fill a disk here; members get what the rollout at hand carries,
- * all together no faster than that manifest says.
+ * Programs on their way from an operator through ps 0 to every machine. An operator may send only what a manifest with
+ * the operator's signature names, so that nobody else can fill the disk; members get what the current rollout carries,
+ * all together no faster than its manifest allows.
  */
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@ enum { MOST_WAIT_MS = 60000, LEAST_PIECE = 4 << 10 };
 /* --- From an operator --- */
 
 /*
- * Adds a piece, of size 0 to look only; *there: how much is here by then. Bytes that come where others are expected are
- * dropped: the answer says which. Unlocked.
+ * Adds a piece; with size 0 only looks. *there: how much is here afterwards. A piece at another offset than the next is
+ * dropped, and the answer says which is next. Unlocked.
  */
 static bool add_piece(struct rollout_coordinator *coordinator, const struct manifest_program *program, uint64_t offset,
                       const uint8_t *bytes, size_t size, uint64_t *there, struct error *error)
@@ -121,14 +121,14 @@ bool serve_put_program(struct session *session, struct error *error)
 
 /* --- To members --- */
 
-/* A second's at most: what trains beside it on a thin link is not to wait long for one piece. */
+/* At most a second's worth: training on the same slow link must not wait long for one piece. */
 static size_t piece_at(uint32_t rate_kib)
 {
     const double most = rate_kib > 0 ? fmax(1024.0 * rate_kib, LEAST_PIECE) : PROGRAM_CHUNK;
     return (size_t)fmin(most, PROGRAM_CHUNK);
 }
 
-/* May some be handed on now? Else *wait_ms is how long that takes. Locked. */
+/* May a piece be sent now? If not, *wait_ms says how long to wait. Locked. */
 static bool may_hand_on(struct rollout_coordinator *coordinator, size_t size, uint32_t *wait_ms)
 {
     const double rate = 1024.0 * coordinator->carried.rate_kib, now_s = clock_monotonic_s();
@@ -136,7 +136,7 @@ static bool may_hand_on(struct rollout_coordinator *coordinator, size_t size, ui
     if (rate <= 0) {
         return true;
     }
-    const double most = fmax(rate / 4, 1); /* what was not used lately */
+    const double most = fmax(rate / 4, 1); /* at most a quarter of a second's budget is saved up */
     coordinator->budget = fmin(coordinator->budget + rate * (now_s - coordinator->budget_s), most);
     coordinator->budget_s = now_s;
     if (coordinator->budget < 0) {

@@ -1,4 +1,4 @@
-/* What the shard holds, for those who ask: what changed since a version, single ranges, snapshots. */
+/* Reads of the shard: changes since a version, single ranges, snapshots. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@ static bool is_past_step(struct session *session, int64_t step)
     return job->state != JOB_TRAINING || job->global_step > step;
 }
 
-/* A pull that names ranges is of one who waits to be asked for a round. */
+/* A pull that names ranges comes from a worker that waits to be selected for a round. */
 static bool is_asked_or_past(struct session *session, int64_t step)
 {
     const struct job *job = &session->server->job;
@@ -18,7 +18,7 @@ static bool is_asked_or_past(struct session *session, int64_t step)
            (config_asks_some(&job->config.train) && job_token(job, session->worker, job->global_step) >= 0);
 }
 
-/* In rounds of some: whether the worker is asked for one at this step. */
+/* With participation below 1: is the worker selected at this step? */
 static int64_t token_of(struct session *session, int64_t step)
 {
     struct server *server = session->server;
@@ -29,7 +29,7 @@ static int64_t token_of(struct session *session, int64_t step)
     return token;
 }
 
-/* The floats of one range, a chunk at a time; snapshot 0: as they are now. */
+/* The floats of one range, a chunk at a time; snapshot 0: the current ones. */
 static bool send_range(struct session *session, const struct message_read *read, uint64_t request, struct range range,
                        bool last, struct error *error)
 {
@@ -68,7 +68,7 @@ static bool send_range(struct session *session, const struct message_read *read,
     return true;
 }
 
-/* The ranges of a request one after another, or all that are held. */
+/* The ranges of a request in turn, or everything that is held. */
 static bool send_ranges(struct session *session, const struct message_read *read, uint64_t request, struct error *error)
 {
     const struct span *spans;
@@ -119,7 +119,7 @@ static bool send_pulled(struct session *session, const struct message_pull *pull
     return done;
 }
 
-/* --- Who waits to be asked rests meanwhile --- */
+/* --- Workers waiting to be selected give up their thread --- */
 
 static void hold(struct session *session, const struct message_pull *pull, double deadline_s)
 {
@@ -201,7 +201,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
         server_unlock(server);
         return true;
     }
-    if (waits) { /* something lies in its buffers, for later */
+    if (waits) { /* something else lies in its buffers, for later */
         alive = serve_wait(session, is_asked_or_past, held->pull.after_step, held->deadline_s);
     }
     server_release_held(session);
@@ -212,13 +212,13 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
 bool serve_pull(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_pull pull = session->channel->message.pull; /* its ranges stay until the next frame */
+    const struct message_pull pull = session->channel->message.pull; /* its ranges are overwritten by the next frame */
     const uint64_t request = session->channel->frame.request;
     const uint32_t generation = session->channel->frame.generation;
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
-    if (session->base.glanced && !serve_is_ready(session, 0)) { /* a thread waits for that */
+    if (session->base.glanced && !serve_is_ready(session, 0)) { /* this takes a thread */
         session->has_frame = true;
         server_unlock(server);
         return true;

@@ -1,6 +1,5 @@
 /*
- * Asynchronous pushes: received into a stage, decided on by the job, applied to the shard, and answered by what
- * changed.
+ * Asynchronous pushes: received into a stage, decided by the job, applied to the shard, and answered with what changed.
  */
 #include <math.h>
 
@@ -14,7 +13,7 @@
 
 enum received {
     RECEIVED,
-    MALFORMED, /* *error: what its sender did wrong */
+    MALFORMED, /* *error: what the sender did wrong */
     BROKEN,    /* *error: why the connection ends */
 };
 
@@ -49,7 +48,7 @@ static enum received receive_int8(struct session *session, struct stage *stage, 
     return RECEIVED;
 }
 
-/* The places of the chosen ones, and how many there are. */
+/* Decodes the positions of the chosen floats; returns how many. */
 static enum received receive_places(struct session *session, struct range range, uint16_t *places, size_t *count,
                                     double deadline_s, struct error *error)
 {
@@ -111,7 +110,7 @@ static enum received receive_floats(struct session *session, struct stage *stage
     return RECEIVED;
 }
 
-/* One frame's part of the gradient, into the stage. */
+/* Receives one frame's part of the gradient into the stage. */
 static enum received receive_gradient(struct session *session, struct stage *stage, struct error *error)
 {
     const struct message_push *push = &session->channel->message.push;
@@ -134,7 +133,7 @@ static enum received receive_gradient(struct session *session, struct stage *sta
     return RECEIVED;
 }
 
-/* stage: NULL to drop it. */
+/* stage: NULL discards it. */
 static enum received receive_frames(struct session *session, struct stage *stage, const struct message_push *first,
                                     uint64_t request, struct error *error)
 {
@@ -180,7 +179,7 @@ static bool may_answer(struct session *session, int64_t unused)
     return job_may_answer(&session->server->job, session->worker);
 }
 
-/* What only waits for its step, with others, leaves none. */
+/* A push that does not complete a step leaves none. */
 static bool may_leave_step(struct session *session, int64_t unused)
 {
     (void)unused;
@@ -194,7 +193,7 @@ static void note_push(struct server *server, const struct message_push *push, ui
     server->last_staleness = staleness;
 }
 
-/* Locked on entry and on return: the decision about a push that is complete. False if the connection is to end. */
+/* Decides about a complete push. Locked on entry and on return. False if the connection must end. */
 static bool decide_push(struct session *session, const struct message_push *push, uint32_t generation, bool finite,
                         struct verdict *verdict, uint32_t *staleness)
 {
@@ -205,7 +204,7 @@ static bool decide_push(struct session *session, const struct message_push *push
         .base_step = push->base_step,
         .finite = finite,
     };
-    if (!serve_hold(session, may_leave_step, 0, INFINITY)) { /* that wait ends by itself, after a lease at most */
+    if (!serve_hold(session, may_leave_step, 0, INFINITY)) { /* this wait ends by itself within a lease */
         return false;
     }
     job_push(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), verdict);
@@ -250,7 +249,7 @@ static bool answer_push(struct session *session, const struct message_push *push
             "waiting for a slower worker because of max_staleness (the push counts; send it again to keep waiting)",
             error);
     }
-    if (there && !at_once) { /* others pushed meanwhile: what they changed shall be in the answer */
+    if (there && !at_once) { /* others pushed meanwhile: the answer includes what they changed */
         there = shard_changes(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes);
     }
     if (!there) {
@@ -271,7 +270,7 @@ static bool answer_push(struct session *session, const struct message_push *push
 bool serve_push(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_push push = session->channel->message.push; /* its ranges go with the next frame */
+    const struct message_push push = session->channel->message.push; /* its ranges are overwritten by the next frame */
     const uint64_t request = session->channel->frame.request;
     const uint32_t generation = session->channel->frame.generation;
     struct stage *stage = shard_stage(server->shard, session->worker);

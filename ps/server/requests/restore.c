@@ -42,8 +42,8 @@ bool serve_get_model(struct session *session, struct error *error)
 }
 
 /*
- * Has this very process begun that restore? Then an answer was lost with its connection: what it has written since
- * stays, and it goes on from there. Locked.
+ * Did the same process begin this restore already? Then only the answer was lost, with its connection: what it has
+ * written stays, and it continues from there. Locked.
  */
 static bool is_its_own(const struct session *session)
 {
@@ -80,7 +80,7 @@ static void ask_to_write(struct session *session, struct verdict *verdict)
     serve_unlock(session);
 }
 
-/* One frame's values, straight into the shard. */
+/* Reads one frame's values straight into the shard. */
 static bool receive_values(struct session *session, struct verdict *verdict, struct error *error)
 {
     const struct message_write *write = &session->channel->message.write;
@@ -146,7 +146,7 @@ bool serve_end_restore(struct session *session, struct error *error)
     return serve_send_verdict(session, session->channel->frame.request, &verdict, end->global_step, error);
 }
 
-/* What keeps the chief from taking a snapshot; code 0: nothing. Locked. */
+/* The reason why the chief can't take a snapshot now; code 0: none. Locked. */
 static void admit_snapshot(struct session *session, const struct message_snapshot *wanted, struct verdict *verdict)
 {
     struct server *server = session->server;
@@ -155,7 +155,7 @@ static void admit_snapshot(struct session *session, const struct message_snapsho
     if (verdict->code == 0 && (wanted->snapshot == 0 || (orders && wanted->at_step < 0))) {
         *verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "no number, or an order of no step"};
     }
-    /* A chief that was started again knows nothing of what the one before it ordered, and will never release that. */
+    /* A restarted chief knows nothing of its predecessor's orders and will never release them. */
     if (verdict->code == 0 && server->orders_of != session->incarnation) {
         shard_forget_snapshots(server->shard);
         server->orders_of = session->incarnation;

@@ -1,6 +1,6 @@
 /*
- * Requests about rollouts, which only ps 0 answers: an operator's proposals and questions, and the reports of members.
- * A proposal is checked in full before it counts, and its manifest is on the disk before it is begun.
+ * Requests about rollouts, which only ps 0 answers: an operator's proposals and queries, and the reports of members. A
+ * proposal is checked in full before it counts, and its manifest is on disk before it begins.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 enum { MEMBERS_TEXT = 60 * 1024 };
 
-/* What another ps than ps 0 says. */
+/* The answer of any ps but ps 0. */
 static const char not_here[] = "rollouts are led by ps 0";
 
 /* --- Proposals --- */
@@ -24,7 +24,7 @@ static struct rollout_demand demand_of(const struct config_cluster *cluster)
     return (struct rollout_demand){cluster->worker_hosts.count, cluster->min_workers};
 }
 
-/* What is to be handed on must be here before anybody is told of it. */
+/* Programs to be distributed must be here before any member is told of them. */
 static bool has_programs(const struct rollout_coordinator *coordinator, const struct manifest *manifest,
                          struct error *error)
 {
@@ -38,7 +38,7 @@ static bool has_programs(const struct rollout_coordinator *coordinator, const st
     return true;
 }
 
-/* Everything that speaks against a proposal, and what is known of it besides. Unlocked: it reads files. */
+/* Checks everything about a proposal, and collects the facts it needs. Reads files, so unlocked. */
 static bool check_proposal(struct rollout_coordinator *coordinator, const struct manifest *manifest,
                            struct rollout_plan *plan, struct error *error)
 {
@@ -96,7 +96,7 @@ static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_
     return begun || error_set(error, "%s", message);
 }
 
-/* One proposal at a time: what is stored last under a version's number must be what is begun. */
+/* One proposal at a time: the one stored last under a version's number must be the one that begins. */
 static bool take_turn(struct rollout_coordinator *coordinator, struct error *error)
 {
     server_lock(coordinator->server);
@@ -126,7 +126,7 @@ static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *by
     return done;
 }
 
-/* The operator's key, and a place for versions. */
+/* Requires the operator's key, and a place for versions. */
 static bool find_means(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
                        struct error *error)
 {
@@ -151,7 +151,7 @@ bool coordinator_accepts(const struct rollout_coordinator *coordinator, const ui
            manifest_spares_machines(manifest, error);
 }
 
-/* Owns the bytes once this returns true. */
+/* Takes ownership of the bytes if this returns true. */
 static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, double healthy_s,
                     struct error *error)
 {
@@ -189,13 +189,13 @@ bool serve_propose(struct session *session, struct error *error)
     return serve_send_done(session, request, -1, error);
 }
 
-/* What the operator wants of a rollout. */
+/* An operator's actions on a rollout. */
 static const char *name_of(const struct manifest_abort *abort)
 {
     return abort->resumes ? "resume" : "abort";
 }
 
-/* Of the rollout that is under way, and no other: an abort that was heard once is good for nothing afterwards. */
+/* For the rollout under way only: an abort that was used once is worthless afterwards. */
 static bool take_abort(struct rollout_coordinator *coordinator, const struct manifest_abort *abort, struct error *error)
 {
     char message[256] = "there is no rollout under way";
@@ -237,7 +237,7 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     return serve_send_done(session, request, -1, error);
 }
 
-/* --- Reports of members, questions of operators --- */
+/* --- Reports of members, queries of operators --- */
 
 /* "ps 0: version 4, switched\n" for each. Locked. */
 static void list_members(const struct rollout *rollout, char *text, size_t size)
@@ -264,8 +264,8 @@ static void list_members(const struct rollout *rollout, char *text, size_t size)
 }
 
 /*
- * Reports come without a config, so that nobody has checked who sends them. While the worker of that number is here,
- * only its own process counts; another one, started by mistake, say, is answered and not heard. Locked.
+ * Reports come without a config, so nothing has checked the sender's. While the worker with that index is connected,
+ * only its own process counts; another one, started by mistake, say, is answered but ignored. Locked.
  */
 static bool speaks_for(const struct session *session, struct member who)
 {
@@ -277,7 +277,7 @@ static bool speaks_for(const struct session *session, struct member who)
     return (!worker->present && !worker->cut_off) || worker->incarnation == session->incarnation;
 }
 
-/* What an operator or a member is answered. Locked. */
+/* The answer to an operator or a member. Locked. */
 static void compose(struct session *session, struct member who, const struct message_report *report,
                     struct message_rollout *answer, char message[1024])
 {
@@ -298,9 +298,9 @@ static void compose(struct session *session, struct member who, const struct mes
 }
 
 /*
- * What operators are told besides: the config in force, as this process was started or as it was rolled out since,
- * the one before, and what an operator signed of it, for they should not believe the rest. The receiver frees it all;
- * NULL: none, or no memory.
+ * What operators get besides: the config in force, as at process start or as rolled out since; the previous one; and
+ * the manifest that an operator signed for it, because they should not trust the rest. The receiver frees it all; NULL:
+ * none, or no memory.
  */
 struct rollout_texts {
     char *members, *job, *local, *earlier, *earlier_local;
@@ -313,7 +313,7 @@ static char *copy_text(const char *text, size_t size)
     return size > 0 ? strndup(text, size) : NULL;
 }
 
-/* That of the rollout under way, or that by which the version in force came, or one that goes back to it. */
+/* The manifest of the rollout under way, or that which brought the version in force or goes back to it. */
 static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct rollout_texts *texts)
 {
     struct error ignored;
@@ -376,7 +376,7 @@ bool serve_report(struct session *session, struct error *error)
     struct server *server = session->server;
     struct rollout_coordinator *coordinator = server->coordinator;
     struct channel *channel = session->channel;
-    const struct message_report report = channel->message.report; /* its texts lie in the channel until it receives */
+    const struct message_report report = channel->message.report; /* its texts stay in the channel for now */
     const uint64_t request = channel->frame.request;
     const struct member who = session->who;
     const bool is_operator = who.role == MEMBER_OPERATOR;

@@ -1,5 +1,5 @@
 /*
- * Requests of one connection. What is legal is said in one place, the table in `request_of`; what it comes to is the
+ * Requests of one connection. What is legal is defined in one place, the table in `request_of`; what it leads to is the
  * job's decision; bulk goes straight between the connection and the shard's memory.
  */
 #include <stdio.h>
@@ -59,7 +59,7 @@ bool serve_receive(struct session *session, struct error *error)
     if (channel_receive(channel, serve_deadline(), error)) {
         return true;
     }
-    if (connection_state(channel->connection) == CONNECTION_OPEN) { /* it is the frame that is wrong */
+    if (connection_state(channel->connection) == CONNECTION_OPEN) { /* the connection is fine, the frame is not */
         log_warning("dropped %s", error->text);
         channel_send_error(channel, channel->frame.request, ERROR_BAD_REQUEST, serve_deadline(), &ignored, "%s",
                            error->text);
@@ -67,22 +67,22 @@ bool serve_receive(struct session *session, struct error *error)
     return false;
 }
 
-/* --- Which requests there are --- */
+/* --- The requests --- */
 
-/* Who may ask for something. In which state of the job it may be done is for the job to say. */
+/* Who may send a request. In which state of the job it is allowed is for the job to decide. */
 enum askers {
-    ASKERS_ALL, /* but those without a number */
+    ASKERS_ALL, /* except members without an index */
     ASKERS_WORKERS,
     ASKERS_CHIEF,
     ASKERS_FOLLOWERS, /* other ps, if this one decides on synchronous steps */
     ASKERS_OPERATORS,
-    ASKERS_WITHOUT_NUMBER, /* workers that come to ps 0 for one, and may ask for nothing else */
+    ASKERS_WITHOUT_NUMBER, /* workers that ask ps 0 for an index, and may ask nothing else */
 };
 
 struct request {
     enum askers askers;
     bool (*answer)(struct session *session, struct error *error);
-    bool is_quick; /* is, or may be (is_quick), answered without waiting, and by little */
+    bool is_quick; /* always, or sometimes (is_quick), answered without waiting and in few bytes */
 };
 
 static bool push(struct session *session, struct error *error)
@@ -182,9 +182,12 @@ static bool answer(struct session *session, struct error *error)
     return request->answer(session, error);
 }
 
-/* --- One after another --- */
+/* --- One request after another --- */
 
-/* Between two requests: what the server wants of an idle connection. False if it is to end. *linger_s: see await. */
+/*
+ * Between two requests: carries out what the server wants of an idle connection. False if it must end. *linger_s: see
+ * await.
+ */
 static bool look_around(struct session *session, double *linger_s, struct error *error)
 {
     struct server *server = session->server;
@@ -204,7 +207,10 @@ static bool look_around(struct session *session, double *linger_s, struct error 
     return !ping || serve_send(session, MESSAGE_ping, 0, &question, error);
 }
 
-/* Waits until something has come; *rests: nothing has for a while, or need be waited for, and nothing was begun. */
+/*
+ * Waits until something has arrived; *rests: nothing arrived for a while, or waiting is pointless, and no request is in
+ * progress.
+ */
 static bool await_request(struct session *session, bool answered, bool *rests, struct error *error)
 {
     struct channel *channel = session->channel;
@@ -258,14 +264,14 @@ bool serve_request(struct session *session, struct error *error)
 
 /* --- On the listener's thread, which must not wait --- */
 
-/* Of a pull that is held: it takes a thread if there is more to send than goes into an empty socket. */
+/* For a held pull: it needs a thread if the answer is larger than an empty socket's buffer. */
 static bool is_small(const struct message_pull *pull)
 {
     enum { SMALL = 256 };
     return pull->ranges.count == 1 && range_get(&pull->ranges, 0).count <= SMALL;
 }
 
-/* Is the request that has been received, of a quick kind, answered without waiting, and by little? */
+/* Can this request, of a quick kind, be answered without waiting and in few bytes? */
 static bool is_quick(const struct session *session)
 {
     const struct message_pull *pull = &session->channel->message.pull;
@@ -273,7 +279,10 @@ static bool is_quick(const struct session *session)
            (session->may_rest && pull->after_step >= 0 && is_small(pull));
 }
 
-/* What came, if it is a request that is answered at once. *goes_on: it was, or nothing came; else a thread answers. */
+/*
+ * Answers what has arrived if that is possible at once. *goes_on: it was, or nothing arrived; otherwise a thread
+ * answers.
+ */
 static bool answer_at_once(struct session *session, bool *goes_on, struct error *error)
 {
     struct channel *channel = session->channel;
@@ -294,7 +303,7 @@ static bool answer_at_once(struct session *session, bool *goes_on, struct error 
     if (!session->has_frame && !answer(session, error)) {
         return false;
     }
-    *goes_on = !session->has_frame; /* a pull that would have to wait is left as it is */
+    *goes_on = !session->has_frame; /* a pull that would have to wait is left alone */
     return true;
 }
 
@@ -315,7 +324,7 @@ static bool glance(struct session *session, enum listener_glance *how, struct er
     return true;
 }
 
-/* Why a session ended that nobody meant to end. */
+/* Logs why a session ended unexpectedly. */
 static void tell_end(const struct session *session, const struct error *error)
 {
     enum connection_state state = connection_state(session->channel->connection);

@@ -122,7 +122,7 @@ static void describe_rounds(const struct server *server, int index, struct messa
     };
 }
 
-/* The next worker from `index` on that is listed, or is here though it is not; worker_count: none. */
+/* The next worker from `index` on that is listed, or connected without being listed; worker_count: none. */
 static int next_shown(struct server *server, int index)
 {
     const struct job *job = &server->job;
@@ -163,7 +163,7 @@ bool serve_get_status(struct session *session, struct error *error)
     }
     while (next < workers) {
         const int i = next;
-        /* A copy, since sending must not hold up the others. */
+        /* A copy, because sending must not hold the lock. */
         struct job_worker worker;
         server_lock(server);
         worker = server->job.workers[i];
@@ -179,7 +179,7 @@ bool serve_get_status(struct session *session, struct error *error)
     return true;
 }
 
-/* --- To who watches --- */
+/* --- For the dashboards --- */
 
 static void show_self(struct server *server, struct board *board, const struct message_status *status)
 {
@@ -211,7 +211,7 @@ static void show_self(struct server *server, struct board *board, const struct m
     }
 }
 
-/* All ps, the others as they say, and the workers as this one knows them. */
+/* All ps, the others by their own reports, and the workers as this ps knows them. */
 static void show(void *context, struct board *board)
 {
     struct server *server = context;

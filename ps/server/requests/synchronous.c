@@ -1,7 +1,6 @@
 /*
- * Synchronous training: a push is staged, waits with those of the other workers for its step, and is answered by what
- * the step changed. Threads that wait are the ones that apply it: the first to find the step decided leads, the others
- * help.
+ * Synchronous training: a push is staged, waits for its step with those of the other workers, and is answered with what
+ * the step changed. The waiting threads apply the step themselves: the first to find it decided leads, the others help.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +23,7 @@ void server_wait_step(struct server *server)
     condition_wait_for(&server->stepped, &server->lock, SERVER_TICK_MS / 1000.0);
 }
 
-/* That, for a request. */
+/* The same, for a request. */
 static void wait_step(struct session *session)
 {
     listener_waits(&session->base, true);
@@ -40,7 +39,7 @@ void server_lead(struct server *server)
     }
     server->stepping = true;
     server->steps_begun++;
-    if (shard_wants_help(server->shard) || server->job.gathered.shards > 1) { /* followers want to know at once */
+    if (shard_wants_help(server->shard) || server->job.gathered.shards > 1) { /* wakes followers' requests at once */
         pthread_cond_broadcast(&server->stepped);
     }
     server_unlock(server);
@@ -56,7 +55,7 @@ void server_lead(struct server *server)
     pthread_cond_broadcast(&server->stepped);
 }
 
-/* Helps with the step under way, once for each. Locked on entry and on return. */
+/* Helps with the step being applied, once per step. Locked on entry and on return. */
 static bool help(struct server *server, uint64_t *helped)
 {
     if (!server->stepping || *helped == server->steps_begun || !shard_wants_help(server->shard)) {
@@ -131,7 +130,7 @@ static bool answer_push(struct session *session, const struct message_push *push
     return sent;
 }
 
-/* Everything from the last frame on. */
+/* Everything after the last frame. */
 static bool settle_push(struct session *session, const struct message_push *push, uint64_t request,
                         const struct job_push *event, bool received, struct error *error)
 {
@@ -143,7 +142,7 @@ static bool settle_push(struct session *session, const struct message_push *push
     job_staged(&server->job, session->worker, session->incarnation, event, received, clock_monotonic_s(), &verdict);
     server->last_loss = push->loss;
     if (server->following) {
-        pthread_cond_broadcast(&server->stepped); /* for those who report to the coordinator */
+        pthread_cond_broadcast(&server->stepped); /* wakes threads that report to the coordinator */
     }
     if (verdict.code == 0) {
         end = await_step(session, event, &verdict);
@@ -167,7 +166,7 @@ static bool settle_push(struct session *session, const struct message_push *push
 bool serve_synchronous_push(struct session *session, struct error *error)
 {
     struct server *server = session->server;
-    const struct message_push push = session->channel->message.push; /* its ranges go with the next frame */
+    const struct message_push push = session->channel->message.push; /* its ranges are overwritten by the next frame */
     const uint64_t request = session->channel->frame.request;
     struct job_push event = {
         .generation = session->channel->frame.generation,
@@ -182,7 +181,7 @@ bool serve_synchronous_push(struct session *session, struct error *error)
         return false;
     }
     server_lock(server);
-    /* The shard may be past a step that the job has yet to hear of: then it is soon. */
+    /* The shard may be past a step that the job will only hear of soon. */
     while (server->job.state == JOB_TRAINING && server->job.stepping && push.token > server->job.global_step &&
            !server->leaving) {
         wait_step(session);
@@ -191,7 +190,7 @@ bool serve_synchronous_push(struct session *session, struct error *error)
     server_unlock(server);
     bool done = serve_receive_push(session, receive ? stage : NULL, &push, request, error);
     if (done) {
-        /* A loss that is not finite says so of a gradient that was not even worth sending. */
+        /* A loss that is not finite means that the gradient was not worth sending. */
         if (receive) {
             stage_weigh(stage, push.examples);
         }
@@ -225,7 +224,7 @@ bool serve_staged(struct session *session, struct error *error)
     return serve_send_verdict(session, request, &verdict, global_step, error);
 }
 
-/* The set of a step that is decided; false: it is not decided, or forgotten. */
+/* The set of workers of a decided step; false: not decided, or forgotten. */
 static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, struct ranges *set)
 {
     const struct job *job = &server->job;

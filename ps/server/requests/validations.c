@@ -1,6 +1,6 @@
 /*
- * What workers found when they validated a model on rows of their own. To a ps it means nothing but who did worst: it
- * keeps each worker's last word, for those who ask how the members are, and for the chief, which adds all up.
+ * Workers' validations of a model on their own rows. A ps only compares their scores: it keeps each worker's last
+ * report, for status queries and for the chief, which adds them all up.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "ps/server/requests/requests.h"
 #include "ps/worst_first.h"
 
-enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk of all workers */ };
+enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk, of all workers together */ };
 
-/* Locked. bytes: taken over, unless they are too many; NULL: none. */
+/* Locked. bytes: takes ownership, unless they are too many; NULL: none. */
 static void keep(struct server *server, int worker, const struct validation *sent, uint8_t *bytes, size_t size)
 {
     struct validation *kept = &server->validations[worker];
@@ -47,7 +47,7 @@ bool serve_validated(struct session *session, struct error *error)
                         sent.generation == server->job.generation;
     if (counts) {
         keep(server, session->worker, &sent, bytes, size);
-        pthread_cond_broadcast(&server->changed); /* the chief may wait for it */
+        pthread_cond_broadcast(&server->changed); /* the chief may be waiting for it */
     } else {
         free(bytes);
     }
@@ -62,9 +62,9 @@ static bool is_of(const struct validation *validation, uint32_t generation, int6
 }
 
 /*
- * Workers that have the model of this step, for they were part of it, and will send a validation but have not yet. One
- * that sent one since the chief's last question has sent what was due: where rounds ask a part of the workers, some can
- * end before the chief looks, which then validates the model of a later step than the others did.
+ * Counts workers that took part in this step, so that they have its model, and have yet to report. A worker that
+ * reported any step since the chief's last question has reported what was due: where rounds select only some workers, a
+ * worker can end before the chief looks, which then validates the model of a later step than the others did.
  */
 static int missing(const struct server *server, int64_t step)
 {
@@ -94,7 +94,7 @@ static int by_worst(const void *a, const void *b)
     return worst_first(left->score, left->worker, right->score, right->worker);
 }
 
-/* Notes of each who sent one of this step whether it is of the worst tenth. Locked. */
+/* Marks who of those that reported this step is in the worst tenth. Locked. */
 static void mark_worst(struct server *server, int64_t step)
 {
     const struct job *job = &server->job;
@@ -128,12 +128,12 @@ static bool send_one(struct session *session, uint64_t request, const struct mes
     return channel_send_frame(session->channel, &frame, serve_deadline(), error);
 }
 
-/* One worker's, if it has sent one of the step; true as well if it has not. */
+/* Sends one worker's report if it is of this step; also true if there is none. */
 static bool send_of(struct session *session, uint64_t request, int worker, int64_t step, struct error *error)
 {
     struct server *server = session->server;
     struct message_validation message = {.worker = worker};
-    struct iovec bulk = {NULL, 0}; /* a copy, since sending must not hold up the others */
+    struct iovec bulk = {NULL, 0}; /* a copy, because sending must not hold the lock */
     server_lock(server);
     const struct validation *kept = &server->validations[worker];
     const bool is_there = is_of(kept, server->job.generation, step);
@@ -152,7 +152,7 @@ static bool send_of(struct session *session, uint64_t request, int worker, int64
     return sent;
 }
 
-/* The chief asks again and again for one step. Locked. */
+/* The chief repeats the request for the same step. Locked. */
 static void note_question(struct server *server, const struct validation *own)
 {
     const struct validation *last = &server->validations[0];

@@ -20,7 +20,7 @@ struct parsed {
     struct error error;
 };
 
-/* words: at most 8, up to a NULL. */
+/* words: at most 8, terminated by NULL. */
 static bool parse(struct parsed *parsed, const char *const *words)
 {
     static char copies[8][64];

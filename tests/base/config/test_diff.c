@@ -29,7 +29,7 @@ static void names_what_differs(void **state)
     parse(&after, "{\"fleet\": {\"version\": 9}, \"model\": {\"layers\": [784, 10]}, "
                   "\"train\": {\"learning_rate\": 0.25, \"num_threads\": 2}}");
     assert_true(config_diff(&diff, &before, &after, SCOPE_JOB, &error));
-    assert_int_equal(diff.count, 2); /* the version is no difference */
+    assert_int_equal(diff.count, 2); /* the version does not count */
     config_diff_line(&diff.changes[0], line, sizeof line);
     assert_string_equal(line, "model.layers                 784,500,10 -> 784,10  (job)");
     config_diff_line(&diff.changes[1], line, sizeof line);
@@ -50,7 +50,7 @@ static void finds_nothing_between_equals(void **state)
     struct config_diff diff;
     struct error error;
     parse(&before, "{}");
-    parse(&after, "{\"train\": {\"batch_size\": 100}}"); /* written down or not */
+    parse(&after, "{\"train\": {\"batch_size\": 100}}"); /* set or by default */
     assert_true(config_diff(&diff, &before, &after, SCOPE_JOB, &error));
     assert_int_equal(diff.count, 0);
     config_diff_free(&diff);
@@ -59,7 +59,7 @@ static void finds_nothing_between_equals(void **state)
     config_free(&after);
 }
 
-/* What config_job_text writes, config_parse reads: versions are kept and sent so. */
+/* config_parse reads back what config_job_text writes: versions are stored and sent this way. */
 static void job_text_is_a_config(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void job_text_is_a_config(void **state)
     config_free(&after);
 }
 
-/* Every live key, and none beside: all must be plain values. */
+/* Every live key and no other: all must be plain values. */
 static void takes_live_keys_alone(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The table holds what the code that reads it relies on. */
+/* The table's invariants on which the code that reads it relies. */
 #include "base/config/keys.h"
 
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static void sections_stand_together(void **state)
     }
 }
 
-/* A default is a value like any other, and what is shown of a value can be typed again. */
+/* A default is a value like any other, and every value shown can be typed in again. */
 static void texts_read_back(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void json_reads_back(void **state)
     config_free(&copy);
 }
 
-/* What is at its default is so where no memory is left: a job's text, and which files are read, depend on it. */
+/* Recognising a default needs no memory: a job's text, and which files are read, depend on it. */
 static void defaults_need_no_memory(void **state)
 {
     (void)state;
@@ -131,12 +131,12 @@ static void defaults_need_no_memory(void **state)
         assert_false(config_key_is_default(key, &config));
         assert_int_equal(no_memory_end(), 0);
     }
-    config.train.placement[0] = LAYER_ON_CPU; /* which no flag sets */
+    config.train.placement[0] = LAYER_ON_CPU; /* no flag sets it */
     assert_false(config_key_is_default(config_key_by_path("train", "placement"), &config));
     config_free(&config);
 }
 
-/* A value that is refused leaves the old one in place. */
+/* A refused value leaves the old one in place. */
 static void refusal_changes_nothing(void **state)
 {
     (void)state;

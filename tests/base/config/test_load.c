@@ -1,4 +1,4 @@
-/* Files and flags to a struct config: what is refused, with which words and at which place, and what wins. */
+/* Files and flags to a struct config: what is refused, with which message and position, and which source wins. */
 #include "base/config.h"
 
 #include <stdarg.h>
@@ -210,8 +210,8 @@ static void devices(void **state)
 }
 
 /*
- * Builds in use have the digest of a config from the keys that they know. It changes only if they can't train with this
- * one any more: a new key of the job has omit_default.
+ * Builds in use compute a config's digest from the keys that they know. It may only change if they can no longer train
+ * with this build: a new key of the job needs omit_default.
  */
 static void digest_is_that_of_older_builds(void **state)
 {
@@ -237,7 +237,7 @@ static void digest_is_that_of_older_builds(void **state)
     config_free(&config);
 }
 
-/* An empty file, white space, order, numbers written otherwise: the job is the same, and so is its digest. */
+/* An empty file, white space, order, other notations of numbers: the job is the same, and so is its digest. */
 static void digest_is_of_values(void **state)
 {
     (void)state;
@@ -271,7 +271,7 @@ static void digest_is_of_values(void **state)
     }
 }
 
-/* The canonical text is what other members and old checkpoints have hashed: its form may not change unnoticed. */
+/* Other members and old checkpoints have hashed the canonical text: its format must not change by accident. */
 static void canonical_text(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What keys have to do with each other, by flags and by file. */
+/* Relations between keys, by flags and by file. */
 #include "base/config.h"
 
 #include <stdarg.h>
@@ -54,7 +54,7 @@ static void what_checkpoints_need(void **state)
            "config.json:2:16: output.max_to_keep: has no effect without a folder for checkpoints; set train_dir");
     accept(&config, "{}", FLAGS("save_steps", "100", "train_dir", "x"));
     config_free(&config);
-    /* In a cluster the keys are the job's, the folder is worker 0's, and a job's config alone has none. */
+    /* In a cluster the keys are the job's, the folder is worker 0's, and a job's config has no folder. */
     const char fleet[] = "{\"cluster\": {\"ps_hosts\": [\"a:1\"], \"worker_hosts\": [\"b:1\", \"c:1\"]},"
                          "\"output\": {\"save_steps\": 100}}";
     accept(&config, fleet, NO_FLAGS);

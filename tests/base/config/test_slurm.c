@@ -1,4 +1,4 @@
-/* The tasks of a step of Slurm as a cluster, and everything that can be wrong with what they are told. */
+/* The tasks of a Slurm step as a cluster, and every error in its variables. */
 #include "base/config/slurm.h"
 
 #include <setjmp.h>

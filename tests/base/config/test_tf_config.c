@@ -1,4 +1,4 @@
-/* TF_CONFIG as controllers write it, and everything that is wrong with one, by the line that says so. */
+/* TF_CONFIG as controllers write it, and the message for every error in it. */
 #include "base/config/tf_config.h"
 
 #include <setjmp.h>

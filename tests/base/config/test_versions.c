@@ -1,6 +1,6 @@
 /*
- * Versions of a config: what is kept, what is refused, and that a process that dies at any system call which changes a
- * file leaves the old version in force or the new.
+ * Versions of a config: what is kept and what is refused; and a process that dies in any system call that changes a
+ * file leaves either the old version in force or the new.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,12 +22,12 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 
-/* --- System calls that change files, counted; the process dies before, or in, number `die_at` --- */
+/* --- System calls that change files are counted; the process dies before or in number `die_at` --- */
 
 enum { DIED = 77 };
 
 static int calls, die_at; /* 0: never */
-static char order[256];   /* what was called, a letter each */
+static char order[256];   /* the calls made, one letter each */
 
 static void count_call(char letter)
 {
@@ -40,7 +40,7 @@ static void count_call(char letter)
     }
 }
 
-/* In front of libc's, for all that is linked here. */
+/* These replace libc's in the whole test program. */
 int fsync(int fd)
 {
     struct stat status;
@@ -54,7 +54,7 @@ int rename(const char *from, const char *to)
     return (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
 }
 
-/* A write may also be cut off in its middle. */
+/* A write may also be cut short. */
 ssize_t writev(int fd, const struct iovec *pieces, int count)
 {
     if (calls + 1 == die_at && pieces[0].iov_len > 1) {
@@ -106,7 +106,7 @@ static int remove_folder(void **state)
 
 static const char one[] = "{\"fleet\":{\"version\":1}}", two[] = "{\"fleet\":{\"version\":2},\"more\":\"text\"}";
 
-/* The longest path that fits is taken whole, and a longer one refused. */
+/* The longest path that fits is accepted whole, and a longer one refused. */
 static void names_what_lies_beside_the_config(void **state)
 {
     char config_file[VERSIONS_PATH], path[VERSIONS_PATH];
@@ -189,7 +189,7 @@ static void damage(const char *name, size_t at)
     free(bytes);
 }
 
-/* Another digit is a version, or a config, like any other: only the checksum tells. */
+/* A changed digit still makes a valid version or config: only the checksum notices. */
 static void what_rots_is_named(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void what_rots_is_named(void **state)
     damage("00000002.json", strlen(two) - 3);
     assert_false(versions_read(&versions, 2, &text, &size, &error));
     assert_non_null(strstr(error.text, "00000002.json: is damaged"));
-    assert_true(versions_add(&versions, 2, two, strlen(two), &error)); /* here it is again */
+    assert_true(versions_add(&versions, 2, two, strlen(two), &error)); /* add it again */
     assert_true(versions_read(&versions, 2, &text, &size, &error));
     assert_string_equal(text, two);
     free(text);
@@ -256,7 +256,7 @@ static void change(void)
     _exit(0);
 }
 
-/* The number in force, whose file must be whole. */
+/* The number in force, whose file must be intact. */
 static uint64_t in_force(void)
 {
     struct versions versions;
@@ -300,7 +300,7 @@ static void old_or_new_whenever_it_dies(void **state)
             break;
         }
         cuts++;
-        /* Everything again from the old version, but for what the dead one left behind. */
+        /* Repeats everything from the old version, amid what the dead process left. */
         assert_true(versions_switch(&versions, 1, &error));
         before = 1;
         if (cuts % 2 == 0) {
@@ -314,7 +314,7 @@ static void old_or_new_whenever_it_dies(void **state)
     assert_true(cuts >= 5);
 }
 
-/* What a power cut adds to a kill: nothing may be named before it is on the disk, and names are synced too. */
+/* A power cut is worse than a kill: nothing may be named before it is on disk, and names are synced too. */
 static void syncs_before_and_after_each_name(void **state)
 {
     (void)state;

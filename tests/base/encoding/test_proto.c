@@ -1,4 +1,4 @@
-/* Messages against bytes worked out by the encoding's documentation, and readers against every way to damage them. */
+/* Messages compared with bytes worked out from the encoding's documentation; readers on every kind of damage. */
 #include "base/encoding/proto.h"
 
 #include <setjmp.h>
@@ -88,7 +88,7 @@ static void numbers_read_back(void **state)
     proto_free(&proto);
 }
 
-/* Cut anywhere, a message either ends between two fields or is found damaged; never is a byte read beyond it. */
+/* Cut anywhere, a message either ends between two fields or is found damaged; no byte beyond it is ever read. */
 static void cut_messages(void **state)
 {
     (void)state;

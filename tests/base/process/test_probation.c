@@ -1,4 +1,4 @@
-/* A process that dies in a new version is brought back on the fallback, no matter who starts it. */
+/* A process that dies in a new version comes back on the fallback, whoever starts it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +73,7 @@ static void two_deaths_are_enough(void **state)
     assert_int_equal(current(), 1);
     assert_true(probation_read(config_path, &probation));
     assert_true(probation.failed && probation.target == 2 && probation.fallback == 1);
-    probation_check(config_path); /* from now on it stays where it is */
+    probation_check(config_path); /* from now on it stays */
     assert_int_equal(current(), 1);
     probation_end(config_path);
     assert_false(probation_read(config_path, &probation));
@@ -88,7 +88,7 @@ static void damage(const char *name)
     assert_true(file_write_atomic(path, &part, 1, &error));
 }
 
-/* A disk that changed a version's file says nothing about the version: it may be taken again. */
+/* A version's file damaged by the disk says nothing about the version: it may be taken again. */
 static void a_damaged_version_did_not_fail(void **state)
 {
     struct probation probation;
@@ -99,10 +99,10 @@ static void a_damaged_version_did_not_fail(void **state)
     probation_check(config_path);
     assert_int_equal(current(), 1);
     assert_false(probation_read(config_path, &probation));
-    begin_version_2(); /* which writes it again */
+    begin_version_2(); /* this writes it again */
     probation_check(config_path);
     assert_int_equal(current(), 2);
-    damage("00000001.json"); /* nor is one gone back to that can't be read */
+    damage("00000001.json"); /* nor is a fallback that can't be read */
     damage("00000002.json");
     for (int start = 0; start < PROBATION_STARTS + 2; start++) {
         probation_check(config_path);
@@ -110,7 +110,7 @@ static void a_damaged_version_did_not_fail(void **state)
     }
 }
 
-/* Of both copies of the record. */
+/* Both copies of the record are damaged. */
 static void name_records(char paths[2][256])
 {
     char id[RESTART_ID];
@@ -120,7 +120,7 @@ static void name_records(char paths[2][256])
     }
 }
 
-/* Of what is no record, nothing is believed, and nothing is counted. */
+/* An invalid record is ignored, and counts nothing. */
 static void a_damaged_record_is_none(void **state)
 {
     static const char *const texts[] = {"", "2 1", "2 1 -1 0\n", "2 1 -2147483648 0\n", "x 1 1 0\n"};
@@ -141,7 +141,7 @@ static void a_damaged_record_is_none(void **state)
     probation_end(config_path);
 }
 
-/* Another number of starts, or another version to go back to, is no reason to do so. */
+/* A changed number of starts, or another fallback, must not make it go back. */
 static void a_damaged_one_is_not_obeyed(void **state)
 {
     struct probation probation;
@@ -153,7 +153,7 @@ static void a_damaged_one_is_not_obeyed(void **state)
     begin_version_2();
     name_records(paths);
     const char *path = paths[0];
-    assert_int_equal(unlink(paths[1]), 0); /* as earlier programs kept it: once */
+    assert_int_equal(unlink(paths[1]), 0); /* earlier programs kept a single copy */
     assert_true(file_read(path, 100, &bytes, &size, &error));
     assert_memory_equal(bytes, "2 1 0 0 #", 9);
     for (size_t at = 0; at < 7; at += 2) {
@@ -166,13 +166,13 @@ static void a_damaged_one_is_not_obeyed(void **state)
         bytes[at] ^= 2;
     }
     free(bytes);
-    const struct file_part former = {"2 1 0 0\n", 8}; /* as earlier programs wrote it */
+    const struct file_part former = {"2 1 0 0\n", 8}; /* as written by earlier programs */
     assert_true(file_write_atomic(path, &former, 1, &error));
     assert_true(probation_read(config_path, &probation));
     assert_int_equal(probation.target, 2);
 }
 
-/* A disk that changes one of the two leaves nobody in a version that he dies in. */
+/* Damage to one of the two copies strands no process in a version that kills it. */
 static void one_sound_copy_is_enough(void **state)
 {
     struct probation probation;
@@ -208,7 +208,7 @@ static void a_process_that_lives_is_left_alone(void **state)
     }
 }
 
-/* Processes of one machine share the folder, and each has its own lives. */
+/* Processes of one machine share the folder, but each has its own count. */
 static void each_process_for_itself(void **state)
 {
     char one[] = "trainer", index0[] = "--task_index=0", index1[] = "--task_index=1";

@@ -1,4 +1,7 @@
-/* Programs that a machine keeps: taken in whole or not at all, by one process at a time, from where it stopped. */
+/*
+ * A machine's store of programs: each is received in full or not at all, by one process at a time, continuing from
+ * where it stopped.
+ */
 #include <elf.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -27,7 +30,7 @@ static struct programs programs;
 static uint8_t bytes[SIZE];
 static char digest[PROGRAM_DIGEST_HEX + 1];
 
-/* Headers of a program, and noise behind them. */
+/* Headers of a program, followed by noise. */
 static void make_program(uint16_t machine, uint32_t seed)
 {
     Elf64_Ehdr head = {.e_type = ET_DYN,
@@ -67,7 +70,7 @@ static int end(void **state)
     return system(command);
 }
 
-/* From where it is, until this many bytes are there. */
+/* Continues from where it is until this many bytes are there. */
 static bool take(uint64_t until, struct error *error)
 {
     struct program_intake intake;
@@ -117,7 +120,7 @@ static void another_one_than_announced_is_removed(void **state)
     assert_false(take(SIZE, &error));
     assert_non_null(strstr(error.text, "is not the one that was announced"));
     assert_false(programs_have(&programs, digest));
-    bytes[SIZE / 2] ^= 1; /* and the right one may come then, from its beginning on */
+    bytes[SIZE / 2] ^= 1; /* then the right one may be sent, from its start */
     assert_true(take(SIZE, &error));
     assert_true(programs_have(&programs, digest));
 }
@@ -159,7 +162,7 @@ static void one_that_no_disk_holds_is_not_begun(void **state)
     assert_non_null(strstr(error.text, "are free on that disk"));
 }
 
-/* Another process holds the lock of its own, and leaves it when it dies. */
+/* Another process holds the lock and releases it by dying. */
 static void one_process_takes_it_in(void **state)
 {
     (void)state;
@@ -242,7 +245,7 @@ static void versions_name_their_programs(void **state)
     assert_true(program_set_version(config, 5, digest, &error));
     assert_true(program_of_version(config, 5, found, &error));
     assert_string_equal(found, digest);
-    assert_false(program_prepare(config, 5, false, &error)); /* it is not there */
+    assert_false(program_prepare(config, 5, false, &error)); /* it is missing */
     char path[VERSIONS_PATH];
     snprintf(path, sizeof path, "%s.d/00000005.program", config);
     const int fd = open(path, O_RDWR);
@@ -261,7 +264,7 @@ static uint64_t version_in_force(void)
     return version;
 }
 
-/* Version 6 is about to start in the program made last, and can go back to version 4. */
+/* Version 6 is about to start in the program made last, with version 4 as fallback. */
 static void begin_version_6(void)
 {
     struct versions versions;
@@ -272,7 +275,7 @@ static void begin_version_6(void)
     assert_true(probation_begin(config, 6, 4, &error) && versions_switch(&versions, 6, &error));
 }
 
-/* One that no kernel starts has failed; one that the disk has lost or changed has not, and is fetched again. */
+/* A program that no kernel starts has failed; one that the disk lost or changed has not, and is fetched again. */
 static void a_damaged_program_did_not_fail(void **state)
 {
     (void)state;
@@ -283,7 +286,7 @@ static void a_damaged_program_did_not_fail(void **state)
     restart_remember(arguments);
     make_program(EM_AARCH64, 12);
     begin_version_6();
-    program_launch(config); /* it is not there */
+    program_launch(config); /* it is missing */
     assert_int_equal(version_in_force(), 4);
     assert_false(probation_read(config, &probation));
 
@@ -298,7 +301,7 @@ static void a_damaged_program_did_not_fail(void **state)
     assert_false(probation_read(config, &probation));
     assert_false(programs_have(&programs, digest));
 
-    make_program(EM_S390, 13); /* which execve refuses on every machine that tests run on */
+    make_program(EM_S390, 13); /* execve refuses it on every machine that runs the tests */
     const struct file_part part = {bytes, SIZE};
     assert_true(programs_path(&programs, digest, path, &error));
     *strrchr(path, '/') = '\0';

@@ -1,4 +1,4 @@
-/* The small parent: this program is its own child, by its arguments. */
+/* The supervising parent: this program is its own child, depending on its arguments. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,11 +17,10 @@
 
 #include "base/process/restart.h"
 
-static char file[] = "/tmp/supervise-XXXXXX"; /* a byte for each start of a child */
+static char file[] = "/tmp/supervise-XXXXXX"; /* one byte per start of a child */
 
 /*
- * The parent's clock: a machine too busy to run a child within seconds takes no time, and a pause between two starts
- * is over at once.
+ * The parent's clock: a child that a busy machine runs late takes no time, and a pause between two starts ends at once.
  */
 static double now_s = 1000;
 
@@ -49,7 +48,7 @@ static int count_starts(const char *path)
     return stat(path, &status) == 0 ? (int)status.st_size : -1;
 }
 
-/* What a child does: FILE, then a letter for each start. 0 to 9: ends with that status; k: kills itself; w: waits. */
+/* What a child does: FILE, then a letter for each start. 0 to 9: exits with that status; k: kills itself; w: waits. */
 static int be_child(const char *path, const char *plan)
 {
     int fd = open(path, O_WRONLY | O_APPEND);
@@ -61,14 +60,14 @@ static int be_child(const char *path, const char *plan)
     if (what == 'k') {
         raise(SIGKILL);
     }
-    if (what == 'w') { /* until it is asked to leave */
+    if (what == 'w') { /* until it is told to stop */
         const struct timespec long_time = {.tv_sec = 30};
         nanosleep(&long_time, NULL);
     }
     return what - '0';
 }
 
-/* A process of its own, for the parent takes signals and has deaths to remember. */
+/* In a separate process, because the parent handles signals and remembers deaths. */
 static pid_t begin(const char *plan)
 {
     pid_t pid = fork();
@@ -121,7 +120,7 @@ static void a_process_that_dies_comes_back(void **state)
     assert_int_equal(count_starts(file), 3);
 }
 
-/* A config that came meanwhile may be what is wrong: only the very first start is the operator's mistake. */
+/* The failure may come from a config that arrived meanwhile: only the very first start is the operator's mistake. */
 static void misuse_after_a_death_is_a_death(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * The sampler must visit every example once an epoch, in orders that look random and have nothing to do with each
- * other.
- */
+/* The sampler must visit every example once per epoch, in orders that look random and are independent. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +92,7 @@ static void test_a_draw_depends_on_nothing_else(void **state)
     }
 }
 
-/* A change of the order breaks resumed runs and the agreement of CPU and GPU: it must be meant. */
+/* A change of the order breaks resumed runs and the agreement of CPU and GPU: it must be deliberate. */
 static void test_known_order(void **state)
 {
     (void)state;
@@ -111,7 +108,7 @@ static void test_known_order(void **state)
     }
 }
 
-/* Chi-square of counts over equally likely cells, as standard deviations from the mean that it should have. */
+/* The chi-square statistic of counts over equally likely cells, in standard deviations from its expected value. */
 static double chi_square_sigmas(const uint32_t *counts, uint32_t cells, double expected, double mean, double variance)
 {
     double sum = 0;
@@ -122,7 +119,7 @@ static double chi_square_sigmas(const uint32_t *counts, uint32_t cells, double e
     return (sum - mean) / sqrt(variance);
 }
 
-/* Over many epochs each position must get each example equally often, and each example each other one as neighbour. */
+/* Over many epochs each position must get each example equally often, and each example every other one as neighbour. */
 static void check_uniform(uint32_t examples, int epochs, uint64_t seed)
 {
     static uint32_t single[100 * 100], pair[100 * 100];
@@ -203,7 +200,7 @@ static void check_unrelated(uint32_t examples, const char *what)
         same += order_a[i] == order_b[i];
         same_step += i > 0 && order_a[i] - order_a[i - 1] == order_b[i] - order_b[i - 1];
     }
-    /* Both numbers are about Poisson with mean 1: 15 would come up once in 10^12 trials. */
+    /* Both numbers are about Poisson with mean 1: 15 would occur once in 10^12 trials. */
     if (r > 5.5 || r < -5.5 || same > 15 || same_step > 15) {
         fail_msg("%s, %u examples: correlation %.1f sigma, %u in the same place, %u equal steps", what, examples, r,
                  same, same_step);

@@ -1,4 +1,4 @@
-/* Addresses that are written right, and that are not. */
+/* Valid and invalid addresses. */
 #include "base/text/address.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Hostlists as Slurm writes them, each against what `scontrol show hostnames` made of it, and hostile ones. */
+/* Hostlists as Slurm writes them, each compared with the output of `scontrol show hostnames`; and hostile ones. */
 #include "base/text/hostlist.h"
 
 #include <setjmp.h>
@@ -62,7 +62,7 @@ static void lists(void **state)
     means("rack[0-1]n[1-2]", "rack0n1 rack0n2 rack1n1 rack1n2");
     means("n[3,1-2][0-1]", "n30 n31 n10 n11 n20 n21");
     means("n[3,3]", "n3 n3");
-    /* Later releases of Slurm go beyond what 22.05 takes. */
+    /* Later releases of Slurm accept more than 22.05. */
     means("rack[0-1]-n[1-2].example", "rack0-n1.example rack0-n2.example rack1-n1.example rack1-n2.example");
     means("[1-2]a,b", "1a 2a b");
 }
@@ -105,7 +105,7 @@ static void as_many_as_allowed(void **state)
     refuses(name, "a host has more than 253 characters");
 }
 
-/* Any text of the language's own characters: what it does is bounded, and what it refuses it says in words. */
+/* Any text of the language's characters: the work is bounded, and every refusal has a message. */
 static void hostile(void **state)
 {
     (void)state;

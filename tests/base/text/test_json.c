@@ -1,4 +1,4 @@
-/* The checker against texts that JSON parsers get wrong, and places that editors would show. */
+/* The checker on texts that JSON parsers get wrong, and positions as editors show them. */
 #include "base/text/json.h"
 
 #include <stdarg.h>
@@ -72,7 +72,7 @@ static void numbers(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refuse(bad[i], 1, 2, "invalid number");
     }
-    /* The same behind numbers that are passed over together. */
+    /* The same after numbers, which are skipped together. */
     static const struct {
         const char *text;
         int column;

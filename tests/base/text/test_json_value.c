@@ -1,4 +1,4 @@
-/* Values of JSON where they stand: kinds, members, walks, texts; and that cJSON finds the same in random documents. */
+/* JSON values in place: kinds, members, walks, texts; and cJSON finds the same in random documents. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static void test_kinds(void **state)
     assert_int_equal(json_whole("", 0).kind, JSON_NONE);
 }
 
-/* A text with brackets in it, and a bracket, behind numbers of any length, which are passed eight bytes at once. */
+/* A text with brackets in it, and a bracket, after numbers of any length, which are skipped eight bytes at a time. */
 static void test_the_end_behind_many_numbers(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void test_texts_lose_their_escapes(void **state)
     assert_memory_equal(room, wanted, size);
 }
 
-/* --- against cJSON --- */
+/* --- compared with cJSON --- */
 
 static void put_random(struct test_random *random, char **at, int depth)
 {

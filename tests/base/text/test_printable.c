@@ -1,4 +1,4 @@
-/* Texts of others as terminals and JSON get them. */
+/* Foreign text as terminals and JSON get it. */
 #include "base/text/printable.h"
 
 #include <setjmp.h>
@@ -50,7 +50,7 @@ static void test_what_does_not_fit_is_cut_between_characters(void **state)
     assert_string_equal(printable(text, 1, "abcd"), "");
 }
 
-/* Any bytes: what comes out is UTF-8 without controls, and JSON stays JSON of the same texts. */
+/* Any bytes: the result is UTF-8 without control characters, and JSON remains JSON with the same texts. */
 static void test_any_bytes(void **state)
 {
     (void)state;

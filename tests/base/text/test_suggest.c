@@ -1,4 +1,4 @@
-/* Distances by hand, and suggestions that help or stay away. */
+/* Distances computed by hand; suggestions that help, or none. */
 #include "base/text/suggest.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-"""What people write to serve a model: FastAPI and onnxruntime, for uvicorn. MODEL names the .onnx file."""
+"""The usual way to serve a model: FastAPI and onnxruntime, for uvicorn. MODEL names the .onnx file."""
 
 import os
 

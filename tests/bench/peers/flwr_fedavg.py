@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Federated averaging with Flower (flwr) and PyTorch: the model, the clients and the steps of torch_fedavg.py beside it,
-in Flower's simulation, which has a process for each processor, by Ray.
+"""Federated averaging with Flower (flwr) and PyTorch: the model, clients and steps of torch_fedavg.py, in Flower's
+simulation, which has a Ray process for each processor.
 
     flwr_fedavg.py DIR iid|shards ROUNDS
 
-One JSON line: seconds of the rounds alone, test accuracy at the end, peak memory of all its processes (what they share
+One JSON line: seconds of the rounds alone, test accuracy at the end, peak memory of all its processes (shared memory
 counts once).
 """
 
@@ -30,8 +30,8 @@ LOOK_S = 0.2
 
 
 def prepared():
-    """What each process has: the pictures, and whose they are. Ray brings this function to its processes, so what is to
-    stay there is kept in a module."""
+    """Per process: the images, and which client has which. Ray copies this function into its processes, so the cache is
+    kept in a module."""
     sys.argv[1:] = [FOLDER, KIND, ROUNDS]  # of torch_fedavg
     sys.path.insert(0, HERE)
     import torch_fedavg
@@ -79,7 +79,7 @@ def server_app(times, found):
 
 
 def memory_kib():
-    """Of this process and of all that came from it."""
+    """Of this process and its descendants."""
     parents, total = {}, 0
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Federated averaging as one writes it with PyTorch: the paper's 2NN, 100 clients in one process, a tenth in each round,
+"""Federated averaging written plainly in PyTorch: the paper's 2NN, 100 clients in one process, a tenth in each round,
 an epoch of batches of 10 on each (McMahan et al. 2017). Data in memory, one thread.
 
     torch_fedavg.py DIR iid|shards ROUNDS

@@ -3,8 +3,8 @@
 
     torch_gpu.py BATCH SECONDS
 
-One JSON line for each way to run it: eager, compiled, graph (a CUDA graph of one step, as PyTorch's documentation makes
-it), compiled graph (torch.compile's reduce-overhead). Float32 without TF32. Pixels are random: what they are does not
+One JSON line for each way to run it: eager, compiled, graph (a CUDA graph of one step, as in PyTorch's documentation),
+compiled graph (torch.compile's reduce-overhead). Float32 without TF32. Pixels are random, because their values do not
 matter here.
 """
 
@@ -89,6 +89,6 @@ if __name__ == "__main__":
     for name, way in WAYS.items():
         try:
             found = {"steps_per_s": round(way(), 1)}
-        except Exception as error:  # a compiler that is not there, say: the other ways count all the same
+        except Exception as error:  # a missing compiler, say: the other ways count anyway
             found = {"failed": str(error).splitlines()[0][:200]}
         print(json.dumps({"way": name, "batch": BATCH, "torch": torch.__version__, **found}), flush=True)

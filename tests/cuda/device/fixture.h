@@ -1,6 +1,6 @@
 /*
- * A network on both engines, for the tests of the GPU engine's device: the CPU engine's reference kernels say what is
- * right. By default the device is the fake driver's (tests/cuda/fake); TEST_LIBCUDA names another library, a real
+ * A network on both engines, for the tests of the GPU engine's device: the CPU engine with reference kernels is the
+ * standard. By default the device is the fake driver's (tests/cuda/fake); TEST_LIBCUDA names another library, a real
  * driver's with `make test-gpu`.
  */
 #ifndef TESTS_CUDA_DEVICE_FIXTURE_H
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-/* cmocka wants the four above first. */
+/* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
 #include "cuda/device/device.h"
@@ -26,7 +26,7 @@
 #include "worker/engine.h"
 #include "worker/layer_placement.h"
 
-/* Where the build brings real kernels, these give way. */
+/* Used unless the build brings real kernels. */
 __attribute__((weak)) const unsigned char gpu_kernels[] = {0};
 
 static struct test_random test_seed;
@@ -198,7 +198,7 @@ static inline double largest(const float *values, size_t count)
     return most;
 }
 
-/* Within a share of the largest of them, or of `least`, which is what their terms are like where they cancel out. */
+/* Within a share of the largest of them, or of `least`, the size of their terms where they cancel out. */
 static inline void assert_close_by(const char *what, const float *got, const float *wanted, size_t count,
                                    double tolerance, double least)
 {
@@ -248,7 +248,7 @@ static inline bool train_device(struct fixture *fixture, int64_t first, int n, s
     return done;
 }
 
-/* Trains n steps on both, and compares all that there is to compare. */
+/* Trains n steps on both, and compares everything. */
 static inline void train_both(struct fixture *fixture, int n, double tolerance)
 {
     struct error error = {{0}};
@@ -262,10 +262,10 @@ static inline void train_both(struct fixture *fixture, int n, double tolerance)
     assert_int_equal(got.steps, wanted.steps);
     assert_int_equal(got.images, wanted.images);
     assert_int_equal(got.finite, wanted.finite);
-    /* A small loss is the difference of logits that are not: the rounding is theirs. */
+    /* A small loss is a difference of large logits: the rounding is theirs. */
     assert_true(fabs(got.loss_sum - wanted.loss_sum) <= tolerance * (0.01 * n + wanted.loss_sum));
     assert_true(fabs(got.last_loss - wanted.last_loss) <= 10 * tolerance * (0.01 + wanted.last_loss));
-    /* A logit may be largest by less than the rounding. */
+    /* The largest logit may lead by less than the rounding. */
     assert_true(llabs(got.correct - wanted.correct) <= 1 + wanted.images / 200);
     assert_vectors_close(fixture, tolerance);
 }
@@ -310,7 +310,7 @@ static inline void random_optimizer(struct fixture *fixture, int kind)
 {
     struct config_train *train = &fixture->config.train;
     if (fixture->model.activation == ACTIVATION_RELU) {
-        set_activation(fixture, ACTIVATION_TANH); /* which the least change does not switch off, step after step */
+        set_activation(fixture, ACTIVATION_TANH); /* tiny changes don't switch its units off */
     }
     train->optimizer = (enum optimizer_kind)kind;
     train->nesterov = below(2);
@@ -322,7 +322,7 @@ static inline void random_optimizer(struct fixture *fixture, int kind)
 
 /* --- logits, and one gradient --- */
 
-/* The logits of all examples, by the averages where there are any, on both engines. */
+/* The logits of all examples on both engines, from the averages where there are any. */
 static inline void check_logits(struct fixture *fixture)
 {
     struct error error = {{0}};
@@ -378,7 +378,7 @@ static inline void check_gradient(struct fixture *fixture, int count)
     assert_int_equal(gpu.images, count);
     assert_true(fabs(gpu.last_loss - cpu.last_loss) <= 1e-5 * (1.0 + cpu.last_loss));
     assert_close("gradient", got, wanted, floats, 2e-5);
-    close_device(fixture); /* before the memory that it shares goes */
+    close_device(fixture); /* before the memory that it shares is freed */
     open_device(fixture);
     free(wanted);
     free(got);

@@ -1,4 +1,4 @@
-/* The device's gradients, logits, runs of training and loss curves are the CPU engine's, on awkward sizes. */
+/* The device's gradients, logits, training runs and loss curves match the CPU engine's, on awkward sizes. */
 #include "tests/cuda/device/fixture.h"
 
 /* --- gradients and logits --- */
@@ -45,7 +45,7 @@ static void test_training_is_the_cpu_engines(void **state)
     }
 }
 
-/* Long runs with all that a run has: the curves lie on one another. */
+/* Long runs with everything that a run has: the loss curves coincide. */
 static void check_curve(const int *layers, int layer_count, int steps, const char *how)
 {
     struct fixture fixture;
@@ -88,7 +88,7 @@ static void test_loss_curves_follow_the_cpu_engines(void **state)
     check_curve((const int[]){100, 24, 12, 10}, 4, 300, "graph");
 }
 
-/* So many multiprocessors, or so few, that each size of tile has its turn. */
+/* Numbers of multiprocessors with which each size of tile is used. */
 static void test_tiles_of_every_size(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The same bits whatever the order in which threads get their turn; state that moves in and out; and faults. */
+/* The same bits in whatever order threads run; state moving in and out; and faults. */
 #include "tests/cuda/device/fixture.h"
 
 /* --- the same bits --- */
@@ -80,9 +80,9 @@ static void test_vectors_come_back_as_they_went(void **state)
     teardown(&fixture);
 }
 
-/* --- what goes wrong --- */
+/* --- faults --- */
 
-/* A weight that is no number: the step is not made, and what was done before it stands. */
+/* A NaN weight: the step is not made, and earlier steps stand. */
 static void check_not_finite(const int *layers, int layer_count)
 {
     struct fixture fixture;
@@ -117,7 +117,7 @@ static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
     check_not_finite((const int[]){20, 4}, 2);
 }
 
-/* The learning rate makes the weights run away within a few steps; steps before the bad one count. */
+/* The learning rate makes the weights diverge within a few steps; steps before the bad one count. */
 static void test_divergence_is_noticed_in_the_step_of_the_cpu_engine(void **state)
 {
     (void)state;
@@ -254,7 +254,7 @@ static void test_a_lost_device_is_one_error_message(void **state)
     }
 }
 
-/* Devices that can do less: no cooperative launches, no pinned memory. */
+/* Less capable devices: no cooperative launches, no pinned memory. */
 static void test_devices_that_can_do_less(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static void test_devices_that_can_do_less(void **state)
     unsetenv("FAKE_CUDA_REGISTER");
 }
 
-/* What the device keeps must be what the store keeps: checkpoints move between the engines. */
+/* The device must keep what the store keeps, because checkpoints move between the engines. */
 static void test_slots_are_the_stores(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Layers that train.placement has on the CPU (cuda/device/host.h): what comes of it is the CPU engine's, and the device
- * has no part in them, nor the host in the others.
+ * Layers that train.placement puts on the CPU (cuda/device/host.h): results match the CPU engine's, and neither side
+ * touches the other's layers.
  */
 #include "tests/cuda/device/fixture.h"
 
@@ -45,7 +45,7 @@ static void test_training_is_the_cpu_engines(void **state)
     }
 }
 
-/* Makes what the device has of a layer's parameters no numbers at all; or sees that they still are none. */
+/* Fills the device's copy of a layer's parameters with NaN; or checks that they still are. */
 static void spoil(struct fixture *fixture, int layer, bool check)
 {
     struct device *device = fixture->device;

@@ -1,12 +1,12 @@
 /*
- * tf32 and bfloat16 against their definition (cuda/kernels/tensor.cuh), spelt out here in double precision: operands of
- * matrix products are rounded, and nothing else is.
+ * tf32 and bfloat16 compared with their definition (cuda/kernels/tensor.cuh), restated here in double precision:
+ * operands of matrix products are rounded, and nothing else.
  */
 #include "tests/cuda/device/fixture.h"
 
 static const enum precision formats[] = {PRECISION_TF32, PRECISION_BFLOAT16};
 
-/* By arithmetic, not by bits: how the kernels do it is what is tested. Half-way cases go away from zero, or to even. */
+/* By arithmetic, not by bits, because the kernels' bit tricks are under test. Ties go away from zero, or to even. */
 static double rounded(enum precision precision, double value)
 {
     int exponent;
@@ -23,7 +23,7 @@ struct pass {
     const float *parameters;
     int count;
     double
-        *values[CONFIG_MAX_LAYERS]; /* [count, width]: the input, then each layer's outputs; of the last, the logits */
+        *values[CONFIG_MAX_LAYERS]; /* [count, width]: the input, then each layer's outputs; the last are the logits */
     double *deltas[CONFIG_MAX_LAYERS]; /* likewise, from 1 on */
 };
 
@@ -137,7 +137,7 @@ static double distance(const float *a, const float *b, size_t count)
 
 /* --- tests --- */
 
-/* A real GPU may have none for these formats. */
+/* A real GPU may lack tensor cores for these formats. */
 static void skip_without_tensor_cores(void)
 {
     struct driver *driver;
@@ -151,7 +151,7 @@ static void skip_without_tensor_cores(void)
     }
 }
 
-/* Inputs and weights are what they are on both sides: nothing but the order of sums may differ. */
+/* Inputs and weights are exact on both sides: only the order of sums may differ. */
 static void test_logits_are_of_rounded_operands(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void test_logits_are_of_rounded_operands(void **state)
         }
         const struct device_examples examples = arrays_of(&fixture.examples);
         assert_true(device_forward(fixture.device, false, &examples, got, &error));
-        assert_close("logits", got, wanted, floats, is_fake() ? 2e-6 : 1e-5); /* tensor cores cut off what they add */
+        assert_close("logits", got, wanted, floats, is_fake() ? 2e-6 : 1e-5); /* tensor cores truncate what they add */
         end_pass(&pass);
         free(got);
         free(wanted);
@@ -180,7 +180,7 @@ static void test_logits_are_of_rounded_operands(void **state)
     }
 }
 
-/* How far a gradient is from those of two references: with operands rounded as asked for, and not at all. */
+/* The distance of a gradient from those of two references: with operands rounded as requested, and not at all. */
 static void check_gradient_of(enum precision precision, const int *layers, int layer_count, int count)
 {
     struct fixture fixture;
@@ -208,8 +208,7 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
         end_pass(&pass);
     }
     /*
-     * An activation whose sum was half-way may be rounded the other way: less than a unit of the format for one of
-     * many.
+     * An activation whose sum was a tie may be rounded the other way: less than a unit of the format, for one of many.
      */
     double unit = precision == PRECISION_TF32 ? 0x1p-11 : 0x1p-8;
     double off = distance(got, wanted, floats);
@@ -235,8 +234,8 @@ static void test_gradients_are_of_rounded_operands(void **state)
 }
 
 /*
- * Training goes as in float32, but for the rounding; and it does go otherwise. Always the same two runs: no bound on
- * how far apart rounding drives them in 200 steps holds for all.
+ * Training matches float32 but for the rounding; and it does differ. Always the same two runs, because no bound on how
+ * far rounding drives them apart in 200 steps holds for all.
  */
 static void test_training_follows_float32(void **state)
 {
@@ -250,7 +249,7 @@ static void test_training_follows_float32(void **state)
         struct train_result wanted;
         const char *name = i == 0 ? "tf32" : "bfloat16";
         setup(&fixture, (const int[]){100, 24, 10}, 3, 20, 115);
-        set_activation(&fixture, ACTIVATION_TANH); /* which the least change does not switch off */
+        set_activation(&fixture, ACTIVATION_TANH); /* tiny changes don't switch its units off */
         fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
         fixture.config.train.learning_rate = 0.02;
         fixture.config.train.dropout = 0.1;

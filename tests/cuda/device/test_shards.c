@@ -1,4 +1,4 @@
-/* Sharded training in one cooperative launch is the CPU engine's training, however the network is cut. */
+/* Sharded training in one cooperative launch matches the CPU engine's training, however the network is divided. */
 #include "tests/cuda/device/fixture.h"
 
 static void test_sharded_training_is_the_cpu_engines(void **state)
@@ -25,9 +25,9 @@ static void test_sharded_training_is_the_cpu_engines(void **state)
     }
 }
 
-/* --- sizes that are special --- */
+/* --- special sizes --- */
 
-/* A batch that comes in several chunks, as little shared memory as that takes; and eight hidden units to a block. */
+/* A batch that needs several chunks, with as little shared memory as possible; and eight hidden units per block. */
 static void test_shards_of_any_cut(void **state)
 {
     (void)state;
@@ -54,7 +54,7 @@ static void test_shards_of_any_cut(void **state)
     unsetenv("FAKE_CUDA_SHARED");
 }
 
-/* 784-500-10 with batches of 100 on GPUs of these sizes: units in a block, 0 where kernels run one after the other. */
+/* 784-500-10 with batches of 100 on GPUs of these sizes: units per block, 0 where kernels run one after another. */
 static void test_what_fits_where(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* Every remainder around the sizes of the tiles, of rows, columns and depth; and batches as large as the largest. */
+/* Every remainder around the sizes of tiles, in rows, columns and depth; and batches up to the largest. */
 #include "tests/cuda/device/fixture.h"
 
-/* So many multiprocessors that tiles of this kind are chosen for products of about its size. */
+/* A number of multiprocessors with which tiles of this kind are chosen for products of about its size. */
 static void choose(enum kernel_tile tile)
 {
     set_number("FAKE_CUDA_MULTIPROCESSORS", tile == TILE_SMALL ? 1000 : tile == TILE_MEDIUM ? 2 : 1);
@@ -12,7 +12,7 @@ static void check(struct fixture *fixture, int count)
     set_number("FAKE_CUDA_SEED", below(2) ? 1 + below(1000) : 0);
     open_engines(fixture);
     check_gradient(fixture, count);
-    write_all(fixture); /* which it leaves a new device without */
+    write_all(fixture); /* a new device starts without it */
     train_both(fixture, 1, 2e-4);
     teardown(fixture);
 }
@@ -34,7 +34,7 @@ static void test_one_off_each_tile(void **state)
     }
 }
 
-/* A turn's depth is 8 or 16, of each of up to four slices. */
+/* The depth per turn is 8 or 16, of each of up to four slices. */
 static void test_every_depth(void **state)
 {
     (void)state;
@@ -48,15 +48,12 @@ static void test_every_depth(void **state)
     }
 }
 
-/*
- * 500 hidden units as in the network that is tuned for, few pixels so that it ends today; one image less than there may
- * be.
- */
+/* 500 hidden units like the network used for tuning, few pixels to save time; one image fewer than the maximum. */
 static void test_the_largest_batch(void **state)
 {
     (void)state;
     struct fixture fixture;
-    set_number("FAKE_CUDA_MULTIPROCESSORS", 200); /* or large tiles would be wasted on ten classes */
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 200); /* otherwise large tiles would be wasted on ten classes */
     set_number("FAKE_CUDA_SEED", 0);
     setup(&fixture, (const int[]){7, 500, 10}, 3, 8192, 8191);
     open_engines(&fixture);

@@ -1,6 +1,6 @@
 /*
- * Rows of a table, and every loss: what comes of them on the device is the CPU engine's. The kernels beyond the first
- * layer's input and the last one's loss are those of pictures, which other tests try at all sizes.
+ * Rows of a table, and every loss: the device's results match the CPU engine's. Kernels other than the first layer's
+ * input and the last layer's loss are those for images, which other tests try at all sizes.
  */
 #include "tests/cuda/device/fixture.h"
 
@@ -21,7 +21,7 @@ static void set_up_table(struct fixture *fixture, enum loss_kind loss, const int
     train->huber_delta = 50;
     train->quantile = 0.8;
     train->learning_rate = 0.001;
-    train->epsilon = 0.01; /* gradients are large, and so is their rounding */
+    train->epsilon = 0.01; /* gradients are large, and so is their rounding error */
     examples_free(examples);
     *examples = (struct examples){.inputs = layers[0],
                                   .numbers = numbers,
@@ -94,7 +94,7 @@ static void test_layers_on_the_cpu(void **state)
     }
 }
 
-/* Categories that no row of a batch has stay as they are, and rows are wide. */
+/* Categories that occur in no row of a batch are unchanged, and rows are wide. */
 static void test_lazy_updates_of_many_categories(void **state)
 {
     (void)state;
@@ -109,7 +109,7 @@ static void test_lazy_updates_of_many_categories(void **state)
     teardown(&fixture);
 }
 
-/* By tensor cores: no more off than the rounding of operands explains. */
+/* With tensor cores: no further off than the rounding of operands explains. */
 static void test_rounded_rows(void **state)
 {
     (void)state;

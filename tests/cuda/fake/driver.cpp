@@ -1,8 +1,8 @@
-// A libcuda.so.1 without a GPU: the part of the driver API that cuda/device/api.h lists, on the kernels of
-// tests/cuda/fake/kernels.cpp. What is asked of a stream is done when somebody waits for it, and not before; streams
-// take turns as a seed says.
+// A libcuda.so.1 without a GPU: the part of the driver API listed in cuda/device/api.h, on the kernels of
+// tests/cuda/fake/kernels.cpp. Work given to a stream is done only when something waits for it; a seed decides
+// in which order streams run.
 //
-// The environment, read by cuInit, decides what there is and what goes wrong:
+// The environment, read by cuInit, decides what devices there are and which faults occur:
 // CUDA_VISIBLE_DEVICES as NVIDIA's driver has it: "" or -1: none; indices or UUIDs, up to the first unknown one
 //   FAKE_CUDA_DEVICES=1            how many devices; 0: none
 //   FAKE_CUDA_DRIVER=13000         what cuDriverGetVersion says
@@ -15,9 +15,9 @@
 //   FAKE_CUDA_MEMORY=1073741824    bytes of memory on each device
 //   FAKE_CUDA_FAIL_ALLOC=0         this allocation (1, 2, ...) on a device fails
 //   FAKE_CUDA_LOSE_AT=0            the device is lost in this launch of a kernel (1, 2, ...; those of graphs count too)
-//   FAKE_CUDA_HANG_AT=0            this launch never returns: whoever waits for it sleeps for good
-//   FAKE_CUDA_SLOW_MS=0            every launch takes so much longer
-//   FAKE_CUDA_SEED=0               in which order threads, blocks and streams go on; 0: as they are numbered
+// FAKE_CUDA_HANG_AT=0            this launch never returns: a wait for it never ends
+// FAKE_CUDA_SLOW_MS=0            delay of every launch
+// FAKE_CUDA_SEED=0               order in which threads, blocks and streams run; 0: by number
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -75,7 +75,7 @@ std::vector<cu_stream> streams;
 std::map<cu_pointer, size_t> allocations;
 std::map<const void *, size_t> registered;
 uint64_t used, allocated, launched;
-cu_result lost; // what every call returns from now on
+cu_result lost; // result of every call from now on
 cu_context current;
 int retained;
 
@@ -163,7 +163,7 @@ cu_result put(cu_stream stream, std::function<cu_result()> run)
         return lost;
     }
     if (stream->capture) {
-        return CU_NOT_SUPPORTED; // copies are not captured here, nor by us
+        return CU_NOT_SUPPORTED; // copies are not captured here, and our code does not try
     }
     operation next;
     next.run = std::move(run);
@@ -177,7 +177,7 @@ bool can_go_on(const cu_stream stream)
            (!stream->queue.front().wait || stream->queue.front().wait->done >= stream->queue.front().wanted);
 }
 
-// Goes on with any streams until `done`.
+// Runs any streams until `done`.
 cu_result work(const std::function<bool()> &done)
 {
     while (!lost && !done()) {
@@ -223,7 +223,7 @@ void *host(cu_pointer pointer)
     return reinterpret_cast<void *>(static_cast<uintptr_t>(pointer));
 }
 
-// What is not page-locked is taken by the driver before the call returns; the rest is read when its turn comes.
+// Memory that is not page-locked is read before the call returns; other memory when the copy's turn comes.
 bool is_locked(const void *pointer, size_t bytes)
 {
     auto next = registered.upper_bound(pointer);
@@ -293,7 +293,7 @@ API cuInit(unsigned)
 
 API cuDriverGetVersion(int *version)
 {
-    // May be asked before cuInit.
+    // May be called before cuInit.
     *version = static_cast<int>(number("FAKE_CUDA_DRIVER", 13000));
     return CU_SUCCESS;
 }
@@ -394,7 +394,7 @@ API cuDevicePrimaryCtxRetain(cu_context *context, cu_device device)
     return CU_SUCCESS;
 }
 
-// As the real one: with the context goes all that was made in it.
+// As in the real driver, the context takes along everything made in it.
 API cuDevicePrimaryCtxRelease_v2(cu_device)
 {
     if (retained == 0) {
@@ -441,7 +441,7 @@ API cuMemAlloc_v2(cu_pointer *pointer, size_t bytes)
     if (!memory) {
         return CU_OUT_OF_MEMORY;
     }
-    memset(memory, 0xff, bytes); // no number at all, as floats
+    memset(memory, 0xff, bytes); // NaN as floats
     *pointer = reinterpret_cast<uintptr_t>(memory);
     allocations[*pointer] = bytes;
     used += bytes;

@@ -30,7 +30,7 @@ struct warp {
 
 struct block {
     unsigned threads = 0, waiting = 0, gone = 0, generation = 0;
-    unsigned held = 0; // rounds that it sits out
+    unsigned held = 0; // rounds that it skips
     int any[2] = {0, 0};
     std::unique_ptr<char[]> memory;
     char *shared = nullptr;
@@ -141,7 +141,7 @@ char *take_stack()
 
 void prepare(fiber &f)
 {
-    f.stack = take_stack(); // nothing of it is poisoned: whoever had it before returned from all but fiber_main
+    f.stack = take_stack(); // not poisoned: the fiber that had it before returned from everything but fiber_main
 #if defined(__x86_64__)
     void **top = reinterpret_cast<void **>(f.stack + stack_bytes) - 1; // as after a call: 8 bytes off a multiple of 16
     *--top = reinterpret_cast<void *>(fiber_main);
@@ -166,7 +166,7 @@ void shuffle(std::vector<fiber *> &fibers)
     }
 }
 
-// Blocks must not depend on going on in step: now and then one stands still while others do what they can.
+// Blocks must not rely on running in step: now and then one stands still while others continue as far as they can.
 void hold_blocks(std::vector<block> &blocks)
 {
     for (block &b : blocks) {
@@ -204,7 +204,7 @@ void run_fibers(std::vector<fiber> &fibers, std::vector<block> &blocks)
             }
         }
         shuffle(ready);
-        // A round in which all that could run only looked whether it may go on has changed nothing.
+        // If all that could run in a round only checked whether it may continue, nothing changed.
         size_t before = left;
         bool changed = false;
         for (fiber *f : ready) {
@@ -226,7 +226,7 @@ void run_blocks(unsigned first, unsigned count, unsigned blocks, unsigned thread
         state[b].threads = threads;
         state[b].warps.resize(threads / warp_size);
         state[b].memory.reset(new char[shared_bytes + 16]);
-        // At the end of the allocation, so that whoever reads past it is caught.
+        // At the end of the allocation, so that reads past it are caught.
         size_t off = -reinterpret_cast<uintptr_t>(state[b].memory.get()) % 16;
         state[b].shared = state[b].memory.get() + off;
         memset(state[b].shared, 0xff, shared_bytes);
@@ -282,7 +282,7 @@ int fake_barrier(int value)
         for (unsigned t = 0; t < b.threads; t++) {
             first[t].state = state::ready;
         }
-        leave_to_scheduler(); // whoever comes last has no head start
+        leave_to_scheduler(); // so that the last to arrive gets no head start
     } else {
         self->state = state::at_barrier;
         leave_to_scheduler();

@@ -1,4 +1,4 @@
-// The kernels by name, from the true source.
+// The kernels by name, compiled from the real source.
 #ifndef TESTS_CUDA_FAKE_KERNELS_H
 #define TESTS_CUDA_FAKE_KERNELS_H
 

@@ -1,4 +1,4 @@
-// CUDA's words and functions, as far as the kernels use them, for g++ -include: the true sources run on a CPU.
+// CUDA's keywords and functions, as far as the kernels use them, for g++ -include: the real sources run on a CPU.
 #ifndef TESTS_CUDA_FAKE_WORDS_H
 #define TESTS_CUDA_FAKE_WORDS_H
 
@@ -108,7 +108,7 @@ static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
     return result;
 }
 
-// The twins of cuda/kernels/machine.cuh.
+// Counterparts of cuda/kernels/machine.cuh.
 #define CUDA_KERNELS_MACHINE_CUH
 
 static inline void *shared_memory()
@@ -135,8 +135,8 @@ static inline void counter_await(const uint32_t *counter, uint32_t wanted)
 
 constexpr bool TENSOR_CORES = true;
 
-// As the PTX ISA lays out m16n8k8 for tf32, twice. Tensor cores do not look at what a number has beyond its format: who
-// forgets to round gets other numbers.
+// As the PTX ISA defines m16n8k8 for tf32, twice. Tensor cores ignore the bits of a number beyond its format: without
+// rounding the result differs.
 static inline void tensor_multiply(bool tf32, const float (&a)[8], const float (&b)[4], float (&sum)[4])
 {
     struct {

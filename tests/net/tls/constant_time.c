@@ -1,10 +1,10 @@
 /*
- * What works on secrets, run under valgrind's memcheck with the secrets marked as undefined: it reports each branch and
- * each address that depends on them. These are the product's own objects. With an argument something leaks on purpose,
- * and must be reported.
+ * Code that works on secrets, run under valgrind's memcheck with the secrets marked as undefined: it reports each
+ * branch and each address that depends on them. These are the product's own objects. With an argument something leaks
+ * on purpose, and must be reported.
  *
- * valgrind knows no AVX-512, so of AES-GCM it sees libsodium's; the other one is code without a branch between records'
- * lengths, and its tags are compared by what is looked at here.
+ * valgrind does not know AVX-512, so of the AES-GCM codes it only sees libsodium's; the other one has no branch between
+ * records' lengths, and its tags are compared by code checked here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void make_secret(void *bytes, size_t size)
     VALGRIND_MAKE_MEM_UNDEFINED(bytes, size);
 }
 
-/* What the peer gets to see, or what decides about a connection, is none. */
+/* What the peer sees, or what decides about a connection, is not secret. */
 static void make_public(const void *bytes, size_t size)
 {
     VALGRIND_MAKE_MEM_DEFINED(bytes, size);
@@ -53,7 +53,7 @@ static bool records(enum record_cipher cipher)
     return true;
 }
 
-/* As mbedTLS compares what a Finished must be, and gcm.c a tag. */
+/* As mbedTLS compares a Finished, and gcm.c a tag. */
 static bool comparison(void)
 {
     uint8_t secret[16], public[16] = {0};
@@ -68,7 +68,7 @@ static int draw(void *context, unsigned char *bytes, size_t size)
     return tls_random(context, bytes, size);
 }
 
-/* A private number times the base point and then the result, as in a handshake. */
+/* A private number times the base point, and then the result, as in a handshake. */
 static bool x25519(void)
 {
     uint8_t number[32], product[32] = {9};
@@ -99,7 +99,7 @@ static bool x25519(void)
     return done;
 }
 
-/* A comparison that ends at the first difference. */
+/* A comparison that stops at the first difference. */
 static bool leak(void)
 {
     uint8_t secret[16], public[16] = {0};

@@ -1,11 +1,11 @@
 /*
- * One end of a TLS connection for tests that hold the other end in another language, without anything on top of it:
+ * One end of a TLS connection for tests whose other end is in another language, with nothing on top of it:
  *
- *   peer serve KEY [LIMIT]          prints its port, sends back what comes, prints a line for each connection's end
- *   peer connect KEY PORT [LIMIT [MOST]]   sends blocks of bytes, wants them back, prints how that went
+ *   peer serve KEY [LIMIT]                 prints its port, echoes data, prints a line at each connection's end
+ *   peer connect KEY PORT [LIMIT [MOST]]   sends blocks of bytes, expects them back, prints the result
  *
- * LIMIT: so many records go out under one key, instead of the 2^24 for which nobody can wait; 0: those 2^24.
- * MOST: no block is larger, for an end that ciphers them in Python.
+ * LIMIT: the number of records under one key, instead of 2^24, which takes too long; 0: 2^24. MOST: the largest block,
+ * for an end that encrypts in Python.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void lower_limit(struct connection *connection)
     }
 }
 
-/* Sends back whatever is there, as it comes. */
+/* Echoes whatever arrives. */
 static void echo(struct connection *connection, struct error *error)
 {
     static _Thread_local uint8_t bytes[BLOCK];

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""run_tlsfuzzer.py FOLDER PEER KEY [SCRIPT...]: tlsfuzzer's TLS 1.3 scripts, from a copy of it in FOLDER, against a
-server that sends back what it gets (PEER serve KEY). Prints a table of each script's conversations: how many there
-are, how many end as the script expects, and why the others are refused here. Fails if one is refused for no reason
-that stands below.
+"""run_tlsfuzzer.py FOLDER PEER KEY [SCRIPT...]: tlsfuzzer's TLS 1.3 scripts, from a copy of it in FOLDER, against an
+echo server (PEER serve KEY). Prints a table of each script's conversations: how many there are, how many end as the
+script expects, and why the others are refused here. Fails if one is refused for no reason listed below.
 
-The scripts expect a web server with an RSA key that asks for no certificate. So they offer ECDSA instead of one of
-RSA's signature algorithms, AES-256 instead of AES-128, show our certificate, and don't wait for ChangeCipherSpec, which
-this server does not send.
+The scripts expect a web server with an RSA key that asks for no certificate. So they are adapted: they offer ECDSA
+instead of one of RSA's signature algorithms, AES-256 instead of AES-128, send our certificate, and don't wait for
+ChangeCipherSpec, which this server does not send.
 """
 
 import os
@@ -16,10 +15,10 @@ import runpy
 import subprocess
 import sys
 
-# As many conversations of a script are drawn, at most.
+# The maximum number of conversations drawn from a script.
 MOST = 60
 
-# What a script is about, where that is nothing that this program has.
+# Topics of scripts that don't apply to this program.
 ABSENT = {
     "0rtt-garbage": "early data",
     "certificate-verify": "RSA keys",
@@ -173,7 +172,7 @@ def main(folder, peer, key, only):
     assert scripts, f"{folder} has no scripts/test-tls13-*.py"
     server = subprocess.Popen([peer, "serve", key], stdout=subprocess.PIPE, text=True)
     port = server.stdout.readline().strip()
-    # What it says is not needed; but it must not wait for somebody to read it.
+    # Its output is not needed, but it must not block on it.
     drain = subprocess.Popen(["cat"], stdin=server.stdout, stdout=subprocess.DEVNULL)
     total = passed = unexplained = 0
     print("| script | conversations | as expected | otherwise, and why |\n| --- | --- | --- | --- |")

@@ -1,6 +1,6 @@
 /*
- * A client with the right key that, in the middle of the handshake, says what no client does: a server of ours refuses
- * it at once, says why in its log, and tells the peer by an alert that it can read.
+ * A client with the right key that, in the middle of the handshake, sends what no client would: a server of ours
+ * refuses it at once, logs why, and sends an alert that the peer can read.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +20,9 @@
 struct client {
     mbedtls_ssl_context ssl;
     int fd;
-    bool is_done; /* that record is due, and is not sent */
+    bool is_done; /* that record is due, and not sent */
     size_t secret_size;
-    uint8_t own[RECORD_MOST_SECRET], servers[RECORD_MOST_SECRET]; /* of the handshake; of what follows it */
+    uint8_t own[RECORD_MOST_SECRET], servers[RECORD_MOST_SECRET]; /* for the handshake; for what follows it */
 };
 
 static int transmit(void *context, const unsigned char *bytes, size_t size)
@@ -59,7 +59,7 @@ static void begin(struct client *client, const struct loopback *server)
     struct error error;
     memset(client, 0, sizeof *client);
     assert_true(socket_connect(&client->fd, &server->address, NULL, clock_monotonic_s() + 10, &error));
-    assert_int_equal(fcntl(client->fd, F_SETFL, 0), 0); /* it waits */
+    assert_int_equal(fcntl(client->fd, F_SETFL, 0), 0); /* blocking from here on */
     assert_int_equal(setsockopt(client->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
     mbedtls_ssl_init(&client->ssl);
     assert_int_equal(mbedtls_ssl_setup(&client->ssl, &fleet_key->client), 0);
@@ -80,7 +80,7 @@ static enum record_cipher cipher_of(const struct client *client)
                                                                                 : RECORD_CHACHA20_POLY1305_SHA256;
 }
 
-/* Its first record under the keys of the handshake. */
+/* Its first record under the handshake keys. */
 static void say_sealed(const struct client *client, uint8_t type, const void *content, size_t size)
 {
     struct record_key key;
@@ -91,7 +91,7 @@ static void say_sealed(const struct client *client, uint8_t type, const void *co
     assert_int_equal(send(client->fd, record, sealed, MSG_NOSIGNAL), sealed);
 }
 
-/* The number of the alert that comes: under the server's keys for data, for it has sent its Finished; 0: none. */
+/* The number of the alert received, under the server's application keys, since it has sent its Finished; 0: none. */
 static int hear_alert(const struct client *client)
 {
     struct record_key key;
@@ -106,13 +106,13 @@ static int hear_alert(const struct client *client)
     return plain[1];
 }
 
-/* What it says then, sealed or not, and what becomes of that. */
+/* What it sends then, encrypted or not, and the result. */
 struct saying {
     uint8_t type, content[2];
     size_t size;
     bool is_plain;
     int answer;       /* an alert; 0: none */
-    const char *says; /* the server's log */
+    const char *says; /* in the server's log */
 };
 
 static void sayings(void **state)

@@ -1,4 +1,4 @@
-/* Which records may come before a handshake is over: each by its header, in the order of RFC 8446. */
+/* Which records may arrive before a handshake is over: each by its header, in the order of RFC 8446. */
 #include "net/tls/gate.h"
 
 #include <setjmp.h>
@@ -61,7 +61,7 @@ static void a_handshake_goes_through(void **state)
     assert_int_equal(gate.passed, 300 + 1 + 2000 + RECORD_TAG + 4 * RECORD_HEADER);
 }
 
-/* A header is needed, and no more is looked at before its record is through. */
+/* It needs a header, and looks no further before that record has passed. */
 static void records_come_in_pieces(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void change_cipher_spec_comes_once_behind_the_hello(void **state)
 {
     (void)state;
     refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec before its hello");
-    goes_through(RECORD_ALERT, 2, false); /* which is no hello */
+    goes_through(RECORD_ALERT, 2, false); /* it is no hello */
     refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec before its hello");
     goes_through(RECORD_HANDSHAKE, 10, false);
     refused(RECORD_CHANGE_CIPHER_SPEC, 2, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec of the wrong size");

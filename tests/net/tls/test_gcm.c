@@ -1,6 +1,6 @@
 /*
- * AES-256-GCM by each code: the specification's vectors, libsodium's against the others on all sizes, nothing altered
- * passes.
+ * AES-256-GCM by each implementation: the specification's vectors, libsodium's compared with the others on all sizes,
+ * nothing altered passes.
  */
 #include "net/tls/gcm.h"
 
@@ -31,7 +31,7 @@ static int start(void **state)
 
 static const char *const names[GCM_CODES] = {"libsodium", "vectors of 256 bits", "vectors of 512 bits"};
 
-/* Can this processor run it? Says so if not. */
+/* Can this processor run it? Prints a note if not. */
 static bool runs(enum gcm_code code)
 {
     if (aead_has_aes() && gcm_has(code)) {
@@ -72,7 +72,7 @@ static void fill(uint8_t *bytes, size_t size)
     }
 }
 
-/* One code's record is the other's, in place and beside; the key need not lie better than malloc has it. */
+/* All make the same record, in place and not; the key needs no alignment beyond malloc's. */
 static void check_size(enum gcm_code code, size_t size)
 {
     static uint8_t plain[MOST], sealed[2][MOST], opened[MOST];

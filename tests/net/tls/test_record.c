@@ -1,4 +1,4 @@
-/* Record protection: records of all sizes there and back, nothing altered passes, keys and numbers end in time. */
+/* Record protection: records of all sizes round trip, nothing altered passes, keys and numbers are limited. */
 #include "net/tls/record.h"
 
 #include <setjmp.h>
@@ -39,7 +39,7 @@ static void make_pair(enum record_cipher cipher, struct record_key *out, struct 
     assert_true(record_key_set(in, cipher, secret));
 }
 
-/* Seals `size` bytes and opens them, in place or beside. */
+/* Seals `size` bytes and opens them, in place or not. */
 static void there_and_back(struct record_key *out, struct record_key *in, size_t size, bool in_place)
 {
     static uint8_t record[RECORD_SEALED], content[RECORD_CONTENT], beside[RECORD_PLAIN];
@@ -69,7 +69,7 @@ static void records_there_and_back(void **state)
     }
 }
 
-/* One bit anywhere, header, content or tag; a record twice, or one left out. */
+/* One bit anywhere, in header, content or tag; a record twice, or one left out. */
 static void altered_records(void **state)
 {
     struct record_key out, in;
@@ -97,7 +97,7 @@ static void altered_records(void **state)
     }
 }
 
-/* Padding of any length goes; a record of nothing else has no type and is none. */
+/* Padding of any length is removed; a record of nothing but padding has no type and is refused. */
 static void padded_records(void **state)
 {
     struct record_key out, in;
@@ -106,7 +106,7 @@ static void padded_records(void **state)
     make_pair(ciphers[0], &out, &in);
     memset(record, 0, sizeof record);
     record[RECORD_HEADER] = 'x';
-    record[RECORD_HEADER + 1] = RECORD_ALERT; /* the type, zeros behind it, and the last of them seal's own */
+    record[RECORD_HEADER + 1] = RECORD_ALERT; /* the type and zeros after it; the last of them is seal's own */
     record_seal(&out, 0, record, 63);
     assert_int_equal(record_open(&in, record, sizeof plain + RECORD_TAG, plain, &type), 1);
     assert_int_equal(type, RECORD_ALERT);
@@ -116,7 +116,7 @@ static void padded_records(void **state)
     assert_int_equal(record_open(&in, record, sizeof plain + RECORD_TAG, plain, &type), RECORD_WITHOUT_TYPE);
 }
 
-/* Numbers of records never come round: the last one is not used. */
+/* Record numbers never wrap: the last one is not used. */
 static void numbers_end(void **state)
 {
     struct record_key out, in;

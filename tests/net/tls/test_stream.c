@@ -1,4 +1,4 @@
-/* TLS after its handshake: keys change under way, ends with and without a goodbye, and records that are against it. */
+/* TLS after its handshake: key changes in mid-stream, ends with and without a goodbye, and invalid records. */
 #include "net/tls/stream.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static void play(struct connection **connection, void *context)
     script->play(*connection, script);
 }
 
-/* Connects to a server that plays; the caller closes, then calls loopback_end. */
+/* Connects to a server that plays its part; the caller closes, then calls loopback_end. */
 static struct connection *meet(struct loopback *loopback, struct script *script)
 {
     struct connection *connection;
@@ -46,14 +46,14 @@ static struct connection *meet(struct loopback *loopback, struct script *script)
     return connection;
 }
 
-/* A peer that refused what came before may have closed already; what both say afterwards shows whether it should. */
+/* A peer that refused earlier data may have closed already; what both report later shows whether it should have. */
 static void send_raw(struct connection *connection, const void *bytes, size_t size)
 {
     const ssize_t sent = send(connection_fd(connection), bytes, size, MSG_NOSIGNAL);
     assert_true(sent == (ssize_t)size || (sent < 0 && (errno == EPIPE || errno == ECONNRESET)));
 }
 
-/* A record of our own making, under the keys of the moment. */
+/* A record of our own making, under the current keys. */
 static void send_record(struct connection *connection, uint8_t type, const void *content, size_t size)
 {
     uint8_t record[RECORD_SEALED];
@@ -91,7 +91,7 @@ static void swap_blocks(struct connection *connection, int round)
     assert_memory_equal(block, back, sizeof back);
 }
 
-/* A key that has done its share is replaced, and nobody who uses the connection notices. */
+/* A key that has reached its limit is replaced, and the connection's users don't notice. */
 static void spent_keys_are_replaced(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void spent_keys_are_replaced(void **state)
     loopback_end(&loopback);
 }
 
-/* The peer changes its keys and asks for ours to change. */
+/* The peer changes its keys and requests a change of ours. */
 static void peer_asks_for_new_keys(void **state)
 {
     (void)state;
@@ -141,7 +141,7 @@ static void ask_and_read(struct connection *connection, struct script *script)
     }
 }
 
-/* New keys wait for the record that is being filled: half of it is under the old ones. */
+/* New keys wait for the record being filled: half of it is under the old ones. */
 static void keys_change_between_records(void **state)
 {
     (void)state;
@@ -175,10 +175,10 @@ static void half_a_word(struct connection *connection, struct script *script)
 static void half_a_word_and_gone(struct connection *connection, struct script *script)
 {
     half_a_word(connection, script);
-    shutdown(connection_fd(connection), SHUT_RDWR); /* as a killed process: without close_notify */
+    shutdown(connection_fd(connection), SHUT_RDWR); /* like a killed process: without close_notify */
 }
 
-/* With or without TLS's goodbye: what had come is read, then the end is an end, told as such. */
+/* With or without TLS's goodbye: what had arrived is read, then the end is reported as one. */
 static void ends_alike(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void ends_alike(void **state)
     assert_int_equal(records[0], records[1] + 1); /* the goodbye */
 }
 
-/* Session tickets of several sizes, in pieces, each with a word behind it. */
+/* Session tickets of several sizes, in pieces, each followed by a word. */
 static const size_t ticket_sizes[] = {0, 1, 255, 256, 300, 70000, 1 << 17};
 
 static void tickets(struct connection *connection, struct script *script)
@@ -250,7 +250,7 @@ static void goodbye_and_more(struct connection *connection, struct script *scrip
     send_record(connection, RECORD_DATA, "more", 4);
 }
 
-/* What comes behind the goodbye is nobody's: it might be anybody's. */
+/* Data after the goodbye is ignored: anyone might have sent it. */
 static void nothing_comes_behind_a_goodbye(void **state)
 {
     (void)state;
@@ -269,7 +269,7 @@ static void nothing_comes_behind_a_goodbye(void **state)
     connection_close(connection);
 }
 
-/* --- Records against the protocol --- */
+/* --- Invalid records --- */
 
 static void read_one(struct connection *connection, struct script *script)
 {
@@ -401,7 +401,7 @@ static void refused_records(void **state)
         uint8_t byte;
         cases[i].send(connection);
         assert_false(connection_read(connection, &byte, 1, soon(), &error));
-        bool reset = strstr(error.text, "lost "); /* where the server closed before it read all we sent */
+        bool reset = strstr(error.text, "lost "); /* the server closed before it had read everything */
         if (!reset && !strstr(error.text, cases[i].client_says)) {
             fail_msg("the client says \"%s\", not \"%s\"", error.text, cases[i].client_says);
         }
@@ -429,7 +429,7 @@ static void tickets_and_echo(struct connection *connection, struct script *scrip
     }
 }
 
-/* Tickets, of which there is no use here, go by, whole or in two pieces; so do a few empty records. */
+/* Tickets are not used here and skipped, whole or in two pieces; so are a few empty records. */
 static void tickets_go_by(void **state)
 {
     (void)state;
@@ -443,7 +443,7 @@ static void tickets_go_by(void **state)
     loopback_end(&loopback);
 }
 
-/* A key update in two pieces is one. */
+/* A key update in two pieces is valid. */
 static void update_in_pieces(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Published vectors (vectors.txt; tests/vectors/make_tls_vectors.py says whose) for each cipher and for X25519, by
- * every way that leads to them here; and RFC 8448 for the keys of records.
+ * Published vectors (vectors.txt; tests/vectors/make_tls_vectors.py names their sources) for each cipher and for
+ * X25519, by every path to them; and RFC 8448 for the keys of records.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ struct fields {
 
 static size_t lines;
 
-/* Reads the vectors of one kind, and calls `check` for each; returns how many there are. */
+/* Reads the vectors of one kind, and calls `check` for each; returns their number. */
 static int for_each(const char *kind, void (*check)(const struct fields *fields, const char *verdict))
 {
     static char line[4 * MOST];
@@ -155,7 +155,9 @@ static int draw(void *context, unsigned char *bytes, size_t size)
     return tls_random(context, bytes, size);
 }
 
-/* "acceptable" are points that one may refuse: of small order, which must be refused here, and written unusually. */
+/*
+ * "acceptable" are points that may be refused: those of small order, which must be refused here, and unusual encodings.
+ */
 static void check_x25519(const struct fields *fields, const char *verdict)
 {
     static const uint8_t zeros[32];
@@ -196,7 +198,7 @@ static void x25519(void **state)
     assert_in_range(for_each("x25519", check_x25519), 500, 1000);
 }
 
-/* RFC 8448, 3: keys, nonces and Finished of each traffic secret. Its cipher has keys of 16 bytes. */
+/* RFC 8448, 3: keys, nonces and Finished of each traffic secret. Its cipher has 16-byte keys. */
 static void keys_of_the_trace(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /*
- * TLS for browsers: which keys are taken, whom a client trusts, what either end is told. Both ends are sessions on a
- * pair of sockets, which never wait unless a test has them do so.
+ * TLS for browsers: which keys are accepted, whom a client trusts, what either end learns. Both ends are sessions on a
+ * pair of sockets, which never block unless a test makes them.
  */
 #include "net/tls/web.h"
 
@@ -19,7 +19,7 @@
 #include "tests/net/keys.h"
 #include "tests/net/loopback.h"
 
-/* Writes of `name` from the first `head` on, and of another file behind it unless that is NULL. */
+/* Writes part of `name` from `head` on, followed by another file unless that is NULL. */
 static void put_together(const char *name, const char *first, const char *head, const char *second)
 {
     char text[16384] = "";
@@ -133,7 +133,7 @@ static void close_ends(struct ends *ends)
     }
 }
 
-/* How the client's handshake ends, and then the server's. */
+/* The result of the client's handshake, and of the server's. */
 static enum web_shake shake(struct ends *ends)
 {
     enum web_shake client = WEB_AGAIN, server = WEB_AGAIN;
@@ -182,7 +182,7 @@ static void whom_a_client_trusts(void **state)
     put_together("both", "a.key", "-----BEGIN CERTIFICATE", "b.key");
     reaches("a.key", "both", "whoever.example");
     reaches("b.key", "both", "whoever.example");
-    reaches("ps0.key", "ca/ca.key", "ps:0"); /* by its authority, under its name, in its time */
+    reaches("ps0.key", "ca/ca.key", "ps:0"); /* by its authority, under its name, at its time */
     does_not_reach("ps0.key", "ca/ca.key", "ps:1", "its certificate is for another name");
     does_not_reach("expired.key", "ca/ca.key", "ps:0", "its certificate is out of date");
     does_not_reach("ps0.key", "a.key", "ps:0", "its certificate is not trusted here");
@@ -242,7 +242,7 @@ static void bytes_in_order_and_a_goodbye(void **state)
     open_ends(&ends, "a.key", "a.key", "a");
     assert_int_equal(shake(&ends), WEB_DONE);
     assert_int_equal(web_session_read(ends.server, text, sizeof text), WEB_WANTS);
-    assert_false(web_session_wants_write(ends.server)); /* it waits for bytes, not for room */
+    assert_false(web_session_wants_write(ends.server)); /* it waits for data, not for room */
     assert_int_equal(web_session_write(ends.client, "question", 8), 8);
     assert_false(web_session_has_more(ends.server));
     assert_int_equal(web_session_read(ends.server, text, 5), 5);
@@ -253,7 +253,7 @@ static void bytes_in_order_and_a_goodbye(void **state)
     assert_false(web_session_has_more(ends.server));
     assert_int_equal(web_session_write(ends.server, "answer", 6), 6);
     ptrdiff_t got = WEB_WANTS;
-    for (int i = 0; i < 9 && got == WEB_WANTS; i++) { /* tickets for sessions to come lie before it */
+    for (int i = 0; i < 9 && got == WEB_WANTS; i++) { /* session tickets come before it */
         got = web_session_read(ends.client, text, sizeof text);
     }
     assert_int_equal(got, 6);
@@ -265,7 +265,7 @@ static void bytes_in_order_and_a_goodbye(void **state)
     close_ends(&ends);
 }
 
-/* Of what does not fit into the socket the rest goes later. */
+/* What does not fit into the socket is sent later. */
 static void a_write_that_waits_for_room(void **state)
 {
     (void)state;
@@ -299,7 +299,7 @@ static void a_write_that_waits_for_room(void **state)
     close_ends(&ends);
 }
 
-/* --- Clients that stream what is passed over --- */
+/* --- Clients that send endless ignorable records --- */
 
 /* A ChangeCipherSpec, which means nothing. */
 static const char ignored_record[] = "\x14\x03\x03\x00\x01\x01";
@@ -334,7 +334,7 @@ static void a_handshake_has_an_end(void **state)
         fail_msg("%s", error.text);
     }
     char bytes[1000] = "";
-    for (int i = 0; i < 100; i++) { /* what comes later counts no more */
+    for (int i = 0; i < 100; i++) { /* later ones no longer count */
         assert_int_equal(web_session_write(ends.client, bytes, sizeof bytes), sizeof bytes);
         assert_int_equal(web_session_read(ends.server, bytes, sizeof bytes), sizeof bytes);
     }
@@ -361,7 +361,7 @@ static void *send_many_records(void *context)
     return NULL;
 }
 
-/* The thread that serves all clients comes back from a call though the socket always has more. */
+/* The thread that serves all clients returns from a call even if the socket always has more. */
 static void no_call_takes_for_ever(void **state)
 {
     (void)state;
@@ -373,7 +373,7 @@ static void no_call_takes_for_ever(void **state)
     open_ends(&ends, "a.key", "a.key", "a");
     assert_int_equal(shake(&ends), WEB_DONE);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(fcntl(ends.fds[i], F_SETFL, 0), 0); /* these wait */
+        assert_int_equal(fcntl(ends.fds[i], F_SETFL, 0), 0); /* blocking */
     }
     assert_int_equal(pthread_create(&thread, NULL, send_many_records, &ends), 0);
     while ((n = web_session_read(ends.server, &byte, 1)) == WEB_WANTS) {

@@ -1,4 +1,4 @@
-/* Secrets don't outlive their connection: once both ends are closed, none is to be found in this process's memory. */
+/* Secrets don't outlive their connection: after both ends are closed, none is left in this process's memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 
 enum { NEEDLE = 16, NEEDLES = 16, MASK = 0xa5, WINDOW = 1 << 20 };
 
-/* Beginnings of secrets, so that this is not where they are found: each byte is turned by MASK. */
+/* First bytes of secrets, each flipped by MASK, so that the search does not find this copy. */
 struct needles {
     int count;
     uint8_t masked[NEEDLES][NEEDLE];
@@ -49,7 +49,7 @@ static bool is_needle(const uint8_t *bytes, int which)
     return true;
 }
 
-/* Looks through bytes; returns the name of what it finds, or NULL. For hundreds of MiB sanitizers are too slow. */
+/* Searches bytes; returns the name of what it finds, or NULL. Sanitizers are too slow for hundreds of MiB. */
 __attribute__((no_sanitize("address", "undefined"))) static const char *search(const uint8_t *bytes, size_t size)
 {
     bool first[256] = {false};
@@ -79,11 +79,11 @@ static const char *search_range(int memory, uint64_t from, uint64_t to)
         found = search(window, (size_t)got);
         from += (size_t)got == WINDOW ? WINDOW - NEEDLE : (size_t)got;
     }
-    memset(window, 0, sizeof window); /* it will be looked at as well */
+    memset(window, 0, sizeof window); /* it will be searched as well */
     return found;
 }
 
-/* All that this process may write: heap (what is freed as well, which sanitizers keep for a while), stacks, data. */
+/* All writable memory of this process: heap (also freed blocks, which sanitizers keep for a while), stacks, data. */
 static const char *search_memory(void)
 {
     enum { HUGE_BYTES = 1 << 30 }; /* a sanitizer's shadow */
@@ -150,10 +150,10 @@ static void no_secret_is_left(void **state)
     swap(connection);
     keep_keys(&connection->tls->in);
     keep_keys(&connection->tls->out);
-    connection->tls->out.limit = 0; /* the next generation, and the one before is gone */
+    connection->tls->out.limit = 0; /* the next generation; the previous one is gone */
     swap(connection);
     keep_keys(&connection->tls->out);
-    assert_non_null(search_memory()); /* what is there is found */
+    assert_non_null(search_memory()); /* secrets in use are found */
     connection_close(connection);
     loopback_end(&loopback);
     const char *found = search_memory();

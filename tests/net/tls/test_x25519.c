@@ -43,8 +43,8 @@ static int draw(void *context, unsigned char *bytes, size_t size)
 }
 
 /*
- * number x the point with that u, or the base point if u is NULL; the status is mbedTLS's. clamp: as RFC 7748, section
- * 5.
+ * number x the point with that u, or the base point if u is NULL; the status is mbedTLS's. clamp: as in RFC 7748,
+ * section 5.
  */
 static int multiply(const uint8_t number[BYTES], bool clamp, const uint8_t *u, uint8_t product[BYTES])
 {
@@ -82,7 +82,7 @@ static void is(const uint8_t product[BYTES], const char *hex)
     assert_memory_equal(product, expected, BYTES);
 }
 
-/* Section 5.2. The second u has its highest bit set, which is to be ignored. */
+/* Section 5.2. The second u has its highest bit set, which must be ignored. */
 static void products(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void products(void **state)
     }
 }
 
-/* Section 5.2, the loop: each number is the product before, each point the number before. */
+/* Section 5.2, the loop: each number is the previous product, each point the previous number. */
 static void a_thousand_times(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void a_thousand_times(void **state)
     is(number, "684cf59ba83309552800ef566f2f4d3c1c3887c49360e3875f2eb94d99532c51");
 }
 
-/* Section 6.1: what two ends of a handshake do. */
+/* Section 6.1: what the two ends of a handshake do. */
 static void both_ends_agree(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void both_ends_agree(void **state)
     is(shared, "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742");
 }
 
-/* A peer that sends a point of small order would know the secret; and no key is made of a number that is none. */
+/* A peer that sends a point of small order would know the secret; and an invalid number makes no key. */
 static void what_is_no_key_is_refused(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Vectors of the bulk ciphers' specifications, as hexadecimal text. */
+/* Test vectors from the bulk ciphers' specifications, in hexadecimal. */
 #ifndef TESTS_NET_TLS_VECTORS_H
 #define TESTS_NET_TLS_VECTORS_H
 

@@ -1,6 +1,6 @@
 /*
- * The HTTP server by itself: requests cut anywhere and one behind the other, bodies, answers of other threads, streams,
- * and what it does at its limits of memory and connections.
+ * The HTTP server alone: requests cut anywhere and pipelined, bodies, answers from other threads, streams, and its
+ * limits of memory and connections.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -27,15 +27,15 @@ enum {
     ROOM = 1 << 16,
     BIG = 16 << 20, /* bytes of an answer that no socket takes at once */
     MOST_BYTES = BIG + BIG / 2,
-    CONNECTIONS = 24, /* that may be open at once */
+    CONNECTIONS = 24, /* open at once */
 };
 
 static struct http_server *server;
 static struct address address;
-static atomic_int deferred;         /* requests that threads have yet to answer */
-static atomic_int big_under_way;    /* answers whose memory is still needed */
-static atomic_int streams_closed;   /* as their handler was told */
-static struct http_stream *lasting; /* the server's thread's */
+static atomic_int deferred;         /* requests that threads have not answered yet */
+static atomic_int big_under_way;    /* answers whose memory is still in use */
+static atomic_int streams_closed;   /* according to their handler */
+static struct http_stream *lasting; /* used by the server's thread only */
 static uint8_t big[BIG];
 
 /* --- Routes --- */
@@ -95,7 +95,7 @@ static void answer_big(void *context, struct http_request *request)
                     .status = 200, .type = "text/plain", .body = big, .size = sizeof big, .release = release_big});
 }
 
-/* "/tail?body=N&tail=M": so many bytes of one and of the other. */
+/* "/tail?body=N&tail=M": sizes of body and tail. */
 static void answer_tail(void *context, struct http_request *request)
 {
     char body[16] = "", tail[16] = "";
@@ -114,7 +114,7 @@ static void answer_tail(void *context, struct http_request *request)
 
 static volatile uint8_t behind; /* a body */
 
-/* How long the body is, and a digest of it; the slack behind it is read, too. */
+/* A body's length and digest; the slack after it is read, too. */
 static void add_up(void *context, struct http_request *request)
 {
     char text[64];
@@ -233,7 +233,7 @@ static void put(int fd, const char *text, size_t size)
     }
 }
 
-/* Until the server ends the connection. */
+/* Until the server closes the connection. */
 static const char *rest(int fd)
 {
     static char text[ROOM];
@@ -302,7 +302,7 @@ static void test_requests_cut_anywhere(void **state)
     }
 }
 
-/* Bodies that are received where they stay, with and without a part that came with the head; the next one follows. */
+/* Bodies received in place, with and without a part that came with the head; then another request. */
 static void test_large_bodies(void **state)
 {
     static char request[MOST_LARGE + 1024];
@@ -419,7 +419,7 @@ static void test_streams_end_once(void **state)
     assert_int_equal(atomic_load(&streams_closed), 2);
     const double began_s = clock_monotonic_s();
     holds(say("GET /stream/second HTTP/1.0\r\n\r\n"), "\r\n\r\nabc");
-    assert_true(clock_monotonic_s() - began_s < HTTP_MOVE_S / 2.0); /* the end is said, not found by a deadline */
+    assert_true(clock_monotonic_s() - began_s < HTTP_MOVE_S / 2.0); /* the end is announced, not found by a deadline */
     const int fd = connect_to_it();
     static const char request[] = "GET /stream/long HTTP/1.1\r\n" HOST "\r\n";
     put(fd, request, sizeof request - 1);
@@ -450,7 +450,7 @@ static void test_the_longest_idle_connection_makes_room(void **state)
     }
 }
 
-/* Memory for one such answer, not for two; what one who does not read holds comes back when he leaves. */
+/* Memory for one such answer, not two; the memory of a client that does not read is freed when it leaves. */
 static void test_memory_has_a_limit(void **state)
 {
     static const char request[] = "GET /big HTTP/1.1\r\n" HOST "\r\n";

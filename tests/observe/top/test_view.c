@@ -1,4 +1,4 @@
-/* What `trainer top` draws, at any size, of a run that says anything. */
+/* What `trainer top` draws, at any size, of a run with any contents. */
 #include <locale.h>
 #include <math.h>
 #include <setjmp.h>
@@ -138,7 +138,7 @@ static void test_members_are_sorted_and_filtered(void **state)
         view_press(&world.view, 's'); /* state, step, steps/s, loss */
     }
     assert_true(comes_before(drawn(&world, text), "worker 2 ", "worker 10 "));
-    assert_true(comes_before(text, "worker 10 ", "ps 0 ")); /* what is not known comes last */
+    assert_true(comes_before(text, "worker 10 ", "ps 0 ")); /* unknown values come last */
     view_press(&world.view, 'r');
     assert_true(comes_before(drawn(&world, text), "worker 10 ", "worker 2 "));
     view_press(&world.view, '/');
@@ -169,14 +169,14 @@ static void test_curves_and_events(void **state)
     read_text("{\"events\":[{\"id\":5,\"time\":1990,\"kind\":\"lost\",\"member\":\"worker 2\",\"step\":7,"
               "\"text\":\"worker 2 is \\u001b[31mlost\"}]}",
               take_events, &world);
-    assert_int_equal(world.run.board.history.recent.count, 4); /* what lies before the seconds counts, too */
+    assert_int_equal(world.run.board.history.recent.count, 4); /* what precedes the seconds counts, too */
     world.view.span = VIEW_MINUTES;
     drawn(&world, text);
     if (!strstr(text, "0.5..1")) {
         fail_msg("no range of the loss in:\n%s", text);
     }
     assert_non_null(strstr(text, "worker 2 is \\x1b[31mlost"));
-    assert_null(strchr(text, 0x1b)); /* what others say moves no cursor */
+    assert_null(strchr(text, 0x1b)); /* foreign text can't move the cursor */
     world.view.span = VIEW_WHOLE;
     assert_non_null(strstr(drawn(&world, text), "0.5..4"));
     world.screen.has_unicode = false;
@@ -186,7 +186,7 @@ static void test_curves_and_events(void **state)
     end(&world);
 }
 
-/* Some screen of random size, with random keys, of members that say random things: the sanitizers look on. */
+/* A screen of random size, with random keys, of members with random texts: the sanitizers watch. */
 static void test_any_size_and_any_key(void **state)
 {
     static const int keys[] = {KEY_TAB, KEY_UP, KEY_DOWN, KEY_PAGE_DOWN, KEY_END,      KEY_HOME,  's',
@@ -246,7 +246,7 @@ static void test_only_what_changed_is_sent(void **state)
     assert_int_equal(sent(&screen), 0);
     screen_put(&screen, 3, 0, 80, PLAIN, "step 1,001");
     const size_t size = sent(&screen);
-    assert_in_range(size, 1, 10); /* one place, one character */
+    assert_in_range(size, 1, 10); /* one cell, one character */
     screen_free(&screen);
 }
 

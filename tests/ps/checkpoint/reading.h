@@ -1,4 +1,4 @@
-/* All of a checkpoint at once, for tests of what was written. */
+/* Reads a whole checkpoint at once, for tests of what was written. */
 #ifndef TESTS_PS_CHECKPOINT_READING_H
 #define TESTS_PS_CHECKPOINT_READING_H
 

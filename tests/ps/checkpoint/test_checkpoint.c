@@ -1,4 +1,4 @@
-/* Checkpoints: what is written comes back, damage of any kind is refused by name, misfits are told precisely. */
+/* Checkpoints: what is written reads back, damage of any kind is reported, mismatches are described precisely. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +56,7 @@ static const struct checkpoint_info some_info = {
     .kept_rows = "[0.001,[[0,255],[],[1.5,-2]]]",
 };
 
-/* A state whose every number is random, padding apart. */
+/* A state of random numbers, except padding. */
 static void fill(struct checkpoint_state *state, struct test_random *random)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
@@ -141,7 +141,7 @@ static void what_is_written_comes_back(void **unused)
             assert_true(info.has_threshold && info.threshold == some_info.threshold);
             assert_true(info.loss == some_info.loss && info.huber_delta == some_info.huber_delta);
             assert_true(info.quantile == some_info.quantile);
-            /* Adagrad divides by the root of its slot: padding has to be what it was at the start. */
+            /* Adagrad divides by the root of its slot: padding must be as at the start. */
             if (kind == OPTIMIZER_ADAGRAD && read.model.variables[0].cols < read.model.variables[0].stride) {
                 assert_true(read.state.vectors[STORE_SLOT0][read.model.variables[0].cols] == 0.1f);
             }
@@ -287,7 +287,7 @@ static void a_misfit_says_what_differs(void **unused)
     checkpoint_state_destroy(&written.state);
 }
 
-/* The file with `from` replaced by `to`, as long, and the digest that fits. */
+/* The file with `from` replaced by `to`, of the same length, and a matching digest. */
 static void rewrite(const uint8_t *bytes, size_t size, const char *from, const char *to)
 {
     static const char name[] = "\"digest\":\"";
@@ -309,7 +309,7 @@ static void rewrite(const uint8_t *bytes, size_t size, const char *from, const c
     free(changed);
 }
 
-/* Whole, by its digest, and yet nothing that this program can go on from: another program's, or a later one's. */
+/* Intact by its digest, and yet unusable: another program's, or a later one's. */
 static void what_metadata_cannot_say(void **unused)
 {
     static const struct {
@@ -459,7 +459,7 @@ static void the_largest_header_fits(void **unused)
     struct checkpoint_state state;
     struct checkpoint_info info = some_info;
     struct error error = {""};
-    /* Widths of one or the other keep the data small while the names and numbers are as long as they get. */
+    /* Widths that keep the data small while names and numbers are as long as they get. */
     assert_true(checkpoint_state_create(&state, &model, &train, &error));
     if (!checkpoint_write(path, &state, &info, &error) || !read_checkpoint(path, &state, &info, &error)) {
         fail_msg("%s", error.text);
@@ -484,7 +484,7 @@ static int remove_folder(void **unused)
     return rmdir(folder); /* fails if a temporary file was left behind */
 }
 
-/* Another optimizer keeps parameters, other layers those that fit; what is lost is said. */
+/* A change of optimizer keeps the parameters, a change of layers those that fit; losses are reported. */
 static void what_fits_is_taken_over(void **unused)
 {
     (void)unused;
@@ -521,7 +521,7 @@ static void what_fits_is_taken_over(void **unused)
     assert_non_null(strstr(lost, "layer0/weights ["));
     assert_non_null(strstr(lost, ",7], which would be ["));
     assert_null(strstr(lost, "layer1/biases"));
-    assert_true(other.state.vectors[STORE_PARAMETERS][0] == first); /* as the caller had it */
+    assert_true(other.state.vectors[STORE_PARAMETERS][0] == first); /* as the caller left it */
     const float *there = written.state.vectors[STORE_PARAMETERS] + written.model.variables[3].offset;
     assert_memory_equal(last, there, (size_t)written.model.variables[3].cols * sizeof *there);
 

@@ -1,5 +1,6 @@
 /*
- * A folder of checkpoints: newest good one, damaged ones set aside, retention, best, lock, leftovers; and the writer.
+ * A folder of checkpoints: the newest good one, damaged ones set aside, retention, best, lock, leftovers; and the
+ * writer.
  */
 #include <dirent.h>
 #include <setjmp.h>
@@ -169,7 +170,7 @@ static void damaged_ones_are_passed_over_and_set_aside(void **unused)
                  "model-0000000003.safetensors.damaged ");
     damage("model-0000000001.safetensors", -1);
     assert_int_equal(newest(&folder), -1);
-    assert_int_equal(newest(&folder), -1); /* a second start does not begin from nothing */
+    assert_int_equal(newest(&folder), -1); /* a second start does not start from nothing */
     assert_true(file_exists(file_name("model-0000000001.safetensors")));
     checkpoint_folder_close(&folder);
 }
@@ -259,7 +260,7 @@ static void leftovers_go_and_strangers_stay(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-/* Killed again and again while it saves: what is there is always a good checkpoint, and of the newest steps. */
+/* Killed again and again while saving: there is always a good checkpoint, of one of the newest steps. */
 static void killed_at_any_moment_the_newest_is_good(void **unused)
 {
     (void)unused;
@@ -320,7 +321,7 @@ static void the_writer_reports_each_outcome_once(void **unused)
         assert_true(report.seconds > 0);
         assert_int_equal(checkpoint_writer_poll(writer, &report, &error), CHECKPOINT_NO_NEWS);
     }
-    /* A folder that is gone: the failure is told, and the writer goes on working. */
+    /* If the folder is gone, the failure is reported, and the writer goes on working. */
     char gone[sizeof root + 8];
     snprintf(gone, sizeof gone, "%s.gone", root);
     assert_int_equal(rename(root, gone), 0);

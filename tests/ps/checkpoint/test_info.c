@@ -1,4 +1,4 @@
-/* What a checkpoint knows besides its tensors, and its parts, whoever reads them. */
+/* A checkpoint's contents besides its tensors, and its parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static int leave(void **unused)
     return rmdir(folder);
 }
 
-/* Written and opened again. */
+/* Written and read back. */
 static const struct checkpoint_info *kept(const struct checkpoint_info *info)
 {
     checkpoint_close(file);
@@ -215,7 +215,7 @@ static void tensors_are_read_in_part(void **unused)
     assert_true(values[3] == parameters[model.variables[0].stride + 1]);
 }
 
-/* A model with layers more or fewer, or that learnt in another way, loses what it can't use, and says so. */
+/* A model with more or fewer layers, or trained otherwise, loses what it can't use, and reports it. */
 static void what_is_lost_is_said(void **unused)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* The decoder takes what the format says and what Python writes, and refuses everything else with a reason. */
+/* The decoder accepts what the format allows and what Python writes, and refuses everything else with a reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 static struct safetensors file;
 static struct error error;
 
-/* A file of this header and so many bytes of data, in memory of exactly its size. */
+/* A file of this header and this many bytes of data, in memory of exactly its size. */
 static bool decode(const char *header, uint64_t data_bytes)
 {
     size_t length = strlen(header), header_size;
@@ -190,7 +190,7 @@ static void reads_what_it_writes(void **state)
     assert_int_equal(safetensors_find(&file, "b")->offset, size + 60);
     assert_int_equal(writer.data_size, 80);
 
-    /* Too small a buffer is noticed wherever it ends, and nothing is written behind it. */
+    /* A buffer that is too small is noticed wherever it ends, and nothing is written past it. */
     for (size_t room = 0; room < size; room++) {
         char *small = malloc(room + 1);
         safetensors_write_begin(&writer, small, room);

@@ -1,4 +1,4 @@
-/* When to save and what to keep, with a clock of the test's own. */
+/* When to save and what to keep, with the test's own clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static void saves_by_time_whatever_the_clock_does(void **state)
     assert_true(supervisor_is_time_to_save(&supervisor, 5, 1010));
     assert_false(supervisor_is_time_to_save(&supervisor, 5, 1009.9));
     assert_false(supervisor_should_save(&supervisor, 0, 2000)); /* nothing new */
-    supervisor_save_began(&supervisor, 5, 1e7);                 /* after a leap forward, one is due, not many */
+    supervisor_save_began(&supervisor, 5, 1e7);                 /* after a jump forward one is due, not many */
     supervisor_save_ended(&supervisor, true);
     assert_false(supervisor_should_save(&supervisor, 6, 1e7 + 9));
     assert_true(supervisor_should_save(&supervisor, 6, 1e7 + 10));
@@ -103,12 +103,12 @@ static void keeps_the_newest_and_one_of_every_period(void **state)
     assert_int_equal(kept(&config, all, 0), 0);
     config.keep_every_n_hours = 1;
     assert_int_equal(kept(&config, all, 6), 0x35);
-    /* Decided again without those that were deleted, nothing changes. */
+    /* Decided again without the deleted ones, nothing changes. */
     struct kept_checkpoint left[] = {all[0], all[2], all[4], all[5]};
     assert_int_equal(kept(&config, left, 4), 0x0f);
     config.max_to_keep = 0;
     assert_int_equal(kept(&config, all, 6), 0x3f);
-    /* A wall clock that went back keeps no more than it should. */
+    /* A wall clock set back keeps no more than it should. */
     config.max_to_keep = 1;
     struct kept_checkpoint back[] = {
         {.step = 1, .written_s = 10800}, {.step = 2, .written_s = 7200}, {.step = 3, .written_s = 10900}};

@@ -1,4 +1,4 @@
-/* A job for tests, whose host is the test: who comes, pushes, and what it is told. */
+/* A job for tests; the test is its host: who joins, who pushes, and what the host is told. */
 #ifndef TESTS_PS_JOB_SCENE_H
 #define TESTS_PS_JOB_SCENE_H
 
@@ -26,7 +26,7 @@ struct scene {
     uint64_t spared; /* by the last cut */
 };
 
-/* The host's part: lines are kept, other actions counted. */
+/* The host's part: lines are collected, other actions counted. */
 static inline void play(struct scene *scene)
 {
     struct job_action action;

@@ -1,4 +1,4 @@
-/* Which gradients make a step: by scenarios, and by random histories that no order of arrival may change. */
+/* Which gradients make a step: scenarios, and random histories whose result must not depend on the order of arrival. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static void test_surplus_workers_are_backups(void **state)
     struct aggregation aggregation = make(1, 3, 1);
     aggregation_add(&aggregation, 0, 4, true);
     aggregation_add(&aggregation, 0, 1, true);
-    aggregation_add(&aggregation, 0, 1, true); /* twice is once */
+    aggregation_add(&aggregation, 0, 1, true); /* repeated: counts once */
     assert_false(aggregation_decide(&aggregation, all));
     aggregation_add(&aggregation, 0, 2, true);
     assert_true(aggregation_decide(&aggregation, all));
@@ -135,13 +135,16 @@ static void test_followers_take_what_is_decided(void **state)
     struct aggregation aggregation = make(1, WORKERS, 1);
     const bool set[WORKERS] = {true, false, true, false, false};
     aggregation_apply_decision(&aggregation, set);
-    aggregation_apply_decision(&aggregation, all); /* said once, said for good */
+    aggregation_apply_decision(&aggregation, all); /* a decision is final */
     assert_true(aggregation.decided);
     assert_int_equal(aggregation.taken_count, 2);
     aggregation_destroy(&aggregation);
 }
 
-/* Whatever comes in whatever order and however often: the set holds only whole gradients, enough of them, for good. */
+/*
+ * Whatever arrives, in whatever order and however often: the set contains only complete gradients, enough of them, and
+ * never changes.
+ */
 static void test_random_histories(void **state)
 {
     (void)state;

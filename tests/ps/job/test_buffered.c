@@ -1,4 +1,4 @@
-/* Asynchronous rounds (train.buffer_size): when pushes make a step, how old they are, and what forgets them. */
+/* Asynchronous rounds (train.buffer_size): when pushes make a step, their staleness, and what discards them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,7 +53,7 @@ static enum push_outcome push(struct job *job, int worker, uint64_t sequence, in
     return verdict.outcome;
 }
 
-/* Of whomever: a fast worker may be in it several times, and a slow one keeps nobody waiting. */
+/* From any worker: a fast one may be in it several times, and a slow one delays nobody. */
 static void test_so_many_pushes_make_a_step(void **state)
 {
     (void)state;
@@ -108,7 +108,7 @@ static void test_age_is_counted_in_steps_and_told(void **state)
     assert_int_equal(job.workers[1].staleness, 3);
     push(&job, 0, 7, 3, true);
     assert_int_equal(job.workers[0].staleness, 0);
-    push(&job, 2, 1, 9, true); /* no later step than this is known here: it is not younger than new */
+    push(&job, 2, 1, 9, true); /* this ps knows no later step than this: staleness is not negative */
     assert_int_equal(job.workers[2].staleness, 0);
     assert_true(fabs(job.mean_staleness - 1.5) < 1e-9);
     job_describe(&job, 101, message);

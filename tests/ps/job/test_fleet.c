@@ -1,8 +1,8 @@
 /*
- * A fleet of very many members, simulated: what two ps decide (ps/job/job.h) for as many workers as FLEET_MEMBERS says,
- * of whom each round asks a hundred. Meanwhile parts of the fleet are cut off from one ps or both, members die and
- * come back, the ps lose one another, and each ps is lost once in mid-round. A difference counts once or not at all, on
- * both ps alike, and rounds go on.
+ * Simulates a very large fleet: the decisions of two ps (ps/job/job.h) for FLEET_MEMBERS workers, of whom each round
+ * selects a hundred. Meanwhile parts of the fleet are cut off from one ps or both, members die and return, the ps lose
+ * one another, and each ps is lost once in mid-round. A difference counts once or not at all, on both ps alike, and
+ * rounds continue.
  *
  *     FLEET_MEMBERS=10000 TEST_SEED=1 build/san/tests/ps/job/test_fleet
  */
@@ -20,7 +20,7 @@
 #include "ps/job/round.h"
 #include "tests/random.h"
 
-enum { SERVERS = 2, MEMBERS = 2000 /* where nothing says how many */, ROUNDS = 60, SAVED_EVERY = 5, BEAT_TICKS = 30 };
+enum { SERVERS = 2, MEMBERS = 2000 /* by default */, ROUNDS = 60, SAVED_EVERY = 5, BEAT_TICKS = 30 };
 
 static const double TICK_S = 0.1, LEASE_S = 10, DEADLINE_S = 5, SLOW_S = 30, MOST_S = 2000;
 
@@ -29,8 +29,8 @@ static char *workers[] = {(char[]){"w:1"}}, *servers[] = {(char[]){"p:1"}, (char
 struct fleet_member {
     uint64_t incarnation, sequence;
     double dead_until_s, cut_off_until_s[SERVERS];
-    bool is_in[SERVERS]; /* said hello to this ps, as it runs now */
-    /* Of the round that it is asked for: */
+    bool is_in[SERVERS]; /* has said hello to this ps, since it started */
+    /* Of the round for which it is selected: */
     int64_t token; /* -1: none */
     uint32_t generation;
     double done_s;
@@ -43,16 +43,16 @@ struct fleet {
     struct config config;
     struct job ps[SERVERS];
     bool up[SERVERS], was_lost[SERVERS];
-    double up_s[SERVERS], parted_until_s; /* the ps from one another */
+    double up_s[SERVERS], parted_until_s; /* the ps from each other */
     uint64_t reported;
-    int64_t applied[SERVERS]; /* differences in the steps that each ps made, since it started */
+    int64_t applied[SERVERS]; /* differences in the steps that each ps has made since it started */
     double now_s;
     uint32_t generation;
     int64_t saved;
     int count, ticks;
     int64_t told_applied, told_stale;
     struct fleet_member *members;     /* [count] */
-    bool (*sets)[CONFIG_MAX_WORKERS]; /* [ROUNDS]: whose differences a step was made of */
+    bool (*sets)[CONFIG_MAX_WORKERS]; /* [ROUNDS]: whose differences made each step */
     bool finite[CONFIG_MAX_WORKERS], none[CONFIG_MAX_WORKERS];
     struct job_step step;
 };
@@ -94,7 +94,7 @@ static void lose_ps(struct fleet *fleet, int k)
 
 /* --- Trouble --- */
 
-/* A part of the fleet hears nothing of one ps or of both; worker 0 is spared, or nothing would go on. */
+/* Part of the fleet loses one ps or both; worker 0 is spared, or nothing would continue. */
 static void part(struct fleet *fleet)
 {
     const int size = 1 + test_random_below(&fleet->random, fleet->count / 3),
@@ -126,7 +126,7 @@ static void die(struct fleet *fleet, int i)
     member->token = -1;
 }
 
-/* Some of its round's differences are here, and not all. */
+/* Some of its round's differences have arrived, but not all. */
 static bool is_in_mid_round(const struct fleet *fleet, int k)
 {
     int here = 0;
@@ -189,7 +189,7 @@ static void beat(struct fleet *fleet, int i)
     }
 }
 
-/* Is it asked? Then it has the model of that round from both ps. */
+/* Is it selected? Then it has the model of that round from both ps. */
 static void look_for_work(struct fleet *fleet, int i)
 {
     struct fleet_member *member = &fleet->members[i];
@@ -214,7 +214,7 @@ static void look_for_work(struct fleet *fleet, int i)
     memset(member->settled, 0, sizeof member->settled);
 }
 
-/* To one ps, perhaps not for the first time. False: it belongs to a model that is no more. */
+/* Sends to one ps, perhaps again. False: the difference belongs to a lost model. */
 static bool push(struct fleet *fleet, int i, int k)
 {
     struct fleet_member *member = &fleet->members[i];
@@ -247,7 +247,7 @@ static bool push(struct fleet *fleet, int i, int k)
     return true;
 }
 
-/* What both ps say became of its difference is what did. */
+/* If both ps agree about its difference, that is the result. */
 static void conclude(struct fleet *fleet, int i)
 {
     struct fleet_member *member = &fleet->members[i];
@@ -295,7 +295,7 @@ static void live(struct fleet *fleet, int i)
 
 /* --- The ps --- */
 
-/* Worker 0 writes the model anew where a ps has none: from the last checkpoint, for both. */
+/* Worker 0 writes the model again if a ps has none: from the last checkpoint, to both. */
 static void restore_if_lost(struct fleet *fleet)
 {
     struct verdict verdict;
@@ -343,7 +343,7 @@ static void make_step(struct fleet *fleet, int k)
         return;
     }
     bool *set = fleet->sets[step->step];
-    if (k == 0) { /* all of it is at both ps, and of this round */
+    if (k == 0) { /* all of it is on both ps, and of this round */
         assert_true(step->count > 0);
         memset(set, 0, sizeof *fleet->sets);
         for (int n = 0; n < step->count; n++) {
@@ -399,7 +399,7 @@ static void tick(struct fleet *fleet)
     for (int k = 0; k < SERVERS; k++) {
         for (bool more = fleet->up[k]; more;) {
             more = job_tick(&fleet->ps[k], fleet->now_s);
-            while (job_next_action(&fleet->ps[k], &action)) { /* who is probed here is dead, and says nothing */
+            while (job_next_action(&fleet->ps[k], &action)) { /* a probed process is dead here, and does not answer */
             }
         }
     }

@@ -1,7 +1,7 @@
-/* The job as a state machine: scenarios of members that come, push, fall silent, are doubled, and end. */
+/* The job as a state machine: scenarios of members that join, push, fall silent, are duplicated, and leave. */
 #include "tests/ps/job/scene.h"
 
-/* A chief and others, all trained on: worker i has incarnation i + 1. */
+/* A chief and others, all training: worker i has incarnation i + 1. */
 static void begin(struct scene *scene, int workers)
 {
     set_up(scene, workers);
@@ -46,7 +46,7 @@ static void test_waiting_names_who_is_awaited(void **state)
     job_destroy(&scene.job);
 }
 
-/* A simulated cluster waited "for 0 more workers" for ever. */
+/* A simulated cluster once waited "for 0 more workers" for ever. */
 static void test_a_worker_heard_of_again_may_be_the_one_that_was_missing(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ static void test_only_the_chief_restores(void **state)
     job_destroy(&scene.job);
 }
 
-/* Nothing that the chief writes as the job's place makes the numbers that are counted from it overflow. */
+/* No value written by the chief makes the counters derived from it overflow. */
 static void test_a_restored_job_has_room_to_count(void **state)
 {
     static const int64_t bad[][2] = {{-1, 0},           {INT64_MIN, 0}, {JOB_MAX_STEP + 1, 0},    {INT64_MAX - 1, 0},
@@ -130,7 +130,7 @@ static void test_a_restored_job_has_room_to_count(void **state)
     job_destroy(&scene.job);
 }
 
-/* Whatever generation somebody has chosen, there is a later one. */
+/* Whatever generation a peer has chosen, there is a later one. */
 static void test_generations_go_round(void **state)
 {
     static const uint32_t chosen[] = {UINT32_MAX, 1, UINT32_C(1) << 31, UINT32_MAX - 1, 7};
@@ -154,7 +154,7 @@ static void test_generations_go_round(void **state)
     job_destroy(&scene.job);
 }
 
-/* A host that takes no actions for long finds the probes and cuts all there, and that lines are missing. */
+/* A host that takes no actions for long still finds all probes and cuts, and that lines are missing. */
 static void test_actions_never_get_too_many(void **state)
 {
     (void)state;
@@ -181,7 +181,9 @@ static void test_actions_never_get_too_many(void **state)
     job_destroy(&scene.job);
 }
 
-/* Only so many replaced incarnations are remembered: connections of one's first life may end in its second. */
+/*
+ * Only a limited number of replaced incarnations is remembered: connections of one's first life may end in its second.
+ */
 static void test_an_incarnation_comes_back_when_it_is_forgotten(void **state)
 {
     (void)state;
@@ -190,7 +192,7 @@ static void test_an_incarnation_comes_back_when_it_is_forgotten(void **state)
     job_hold(&scene.job, 1, 2, 1, scene.now_s);
     for (uint64_t i = 0; i <= JOB_FENCED + 1; i++) {
         const uint64_t incarnation = i <= JOB_FENCED ? 50 + i : 2;
-        scene.job.workers[1].connections = 0; /* as if they had all ended, but for those of the first */
+        scene.job.workers[1].connections = 0; /* as if all had ended, except those of the first */
         come(&scene, 1, incarnation);
     }
     assert_true(job_is_current(&scene.job, 1, 2));
@@ -230,7 +232,7 @@ static void test_a_ps_that_stood_still_blames_nobody(void **state)
     struct scene scene;
     begin(&scene, 2);
     pass(&scene, 9);
-    scene.now_s += 600; /* stopped, or its machine asleep: whatever was said meanwhile still waits to be read */
+    scene.now_s += 600; /* stopped, or its machine was asleep: messages sent meanwhile are still unread */
     pass(&scene, 0.5);
     assert_true(scene.job.workers[1].present);
     pass(&scene, 1);
@@ -259,7 +261,7 @@ static uint16_t claim(struct scene *scene, uint64_t incarnation)
     return hello(scene, 1, incarnation, &message);
 }
 
-/* Two that are trained on, and process 9 has begun to claim worker 1's place. */
+/* Two workers in training, and process 9 has begun to claim worker 1's place. */
 static void begin_claimed(struct scene *scene)
 {
     begin(scene, 2);
@@ -276,15 +278,15 @@ static void test_a_second_process_is_probed(void **state)
     assert_int_equal(scene.probes, 1);
     scene.now_s += 0.3;
     assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
-    job_pong(&scene.job, 1, 1, job_probe_nonce(&scene.job, 1));     /* somebody else does */
+    job_pong(&scene.job, 1, 1, job_probe_nonce(&scene.job, 1));     /* another process does */
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* to an older question */
     assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.4;
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1));     /* it answers */
-    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* and an older answer comes behind it */
+    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* followed by an older answer */
     assert_int_equal(hello(&scene, 1, 9, &message), REFUSAL_DUPLICATE);
     assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:2"));
-    /* Another attempt, and this time it is silent. */
+    /* Another attempt; this time the process is silent. */
     scene.now_s += 5;
     assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
     scene.now_s += 0.49;
@@ -296,7 +298,7 @@ static void test_a_second_process_is_probed(void **state)
     play(&scene);
     assert_int_equal(scene.cuts, 1);
     assert_int_equal(scene.spared, 9);
-    /* The old one is out for good, whatever it tries. */
+    /* The old one is fenced for good, whatever it tries. */
     assert_int_equal(claim(&scene, 2), REFUSAL_REPLACED);
     assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_NOT_ALLOWED);
     job_disconnected(&scene.job, 1, 2, scene.now_s);
@@ -304,7 +306,7 @@ static void test_a_second_process_is_probed(void **state)
     job_destroy(&scene.job);
 }
 
-/* A slow link, or a ps that was held up: it hears only now what the old process sent before it was killed. */
+/* A slow link, or a stalled ps: it receives only now what the old process sent before it was killed. */
 static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **state)
 {
     (void)state;
@@ -320,7 +322,7 @@ static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **sta
     job_destroy(&scene.job);
 }
 
-/* The ps is held up until the second is long over: then what it hears may be old, and it asks once more. */
+/* The ps is stalled until the second is long over: then what it hears may be old, and it probes once more. */
 static void test_a_ps_that_was_held_up_probes_anew(void **state)
 {
     (void)state;
@@ -336,7 +338,9 @@ static void test_a_ps_that_was_held_up_probes_anew(void **state)
     job_destroy(&scene.job);
 }
 
-/* One that comes while a claim is being looked at waits for its outcome; one that was given up blocks nobody. */
+/*
+ * A claimant that arrives while another claim is being probed waits for the result; an abandoned claim blocks nobody.
+ */
 static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
 {
     (void)state;
@@ -355,7 +359,7 @@ static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
     job_destroy(&scene.job);
 }
 
-/* Two that were started in a dead one's place: the first gets it, has died meanwhile, and the second gets it then. */
+/* Two were started in a dead one's place: the first gets it and dies meanwhile, then the second gets it. */
 static void test_claims_are_judged_one_after_the_other(void **state)
 {
     (void)state;
@@ -410,7 +414,7 @@ static void test_leases(void **state)
     job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
     assert_true(told(&scene, "worker 1 (10.0.0.1:2) responds again"));
     assert_int_equal(job_present(&scene.job), 2);
-    /* A worker that we keep waiting need not speak. */
+    /* A worker that the ps keeps waiting need not send anything. */
     job_hold(&scene.job, 1, 2, 1, scene.now_s);
     pass(&scene, 30);
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_WAITING);
@@ -441,14 +445,14 @@ static void test_staleness_makes_the_fast_wait(void **state)
     assert_true(job_may_answer(&scene.job, 0));
     push(&scene, 0, 6);
     assert_false(job_may_answer(&scene.job, 0));
-    /* One that is lost, or leaves, holds up nobody. */
+    /* A worker that is lost or leaves holds up nobody. */
     job_leave(&scene.job, 1, 2, "done", scene.now_s);
     assert_true(job_may_answer(&scene.job, 0));
     push(&scene, 2, 1);
     assert_true(job_may_answer(&scene.job, 2)); /* it joins where the others are, not at 0 */
     assert_true(job_may_answer(&scene.job, 0));
     job_leave(&scene.job, 2, 3, "done", scene.now_s);
-    assert_int_equal(push(&scene, 1, 3), PUSH_APPLIED); /* comes after the farewell, on another connection */
+    assert_int_equal(push(&scene, 1, 3), PUSH_APPLIED); /* arrives after the goodbye, on another connection */
     for (uint64_t i = 7; i <= 10; i++) {
         push(&scene, 0, i);
     }
@@ -457,8 +461,8 @@ static void test_staleness_makes_the_fast_wait(void **state)
 }
 
 /*
- * Two ps count from different moments: each of them would have another worker wait for the other one, for ever. So only
- * the first one that holds anything keeps workers waiting.
+ * Two ps start counting at different moments: each might make another worker wait for the other one, for ever. So only
+ * the first ps with parameters keeps workers waiting.
  */
 static void test_one_ps_alone_makes_workers_wait(void **state)
 {
@@ -479,7 +483,7 @@ static void test_one_ps_alone_makes_workers_wait(void **state)
     }
 }
 
-/* Its pushes come here and can't come to another ps: so it is stuck, and its clock with it. */
+/* Its pushes reach this ps but not another: so it is stuck, and its clock with it. */
 static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
 {
     (void)state;
@@ -500,7 +504,7 @@ static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
     heartbeat.message = "has not heard from ps 1 (q:2222) for 11 s";
     job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
     assert_true(job_may_answer(&scene.job, 0));
-    push(&scene, 1, 2); /* one that was under way */
+    push(&scene, 1, 2); /* one in flight */
     push(&scene, 0, 4);
     push(&scene, 0, 5);
     push(&scene, 0, 6);
@@ -517,7 +521,7 @@ static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
     job_destroy(&scene.job);
 }
 
-/* The slowest worker's last gradient is not wanted any more, so its clock stays where it is. */
+/* The slowest worker's last gradient is no longer wanted, so its clock stays. */
 static void test_staleness_holds_nobody_after_the_last_step(void **state)
 {
     (void)state;
@@ -578,7 +582,7 @@ static void test_live_keys_are_taken_at_their_step(void **state)
     assert_true(told(&scene, "from global step 13 on the last step is 14"));
     push(&scene, 1, 2);
     assert_int_equal(push(&scene, 0, 3), PUSH_NOT_WANTED);
-    /* Back, at once; and what was scheduled and is not in force yet is forgotten by that. */
+    /* Back, at once; that also drops what was scheduled and is not yet in force. */
     next.train.train_steps = 15;
     job_schedule(&scene.job, &next, 30, scene.now_s);
     job_schedule(&scene.job, &scene.config, 0, scene.now_s);
@@ -588,7 +592,7 @@ static void test_live_keys_are_taken_at_their_step(void **state)
     assert_int_equal(push(&scene, 0, 3), PUSH_APPLIED);
     assert_int_equal(push(&scene, 0, 4), PUSH_APPLIED);
     assert_true(job_may_answer(&scene.job, 0));
-    /* What is in force stays so in the next generation, whatever step that begins at. */
+    /* What is in force stays so in the next generation, at whatever step that begins. */
     next.train.train_steps = 18;
     job_schedule(&scene.job, &next, 16, scene.now_s);
     play(&scene);
@@ -636,7 +640,7 @@ static void test_the_end(void **state)
     assert_true(job_may_exit(&scene.job, scene.now_s + 4.1));
     job_disconnected(&scene.job, 1, 2, scene.now_s);
     assert_true(job_may_exit(&scene.job, scene.now_s));
-    /* A ps that serves for ever takes the next job. */
+    /* A ps that serves for ever accepts the next job. */
     come(&scene, 0, 50);
     restore(&scene, 2, 0, 0);
     assert_false(job_may_exit(&scene.job, scene.now_s + 100));

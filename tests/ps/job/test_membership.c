@@ -1,4 +1,4 @@
-/* Who is a member, what is known of it, and what the log hears of those who come and go. */
+/* Who is a member, what is known of it, and what is logged when members come and go. */
 #include "tests/ps/job/entered.h"
 
 static const struct message_heartbeat beat = {.state = STATE_TRAINING,
@@ -48,7 +48,7 @@ static void what_a_heartbeat_says_is_kept(void **state)
     assert_true(worker->heard_s == scene.now_s);
 }
 
-/* Neither what it said nor what it pushed. */
+/* Neither its reports nor its pushes count. */
 static void a_new_process_inherits_nothing(void **state)
 {
     (void)state;
@@ -105,14 +105,14 @@ static void who_has_no_place_here_is_told_so(void **state)
     assert_int_equal(hello_of(MEMBER_WORKER, -1, 1, &message), REFUSAL_MEMBER);
     assert_int_equal(hello_of(MEMBER_WORKER, 2, 0, &message), REFUSAL_MEMBER);
     assert_string_equal(message.text, "0 is not a valid incarnation");
-    assert_int_equal(hello_of(MEMBER_PS, 0, 1, &message), REFUSAL_MEMBER); /* this one's own number */
+    assert_int_equal(hello_of(MEMBER_PS, 0, 1, &message), REFUSAL_MEMBER); /* its own index */
     assert_int_equal(hello_of(MEMBER_PS, 1, 1, &message), REFUSAL_MEMBER);
     assert_string_equal(message.text, "ps 0 expects workers here, not ps 1");
     assert_int_equal(hello_of(MEMBER_OPERATOR, MEMBER_ANY_INDEX, 1, &message), 0);
     assert_int_equal(hello_of(MEMBER_WORKER, 2, 1, &message), 0);
 }
 
-/* Where rollouts are led, or steps are decided. */
+/* On the ps that leads rollouts or decides steps. */
 static void other_ps_come_to_the_first(void **state)
 {
     struct error message;
@@ -133,7 +133,7 @@ static void comings_and_goings_are_told(void **state)
     come(&scene, 0, 1);
     assert_true(told(&scene, "worker 0 (10.0.0.0:1) joined"));
     restore(&scene, 1, 0, 0);
-    come(&scene, 0, 1); /* one more connection is no news */
+    come(&scene, 0, 1); /* another connection is not logged */
     play(&scene);
     assert_null(strstr(scene.log, "worker 0 (10.0.0.0:1) joined"));
     assert_null(strstr(scene.log, "connected again"));
@@ -201,7 +201,7 @@ static void who_can_not_reach_all_ps_takes_no_part(void **state)
     come(&scene, 1, 2);
     heartbeat(1, 2, STATE_LOST, "can't reach ps 1");
     play(&scene);
-    assert_null(strstr(scene.log, "takes no part")); /* some ps are to come */
+    assert_null(strstr(scene.log, "takes no part")); /* some ps are still to come */
     heartbeat(1, 2, STATE_TRAINING, "");
     restore(&scene, 1, 0, 0);
     scene.log[0] = '\0';
@@ -210,10 +210,10 @@ static void who_can_not_reach_all_ps_takes_no_part(void **state)
     assert_true(scene.job.workers[1].cut_off && !scene.job.workers[1].present);
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
     scene.now_s += 4;
-    heartbeat(1, 2, STATE_LOST, "can't reach ps 1"); /* which is no news */
+    heartbeat(1, 2, STATE_LOST, "can't reach ps 1"); /* not logged again */
     play(&scene);
     assert_string_equal(scene.log, "");
-    come(&scene, 1, 2); /* another connection is no way to the other ps */
+    come(&scene, 1, 2); /* another connection does not prove that it reaches the other ps */
     assert_true(scene.job.workers[1].cut_off && !scene.job.workers[1].present);
     play(&scene);
     assert_string_equal(scene.log, "");
@@ -231,7 +231,7 @@ static void who_takes_a_place_is_told_from_whom(void **state)
     (void)state;
     come(&scene, 0, 1);
     come(&scene, 1, 2);
-    while (hello(&scene, 1, 30, &message) == JOB_ASK_AGAIN) { /* the one that is there does not answer */
+    while (hello(&scene, 1, 30, &message) == JOB_ASK_AGAIN) { /* the present one does not answer */
         scene.now_s += 0.25;
         play(&scene);
     }

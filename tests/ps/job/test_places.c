@@ -1,4 +1,4 @@
-/* Numbers for workers that come without one: the same key gets the same, and nobody gets another's. */
+/* Indexes for workers that come without one: the same key gets the same one, and none gets another's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,12 +62,12 @@ static void go(struct scene *scene, int worker)
 static void test_each_key_has_a_number_of_its_own(void **state)
 {
     struct scene scene;
-    bool taken[LISTED + ROOM] = {true, true}; /* those that are listed */
+    bool taken[LISTED + ROOM] = {true, true}; /* the listed ones */
     int first[ROOM];
     (void)state;
     begin(&scene, true);
     for (int i = 0; i < ROOM; i++) {
-        first[i] = place(&scene, (uint64_t)i * ROOM + 7); /* all point to the same one */
+        first[i] = place(&scene, (uint64_t)i * ROOM + 7); /* all hash to the same one */
         assert_in_range(first[i], LISTED, LISTED + ROOM - 1);
         assert_false(taken[first[i]]);
         taken[first[i]] = true;
@@ -96,7 +96,7 @@ static void test_a_new_ps_puts_a_key_where_the_old_one_did(void **state)
     job_destroy(&scene.job);
 }
 
-/* Who came with a number of its own, or has been away for less than a lease, keeps it. */
+/* A worker with its own index, or away for less than a lease, keeps it. */
 static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
 {
     struct scene scene;
@@ -115,7 +115,7 @@ static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
     go(&scene, late);
     scene.now_s += LEASE_S - 0.5;
     assert_int_equal(place(&scene, 50), early);
-    assert_int_equal(place(&scene, 51), -1); /* that one was given just now, and the other's lease is not over */
+    assert_int_equal(place(&scene, 51), -1); /* that one was assigned just now, and the other's lease is not over */
     scene.now_s += 1;
     assert_int_equal(place(&scene, 51), late);
     assert_int_equal(place(&scene, 50), early);

@@ -1,4 +1,4 @@
-/* The plan against a plain walk over all steps that counts batches one by one. */
+/* The plan compared with a plain walk over all steps that counts batches one by one. */
 #include "ps/job/plan.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static void epochs_are_those_of_a_walk(void **state)
     }
 }
 
-/* Going from due step to due step meets exactly those that are due. */
+/* Going from due step to due step visits exactly the due ones. */
 static void nothing_due_is_passed_over(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void the_nearer_bound_ends_the_run(void **state)
     assert_int_equal(make_plan(550, 4, 0, 1, 0, 0).last_step, 138);
     assert_int_equal(make_plan(10, 1, 0, 0.1, 0, 0).last_step, 1);
     assert_int_equal(make_plan(550, 1, 0, 1e300, 0, 0).last_step, INT64_MAX);
-    for (int tenths = 1; tenths <= 1000; tenths++) { /* rounding of decimals must not add a step */
+    for (int tenths = 1; tenths <= 1000; tenths++) { /* decimal rounding must not add a step */
         assert_int_equal(make_plan(550, 1, 0, tenths / 10.0, 0, 0).last_step, 55 * tenths);
     }
 }
@@ -113,7 +113,7 @@ static void a_job_counts_the_gradients_of_its_steps(void **state)
     assert_int_equal(plan_epoch_end(&plan, 1), 184);
 }
 
-/* Each of 4 workers draws what a round takes of it: 10 batches, or all that it has. */
+/* Each of 4 workers draws its share of a round: 10 batches, or all that it has. */
 static void a_round_is_a_step(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void a_round_is_a_step(void **state)
     plan_begin_rounds(&plan, &config, 550, 100, 10); /* 10 of 100 clients */
     assert_int_equal(plan.batches_per_step, 10 * 3 * 6);
     config.cluster.issync = false;
-    config.train.buffer_size = 7; /* differences, whoever sends them */
+    config.train.buffer_size = 7; /* differences, from any worker */
     plan_begin_job(&plan, &config, 550);
     assert_int_equal(plan.batches_per_step, 7 * 3 * 550);
 }

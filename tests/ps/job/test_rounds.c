@@ -1,4 +1,4 @@
-/* Rounds of some of the workers: who is asked, how long a round waits for them, and what is counted. */
+/* Rounds with participation below 1: who is selected, how long a round waits, and what counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +55,7 @@ static void begin(struct scene *scene, double participation, double over_selecti
     scene->config.model.layer_count = 2;
     scene->now_s = 100;
     assert_true(job_create(&scene->job, &scene->config, 0, scene->now_s, &error));
-    scene->job.gathered.shards = 1; /* as if the other ps had all parts at once */
+    scene->job.gathered.shards = 1; /* as if the other ps had received everything */
     for (int i = 0; i < present; i++) {
         come(scene, i, (uint64_t)i + 1);
     }
@@ -99,7 +99,7 @@ static uint16_t push(struct scene *scene, int worker)
     return push_at(scene, worker, scene->job.global_step, true);
 }
 
-/* Makes the step that is decided; returns of how many, 0: none is. */
+/* Makes the decided step; returns its number of differences, 0: none is decided. */
 static int make(struct scene *scene)
 {
     struct job_step step;
@@ -169,7 +169,7 @@ static void test_the_first_of_more_make_the_round(void **state)
         assert_int_equal(make(&scene), 0);
         assert_int_equal(push(&scene, asked[i]), 0);
     }
-    assert_int_equal(count_asked(&scene), 0); /* who has not begun need not */
+    assert_int_equal(count_asked(&scene), 0); /* those that have not begun need not */
     assert_int_equal(make(&scene), 4);
     assert_int_equal(push_at(&scene, asked[4], 0, true), 0);
     struct verdict verdict;
@@ -206,7 +206,7 @@ static void test_a_round_ends_at_its_deadline(void **state)
             missed += scene.job.workers[i].missed;
         }
         assert_int_equal(missed, some ? 3 : 8);
-        pass(&scene, 19); /* the next round has a time of its own */
+        pass(&scene, 19); /* the next round has its own deadline */
         assert_int_equal(make(&scene), 0);
         job_destroy(&scene.job);
     }
@@ -235,7 +235,7 @@ static void test_others_are_asked_where_too_few_can_come(void **state)
     assert_int_equal(make(&scene), 2);
     job_destroy(&scene.job);
 
-    /* All others are gone: whoever comes then is asked, and so is one that comes back. */
+    /* All others are gone: any new worker is selected, and so is one that returns. */
     begin(&scene, 0.2, 1, 0, 2);
     for (int i = 0; i < 2; i++) {
         job_leave(&scene.job, i, (uint64_t)i + 1, "", scene.now_s);
@@ -250,7 +250,7 @@ static void test_others_are_asked_where_too_few_can_come(void **state)
     job_destroy(&scene.job);
 }
 
-/* Nobody came in time: others get as much time, and then all of them count. */
+/* None came in time: others get as much time, and then all of them count. */
 static void test_others_are_asked_where_nobody_came_in_time(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void test_others_are_asked_where_nobody_came_in_time(void **state)
     job_destroy(&scene.job);
 }
 
-/* Another ps has what is complete there; of who is not asked nothing counts. */
+/* Another ps reports complete differences; those of workers that are not selected don't count. */
 static void test_a_report_of_who_is_not_asked_counts_for_nothing(void **state)
 {
     (void)state;

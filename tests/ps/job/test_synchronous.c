@@ -1,4 +1,4 @@
-/* Synchronous training as a state machine: who is waited for, what is answered, what two ps tell each other. */
+/* Synchronous training as a state machine: who is waited for, the answers, and what two ps tell each other. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +75,7 @@ static void restore(struct scene *scene, uint32_t generation, int64_t step, int6
     }
 }
 
-/* `present` of four workers are there, worker i with incarnation i + 1. */
+/* `present` of four workers have joined; worker i has incarnation i + 1. */
 static void begin(struct scene *scene, int ps_count, int present, int wanted, int least)
 {
     struct error error;
@@ -119,7 +119,7 @@ static struct job_push push_of(struct scene *scene, int worker, int64_t step, bo
                              .finite = finite};
 }
 
-/* A whole push to one ps; returns whether it was to be received. */
+/* Offers a whole push to one ps; returns whether it would be received. */
 static bool offer_as(struct scene *scene, int ps, int worker, uint64_t incarnation, int64_t step, bool finite)
 {
     struct verdict verdict;
@@ -151,14 +151,14 @@ static int outcome(struct scene *scene, int worker, int64_t step)
     return (int)verdict.outcome;
 }
 
-/* Applies the step that is decided on; returns how many gradients it has, 0: there is none. */
+/* Applies the decided step; returns its number of gradients, 0: none is decided. */
 static int apply(struct scene *scene, int ps)
 {
     struct job_step step;
     if (!job_take_step(&scene->jobs[ps], &step)) {
         return 0;
     }
-    assert_false(job_take_step(&scene->jobs[ps], &(struct job_step){0})); /* one does it */
+    assert_false(job_take_step(&scene->jobs[ps], &(struct job_step){0})); /* another already does */
     job_step_applied(&scene->jobs[ps], &step, true, scene->now_s);
     play(scene);
     return step.count;
@@ -206,7 +206,7 @@ static void test_a_step_takes_one_of_every_worker(void **state)
     assert_int_equal(scene.jobs[0].global_step, 1);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(outcome(&scene, i, 0), PUSH_APPLIED);
-        assert_int_equal(scene.jobs[0].workers[i].asked, 0); /* that is of rounds alone */
+        assert_int_equal(scene.jobs[0].workers[i].asked, 0); /* only rounds use this */
     }
     end(&scene);
 }
@@ -217,9 +217,9 @@ static void test_a_gradient_sent_twice_counts_once(void **state)
     struct scene scene;
     begin(&scene, 1, 4, 0, 1);
     assert_true(offer(&scene, 1, 0));
-    assert_false(offer_as(&scene, 0, 1, 2, 0, true)); /* the connection broke: it is sent again, and dropped */
+    assert_false(offer_as(&scene, 0, 1, 2, 0, true)); /* the connection broke: the push is sent again, and dropped */
     job_disconnected(&scene.jobs[0], 1, 2, scene.now_s);
-    come(&scene, 1, 77); /* the worker is started again, and computes the same step */
+    come(&scene, 1, 77); /* the worker restarts, and computes the same step */
     scene.sequences[1] = 1;
     assert_false(offer_as(&scene, 0, 1, 77, 0, true));
     for (int i = 0; i < 4; i++) {
@@ -232,7 +232,7 @@ static void test_a_gradient_sent_twice_counts_once(void **state)
     const struct job_push push = push_of(&scene, 1, 0, true);
     assert_true(job_settled(&scene.jobs[0], 1, 77, &push, &verdict));
     assert_int_equal(verdict.outcome, PUSH_APPLIED);
-    assert_true(job_settled(&scene.jobs[0], 1, 2, &push, &verdict)); /* the old one is told that it is out */
+    assert_true(job_settled(&scene.jobs[0], 1, 2, &push, &verdict)); /* the old process learns that it is fenced */
     assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
     assert_int_equal(scene.jobs[0].workers[1].stale, 0);
     end(&scene);
@@ -246,7 +246,7 @@ static void test_backups_come_too_late_and_are_counted(void **state)
     for (int i = 0; i < 3; i++) {
         offer(&scene, i, 0);
     }
-    assert_false(offer(&scene, 3, 0)); /* decided, though not applied yet */
+    assert_false(offer(&scene, 3, 0)); /* decided, but not applied yet */
     assert_int_equal(outcome(&scene, 3, 0), -1);
     assert_int_equal(apply(&scene, 0), 3);
     assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE);
@@ -358,12 +358,12 @@ static void test_not_finite_holds_up_nobody(void **state)
     scene.sequences[3]++;
     assert_true(offer_as(&scene, 0, 3, 4, 0, false));
     assert_true(told(&scene, "worker 3 (10.0.0.3:1) sent a gradient that is not finite"));
-    assert_int_equal(outcome(&scene, 3, 0), -1); /* answered with the step, so that it does not come again at once */
+    assert_int_equal(outcome(&scene, 3, 0), -1); /* answered with the step, so that it is not sent again at once */
     assert_int_equal(apply(&scene, 0), 3);
     assert_int_equal(outcome(&scene, 3, 0), PUSH_NOT_FINITE);
     assert_int_equal(scene.jobs[0].workers[3].not_finite, 1);
     assert_int_equal(scene.jobs[0].workers[3].stale, 0);
-    /* Where the step can't do without it, it is asked for another one. */
+    /* If the step can't do without it, it is asked for another one. */
     for (int i = 0; i < 4; i++) {
         scene.sequences[i]++;
         assert_true(offer_as(&scene, 0, i, (uint64_t)i + 1, 1, false));
@@ -387,7 +387,7 @@ static void test_a_new_generation_forgets_what_was_staged(void **state)
         offer(&scene, i, 0);
     }
     const struct job_push old = push_of(&scene, 1, 0, true);
-    assert_true(job_take_step(&scene.jobs[0], &step)); /* somebody is at it when the chief begins to restore */
+    assert_true(job_take_step(&scene.jobs[0], &step)); /* it is being applied when the chief begins to restore */
     restore(&scene, 2, 40, 0);
     job_step_applied(&scene.jobs[0], &step, false, scene.now_s);
     assert_int_equal(scene.jobs[0].global_step, 40);
@@ -442,7 +442,7 @@ static void test_after_the_last_step_nothing_is_wanted(void **state)
     end(&scene);
 }
 
-/* What ps 1 has, told to ps 0. */
+/* Reports ps 1's pushes to ps 0. */
 static void report(struct scene *scene)
 {
     bool finite[MOST] = {false}, not_finite[MOST] = {false};
@@ -466,7 +466,7 @@ static void test_two_ps_agree(void **state)
     assert_false(job_is_follower(&scene.jobs[0]));
     assert_true(job_is_follower(&scene.jobs[1]));
     offer(&scene, 0, 0);
-    offer(&scene, 1, 0); /* enough for ps 0 alone, but nobody's gradient is whole */
+    offer(&scene, 1, 0); /* enough for ps 0 alone, but no gradient is complete */
     assert_int_equal(apply(&scene, 0), 0);
     pass(&scene, 2);
     assert_true(job_describe_wait(&scene.jobs[0], scene.now_s, message));
@@ -476,20 +476,20 @@ static void test_two_ps_agree(void **state)
     assert_true(offer_as(&scene, 1, 1, 2, 0, true));
     report(&scene);
     assert_int_equal(apply(&scene, 0), 0);
-    assert_int_equal(apply(&scene, 1), 0); /* two are there, but it is not for ps 1 to decide */
+    assert_int_equal(apply(&scene, 1), 0); /* two have arrived, but ps 1 does not decide */
     offer(&scene, 2, 0);
-    report(&scene); /* said twice */
+    report(&scene); /* reported twice */
     struct job_step step;
     assert_true(job_take_step(&scene.jobs[0], &step));
     assert_int_equal(step.count, 2);
     assert_int_equal(step.workers[0], 1);
     assert_int_equal(step.workers[1], 2);
-    assert_true(offer_as(&scene, 1, 0, 1, 0, true)); /* too late to be in, and staged all the same */
+    assert_true(offer_as(&scene, 1, 0, 1, 0, true)); /* too late to count, and staged anyway */
     const bool set[MOST] = {false, true, true, false};
-    assert_true(job_apply_decision(&scene.jobs[1], 1, 1, set)); /* another step's, another generation's: not taken */
+    assert_true(job_apply_decision(&scene.jobs[1], 1, 1, set)); /* of another step or another generation: ignored */
     assert_true(job_apply_decision(&scene.jobs[1], 2, 0, set));
     assert_int_equal(apply(&scene, 1), 0);
-    /* No coordinator decides on nobody, nor on who is not complete here. */
+    /* No coordinator selects an empty set, or a gradient that is incomplete here. */
     const bool nobody[MOST] = {false}, too_many[MOST] = {false, true, true, true};
     assert_false(job_apply_decision(&scene.jobs[1], 1, 0, nobody));
     assert_false(job_apply_decision(&scene.jobs[1], 1, 0, too_many));
@@ -504,7 +504,7 @@ static void test_two_ps_agree(void **state)
     assert_true(job_settled(&scene.jobs[1], 0, 1, &push, &verdict));
     assert_int_equal(verdict.outcome, PUSH_STALE);
     assert_int_equal(outcome(&scene, 0, 0), PUSH_STALE);
-    /* Only ps may report, and only those that hold something. */
+    /* Only ps may report, and only those with parameters. */
     const bool none[MOST] = {false};
     job_report(&scene.jobs[1], 0, 1, 1, none, none, scene.now_s, &verdict);
     assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
@@ -513,7 +513,7 @@ static void test_two_ps_agree(void **state)
     end(&scene);
 }
 
-/* It is heard here, and says that another ps is out of its reach: then its gradient can never be whole. */
+/* It is heard here, but can't reach another ps: then its gradient can never be complete. */
 static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
 {
     (void)state;
@@ -545,13 +545,13 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
     assert_int_equal(step.count, 2);
     job_step_applied(&scene.jobs[0], &step, true, scene.now_s);
     assert_int_equal(outcome(&scene, 2, 0), PUSH_STALE);
-    /* Whatever else is heard of it, and another connection, change nothing. */
+    /* Other messages from it, and another connection, change nothing. */
     hear(&scene, 2);
     come(&scene, 2, 3);
     beat(&scene, 0, 2, STATE_LOST, why);
     assert_int_equal(job_present(&scene.jobs[0]), 2);
     assert_string_equal(scene.log, "");
-    /* Where nobody else is left, the log names it, and why. */
+    /* If nobody else is left, the log names it, and why. */
     beat(&scene, 0, 0, STATE_LOST, why);
     beat(&scene, 0, 1, STATE_LOST, why);
     pass(&scene, 2);
@@ -567,7 +567,7 @@ static void test_nobody_waits_for_who_is_cut_off_from_a_ps(void **state)
     end(&scene);
 }
 
-/* It is alive: who claims its place is probed for, as with any other. A process that takes it starts from 0. */
+/* It is alive: a claim on its place is probed as usual. A new process starts from 0. */
 static void test_who_is_cut_off_keeps_its_place(void **state)
 {
     (void)state;
@@ -585,7 +585,7 @@ static void test_who_is_cut_off_keeps_its_place(void **state)
     end(&scene);
 }
 
-/* All but two are lost in one tick, which has more to say besides. */
+/* All but two are lost in one tick, which has other lines to log. */
 static void test_many_are_lost_at_once(void **state)
 {
     enum { LISTED = 40, HERE = 36 };
@@ -636,7 +636,7 @@ static void test_many_are_lost_at_once(void **state)
     end(&scene);
 }
 
-/* A gradient of a later step is in: what an earlier one of the same worker came to is another question. */
+/* A gradient of a later step has arrived: what happened to an earlier one of the same worker is a separate question. */
 static void test_an_earlier_push_is_not_the_one_that_was_taken(void **state)
 {
     (void)state;
@@ -653,11 +653,11 @@ static void test_an_earlier_push_is_not_the_one_that_was_taken(void **state)
     }
     assert_int_equal(apply(&scene, 0), 3);
     assert_int_equal(outcome(&scene, 3, 1), PUSH_APPLIED);
-    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE); /* asked for again on another connection */
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE); /* asked about again on another connection */
     end(&scene);
 }
 
-/* A rollout: from step 2 on two gradients are enough, and not a step earlier or later; then back, at once. */
+/* A rollout: from step 2 on two gradients are enough, exactly from there; then back, at once. */
 static void test_replicas_change_at_one_step(void **state)
 {
     (void)state;
@@ -680,16 +680,16 @@ static void test_replicas_change_at_one_step(void **state)
     assert_int_equal(apply(&scene, 0), 0);
     offer(&scene, 1, 2);
     assert_int_equal(apply(&scene, 0), 2);
-    /* Going back asks for more: what waits is not enough any more... */
+    /* Going back requires more: what has been gathered is not enough any more... */
     offer(&scene, 0, 3);
     job_schedule(&scene.jobs[0], &scene.config, 0, scene.now_s);
     offer(&scene, 1, 3);
     offer(&scene, 2, 3);
     assert_int_equal(apply(&scene, 0), 0);
-    /* ... and forward again for fewer: what waits decides the step by itself. */
+    /* ...and going forward again requires fewer: what has been gathered decides the step by itself. */
     job_schedule(&scene.jobs[0], &next, 3, scene.now_s);
     assert_int_equal(apply(&scene, 0), 3);
-    /* A step that is decided stays as it was decided. */
+    /* A decided step does not change. */
     offer(&scene, 0, 4);
     offer(&scene, 2, 4);
     job_schedule(&scene.jobs[0], &scene.config, 4, scene.now_s);

@@ -1,4 +1,4 @@
-/* What a job says: to those who wait, to the log, and to who asks for what is not to be had. */
+/* The job's messages: to waiting members, to the log, and in refusals. */
 #include "tests/ps/job/entered.h"
 
 static void says(const struct verdict *verdict, uint16_t code, const char *text)
@@ -79,7 +79,7 @@ static void a_snapshot_needs_a_model(void **state)
     job_begin_restore(&scene.job, 0, 1, "test", scene.now_s, &verdict);
     job_snapshot(&scene.job, 0, 1, false, &verdict);
     says(&verdict, ERROR_NOT_READY, "there is no model yet");
-    job_snapshot(&scene.job, 0, 1, true, &verdict); /* ordered before anybody is released */
+    job_snapshot(&scene.job, 0, 1, true, &verdict); /* ordered before any worker is released */
     assert_int_equal(verdict.code, 0);
     job_end_restore(&scene.job, 0, 1, 0, 0, scene.now_s, &verdict);
     job_snapshot(&scene.job, 0, 2, false, &verdict);
@@ -139,7 +139,7 @@ static void a_job_is_over_once_all_have_gone(void **state)
     assert_true(job_may_exit(&scene.job, scene.now_s));
     come(&scene, 1, 2);
     assert_false(job_may_exit(&scene.job, scene.now_s + JOB_END_MS / 1000.0 - 0.1));
-    assert_true(job_may_exit(&scene.job, scene.now_s + JOB_END_MS / 1000.0)); /* nobody is waited for for ever */
+    assert_true(job_may_exit(&scene.job, scene.now_s + JOB_END_MS / 1000.0)); /* it does not wait for ever */
 }
 
 /* --- What is waited for --- */
@@ -187,7 +187,7 @@ static void who_is_waited_for_is_told_now_and_then(void **state)
     come(&scene, 0, 1);
     restore(&scene, 1, 0, 0);
     scene.log[0] = '\0';
-    for (int i = 0; i < 5; i++) { /* nobody waits any more */
+    for (int i = 0; i < 5; i++) { /* nothing is waited for any more */
         scene.now_s += every_s;
         job_heard(&scene.job, 0, 1, scene.now_s);
         job_tick(&scene.job, scene.now_s);
@@ -219,7 +219,7 @@ static void the_last_step_under_another_config_is_foretold(void **state)
     scene.job.config.train.batch_size = 100;
     struct config next = scene.job.config;
     next.train.train_steps = 77;
-    assert_int_equal(job_last_step_under(&scene.job, &next), 77); /* nobody has said how many images there are */
+    assert_int_equal(job_last_step_under(&scene.job, &next), 77); /* the number of images is not known */
     next.train.epochs = 2;
     assert_int_equal(job_last_step_under(&scene.job, &next), 77);
     next.train.train_steps = 0;
@@ -249,7 +249,7 @@ static void an_end_that_is_put_off_for_good_is_told(void **state)
     job_schedule(&scene.job, &next, 3, scene.now_s);
     assert_int_equal(scene.job.last_step, 0);
     assert_true(told(&scene, "from global step 3 on there is no last step"));
-    job_schedule(&scene.job, &next, 3, scene.now_s); /* which is no news */
+    job_schedule(&scene.job, &next, 3, scene.now_s); /* not logged again */
     play(&scene);
     assert_string_equal(scene.log, "");
 }

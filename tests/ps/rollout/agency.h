@@ -1,4 +1,4 @@
-/* A member of a rollout whose agent is the program's; ps 0, the host and time are the test's. */
+/* A member of a rollout with the program's agent; the test plays ps 0, the host and the clock. */
 #ifndef TESTS_PS_ROLLOUT_AGENCY_H
 #define TESTS_PS_ROLLOUT_AGENCY_H
 
@@ -15,7 +15,7 @@ static struct identity identity;
 static struct agent *agent;
 static struct fake_member leader; /* ps 0 */
 
-/* --- Time, which a test may turn --- */
+/* --- Time, under the test's control --- */
 
 static _Atomic(double) ahead_s;
 
@@ -33,23 +33,23 @@ void __wrap_restart_arrived(void)
     tell("arrived\n");
 }
 
-/* --- What ps 0 says --- */
+/* --- ps 0's answers --- */
 
 enum { REPORTS = 100 };
 
 static struct {
     pthread_mutex_t lock;
-    struct agent_answer says; /* its manifest stays the test's */
+    struct agent_answer says; /* its manifest remains the test's */
     bool fails;
     int answers_in_ms;
     int asked;
     double begun_s[REPORTS], ended_s[REPORTS];
-    struct message_report report; /* the last; its texts: */
+    struct message_report report; /* the last report; its texts: */
     char digest[CONFIG_DIGEST_HEX + 1], message[256];
-    const uint8_t *program; /* that it hands on */
+    const uint8_t *program; /* that it sends */
     size_t program_size;
-    int chunks, lost_chunk; /* handed on; one that breaks the connection instead; 0: none */
-    int slow_chunk;         /* likewise, that comes with the wish to wait */
+    int chunks, lost_chunk; /* chunks sent; the chunk that breaks the connection instead; 0: none */
+    int slow_chunk;         /* likewise; the chunk that comes with a request to wait */
     double slow_s, after_slow_s;
 } leads = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -120,7 +120,7 @@ static inline bool hand_on(struct channel *channel)
     return send_bulk(channel, MESSAGE_program, &answer, leads.program + offset, size);
 }
 
-/* By network. */
+/* Over the network. */
 static inline bool answer_frame(struct fake_member *member, struct channel *channel)
 {
     struct agent_answer says;
@@ -173,7 +173,7 @@ static inline int reports(void)
     return count;
 }
 
-/* The shortest time from one answer to the next report, of `count` that are to come. */
+/* The shortest time from an answer to the next report, over the next `count`. */
 static inline double shortest_pause_s(int count)
 {
     double shortest_s = 1000;
@@ -194,7 +194,7 @@ static struct {
     atomic_llong now, switched_at;
     atomic_int settled, heard, left;
     atomic_bool has_model;
-    atomic_ullong version; /* that ps 0 said */
+    atomic_ullong version; /* reported by ps 0 */
 } host;
 
 static inline enum participant_switch switch_to(void *context, const struct config *now, int64_t step)
@@ -284,7 +284,7 @@ static inline int tear_down(void **state)
     return remove_machine();
 }
 
-/* The config of a job with so many workers, and who the member is. */
+/* The config of a job with this many workers, and the member's identity. */
 static inline void load(enum member_role role, int workers)
 {
     struct error error;
@@ -317,7 +317,7 @@ static inline void start(const struct agent_options *options)
     }
 }
 
-/* By a call, as on ps 0. */
+/* By a function call, as on ps 0. */
 static inline void begin(enum member_role role, int workers)
 {
     load(role, workers);
@@ -325,7 +325,7 @@ static inline void begin(enum member_role role, int workers)
     start(&options);
 }
 
-/* By network. */
+/* Over the network. */
 static inline void begin_remote(void)
 {
     load(MEMBER_WORKER, 2);
@@ -335,7 +335,7 @@ static inline void begin_remote(void)
     start(&options);
 }
 
-/* Stage version 2: another rate, of as many workers. It lasts until the next. */
+/* Stage version 2: another rate, the same number of workers. Valid until the next call. */
 static inline struct participant_order order_to(double rate, int workers)
 {
     const struct manifest_config before = signed_config(text_of(1, 0.5, 2), 1, "");
@@ -359,7 +359,7 @@ static inline uint64_t version_here(char digest[CONFIG_DIGEST_HEX + 1])
     return version;
 }
 
-static struct board_rollout shown; /* what people see */
+static struct board_rollout shown; /* what the dashboards show */
 
 static inline const struct board_rollout *show(void)
 {

@@ -1,4 +1,4 @@
-/* A rollout for tests that are its clock and its members: two ps and three workers, in training. */
+/* A rollout for tests that provide its clock and its members: two ps and three workers, in training. */
 #ifndef TESTS_PS_ROLLOUT_DECIDING_H
 #define TESTS_PS_ROLLOUT_DECIDING_H
 
@@ -31,7 +31,7 @@ static inline int leave(void **state)
     return 0;
 }
 
-/* A member reports, from the fallback. */
+/* A member reports, still in the fallback. */
 static inline void say_why(struct member who, enum rollout_phase phase, const char *why, double now_s)
 {
     const struct rollout_report report = {

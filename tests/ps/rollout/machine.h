@@ -1,4 +1,4 @@
-/* The machine of a member in tests of rollouts: a folder with its config and operator.pub; what the operator signs. */
+/* A member's machine in tests of rollouts: a folder with its config and operator.pub; and what the operator signs. */
 #ifndef TESTS_PS_ROLLOUT_MACHINE_H
 #define TESTS_PS_ROLLOUT_MACHINE_H
 
@@ -18,7 +18,7 @@
 
 static char folder[64], config_path[96];
 static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
-static struct config config; /* of the process that a test is */
+static struct config config; /* of the test's process */
 
 static inline void write_text(const char *name, const char *text)
 {
@@ -29,7 +29,7 @@ static inline void write_text(const char *name, const char *text)
     assert_true(file_write_atomic(path, &part, 1, &error));
 }
 
-/* With a new key of the operator's; its config is for the test to write. */
+/* With a new operator's key; the test writes its config. */
 static inline bool make_machine(void)
 {
     char hex[2 * OPERATOR_PUBLIC_KEY + 1], key[200];
@@ -53,9 +53,9 @@ static inline int remove_machine(void)
     return system(command);
 }
 
-static struct manifest_programs programs; /* that come with the next manifest */
+static struct manifest_programs programs; /* to go with the next manifest */
 
-/* What a manifest says of a config, whose text the caller frees. */
+/* A manifest's entry for a config, whose text the caller frees. */
 static inline struct manifest_config signed_config(char *text, uint64_t version, const char *keys)
 {
     struct config parsed;
@@ -67,7 +67,7 @@ static inline struct manifest_config signed_config(char *text, uint64_t version,
         .version = version, .text = job, .text_size = strlen(job), .local = keys, .local_size = strlen(keys)};
 }
 
-/* An order with a manifest from one config to another, signed by this key. It lasts until the next. */
+/* An order with a manifest from one config to another, signed by this key. Valid until the next call. */
 static inline struct participant_order order_signed(enum rollout_order what, const struct manifest_config *from,
                                                     const struct manifest_config *to, const uint8_t *key)
 {

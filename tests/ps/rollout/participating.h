@@ -1,4 +1,4 @@
-/* A member of a rollout for tests: its files are real, its host is the test. */
+/* A member of a rollout for tests: its files are real, and the test is its host. */
 #ifndef TESTS_PS_ROLLOUT_PARTICIPATING_H
 #define TESTS_PS_ROLLOUT_PARTICIPATING_H
 
@@ -14,7 +14,7 @@
 
 static struct rollout_participant participant;
 
-/* What the host was asked, and answers. */
+/* The host's calls, and its answers. */
 static struct {
     int checked, saved, left, restored, settled;
     bool for_good, has_no_memory, cant_save;
@@ -22,7 +22,7 @@ static struct {
 } host;
 static uint64_t disk_left = 1 << 30;
 
-int statvfs(const char *path, struct statvfs *status) /* in place of the system's */
+int statvfs(const char *path, struct statvfs *status) /* replaces the system's */
 {
     (void)path;
     *status = (struct statvfs){.f_frsize = 1, .f_bavail = disk_left};
@@ -123,9 +123,9 @@ static inline int tear_down(void **state)
     return remove_machine();
 }
 
-static const char *local[2] = {"", ""}; /* the keys of machines that come with the target, and with the fallback */
+static const char *local[2] = {"", ""}; /* local keys that come with the target, and with the fallback */
 
-/* A manifest from one version to another; other key: by somebody else. */
+/* A manifest from one version to another; other key: signed by someone else. */
 static inline struct participant_order order_of(enum rollout_order what, uint64_t from, double from_rate, uint64_t to,
                                                 double rate, const char *worker, const uint8_t *key)
 {

@@ -1,7 +1,4 @@
-/*
- * What workers that are not there are to a rollout: those that are not listed come and go, others are waited for by
- * the job.
- */
+/* What absent workers mean to a rollout: unlisted ones come and go, listed ones are waited for by the job. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +44,7 @@ static void say(struct member who, enum rollout_phase phase, uint64_t version, d
     rollout_heard(&rollout, who, &report, now_s);
 }
 
-/* All that are listed. */
+/* All listed members. */
 static void all_say(enum rollout_phase phase, uint64_t version, double now_s)
 {
     for (int i = 0; i < PS + WORKERS; i++) {
@@ -100,7 +97,7 @@ static void one_that_is_here_is_asked_like_the_others(void **state)
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
 }
 
-/* In whichever phase it goes without a word: it costs as long as a member may be silent, and no more. */
+/* In whichever phase it vanishes, it delays the rollout by the idle timeout and no more. */
 static void one_that_goes_keeps_nobody(void **state)
 {
     (void)state;
@@ -135,7 +132,7 @@ static void one_that_comes_later_takes_part_once_it_can(void **state)
     begin(&live, 1);
     until(ROLLOUT_SWITCHING, PHASE_STAGED, 1, &now_s, 3);
     say(guest, PHASE_NONE, 1, now_s);
-    say(guest, PHASE_FAILED, 1, now_s); /* its own affair */
+    say(guest, PHASE_FAILED, 1, now_s); /* only its own concern */
     until(ROLLOUT_WATCHING, PHASE_SWITCHED, 2, &now_s, now_s + 1);
     say(guest, PHASE_STAGED, 1, now_s);
     assert_int_equal(rollout_order(&rollout, guest), ORDER_SWITCH);
@@ -150,7 +147,7 @@ static void one_that_comes_later_takes_part_once_it_can(void **state)
     until(ROLLOUT_IDLE, PHASE_SWITCHED, 2, &now_s, now_s + 2);
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 
-    /* And one that has the new version already is waited for, too, while all go back. */
+    /* One that already has the new version is waited for, too, while all go back. */
     begin(&whole, now_s);
     rollout.state = ROLLOUT_GOING_BACK;
     all_say(PHASE_BACK, 1, now_s);
@@ -182,11 +179,11 @@ static void it_is_the_canary_while_it_stays(void **state)
     assert_int_equal(rollout.wave, 1);
     assert_int_equal(rollout_order(&rollout, last), ORDER_RESTART);
     assert_int_equal(rollout_order(&rollout, chief), ORDER_STAGE);
-    say((struct member){MEMBER_WORKER, 5}, PHASE_NONE, 1, 2 + ROLLOUT_IDLE_TIMEOUT_S); /* nobody asked this one yet */
+    say((struct member){MEMBER_WORKER, 5}, PHASE_NONE, 1, 2 + ROLLOUT_IDLE_TIMEOUT_S); /* not asked yet */
     assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_WORKER, 5}), ORDER_STAGE);
 }
 
-/* Worker 1 is not there, and the job waits for it. */
+/* Worker 1 is absent, and the job waits for it. */
 static void begin_waiting(const struct rollout_plan *plan, double now_s)
 {
     vitals.waits = true;
@@ -216,7 +213,7 @@ static void a_job_that_waits_is_changed_at_once(void **state)
     they_say(PHASE_SWITCHED, 2, false, 3);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
     assert_false(rollout_keeps_waiting(&rollout));
-    /* It waits on: that is no worse than before, and proves nothing. */
+    /* It keeps waiting: that is no worse than before, and proves nothing. */
     for (int now_s = 4; now_s < 4 + 3 * ROLLOUT_STANDING_S; now_s++) {
         they_say(PHASE_SWITCHED, 2, false, now_s);
         assert_int_equal(rollout.state, ROLLOUT_WATCHING);
@@ -253,7 +250,7 @@ static void a_leader_that_starts_anew_remembers_that_the_job_waited(void **state
         .target = 2, .fallback = 1, .kind = ROLLOUT_JOB, .healthy_s = 5, .waited = true};
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &waited, 0.5, "", 1);
     vitals.waits = true;
-    they_say(PHASE_NONE, 2, true, 2); /* worker 1 is not asked for */
+    they_say(PHASE_NONE, 2, true, 2); /* worker 1 is not needed */
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
     rollout.state = ROLLOUT_IDLE;
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &whole, 0.5, "", 1);
@@ -261,7 +258,7 @@ static void a_leader_that_starts_anew_remembers_that_the_job_waited(void **state
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
 }
 
-/* One that is listed, and off when it begins. */
+/* A listed worker that is off when the rollout begins. */
 static void one_that_is_off_keeps_nobody(void **state)
 {
     (void)state;
@@ -279,7 +276,7 @@ static void one_that_is_off_keeps_nobody(void **state)
             text, "staging version 2: 0 of 2 members have it, waiting for ps 0; without worker 1, which is off");
         say(ps, PHASE_STAGED, 1, now_s);
         rollout_tick(&rollout, &vitals, now_s);
-        assert_int_equal(rollout.state, ROLLOUT_STAGING); /* the chief is asked for */
+        assert_int_equal(rollout.state, ROLLOUT_STAGING); /* the chief is needed */
         say(chief, PHASE_STAGED, 1, now_s);
         rollout_tick(&rollout, &vitals, now_s);
         assert_int_equal(rollout.state, plans[i] == &whole ? ROLLOUT_TRYING : ROLLOUT_SWITCHING);
@@ -295,7 +292,7 @@ static void one_that_is_off_keeps_nobody(void **state)
     }
 }
 
-/* Worker 1 is off, which the record tells the leader's next process. */
+/* Worker 1 is off, as the record tells the leader's next process. */
 static struct rollout_plan switch_without_the_last(double now_s)
 {
     for (int i = 0; i < PS + WORKERS - 1; i++) {
@@ -336,7 +333,7 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
     }
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 
-    /* Without the record's word it would be waited for. */
+    /* Without the record it would be waited for. */
     plan.absent = (struct rollout_absent){{0}};
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", now_s);
     they_say(PHASE_NONE, 2, true, now_s + 1);
@@ -344,7 +341,7 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
     rollout_tick(&rollout, &vitals, now_s + ROLLOUT_SWITCH_S);
     assert_string_equal(rollout.reason, "worker 1 did not restart within 60 s");
 
-    /* Nobody waits for it while all go back, either, and the next rollout asks again who is off. */
+    /* While all go back it is not waited for either, and the next rollout checks again who is off. */
     rollout.state = ROLLOUT_IDLE;
     plan = switch_without_the_last(now_s);
     rollout_resume(&rollout, ROLLOUT_GOING_BACK, &plan, 0.5, "the loss", now_s);
@@ -357,8 +354,8 @@ static void a_leader_that_starts_anew_remembers_who_was_off(void **state)
 }
 
 /*
- * ps 0 was started again while all went back, and has heard of nobody: worker 1 may just be slow to say that it still
- * is in the target. It is waited for as long as a member may be silent, and no longer.
+ * ps 0 was restarted while all went back, and has heard from nobody: worker 1 may still be in the target and slow to
+ * report it. It is waited for as long as the idle timeout, and no longer.
  */
 static void a_leader_that_starts_anew_waits_to_hear_of_all_before_it_is_over(void **state)
 {
@@ -383,7 +380,7 @@ static void a_leader_that_starts_anew_waits_to_hear_of_all_before_it_is_over(voi
     assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
 }
 
-/* Whenever it comes back, it takes part as soon as it can, and keeps nobody if it goes again. */
+/* Whenever it returns, it takes part as soon as it can, and holds up nobody if it leaves again. */
 static void one_that_was_off_comes_back_meanwhile(void **state)
 {
     (void)state;
@@ -407,7 +404,7 @@ static void one_that_was_off_comes_back_meanwhile(void **state)
     assert_int_equal(rollout_catch_up(&rollout, 2, 1), ORDER_CATCH_UP);
 }
 
-/* Where min_workers asks for one that is off, a restart of the whole job would be its end for now. */
+/* If min_workers needs one that is off, a restart of the whole job would end it for now. */
 static void a_job_that_would_wait_is_not_begun(void **state)
 {
     (void)state;
@@ -420,18 +417,18 @@ static void a_job_that_would_wait_is_not_begun(void **state)
     assert_string_equal(message,
                         "worker 1 is off, and the job would restart and wait for 2 workers (min_workers), of which 1 "
                         "can come: start it, or roll out a lower cluster.min_workers first");
-    assert_int_equal(rollout.target, 0); /* what is known of the one before stays */
-    plan.kind = ROLLOUT_LIVE;            /* which restarts nobody */
+    assert_int_equal(rollout.target, 0); /* the record of the previous one stays */
+    plan.kind = ROLLOUT_LIVE;            /* this restarts nobody */
     begin(&plan, 100);
     rollout.state = ROLLOUT_IDLE;
     plan.kind = ROLLOUT_JOB;
-    plan.to = (struct rollout_demand){.listed = 1, .least = 1}; /* it is listed no more */
+    plan.to = (struct rollout_demand){.listed = 1, .least = 1}; /* it is no longer listed */
     begin(&plan, 100);
     rollout.state = ROLLOUT_IDLE;
-    plan.from.least = 2; /* but would be again, if all go back */
+    plan.from.least = 2; /* but would be again if all go back */
     assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
     plan.kind = ROLLOUT_LOCAL;
-    plan.brings_program = true; /* for which every ps restarts, too */
+    plan.brings_program = true; /* every ps restarts for that, too */
     assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
     say(last, PHASE_NONE, 3, 100); /* it could not follow the others */
     assert_false(rollout_begin(&rollout, &plan, &vitals, 100, message));
@@ -440,7 +437,7 @@ static void a_job_that_would_wait_is_not_begun(void **state)
     begin(&plan, 100);
 }
 
-/* What it can't run is in force, and what comes next may be its cure: it is not to hold that up. */
+/* It can't run the version in force, and the next one may fix that: it must not hold that up. */
 static void one_that_can_not_follow_is_not_waited_for(void **state)
 {
     (void)state;
@@ -462,7 +459,7 @@ static void one_that_can_not_follow_is_not_waited_for(void **state)
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
 }
 
-/* The first step of a synchronous job waits for whom it has not seen yet. */
+/* The first step of a synchronous job waits for workers that it has not seen yet. */
 static void steps_may_wait_for_one_that_is_off(void **state)
 {
     (void)state;
@@ -501,7 +498,7 @@ static void many_that_are_off_are_named_in_short(void **state)
     assert_non_null(strstr(text, "; without worker 1, worker 2 and worker 3, which are off"));
 }
 
-/* What a member does that does as it is told, mostly. */
+/* A member that mostly does as it is told. */
 static void obey(struct test_random *random, struct member who, uint64_t *version, double now_s)
 {
     static const enum rollout_phase phases[] = {
@@ -518,9 +515,8 @@ static void obey(struct test_random *random, struct member who, uint64_t *versio
 }
 
 /*
- * Whatever members of a job say and however often its leader restarts: nobody is told to restart before all
- * have staged it who were there, nothing is given up for the silence of one that was off, and some get through
- * without.
+ * Whatever members report and however often the leader restarts: nobody is told to restart before all present members
+ * have staged, nothing is aborted because one that was off is silent, and some rollouts succeed without it.
  */
 static void anything_may_happen_to_a_job(void **state)
 {
@@ -547,7 +543,7 @@ static void anything_may_happen_to_a_job(void **state)
             vitals.global_step += 10;
             vitals.loss = test_random_below(&random, 200) == 0 ? NAN : 0.5;
             if (before == ROLLOUT_SWITCHING &&
-                test_random_below(&random, 10) == 0) { /* who was heard of is forgotten */
+                test_random_below(&random, 10) == 0) { /* reports received so far are lost */
                 struct rollout_plan plan = whole;
                 plan.absent = rollout.absent;
                 rollout_destroy(&rollout);

@@ -1,4 +1,4 @@
-/* The thread by which a member takes part in rollouts: what it says when, and what becomes of the answers. */
+/* A member's agent thread: what it reports when, and what it does with the answers. */
 #include "tests/ps/rollout/agency.h"
 
 /* --- Tests --- */
@@ -27,7 +27,7 @@ static void a_member_says_how_it_is_and_hears_how_ps_0_is(void **state)
     assert_string_equal(shown.text, "");
 }
 
-/* Of a loss, and of who listens, there may be none. */
+/* A loss, or an address for HTTP, may be missing. */
 static void a_member_without_a_loss_says_so(void **state)
 {
     (void)state;
@@ -69,7 +69,7 @@ static void a_live_rollout_is_followed_and_shown(void **state)
     struct participant_order order = order_to(0.25, 2);
     stage_and_show(order);
     const double since_s = shown.since_s;
-    assert_true(show()->since_s == since_s); /* of the phase, which is the same */
+    assert_true(show()->since_s == since_s); /* since when: the phase is the same */
     atomic_store(&host.now, 99);
     order.order = ORDER_SWITCH;
     order.step = 100;
@@ -94,7 +94,7 @@ static void a_live_rollout_is_followed_and_shown(void **state)
     memset(&shown, 0, sizeof shown);
 }
 
-/* It was in force when the process began, and nobody has said yet that it is settled. */
+/* It was in force when the process began, and is not known to be settled. */
 static void what_is_not_settled_goes_on_after_a_restart(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void members_of_either_version_are_members(void **state)
 {
     (void)state;
     begin(MEMBER_WORKER, 2);
-    assert_false(agent_has_member(agent, (struct member){MEMBER_WORKER, 0})); /* of no rollout so far */
+    assert_false(agent_has_member(agent, (struct member){MEMBER_WORKER, 0})); /* no rollout so far */
     lead(ROLLOUT_STAGING, order_to(0.5, 4));
     AWAIT(last_report().phase == PHASE_STAGED);
     AWAIT(agent_has_member(agent, (struct member){MEMBER_WORKER, 3}));
@@ -171,7 +171,7 @@ static void of_very_many_each_reports_less_often(void **state)
     assert_true(shortest_pause_s(3) < 0.5);
 }
 
-/* A thin link is there to train, while a version is staged. */
+/* A slow link is needed for training while a version is staged. */
 static void a_slow_link_is_spared(void **state)
 {
     (void)state;
@@ -186,7 +186,7 @@ static void a_slow_link_is_spared(void **state)
     assert_true(shortest_pause_s(1) < 2);
 }
 
-/* --- By network --- */
+/* --- Over the network --- */
 
 static void it_comes_to_ps_0_as_a_guest(void **state)
 {
@@ -230,7 +230,7 @@ static void what_breaks_is_tried_again(void **state)
     pthread_mutex_lock(&leads.lock);
     leads.fails = true;
     pthread_mutex_unlock(&leads.lock);
-    AWAIT(atomic_load(&leader.connections) >= 2); /* a refusal is none for ever */
+    AWAIT(atomic_load(&leader.connections) >= 2); /* no refusal is final */
     pthread_mutex_lock(&leads.lock);
     leads.fails = false;
     pthread_mutex_unlock(&leads.lock);
@@ -245,7 +245,7 @@ static void what_breaks_is_tried_again(void **state)
     assert_int_equal(times(told(), "arrived"), 1);
 }
 
-/* A program that this machine lacks comes piece by piece, whatever happens on the way. */
+/* A program that this machine lacks arrives in pieces, despite all failures. */
 static void a_program_is_fetched_between_reports(void **state)
 {
     uint8_t *bytes;

@@ -1,4 +1,4 @@
-/* What it takes to go from one config to another. */
+/* What a change from one config to another requires. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static void parse(struct config *config, const char *text)
     }
 }
 
-/* message: why it can't be, NULL: it can, and takes `kind`. */
+/* message: why it is impossible; NULL: it is possible, as `kind` */
 static void expect(const char *from, const char *to, bool local, enum rollout_kind kind, const char *message)
 {
     struct config before, after;
@@ -69,7 +69,7 @@ static void every_key_is_of_its_class(void **state)
             fail_msg("%s takes %d", key->name, (int)kind);
         }
         assert_true(change_kind(&before, &after, true, &kind, &error));
-        assert_int_equal(kind, ROLLOUT_JOB); /* with keys of machines, too */
+        assert_int_equal(kind, ROLLOUT_JOB); /* with local keys, too */
         free(was);
         config_free(&before);
         config_free(&after);
@@ -85,11 +85,11 @@ static void hosts(void **state)
     const char *from = HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"b:1\", \"c:1\"");
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"b:1\""), false, ROLLOUT_JOB, NULL);
     expect(from, HOSTS("\"p:1\", \"q:1\", \"r:1\"", "\"a:1\", \"b:1\", \"c:1\", \"d:1\""), false, ROLLOUT_JOB, NULL);
-    /* Workers move, also the chief, also several at a time, and beside others that come or go. */
+    /* Workers move, also the chief, also several at a time, and along with others that join or leave. */
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"b:2\", \"c:1\""), false, ROLLOUT_JOB, NULL);
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"x:1\", \"y:1\""), false, ROLLOUT_JOB, NULL);
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"y:1\", \"c:1\", \"d:1\""), false, ROLLOUT_JOB, NULL);
-    /* But a list that was shifted is another matter. */
+    /* But a shifted list is another matter. */
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"c:1\""), false, ROLLOUT_JOB,
            "cluster.worker_hosts: entry 1 is b:1 and would be c:1, which is worker 2 now");
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"b:1\", \"a:1\", \"c:1\""), false, ROLLOUT_JOB, "entry 0 is a:1");

@@ -1,4 +1,4 @@
-/* What a rollout does next, with a clock and members of the test's own. */
+/* The decisions of a rollout, with the test's own clock and members. */
 #include "tests/ps/rollout/deciding.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void goes_all_the_way(void **state)
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &vitals, 0.5);
     assert_int_equal(rollout_order(&rollout, chief), ORDER_SWITCH);
-    assert_true(rollout.step >= 1000 + 100); /* there is time to hear of it */
+    assert_true(rollout.step >= 1000 + 100); /* members have time to learn of it */
     all_say(PHASE_SWITCHED, 3);
     rollout_tick(&rollout, &vitals, 3);
     for (int quarter = 12; quarter < 32; quarter++) {
@@ -57,7 +57,7 @@ static void goes_all_the_way(void **state)
     assert_int_equal(rollout_order(&rollout, chief), ORDER_NOTHING);
 }
 
-/* Nothing more can be seen of the target where training is over: it stays. */
+/* If training is over nothing more can be learnt of the target: it stays. */
 static void the_job_is_done_while_it_is_watched(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static void the_job_is_done_while_it_is_watched(void **state)
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 }
 
-/* Members that report seldom, on busy machines, hear of the step late; so it lies further ahead. */
+/* Members on busy machines report seldom, and learn of the step late; so it is further ahead. */
 static void slow_members_get_more_time(void **state)
 {
     (void)state;
@@ -87,7 +87,7 @@ static void slow_members_get_more_time(void **state)
     rollout_tick(&rollout, &fine, 3.6);
     assert_true(rollout.step >= quick + 3 * 280 && rollout.step <= 1000 + 20 + 20 * 100);
 
-    /* Training that staging slows down is as fast again afterwards. */
+    /* Training slowed down by staging is as fast again afterwards. */
     struct rollout_vitals slow = fine;
     slow.steps_per_s = 10;
     rollout.state = ROLLOUT_IDLE;
@@ -110,7 +110,7 @@ static void one_at_a_time(void **state)
     assert_non_null(strstr(message, "only one can be at a time"));
 }
 
-/* By train_steps or epochs: when it is proposed, and when the step to switch at, or that was saved, lies there. */
+/* By train_steps or epochs: on proposal, and when the step to switch at, or the saved one, is there. */
 static void a_job_that_would_be_over_is_not_begun(void **state)
 {
     (void)state;
@@ -157,13 +157,13 @@ static void nothing_changes_before_all_have_staged(void **state)
     assert_non_null(strstr(rollout.reason, "worker 2 did not stage it"));
 }
 
-/* Everybody back, then the checkpoint, then it is over. */
+/* All go back, then the checkpoint, then it is over. */
 static void assert_goes_back(double now_s)
 {
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
     assert_int_equal(rollout_order(&rollout, chief), ORDER_BACK);
     all_say(PHASE_SWITCHED, now_s);
-    rollout_tick(&rollout, &fine, now_s + 1000); /* never given up */
+    rollout_tick(&rollout, &fine, now_s + 1000); /* never aborted */
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
     all_say(PHASE_BACK, now_s + 1000);
     rollout_tick(&rollout, &fine, now_s + 1000);
@@ -188,12 +188,12 @@ static void goes_back_from_what_does_no_good(void **state)
     watch_from_1();
     vitals.loss = 100;
     rollout_tick(&rollout, &vitals, 2);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING); /* one batch is no proof */
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING); /* one batch proves nothing */
     rollout_tick(&rollout, &vitals, 3.5);
     assert_goes_back(4);
 
     watch_from_1();
-    rollout_tick(&rollout, &fine, 1 + ROLLOUT_IDLE_TIMEOUT_S); /* nobody was heard of since */
+    rollout_tick(&rollout, &fine, 1 + ROLLOUT_IDLE_TIMEOUT_S); /* no reports since */
     assert_goes_back(20);
 
     watch_from_1();
@@ -223,13 +223,13 @@ static void goes_back_from_what_does_no_good(void **state)
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &fine, 0.5);
     vitals = fine;
-    vitals.loss = NAN; /* of a worker that got new parameters of the other ps: ps 0 will never come to the step */
+    vitals.loss = NAN; /* of a worker that got new parameters from the other ps: ps 0 will never reach the step */
     say((struct member){MEMBER_PS, 1}, PHASE_SWITCHED, 1);
     rollout_tick(&rollout, &vitals, 1);
     assert_goes_back(2);
 }
 
-/* A worker that has just joined again tells no loss, and others still that of a model that was given up. */
+/* A worker that has just joined again reports no loss, and others still that of an abandoned model. */
 static void losses_are_compared_with_those_of_the_model_that_is_changed(void **state)
 {
     (void)state;
@@ -238,7 +238,7 @@ static void losses_are_compared_with_those_of_the_model_that_is_changed(void **s
     unsure.guess = 2.3;
     unsure.unsure = true;
 
-    /* Nobody tells one before the switch: what counts is how a model does that has learnt nothing. */
+    /* No loss is known from before the switch: an untrained model's counts instead. */
     begin_with(&unsure);
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &unsure, 0.5);
@@ -255,7 +255,7 @@ static void losses_are_compared_with_those_of_the_model_that_is_changed(void **s
     rollout_tick(&rollout, &vitals, 5.5);
     assert_goes_back(6);
 
-    /* All have told theirs by then: 0.5, so that 5 is worse. */
+    /* By then all have reported theirs: 0.5, so that 5 is worse. */
     begin_with(&unsure);
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &fine, 0.5);
@@ -267,7 +267,7 @@ static void losses_are_compared_with_those_of_the_model_that_is_changed(void **s
     rollout_tick(&rollout, &vitals, 3.5);
     assert_goes_back(4);
 
-    /* A loss of which nobody can say what it was: it must stay finite. */
+    /* A loss of unknown origin: it must stay finite. */
     unsure.guess = INFINITY;
     begin_with(&unsure);
     all_say(PHASE_STAGED, 0.5);
@@ -300,7 +300,7 @@ static void a_loss_that_flickers_is_let_pass(void **state)
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 }
 
-/* A ps that was lost comes back with none of it scheduled, and the others would begin with it. */
+/* A lost ps comes back without the schedule, and the others would start it alone. */
 static void a_model_that_is_restored_while_members_switch_goes_back(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void a_model_that_is_restored_while_members_switch_goes_back(void **state
     assert_non_null(strstr(rollout.reason, "the model was restored while members switched"));
 }
 
-/* A short healthy_s proves nothing while no gradient of the new parameters has come. */
+/* A short healthy_s proves nothing before a gradient of the new parameters has arrived. */
 static void a_watch_waits_for_steps_that_tell(void **state)
 {
     (void)state;
@@ -340,7 +340,7 @@ static void a_watch_waits_for_steps_that_tell(void **state)
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 }
 
-/* After a restore steps are made again that were made before: that is no standstill, and the proof begins again. */
+/* After a restore, steps are repeated: that is no standstill, and the proof starts over. */
 static void steps_that_are_made_again_count(void **state)
 {
     (void)state;
@@ -374,7 +374,7 @@ static void a_watch_waits_for_members_that_are_not_ready(void **state)
     }
 }
 
-/* The leader's machine was suspended: nobody was heard of meanwhile, and nobody is to blame. */
+/* The leader's machine was suspended: nobody was heard from meanwhile, and nobody is to blame. */
 static void a_leader_that_stood_still_blames_nobody(void **state)
 {
     (void)state;
@@ -403,7 +403,7 @@ static void who_was_away_catches_up(void **state)
     assert_int_equal(rollout_catch_up(&rollout, 7, 8), ORDER_NOTHING); /* ahead: it waits */
     assert_int_equal(rollout_catch_up(&rollout, 4, 7), ORDER_BACK);
     assert_int_equal(rollout_catch_up(&rollout, 4, 3), ORDER_CATCH_UP);
-    assert_int_equal(rollout_catch_up(&rollout, 4, 6), ORDER_CATCH_UP); /* gone back from before 7 came */
+    assert_int_equal(rollout_catch_up(&rollout, 4, 6), ORDER_CATCH_UP); /* rolled back before 7 came */
     assert_int_equal(rollout_catch_up(&rollout, 4, 8), ORDER_NOTHING);
     assert_int_equal(rollout_catch_up(&rollout, 5, 3), ORDER_NOTHING); /* ps 0 is on neither */
     rollout.kind = ROLLOUT_JOB;
@@ -427,7 +427,7 @@ static void a_leader_that_was_away_goes_back(void **state)
 
 /* --- Members that restart --- */
 
-/* Where it is, as its report after a restart says. */
+/* A member's version, as it reports after a restart. */
 static void is_in(struct member who, uint64_t version, bool ready, double now_s)
 {
     const struct rollout_report report = {
@@ -480,11 +480,11 @@ static void a_job_starts_anew_and_its_leader_last(void **state)
         }
     }
     assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
-    /* Its next process finds this on its disk. */
+    /* Its next process finds this on disk. */
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &whole, 0.5, "", 2);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     all_are_in(2, 2.5);
-    is_in(chief, 2, false, 2.5); /* it restores still */
+    is_in(chief, 2, false, 2.5); /* it is still restoring */
     rollout_tick(&rollout, &vitals, 2.5);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     is_in(chief, 2, true, 3);
@@ -522,13 +522,13 @@ static void a_job_that_does_no_good_goes_back(void **state)
     assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
     assert_string_equal(rollout.reason, "the loss");
 
-    /* A member that could not start in it says so, being brought back by others. */
+    /* A member that could not start in it reports that after it was brought back. */
     save_whole_at_1();
     all_are_in(2, 2);
     say((struct member){MEMBER_WORKER, 2}, PHASE_FAILED, 3);
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
 
-    /* One that never comes does not hold up the others for ever. */
+    /* One that never returns does not hold up the others for ever. */
     rollout.state = ROLLOUT_IDLE;
     save_whole_at_1();
     rollout_tick(&rollout, &fine, 1 + ROLLOUT_SWITCH_S);
@@ -536,7 +536,7 @@ static void a_job_that_does_no_good_goes_back(void **state)
     assert_non_null(strstr(rollout.reason, "did not restart"));
 }
 
-/* Those who are told to restart, now. */
+/* The members that are told to restart now. */
 static int count_told(void)
 {
     int told = 0;
@@ -571,7 +571,7 @@ static void machines_start_anew_in_waves(void **state)
     }
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
 
-    /* A canary that dies: nobody else has noticed. */
+    /* A canary that dies: no other member has noticed. */
     rollout.state = ROLLOUT_IDLE;
     stage_at_0(&local);
     say(canary, PHASE_FAILED, 1);
@@ -593,9 +593,9 @@ static void names_are_stored(void **state)
 }
 
 /*
- * Whatever members say and however long it takes: nobody is told to switch before all have staged who must, and once it
- * is over, the state says which one version is in force. A worker that was off when it began, and is again or still,
- * need not; all begin so.
+ * Whatever members report and however long it takes: nobody is told to switch before all that must have staged, and
+ * once it is over, the state says which one version is in force. A worker that was off at the start, whether it has
+ * returned or not, need not; all begin that way.
  */
 static void anything_may_happen(void **state)
 {
@@ -623,7 +623,7 @@ static void anything_may_happen(void **state)
             now_s += (double)test_random_below(&random, 100) / 50.0;
             vitals.global_step += (int64_t)(now_s * 100);
             vitals.loss = test_random_below(&random, 40) == 0 ? NAN : 0.5;
-            if (test_random_below(&random, 3) > 0) { /* mostly what is asked for */
+            if (test_random_below(&random, 3) > 0) { /* usually what is asked for */
                 static const enum rollout_phase asked[] = {PHASE_NONE, PHASE_STAGED, PHASE_SWITCHED, PHASE_BACK,
                                                            PHASE_RESTORED};
                 phase = asked[rollout_order(&rollout, rollout.members[who].who)];
@@ -649,7 +649,7 @@ static void anything_may_happen(void **state)
                                                                                : OUTCOME_WENT_BACK);
             }
         }
-        /* For a while only the leader is on, or everybody is. */
+        /* For a while only the leader is on, or all are. */
         now_s += 2 * ROLLOUT_IDLE_TIMEOUT_S;
         for (int i = 0; i < PS + WORKERS && test_random_below(&random, 2) > 0; i++) {
             heard_s[i] = now_s;

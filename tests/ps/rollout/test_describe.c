@@ -1,4 +1,4 @@
-/* What operators read about a rollout, in each of its states. */
+/* What operators read about a rollout in each of its states. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static int leave(void **state)
     return 0;
 }
 
-/* All take part, and those before `in` are where phase says, in the target. */
+/* All take part, and those before `in` have reached that phase, in the target. */
 static void begin(enum rollout_state now, enum rollout_kind kind, int in, enum rollout_phase phase)
 {
     rollout.state = now;
@@ -109,7 +109,7 @@ static void canaries(void **state)
     reads("restarting in version 4 in waves, the canary is well: 0 of 8 members done");
 }
 
-/* Who is off is named, as far as names fit; only while a rollout is under way. */
+/* Absent members are named, as many as fit; only during a rollout. */
 static void who_is_off(void **state)
 {
     static const char *const ends[] = {"; without worker 1, which is off",
@@ -138,7 +138,7 @@ static void who_is_off(void **state)
     reads("version 4 is in force");
 }
 
-/* By these names the record on disk knows them. */
+/* The record on disk uses these names. */
 static void names_of_states(void **state)
 {
     static const char *const names[] = {"idle",       "staging",   "switching", "watching",

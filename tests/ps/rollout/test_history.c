@@ -1,4 +1,4 @@
-/* What the leader of rollouts keeps for its next process. */
+/* What the leader of rollouts saves for its next process. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,7 +94,7 @@ static void it_is_read_as_it_was_stored(void **state)
     assert_kept(&record);
 }
 
-/* As much as there can be, in as many characters as that takes. */
+/* The maximum of everything, in as many characters as that takes. */
 static void all_may_be_off(void **state)
 {
     (void)state;
@@ -123,8 +123,8 @@ static void all_may_be_off(void **state)
 }
 
 /*
- * A fleet is upgraded in the middle of a rollout: the lines of programs up to 0.1, the oldest of which did not say
- * who is off.
+ * A fleet is upgraded in the middle of a rollout: the record lines of programs up to 0.1, the oldest of which did not
+ * list who is off.
  */
 static void what_programs_before_wrote_is_read(void **state)
 {
@@ -151,7 +151,7 @@ static void what_programs_before_wrote_is_read(void **state)
         put(former, texts[i], strlen(texts[i]));
         assert_same(&records[i]);
     }
-    /* It goes once there is something newer, and does not count before it has gone. */
+    /* It is removed once there is something newer, and does not count until then. */
     struct record record = records[2];
     record.state = ROLLOUT_WATCHING;
     assert_kept(&record);
@@ -197,7 +197,7 @@ static void a_damaged_one_is_refused_by_name(void **state)
         assert_damaged(former, texts[i], strlen(texts[i]));
     }
     int size =
-        snprintf(text, sizeof text, "5 4 5 2 10 0.25 switching, without 04%0256d\n\n", 0); /* of one worker too many */
+        snprintf(text, sizeof text, "5 4 5 2 10 0.25 switching, without 04%0256d\n\n", 0); /* one worker too many */
     assert_damaged(former, text, (size_t)size);
     memset(text, 'x', sizeof text);
     put(former, text, sizeof text);
@@ -207,7 +207,7 @@ static void a_damaged_one_is_refused_by_name(void **state)
     assert_non_null(strstr(error.text, former));
 }
 
-/* Every value missing, or of another type, or out of range; and the whole torn at every byte. */
+/* Every value missing, or of another type, or out of range; and the whole cut at every byte. */
 static void a_damaged_json_is_refused_by_name(void **state)
 {
     (void)state;
@@ -256,8 +256,8 @@ static void a_damaged_json_is_refused_by_name(void **state)
     }
 }
 
-/* What needs no signature gets a few lines, and then one a minute. */
-/* Each bit of what is stored, each cut, and each sector that was never written. */
+/* Unsigned requests get a few lines, and then one a minute. */
+/* Each bit of what is stored, each truncation, and each sector that was never written. */
 static void whatever_rots_is_noticed(void **state)
 {
     (void)state;
@@ -320,7 +320,7 @@ static long size_of(const char *name)
     return stat(whole, &status) == 0 ? (long)status.st_size : -1;
 }
 
-/* Two files are all, whoever writes: here several processes at once. */
+/* There are never more than two files; here several processes write at once. */
 static void the_audit_log_is_bounded(void **state)
 {
     (void)state;
@@ -334,7 +334,7 @@ static void the_audit_log_is_bounded(void **state)
     const long line = size_of("audit.log");
     assert_in_range(line, 600, 800);
     assert_int_equal(truncate(log, AUDIT_MAX_BYTES - 1), 0);
-    audit_write(&versions, &entry); /* the last that it takes */
+    audit_write(&versions, &entry); /* the last one that fits */
     assert_int_equal(size_of("audit.log"), AUDIT_MAX_BYTES - 1 + line);
     assert_int_equal(size_of("audit.log.1"), -1);
     enum { WRITERS = 4, LINES = 5 };
@@ -352,7 +352,7 @@ static void the_audit_log_is_bounded(void **state)
     const long first = size_of("audit.log.1"), second = size_of("audit.log"); /* no line is lost */
     assert_int_equal(first + second, AUDIT_MAX_BYTES - 1 + line + WRITERS * LINES * line);
     assert_true(second >= line && first < AUDIT_MAX_BYTES + 2 * WRITERS * line);
-    /* A link in its place is not written through. */
+    /* If a link is in its place, it is not written through. */
     unlink(log);
     assert_int_equal(symlink(victim, log), 0);
     audit_write(&versions, &entry);

@@ -1,4 +1,4 @@
-/* Where the version of this process comes from, by the manifests that are kept beside its config. */
+/* Where this process's version comes from, according to the manifests beside its config. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,10 +19,10 @@
 static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
 static char folder[64], path[96];
 static struct config config;
-static char *own_path; /* as it was parsed */
+static char *own_path; /* as parsed */
 static struct error error;
 
-/* Of a job: its rate tells one from another. */
+/* Configs of a job, distinguished by their rates. */
 static void parse(struct config *parsed, uint64_t version, double rate, const char *worker)
 {
     char text[400];
@@ -72,7 +72,7 @@ static int leave(void **state)
     return system(command);
 }
 
-/* As the machine keeps it: of a version, and as the last. local: keys of machines that come with the target. */
+/* Stored as on the machine: for a version, and as the last. local: local keys that come with the target. */
 static void keep_of(uint64_t from, uint64_t to, bool may_lose, const char *worker, const char *local)
 {
     struct config before, after;
@@ -166,7 +166,7 @@ static void the_last_rollout_is_known_whole(void **state)
     assert_int_equal(lineage.kind, ROLLOUT_JOB);
 }
 
-/* In one of its two versions it may not be settled yet. */
+/* In either of its versions it may not be settled yet. */
 static void a_rollout_is_fresh_to_who_is_in_it(void **state)
 {
     (void)state;
@@ -188,10 +188,10 @@ static void checkpoints_of_earlier_versions_are_adopted(void **state)
     assert_true(lineage_adopts(&config, digest_of(4), &may_lose));
     assert_false(may_lose);
     assert_true(lineage_adopts(&config, digest_of(2), &may_lose));
-    assert_true(may_lose); /* the operator said so once on the way */
+    assert_true(may_lose); /* the operator allowed it once on the way */
     assert_true(lineage_adopts(&config, digest_of(1), &may_lose));
     assert_true(may_lose);
-    assert_false(lineage_adopts(&config, digest_of(3), &may_lose)); /* which nobody came through */
+    assert_false(lineage_adopts(&config, digest_of(3), &may_lose)); /* nobody came through it */
     is_in(3);
     assert_false(lineage_adopts(&config, digest_of(1), &may_lose));
     is_in(2);
@@ -228,7 +228,7 @@ static void what_the_disk_changed_is_named(void **state)
     assert_true(lineage_path(&config, 5, kept, &error));
     snprintf(last, sizeof last, "%s.d/manifest", path);
     assert_true(file_read(last, MANIFEST_MAX_BYTES, &bytes, &size, &error));
-    bytes[size - 1] ^= 1; /* of its signature: it still reads like one */
+    bytes[size - 1] ^= 1; /* part of its signature: it still parses */
     const struct file_part changed = {bytes, size}, torn = {bytes, size / 2};
     assert_true(file_write_atomic(last, &changed, 1, &error));
     uint8_t *loaded = bytes;
@@ -252,7 +252,7 @@ static void what_the_disk_changed_is_named(void **state)
     free(bytes);
 }
 
-/* Only very early programs kept the last one alone. */
+/* Only very early programs stored nothing but the last one. */
 static void the_last_one_counts_without_that_of_its_version(void **state)
 {
     struct lineage lineage;

@@ -1,4 +1,4 @@
-/* Manifests: signed, whole, for this fleet, and newer; anything else is refused by name. */
+/* Manifests: signed, intact, for this fleet, and newer; anything else is refused with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +56,7 @@ static void comes_back_as_it_went(void **state)
     free(bytes);
 }
 
-/* Every byte is covered by the signature, and no prefix is taken. */
+/* Every byte is covered by the signature, and no prefix is accepted. */
 static void any_other_byte_is_refused(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
     free(bytes);
-    make("north", 4, 5, &bytes, &size); /* flags of a program to come */
+    make("north", 4, 5, &bytes, &size); /* flags of a future program */
     bytes[27 + 4 + 5 + 4 + 7 + 8] = 4;
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
     assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
@@ -149,7 +149,7 @@ static void programs_come_back_as_they_went(void **state)
     free(bytes);
     memcpy(items[0].fallback, items[0].digest, sizeof items[0].digest);
     memcpy(items[1].fallback, items[1].digest, sizeof items[1].digest);
-    assert_false(manifest_brings_programs(&manifest)); /* a config alone, on the programs that are in force */
+    assert_false(manifest_brings_programs(&manifest)); /* a config only, for the programs in force */
 }
 
 static void programs_that_make_no_sense_are_refused(void **state)
@@ -211,14 +211,14 @@ static void versions_only_go_up(void **state)
     assert_non_null(strstr(error.text, "for fleet \"north\", but this is fleet \"south\""));
     assert_false(manifest_fits(&manifest, "north", 5, 4, &error));
     assert_non_null(strstr(error.text, "is old"));
-    assert_false(manifest_fits(&manifest, "north", 4, 5, &error)); /* tried before, and gone back from */
+    assert_false(manifest_fits(&manifest, "north", 4, 5, &error)); /* tried before, and rolled back */
     assert_non_null(strstr(error.text, "version 5 was here already"));
     assert_false(manifest_fits(&manifest, "north", 3, 3, &error));
     assert_non_null(strstr(error.text, "goes back to version 4, but this fleet runs version 3"));
     free(bytes);
 }
 
-/* An abort is signed whole, too, and so is a resume; no manifest passes for one, nor one for the other. */
+/* An abort is signed as a whole, too, and so is a resume; neither passes for the other, nor does a manifest. */
 static void check_word(bool resumes)
 {
     uint8_t bytes[MANIFEST_ABORT_BYTES], other[OPERATOR_PUBLIC_KEY], unused[OPERATOR_SECRET_KEY], *manifest;
@@ -297,7 +297,7 @@ static void machines_keep_what_is_their_own(void **state)
     assert_false(manifest_spares_machines(&(struct manifest){.target = torn}, &error));
 }
 
-/* As large as the header says, and no larger. */
+/* Exactly as large as the header says. */
 static void sizes_are_bounded(void **state)
 {
     static char text[MANIFEST_MAX_CONFIG + 1];

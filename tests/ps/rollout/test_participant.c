@@ -507,7 +507,7 @@ static void a_full_disk_is_no_end(void **state)
     order = order_of(ORDER_RESTORE, 1, 0.5, 3, 0.125, "", secret_key);
     participant_act(&participant, &order);
     says(PHASE_FAILED, 1, "are left on that disk");
-    participant_act(&participant, &order); /* the model is to be restored all the same */
+    participant_act(&participant, &order); /* the model must be restored regardless */
     participant_act(&participant, &order);
     says(PHASE_RESTORED, 1, "");
     assert_int_equal(host.restored, 1);

@@ -1,8 +1,8 @@
 /*
- * Rollouts of programs, thousands of them by chance: members are processes of a small model, which crash, hang, are
- * slow, have a full or a bad disk, lose power and links; the leader is one of them, and remembers what is on its disk;
- * the operator aborts and resumes. At the end nobody may be left without a program that runs, and all that can run it
- * are in one version.
+ * Thousands of random rollouts of programs: members are processes of a small model, which crash, hang, are slow, have a
+ * full or a bad disk, lose power and links; the leader is one of them, and remembers what is on its disk; the operator
+ * aborts and resumes. At the end every machine must have a working program, and all that can run the version must be in
+ * it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ enum fate { WORKS, CRASHES, HANGS, IS_SLOW, HAS_NO_ROOM, IS_DAMAGED };
 struct process {
     enum fate fate;
     uint64_t version; /* on its disk */
-    double up_s;      /* not before */
+    double up_s;      /* it is down until then */
     bool up, failed;  /* failed: in the target, and back */
     bool on_probation;
     int starts;
@@ -69,7 +69,7 @@ static void go_down(struct process *process, double seconds)
     process->up_s = world.now_s + seconds;
 }
 
-/* As base/process/probation.c counts. */
+/* Counts like base/process/probation.c. */
 static void start_again(struct process *process)
 {
     const bool dies = process->version == 2 && (process->fate == CRASHES || process->fate == HANGS);
@@ -125,7 +125,7 @@ static void obey(struct process *process, enum rollout_order order)
     }
 }
 
-/* As ps 0 answers (ps/server/rollout.c). */
+/* Answers like ps 0 (ps/server/rollout.c). */
 static enum rollout_order order_for(int i)
 {
     if (!world.begun || world.rollout.changes != world.changes) {
@@ -267,7 +267,7 @@ static void tick(void)
     store();
 }
 
-/* --- What must hold --- */
+/* --- Invariants --- */
 
 static int count_in_target(void)
 {
@@ -287,7 +287,7 @@ static bool is_everywhere(enum fate fate)
     return everywhere;
 }
 
-/* A program that does no good costs the canaries and no more, and not for long. */
+/* A bad program costs the canaries and no more, and not for long. */
 static void check_canaries(void)
 {
     const bool is_slow = is_everywhere(IS_SLOW) && world.plan.waves.least_speed > 0 && !world.faults;
@@ -327,7 +327,7 @@ static void run_one(int *done, int *back)
     while (!is_at_rest()) {
         tick();
         check_canaries();
-        assert_true(world.now_s < FAULTS_S + REST_S); /* or somebody has no program that runs */
+        assert_true(world.now_s < FAULTS_S + REST_S); /* otherwise a machine has no working program */
     }
     const int there = count_in_target();
     assert_true((there > 0) == (world.members[0].version == 2));
@@ -346,7 +346,7 @@ static void nobody_is_left_without_a_program(void **state)
         run_one(&done, &back);
     }
     print_message("%d came into force, %d did not\n", done, back);
-    assert_true(done > SCHEDULES / 20 && back > SCHEDULES / 20); /* or the fates are no mixture */
+    assert_true(done > SCHEDULES / 20 && back > SCHEDULES / 20); /* otherwise the outcomes are too one-sided */
 }
 
 int main(void)

@@ -1,4 +1,7 @@
-/* A rollout that brings a program: in waves, every ps last, and only what works counts. Members and clock are ours. */
+/*
+ * A rollout that brings a program: in waves, every ps last, and only working members count. Members and clock are the
+ * test's.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +25,7 @@ static const struct rollout_plan plan = {
     .brings_program = true,
     .waves = {.count = 4, .items = {1, ROLLOUT_PERCENT | 10, ROLLOUT_PERCENT | 50, ROLLOUT_PERCENT | 100}}};
 
-/* What the members are, which do at once what they are told. */
+/* The members, which do at once what they are told. */
 static struct {
     struct rollout rollout;
     double now_s;
@@ -32,7 +35,7 @@ static struct {
     bool other, idle; /* those in the target run some other program; make no steps */
     enum rollout_phase saved;
     int architecture[ROOM];
-    double speed[2], steps[ROOM];   /* steps a second in the old program and in the new one */
+    double speed[2], steps[ROOM];   /* steps a second in the old and in the new program */
     bool fails[ROOM], failed[ROOM]; /* in the new program, so that it is back in the old one */
     bool silent[ROOM];
 } fleet;
@@ -48,7 +51,7 @@ static int enter_with(int room)
     }
     const struct rollout_report here = {.version = 1, .ready = true, .message = ""};
     bool done = rollout_create(&fleet.rollout, PS, WORKERS, room);
-    for (int i = 0; done && i < PS + room; i++) { /* or it would count as off */
+    for (int i = 0; done && i < PS + room; i++) { /* otherwise it would count as off */
         rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
     }
     return !done || !rollout_begin(&fleet.rollout, &plan, &fleet.vitals, 0, message);
@@ -60,7 +63,7 @@ static int enter(void **state)
     return enter_with(WORKERS);
 }
 
-/* With a worker more, which the config does not list. */
+/* With one more worker, which the config does not list. */
 static int enter_elastic(void **state)
 {
     (void)state;
@@ -162,7 +165,7 @@ static void workers_go_in_waves_and_every_ps_last(void **state)
     assert_true(canary_s >= 1); /* it was watched */
 }
 
-/* The canary says it is in the version, and runs another program, or makes no step: nobody follows it. */
+/* The canary reports the version but runs another program, or makes no step: nobody follows it. */
 static void what_does_not_work_goes_no_further(void **state)
 {
     (void)state;
@@ -188,7 +191,7 @@ static void a_program_without_steps_does_not_count(void **state)
     what_does_not_work_goes_no_further(state);
 }
 
-/* Nobody would miss it if it fell silent. */
+/* If it fell silent it would not be missed. */
 static void who_comes_and_goes_is_no_canary(void **state)
 {
     (void)state;
@@ -204,7 +207,7 @@ static void who_comes_and_goes_is_no_canary(void **state)
     assert_int_equal(count(0, ROOM), ROOM);
 }
 
-/* ps 0 was killed, and is back in this version of two. */
+/* ps 0 was killed, and has come back in this version of the two. */
 static void restart_leader(uint64_t version)
 {
     struct rollout_plan known = plan;
@@ -246,7 +249,7 @@ static void a_leader_that_died_before_its_turn_goes_back(void **state)
     assert_int_equal(count(0, ALL), 0);
 }
 
-/* Its new program died twice: it is back in the old one, and takes the others with it. */
+/* Its new program died twice: it is back in the old one, and takes the others back. */
 static void a_leader_that_its_program_killed_goes_back(void **state)
 {
     (void)state;
@@ -264,7 +267,7 @@ static void a_leader_that_its_program_killed_goes_back(void **state)
     assert_int_equal(count(0, ALL), 0);
 }
 
-/* As long as bytes of it travel, nobody is late. */
+/* While pieces of it are being sent, nobody is late. */
 static void staging_takes_as_long_as_the_program_moves(void **state)
 {
     (void)state;
@@ -307,9 +310,9 @@ static void each_architecture_has_a_canary(void **state)
     assert_int_equal(count(0, ALL), ALL);
 }
 
-enum { SECOND = PS + 1 }; /* worker 1, of the same kind as the one that is not listed */
+enum { SECOND = PS + 1 }; /* worker 1, of the same architecture as the unlisted one */
 
-/* Until the worker that is not listed has the order to try it: others are off, and worker 1 comes once it has begun. */
+/* Until the unlisted worker has the order to try it: others are off, and worker 1 comes after the rollout began. */
 static void begin_with_a_canary_that_comes_and_goes(void)
 {
     char message[256];
@@ -329,7 +332,7 @@ static void begin_with_a_canary_that_comes_and_goes(void)
     }
 }
 
-/* Both came by themselves, and the order has been given: a late one's higher number changes nothing about that. */
+/* Both came by themselves, and the order has been given: the late one's higher index does not change that. */
 static void who_comes_late_is_no_canary(void **state)
 {
     (void)state;
@@ -361,7 +364,7 @@ static void who_comes_late_is_no_canary(void **state)
     }
 }
 
-/* It hangs, and nobody would miss it; the next one of its kind does not try the same before it can have said so. */
+/* It hangs, and would not be missed; the next one of its architecture does not try before it has had time to report. */
 static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
 {
     (void)state;
@@ -375,7 +378,7 @@ static void a_canary_that_fell_silent_has_time_to_come_back(void **state)
     assert_true(fleet.now_s >= silent_s + ROLLOUT_SWITCH_S - 1);
 }
 
-/* It has come to work in it, and goes, while another canary takes its time: nor is that a reason to give up. */
+/* It works in the new program, and leaves while another canary is still starting: no reason to abort either. */
 static void a_canary_that_goes_when_it_works_is_followed_by_another(void **state)
 {
     (void)state;
@@ -405,7 +408,7 @@ static void a_canary_that_goes_when_it_works_is_followed_by_another(void **state
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
-/* A fleet that runs a program keeps that program's waves in its manifests, which are not for configs. */
+/* A fleet that runs a program keeps that program's waves in its manifests; they don't apply to configs. */
 static void a_config_does_not_go_by_the_waves_of_a_program(void **state)
 {
     (void)state;
@@ -423,7 +426,7 @@ static void a_config_does_not_go_by_the_waves_of_a_program(void **state)
 
 /* --- Speed --- */
 
-/* The fleet has trained for a while, and gets a program with such a bound, that makes so many steps a second. */
+/* The fleet has trained for a while, and gets a program with a bound on speed that makes this many steps a second. */
 static void begin_at_speed(uint32_t least_speed, double speed)
 {
     char message[256];
@@ -459,7 +462,7 @@ static void a_program_that_is_much_slower_goes_no_further_than_its_canary(void *
     assert_true(fleet.now_s - began_s < 30);
 }
 
-/* Of a second each, ten steps are counted for longer than a canary may be slow: by chance they may be few. */
+/* With one second per sample, ten steps are counted for longer than a canary may be slow: they may be few by chance. */
 static void one_slow_count_ends_no_rollout(void **state)
 {
     (void)state;
@@ -475,7 +478,7 @@ static void one_slow_count_ends_no_rollout(void **state)
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
-/* Of some ten steps by chance a few are missing, twice as well; of hundreds not. */
+/* Of some ten steps a few may be missing by chance, even twice; of hundreds not. */
 static void a_few_steps_less_prove_nothing(void **state)
 {
     (void)state;
@@ -511,7 +514,7 @@ static void speed_may_have_no_bound(void **state)
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
-/* What slows all is not the program's fault, unless all wait for each other. */
+/* What slows all down is not the program's fault, unless all wait for each other. */
 static void what_slows_the_others_too_is_not_held_against_it(void **state)
 {
     (void)state;
@@ -556,7 +559,7 @@ static void no_more_restart_at_once_than_the_budget_allows(void **state)
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
-/* Worker 6 can't follow. Until the operator says so, nobody else restarts; then it goes on without. */
+/* Worker 6 can't follow. Until the operator decides, nobody else restarts; then the rollout continues without it. */
 static void the_first_that_fails_pauses_the_rollout(void **state)
 {
     (void)state;
@@ -617,7 +620,7 @@ static void one_more_than_the_budget_and_all_go_back(void **state)
     assert_int_equal(count(0, ALL), 0);
 }
 
-/* No budget is for canaries. */
+/* The budget does not apply to canaries. */
 static void a_canary_that_fails_ends_it(void **state)
 {
     (void)state;

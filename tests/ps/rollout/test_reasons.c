@@ -1,4 +1,4 @@
-/* Why a rollout is given up: the words that an operator reads, to the letter. */
+/* Why a rollout is aborted: the operator's messages, word for word. */
 #include "tests/ps/rollout/deciding.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ static double healthy_s = 5;
 static void begin(enum rollout_kind kind)
 {
     const struct rollout_plan plan = {.target = 2, .fallback = 1, .kind = kind, .healthy_s = healthy_s};
-    all_say(PHASE_NONE, 0); /* all are here */
+    all_say(PHASE_NONE, 0); /* all have reported */
     assert_true(rollout_begin(&rollout, &plan, &fine, 0, message));
 }
 
@@ -40,7 +40,7 @@ static void what_was_not_staged(void **state)
     }
 }
 
-/* Of several the first; a ps stands before workers. */
+/* The first of several; ps come before workers. */
 static void the_first_that_is_late_is_named(void **state)
 {
     (void)state;

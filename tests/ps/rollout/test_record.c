@@ -25,7 +25,7 @@ static const char *audit(void)
     return text;
 }
 
-/* What was done, its version, and how it ended, in the order of `lines`; and nothing else. */
+/* Action, version and result of each entry, in the order of `lines`, and nothing else. */
 static void audited(const char *const *lines)
 {
     const char *at = audit();
@@ -138,7 +138,7 @@ static bool reports_ready(void)
 static void who_trains_is_ready_until_it_leaves(void **state)
 {
     (void)state;
-    assert_true(reports_ready()); /* whom nobody asks */
+    assert_true(reports_ready()); /* nobody asks it */
     participant.host.ready = is_not_ready;
     assert_false(reports_ready());
     participant.host.ready = is_ready;
@@ -147,7 +147,7 @@ static void who_trains_is_ready_until_it_leaves(void **state)
     order.in_force = 2;
     act(&order, ORDER_CATCH_UP);
     assert_false(reports_ready());
-    act(&order, ORDER_CATCH_UP); /* it has left once and for all */
+    act(&order, ORDER_CATCH_UP); /* it has left for good */
     assert_int_equal(host.left, 1);
 }
 
@@ -162,7 +162,7 @@ static void without_a_file_there_is_no_place_for_versions(void **state)
     config.path = path;
 }
 
-/* A flag would win again at the next start: what came of it would be no version of anybody's. */
+/* A flag would win again at the next start: the result would be a version that nobody signed. */
 static void a_flag_of_this_process_is_in_the_way(void **state)
 {
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}, {"learning_rate", "0.75"}};
@@ -181,7 +181,7 @@ static void a_flag_of_this_process_is_in_the_way(void **state)
 
 /* --- What the next process finds --- */
 
-/* Members of either version may work together while a live rollout is not settled. */
+/* Members of both versions may work together while a live rollout is not settled. */
 static void the_next_process_knows_both_versions(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static struct participant_order local_order(const char *keys)
     return order;
 }
 
-/* Keys of machines may wait for the next start, where the host stays. */
+/* Local keys may wait for the next start if the host stays. */
 static void a_host_that_stays_takes_local_keys_at_its_next_start(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void a_host_that_stays_takes_local_keys_at_its_next_start(void **state)
     assert_non_null(strstr(audit(), "\"what\":\"go back\",\"version\":2,\"outcome\":\"done\""));
 }
 
-/* Nobody goes where there is nothing to go to, however often it is ordered; once it is there, it goes. */
+/* Nobody switches to a version that is not there, however often it is ordered; once it is there, it does. */
 static void a_way_back_that_is_damaged_is_not_gone(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void a_way_back_that_is_damaged_is_not_gone(void **state)
     assert_int_equal(current(), 1);
 }
 
-/* What lies there instead of a digest tells nothing: the file is taken as it is. */
+/* An invalid digest there says nothing: the file counts as it is. */
 static void a_damaged_base_is_made_anew(void **state)
 {
     (void)state;
@@ -304,7 +304,7 @@ static void a_damaged_base_is_made_anew(void **state)
 static uint8_t *program;
 static size_t program_size;
 
-/* Another program than this one comes with the next manifest. */
+/* The next manifest brings another program than this one. */
 static struct manifest_program *bring_program(void)
 {
     struct error error;
@@ -343,7 +343,7 @@ static void a_program_is_taken_in_piece_by_piece(void **state)
     assert_string_equal(digest, wanted);
     assert_int_equal(offset, 0);
     const size_t half = program_size / 2;
-    participant_take(&participant, 5, program + 5, 100); /* which nobody asked for */
+    participant_take(&participant, 5, program + 5, 100); /* nobody requested it */
     participant_take(&participant, 0, program, 0);
     participant_take(&participant, 0, program, half);
     assert_true(participant_wants(&participant, &digest, &offset));
@@ -436,7 +436,7 @@ static void a_config_alone_stays_in_the_program_that_runs(void **state)
     assert_string_equal(noted, digest);
 }
 
-/* A host that stays for keys alone starts anew for a program. */
+/* A host that ignores local keys still restarts for a program. */
 static void nobody_stays_in_the_former_program(void **state)
 {
     (void)state;
@@ -453,7 +453,7 @@ static void nobody_stays_in_the_former_program(void **state)
     assert_int_equal(current(), 2);
 }
 
-/* Whoever is on the way back needs nothing of the target. */
+/* A member that goes back needs nothing of the target. */
 static void going_back_waits_for_no_program(void **state)
 {
     (void)state;
@@ -462,7 +462,7 @@ static void going_back_waits_for_no_program(void **state)
     act(&order, ORDER_STAGE);
     act(&order, ORDER_STAGE);
     says(PHASE_NONE, 1, "");
-    act(&order, ORDER_RESTART); /* it can't go where it has no program for */
+    act(&order, ORDER_RESTART); /* it can't switch to a version whose program it lacks */
     assert_int_equal(host.left, 0);
     act(&order, ORDER_RETURN);
     says(PHASE_BACK, 1, "");

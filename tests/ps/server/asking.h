@@ -1,4 +1,4 @@
-/* Members of tests that ask a ps: what they send, and what they are answered (serving.h). */
+/* Members for tests that send requests to a ps, and what they are answered (serving.h). */
 #ifndef TESTS_PS_SERVER_ASKING_H
 #define TESTS_PS_SERVER_ASKING_H
 
@@ -47,7 +47,7 @@ static inline void send_request(struct serving_session *one, enum message_type t
     send_part(one, type, message, FRAME_LAST, NULL, 0);
 }
 
-/* The next frame that the peer was sent; no pings. */
+/* The next frame for the peer, except pings. */
 static inline uint16_t receive(struct serving_session *one)
 {
     struct error error;
@@ -90,7 +90,7 @@ static inline uint16_t begin_restore(uint32_t generation)
     return ask(chief, MESSAGE_begin_restore, &begin, MESSAGE_done);
 }
 
-/* All parameters are `value`; flags: of each frame, which a socket takes at once. Serves each frame. */
+/* All parameters are `value`; flags: of each frame, which a socket accepts at once. Serves each frame. */
 static inline void write_all(float value, uint32_t flags)
 {
     enum { MOST = 8192 };
@@ -148,7 +148,7 @@ static inline void send_push(struct serving_session *one, const struct message_p
     send_part(one, MESSAGE_push, &whole, FRAME_LAST, values, FEW);
 }
 
-/* What the ps says of it: its outcome, or -1 minus the code of an error. */
+/* The ps's answer: the push's outcome, or -1 minus the code of an error. */
 static inline int outcome(struct serving_session *one)
 {
     uint16_t got = receive(one);
@@ -203,7 +203,7 @@ static inline int values_of(struct serving_session *one, enum message_type type,
 
 enum { ALL = 4096 };
 
-/* --- A ps of synchronous steps --- */
+/* --- A ps with synchronous steps --- */
 
 static inline void begin_synchronous(int ps_count)
 {

@@ -1,6 +1,6 @@
 /*
- * ps 0 as the coordinator of rollouts, for tests: the requests, the decisions and the files are the program's; the
- * agent of ps 0, which would report by a thread of its own, is played by this file, and so are operators and members.
+ * ps 0 as the coordinator of rollouts, for tests: the requests, the decisions and the files are the program's; this
+ * file plays ps 0's agent, which would report from its own thread, and operators and members.
  */
 #ifndef TESTS_PS_SERVER_LEADING_H
 #define TESTS_PS_SERVER_LEADING_H
@@ -28,7 +28,7 @@ enum { OPERATOR = 5, OTHER = 6, WORKERS = 3 };
 static char folder[64];
 static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY], strange_key[OPERATOR_SECRET_KEY];
 static struct rollout_coordinator *coordinator;
-static uint64_t pushes; /* that worker 0 sent */
+static uint64_t pushes; /* sent by worker 0 */
 
 /* --- The agent --- */
 
@@ -39,7 +39,7 @@ static struct {
     const char *drift, *known;
     struct board_rollout shown;
 } agent;
-static int agents; /* that there are */
+static int agents; /* number of agents */
 
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
 {
@@ -65,7 +65,7 @@ void agent_version(struct agent *ours, uint64_t *version, char digest[CONFIG_DIG
 bool agent_has_member(struct agent *ours, struct member who)
 {
     (void)ours;
-    return who.role == MEMBER_WORKER && who.index == WORKERS; /* of a rollout that added it */
+    return who.role == MEMBER_WORKER && who.index == WORKERS; /* added by a rollout */
 }
 
 void agent_show(struct agent *ours, struct board_rollout *shown)
@@ -89,7 +89,7 @@ bool agent_knows(struct agent *ours, const char *digest)
     return agent.known && strcmp(agent.known, digest) == 0;
 }
 
-/* Of any model and any number of peers that a test wants to have room for. */
+/* With room for any model and any number of peers that a test needs. */
 static size_t memory_wanted = 1 << 20;
 
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
@@ -152,7 +152,7 @@ static inline void audited(const char *what)
 
 /* --- Configs --- */
 
-/* Of the job. extra: more keys of "cluster". */
+/* A job's config. extra: more keys of "cluster". */
 static inline char *text_of(uint64_t version, double rate, const char *extra)
 {
     static char text[2048];
@@ -165,7 +165,7 @@ static inline char *text_of(uint64_t version, double rate, const char *extra)
     return text;
 }
 
-/* The canonical text of that; the caller frees it. */
+/* Its canonical text; the caller frees it. */
 static inline char *job_of(uint64_t version, double rate, const char *extra)
 {
     struct config config;
@@ -189,7 +189,7 @@ static inline void digest_of(uint64_t version, double rate, const char *extra, c
     config_free(&config);
 }
 
-/* ps 0 is in this version from now on. */
+/* From now on ps 0 is in this version. */
 static inline void is_in(uint64_t version, double rate)
 {
     agent.version = version;
@@ -205,7 +205,7 @@ static inline struct serving_session *come(int place, enum member_role role, int
     return &serving.sessions[place];
 }
 
-/* Begins to coordinate; a ps that was restarted does so again. False: it can't. */
+/* Starts to coordinate; so does a restarted ps. False: it can't. */
 static inline bool lead(struct error *error)
 {
     coordinator_destroy(coordinator);
@@ -214,7 +214,7 @@ static inline bool lead(struct error *error)
     return done;
 }
 
-/* A ps of that index; config NULL: without a file. */
+/* The ps of that index; config NULL: without a file. */
 static inline void begin(int index, const char *config)
 {
     static char digest[CONFIG_DIGEST_HEX + 1];
@@ -298,7 +298,7 @@ static inline void send_bulk(struct serving_session *one, enum message_type type
     assert_true(connection_flush(one->client.connection, INFINITY, &error));
 }
 
-/* The type of its answer. */
+/* The type of the answer. */
 static inline uint16_t ask(struct serving_session *one, enum message_type type, const void *message, const void *bytes,
                            size_t size)
 {
@@ -323,7 +323,7 @@ static inline void refuses(struct serving_session *one, const char *why)
     }
 }
 
-/* The bulk of the frame that came last; it lasts until the next. */
+/* The bulk of the last frame received; valid until the next. */
 static inline size_t bulk_of(struct serving_session *one, const uint8_t **bytes)
 {
     static uint8_t bulk[1 << 18];
@@ -381,7 +381,7 @@ static inline void train(int steps)
 
 /* --- Members --- */
 
-/* What each says of itself, besides ps 0, which is the last. */
+/* Each member's report, except that of ps 0, which comes last. */
 static struct fake {
     uint64_t version, target;
     enum rollout_phase phase;
@@ -391,7 +391,7 @@ static struct fake {
 
 enum { PS_1 = WORKERS, PS_0 = WORKERS + 1 };
 
-static struct message_rollout told; /* to the last that reported */
+static struct message_rollout told; /* the answer to the last report */
 static enum rollout_order order;
 
 static inline struct message_report report_of(int i)
@@ -405,7 +405,7 @@ static inline struct message_report report_of(int i)
                                    .message = (char *)(uintptr_t)(fakes[i].message ? fakes[i].message : "")};
 }
 
-/* The size of the manifest that comes with the answer. */
+/* The size of the manifest in the answer. */
 static inline size_t report(int i)
 {
     const struct message_report says = report_of(i);
@@ -433,7 +433,7 @@ static inline const uint8_t *manifest_told(int i, size_t *size)
     return bytes;
 }
 
-/* All are there, in version 1, and the job trains: worker 0 by a connection that trains, too. */
+/* All have connected, in version 1, and the job trains: worker 0 also has a training connection. */
 static inline void all_come(void)
 {
     come(0, MEMBER_WORKER, 0, false);
@@ -450,7 +450,7 @@ static inline void all_come(void)
     }
 }
 
-/* Time passes, everybody reports, and ps 0 looks at it. */
+/* Time passes, all report, and ps 0 ticks. */
 static inline void pass(double seconds)
 {
     serving.now_s += seconds;
@@ -469,7 +469,7 @@ static inline void everybody(enum rollout_phase phase, uint64_t target, uint64_t
     }
 }
 
-/* What an operator is told. */
+/* The answer to an operator. */
 static inline const struct message_rollout *status(void)
 {
     struct serving_session *one = &serving.sessions[OPERATOR];
@@ -539,7 +539,7 @@ static inline void accepted(void)
     assert_int_equal(one->client.frame.type, MESSAGE_done);
 }
 
-/* The word of the operator that the rollout of `proposal` is to end, or to go on. */
+/* The operator's signed abort or resume of the rollout of `proposal`. */
 static inline void word(bool resumes, uint64_t target, const char *of_fleet, uint8_t hash_xor, const uint8_t *key)
 {
     uint8_t bytes[MANIFEST_ABORT_BYTES];

@@ -1,7 +1,7 @@
 /*
  * A ps without a network, for tests and fuzzing of its requests: the handlers, the job and the shard are the program's,
- * and sessions are ends of socket pairs. One thread does all. Time is this file's: waiting lets it pass, and what
- * others do meanwhile is up to `meanwhile`. The functions that begin with __wrap_ stand in for the program's by --wrap.
+ * and sessions are ends of socket pairs. A single thread does everything. This file provides the time: waiting advances
+ * it, and `meanwhile` decides what others do. The functions that begin with __wrap_ replace the program's by --wrap.
  */
 #ifndef TESTS_PS_SERVER_SERVING_H
 #define TESTS_PS_SERVER_SERVING_H
@@ -28,10 +28,10 @@ enum { SERVING_SESSIONS = 8, SERVING_WORKERS = 4, SERVING_PS = 2, SERVING_LEASE_
 
 struct serving_session {
     struct session session;
-    struct channel client; /* of the peer */
+    struct channel client; /* the peer's */
     bool open;             /* admitted, and not yet ended */
     bool busy;             /* one of its requests is being served */
-    bool deaf;             /* something that it was sent was dropped */
+    bool deaf;             /* something sent to it was dropped */
 };
 
 static struct serving {
@@ -39,9 +39,9 @@ static struct serving {
     struct server server;
     struct serving_session sessions[SERVING_SESSIONS];
     double now_s;
-    void (*meanwhile)(void); /* called while somebody waits; NULL: nothing happens but that time passes */
-    int depth;               /* of requests within requests */
-    int rollout_requests;    /* that were let through to the coordinator of rollouts */
+    void (*meanwhile)(void); /* called during waits; NULL: nothing happens but that time passes */
+    int depth;               /* of nested requests */
+    int rollout_requests;    /* passed to the coordinator of rollouts */
     int waits;               /* so far */
 } serving;
 
@@ -56,7 +56,7 @@ double __wrap_clock_monotonic_s(void)
     return serving.now_s;
 }
 
-/* What the main thread of a ps does some times a second. */
+/* What a ps's main thread does several times a second. */
 static inline void serving_tick(void)
 {
     struct server *server = &serving.server;
@@ -84,7 +84,7 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mu
     return ETIMEDOUT;
 }
 
-/* Takes what a peer was sent off its socket, for one that never reads. */
+/* Empties the socket of a peer that never reads. */
 static inline bool serving_drain(int fd)
 {
     static char dropped[1 << 16];
@@ -116,7 +116,7 @@ enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake,
     if (poll(&one, 1, 0) > 0 || ((events & POLLOUT) && serving_drain(fd) && poll(&one, 1, 0) > 0)) {
         return WAKE_READY;
     }
-    if (serving_is_client(fd)) { /* what it is sent is there, or will not come */
+    if (serving_is_client(fd)) { /* the data is there, or will never come */
         return WAKE_TIMEOUT;
     }
     if (serving.meanwhile) {
@@ -129,7 +129,7 @@ enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake,
     return WAKE_TIMEOUT;
 }
 
-/* --- The listener, as far as requests see it --- */
+/* --- The listener, as far as requests need it --- */
 
 struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session)
 {
@@ -183,7 +183,7 @@ void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out
     *out = 1200;
 }
 
-/* --- Rollouts: where a test of theirs does not bring the program's (SERVING_ROLLOUTS) --- */
+/* --- Rollouts, for tests without the program's (SERVING_ROLLOUTS) --- */
 
 #ifndef SERVING_ROLLOUTS
 
@@ -273,7 +273,7 @@ static inline struct config *serving_config(void)
     return config;
 }
 
-/* As serving_config left it and the caller changed it, of ps `index`. */
+/* As serving_config left it and the caller changed it, for ps `index`. */
 static inline void serving_begin(int index)
 {
     struct server *server = &serving.server;
@@ -309,7 +309,7 @@ static inline void serving_begin(int index)
     }
 }
 
-/* As ps/server/sessions.c keeps those of a worker together. */
+/* As ps/server/sessions.c groups a worker's sessions. */
 static inline void serving_list(struct session *session)
 {
     struct session **list = &serving.server.sessions_of[session->worker];
@@ -326,7 +326,7 @@ static inline void serving_unlist(struct session *session)
     *at = *at ? session->next_of_worker : NULL;
 }
 
-/* The session's connection is over: what its thread does last. */
+/* The session's connection is over: its thread's last actions. */
 static inline void serving_hang_up(struct serving_session *one)
 {
     struct server *server = &serving.server;
@@ -395,7 +395,7 @@ static inline void serving_connect(struct serving_session *one)
     one->session.worker = -1;
 }
 
-/* As a session's thread admits whom its hello names (ps/server/sessions.c); returns the refusal, 0: welcome. */
+/* As a session's thread admits the sender of a hello (ps/server/sessions.c); returns the refusal, 0: welcome. */
 static inline uint16_t serving_admit(struct serving_session *one, const struct member *who, uint64_t incarnation,
                                      bool guest)
 {
@@ -435,7 +435,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
     return refusal;
 }
 
-/* Serves one request that the peer has sent; false: the session has ended. */
+/* Serves one request from the peer; false: the session has ended. */
 static inline bool serving_serve(struct serving_session *one)
 {
     struct error error = {""};

@@ -1,4 +1,4 @@
-/* What a ps answers members that ask for the model, for snapshots, and for what it keeps for them; what it shows. */
+/* A ps's answers about the model, snapshots, and what it stores for members; and what it shows. */
 #include "tests/ps/server/asking.h"
 
 /* --- Generations --- */
@@ -13,7 +13,7 @@ static void begin(void)
     worker = come(1);
 }
 
-/* Of one who came before the model was restored: every answer says of which generation it is. */
+/* To a session from before the restore: every answer carries its generation. */
 static void every_answer_names_the_generation(void **state)
 {
     static const struct {
@@ -34,7 +34,7 @@ static void every_answer_names_the_generation(void **state)
             config->cluster.replicas_to_aggregate = 1;
             serving_begin(0);
             come(0);
-            struct serving_session *other = &serving.sessions[2]; /* of the chief, another connection */
+            struct serving_session *other = &serving.sessions[2]; /* the chief's other connection */
             const struct member who = {MEMBER_WORKER, requests[i].by_chief ? 0 : 1};
             assert_int_equal(serving_admit(other, &who, 100 + (uint64_t)who.index, false), 0);
             assert_int_equal(begin_restore(4), 0);
@@ -145,7 +145,7 @@ static void a_newer_process_comes(void)
     serving.server.job.workers[1].incarnation = 999;
 }
 
-/* Whoever waits in vain is let go, and soon. */
+/* A worker that waits in vain is released, and soon. */
 static void who_is_gone_is_not_waited_with(void **state)
 {
     static void (*const ends[])(void) = {the_worker_hangs_up, the_ps_leaves, a_newer_process_comes};
@@ -250,7 +250,7 @@ static float at_snapshot(uint64_t number)
     return values[0];
 }
 
-/* What one chief ordered, the next one does not know, and will never release. */
+/* A new chief knows nothing of its predecessor's orders, and will never release them. */
 static void orders_are_those_of_the_chief_that_lives(void **state)
 {
     (void)state;
@@ -283,7 +283,7 @@ static void release_the_first(void)
     }
 }
 
-/* There is room for two that are taken: a step that is ordered waits for the chief to read another. */
+/* There is room for two taken snapshots: an ordered step waits until the chief reads another. */
 static void a_step_that_is_kept_waits_for_room(void **state)
 {
     (void)state;
@@ -300,12 +300,12 @@ static void a_step_that_is_kept_waits_for_room(void **state)
         const double began_s = serving.now_s;
         released_s = began_s + 3;
         serving.meanwhile = is_released ? release_the_first : NULL;
-        push_once(); /* leaves the step that is to be kept */
+        push_once(); /* leaves the step to be kept */
         const double waited_s = serving.now_s - began_s;
         const float kept = at_snapshot(order(SHARD_ORDERS_KEPT + 1));
         if (is_released) {
             assert_true(waited_s >= 3 && waited_s < 4 && kept == -(SHARD_ORDERS_KEPT + 1));
-        } else { /* for a lease, and then does without */
+        } else { /* for a lease, and then continues without */
             assert_true(waited_s >= SERVING_LEASE_S - 1 && waited_s < SERVING_LEASE_S + 1 && isnan(kept));
         }
         assert_int_equal(serving.server.job.global_step, SHARD_ORDERS_KEPT + 2);
@@ -334,11 +334,11 @@ static void nobody_waits_for_a_chief_that_is_gone(void **state)
     serving_end();
 }
 
-/* --- What is kept for members --- */
+/* --- What is stored for members --- */
 
 static uint16_t tell_figures(struct serving_session *one, float figure)
 {
-    const struct message_figures message = {.worker = 3}; /* whatever it says: its own */
+    const struct message_figures message = {.worker = 3}; /* its own index, whatever it claims */
     one->client.next_request++;
     send_part(one, MESSAGE_figures, &message, FRAME_LAST, &figure, 1);
     assert_true(serving_serve(one));
@@ -351,7 +351,7 @@ static uint16_t tell_figures(struct serving_session *one, float figure)
     return 0;
 }
 
-/* 0: it has told none. */
+/* 0: it has sent none. */
 static float figure_of(int whose)
 {
     const struct message_figures message = {.worker = whose};
@@ -377,8 +377,8 @@ static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
     assert_int_equal(tell_figures(worker, 9), 0);
     assert_true(figure_of(1) == 9);
     assert_int_equal(serving.server.figures_bytes, 2 * sizeof(float));
-    serving.server.figures_bytes = 64 << 20;       /* as if the others had told much */
-    assert_int_equal(tell_figures(worker, 10), 0); /* in place of what it told before */
+    serving.server.figures_bytes = 64 << 20;       /* as if the others had sent a lot */
+    assert_int_equal(tell_figures(worker, 10), 0); /* replaces its former ones */
     assert_int_equal(tell_figures(come(2), 1), ERROR_INTERNAL);
     assert_true(figure_of(1) == 10 && figure_of(2) == 0);
     struct message_figures message = {.worker = 1};
@@ -422,7 +422,7 @@ static void a_heartbeat_hears_of_the_job(void **state)
     assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
     assert_non_null(strstr(lease->message, "to initialise the model, 5 s"));
     assert_int_equal(begin_restore(1), 0);
-    assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0); /* at once, whatever was said before */
+    assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0); /* at once, whatever came before */
     assert_non_null(strstr(lease->message, "to finish writing the model"));
     while (has_answer(chief)) {
         receive(chief);
@@ -468,7 +468,7 @@ static void who_leaves_has_left(void **state)
     serving_end();
 }
 
-/* --- Numbers for those who have none --- */
+/* --- Indexes for workers without one --- */
 
 static void places_are_given_by_keys(void **state)
 {
@@ -525,10 +525,10 @@ static void what_is_no_request_ends_the_connection(void **state)
     serving_end();
 }
 
-/* A frame that nobody can read ends the connection, with a word to its sender; it is not for any request. */
+/* An unreadable frame ends the connection, with an error for its sender that answers no request. */
 static void a_frame_that_breaks_the_protocol_is_answered(void **state)
 {
-    uint8_t header[FRAME_HEADER], body[1] = {9}; /* 2 is the most */
+    uint8_t header[FRAME_HEADER], body[1] = {9}; /* 2 is the maximum */
     struct error error;
     (void)state;
     begin();
@@ -549,7 +549,7 @@ static void a_frame_that_breaks_the_protocol_is_answered(void **state)
     serving_end();
 }
 
-/* Any word of any worker is a sign of life. */
+/* Any message from a worker is a sign of life. */
 static void whoever_asks_has_been_heard(void **state)
 {
     const struct message_ping ping = {.nonce = 1};

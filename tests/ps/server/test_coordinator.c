@@ -1,4 +1,4 @@
-/* What ps 0 knows of training while it leads a rollout, what a change means to a ps itself, and who is let in. */
+/* What ps 0 knows of training while it leads a rollout, what a change means to a ps itself, and who may connect. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static void vitals_are_of_the_worst_worker(void **state)
     assert_false(vitals.unsure);
     assert_int_equal(vitals.global_step, 102);
     assert_int_equal(vitals.generation, serving.server.job.generation);
-    assert_int_equal(vitals.under_way, 1); /* one worker is there, with a gradient at a time */
+    assert_int_equal(vitals.under_way, 1); /* one worker is connected, with one gradient at a time */
     assert_true(vitals.may_come_s == 0);
     fakes[2].loss = INFINITY;
     report(2);
@@ -39,10 +39,10 @@ static void vitals_are_of_the_worst_worker(void **state)
     report(1);
     report(2);
     assert_true(coordinator_vitals(coordinator).loss == 1);
-    fakes[0].loss = -1; /* it joined again, and has told none since */
+    fakes[0].loss = -1; /* it has rejoined, and reported none since */
     report(0);
     assert_true(coordinator_vitals(coordinator).unsure);
-    coordinator->losses[WORKERS] = NAN; /* of one that came by itself, and has gone */
+    coordinator->losses[WORKERS] = NAN; /* from an unlisted worker that has left */
     assert_true(coordinator_vitals(coordinator).loss == 1);
     serving.server.job.workers[WORKERS].present = true;
     assert_true(isnan(coordinator_vitals(coordinator).loss));
@@ -64,7 +64,7 @@ static void vitals_are_of_the_worst_worker(void **state)
     end();
 }
 
-/* A restore is no step, nor does a short pause make the fleet a slow one. */
+/* A restore is not a step, and a short pause does not make the fleet slow. */
 static void the_rate_is_of_steps(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void the_rate_is_of_steps(void **state)
     pass(1);
     assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 10) < 0.01);
     train(40);
-    pass(0.1); /* too soon to say */
+    pass(0.1); /* too early to tell */
     assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 10) < 0.01);
     pass(1.9);
     assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 20) < 0.01);
@@ -123,7 +123,7 @@ static void a_ps_switches_at_its_step(void **state)
     begin(0, text_of(1, 0.5, ""));
     char *text = text_of(2, 0.25, "");
     assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    assert_true(agent.options.host.stays); /* keys of its machine wait for its next start */
+    assert_true(agent.options.host.stays); /* its local keys wait for its next start */
     assert_false(agent.options.host.ready(agent.options.host.context));
     all_come();
     assert_true(agent.options.host.ready(agent.options.host.context));
@@ -138,7 +138,7 @@ static void a_ps_switches_at_its_step(void **state)
     step();
     assert_true(before - parameter() == 0.25);
     const int64_t now = serving.server.job.global_step;
-    assert_int_equal(switch_to(&then, now - 1), SWITCH_LATE);     /* pushes were applied by the rates before */
+    assert_int_equal(switch_to(&then, now - 1), SWITCH_LATE);     /* pushes were applied with the former rates */
     assert_int_equal(switch_to(&serving.config, 0), SWITCH_DONE); /* back, at once */
     before = parameter();
     step();
@@ -178,7 +178,7 @@ static void it_restarts_or_leaves_for_good(void **state)
     end();
 }
 
-/* --- Who is let in, and what is shown --- */
+/* --- Who may connect, and what is shown --- */
 
 static void members_of_either_version_are_let_in(void **state)
 {
@@ -200,13 +200,13 @@ static void members_of_either_version_are_let_in(void **state)
     assert_false(coordinator_knows(coordinator, "00"));
     word(false, 2, "north", 0, secret_key);
     coordinator_tick(coordinator);
-    sign(1, 0.5, 3, 0.25, ",\"issync\":true", secret_key); /* the whole job: nobody works with the other version */
+    sign(1, 0.5, 3, 0.25, ",\"issync\":true", secret_key); /* the whole job: no member works with the other version */
     accepted();
     digest_of(3, 0.25, ",\"issync\":true", after);
     assert_false(coordinator_knows(coordinator, before));
     assert_false(coordinator_knows(coordinator, after));
     assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS - 1}));
-    assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* the agent's word */
+    assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* according to the agent */
     assert_false(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS + 1}));
     assert_true(coordinator_has(coordinator, (struct member){MEMBER_PS, 1}));
     assert_false(coordinator_has(coordinator, (struct member){MEMBER_PS, 2}));

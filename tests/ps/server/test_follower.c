@@ -1,22 +1,22 @@
-/* A ps that another one decides for: what it tells that one, and what it does as it is told. */
+/* A ps whose steps another one decides: what it reports, and how it carries out decisions. */
 #include "tests/ps/running.h"
 
 #include "tests/worker/remote/fake_member.h"
 
 /* --- The ps that decides --- */
 
-enum { CHANNELS = 3 }; /* that a follower has: it tells on one, and listens on another; its agent reports */
+enum { CHANNELS = 3 }; /* a follower's: it reports on one, and listens on another; its agent reports */
 
 static struct fake_member decides[CHANNELS]; /* at one address */
 static struct identity identity;
 
 static struct {
     pthread_mutex_t lock;
-    char staged[100];    /* what was told last: "step 3: 0-1, not finite 2-2" */
+    char staged[100];    /* the last report: "step 3: 0-1, not finite 2-2" */
     uint32_t generation; /* of that */
-    int64_t asked;       /* the step that it asked about last */
+    int64_t asked;       /* the step that it last asked about */
     enum error_code staged_error, asked_error;
-    int64_t decided;     /* -1: nothing is */
+    int64_t decided;     /* -1: none */
     struct range set[2]; /* of that step */
     uint32_t set_count;
     int reports, questions, pings;
@@ -124,7 +124,7 @@ static int connections(void)
     return count;
 }
 
-/* --- The ps that follows, and its workers --- */
+/* --- The following ps, and its workers --- */
 
 static const struct range none;
 
@@ -176,14 +176,14 @@ static const char *tear_down_follower(void)
         atomic_store(&decides[i].stopping, true);
         pthread_join(decides[i].thread, NULL);
     }
-    fake_member_stop(&decides[0]); /* closes what both listen at */
+    fake_member_stop(&decides[0]); /* closes the listening sockets of both */
     identity_destroy(&identity);
     memset(&identity, 0, sizeof identity);
     ps.first = NULL;
     return log;
 }
 
-static struct range mine; /* what it holds */
+static struct range mine; /* the range that it holds */
 
 static void restore_follower(uint32_t generation)
 {
@@ -251,7 +251,7 @@ static void pushed(int worker, enum push_outcome outcome, int64_t step)
     }
 }
 
-/* By a worker that waits for no answer. */
+/* From a worker that waits for no answer. */
 static float parameter_of(int worker)
 {
     float value = NAN;
@@ -293,7 +293,7 @@ static void it_tells_what_is_staged_and_steps_as_it_is_told(void **state)
     tear_down_follower();
 }
 
-/* It may be another process, which knows nothing. */
+/* It may be another process, without any state. */
 static void a_new_connection_is_told_all_again(void **state)
 {
     (void)state;
@@ -316,7 +316,7 @@ static void a_new_connection_is_told_all_again(void **state)
     tear_down_follower();
 }
 
-/* One of the two is being restored, or not as far: that breaks no connection. Anything else is odd. */
+/* One of the two is being restored, or is behind: that breaks no connection. Anything else is unexpected. */
 static void an_old_generation_is_no_reason_to_leave(void **state)
 {
     (void)state;
@@ -338,7 +338,7 @@ static void an_old_generation_is_no_reason_to_leave(void **state)
     tear_down_follower();
 }
 
-/* Of workers that there are not, of gradients that are not here, or of nobody at all. */
+/* Of workers that don't exist, of gradients that are not here, or an empty set. */
 static void decisions_that_can_not_be_are_not_followed(void **state)
 {
     static const struct range nonsense[] = {{2, 1}, {1, 2}, {UINT64_MAX - 1, 1}, {0, 1}, {0, 2}};
@@ -373,14 +373,14 @@ static void a_restored_model_is_told_of_anew(void **state)
     tear_down_follower();
 }
 
-/* So that a dead connection is not found when it is needed. */
+/* So that a dead connection is noticed before it is needed. */
 static void it_pings_while_there_is_nothing_to_tell(void **state)
 {
     (void)state;
     set_up_with("2", true);
     AWAIT(count_of(&heard_of.pings) >= 2);
     assert_int_equal(count_of(&heard_of.reports), 0);
-    assert_int_equal(count_of(&heard_of.questions), 0); /* there is nothing to decide on */
+    assert_int_equal(count_of(&heard_of.questions), 0); /* there is nothing to decide */
     AWAIT(connections() == CHANNELS);
     tear_down_follower();
 }

@@ -1,6 +1,6 @@
 /*
- * What the listener's thread does for a session that rested: it answers what takes no waiting, and all else it leaves
- * to a thread, whole and once.
+ * What the listener's thread does for a resting session: it answers requests that need no waiting, and leaves the rest
+ * to a thread, exactly once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,7 +78,7 @@ static bool has_answer(void)
     return worker->client.connection->in_end > worker->client.connection->in_start || poll(&there, 1, 0) > 0;
 }
 
-/* The next answer is that one, to the request of that number; who waits is sent pings. */
+/* The next answer is that one, to the request with that number; a waiting peer receives pings. */
 static void hears(uint16_t type, uint64_t request)
 {
     struct error error;
@@ -114,7 +114,7 @@ static void pings_are_answered_and_silence_is_none(void **state)
     hears(MESSAGE_pong, 1);
 }
 
-/* A thread finds what was not answered: a report, and whatever came with a heartbeat. */
+/* A thread finds the unanswered requests: a report, and whatever came with a heartbeat. */
 static void others_are_left_to_a_thread(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static struct message_pull pull_after(int64_t step)
     return (struct message_pull){.after_step = step, .wait_ms = 5000, .ranges = {first_values, 1}};
 }
 
-/* There is a model of zeros, and training is under way. */
+/* There is a model of zeros, and training has begun. */
 static void train(int64_t step)
 {
     struct job *job = &serving.server.job;
@@ -193,7 +193,7 @@ static void train(int64_t step)
     worker->client.generation = 1;
 }
 
-/* Held by a session that rests, and answered once it is asked, or has waited for long enough. */
+/* Held by a resting session, and answered once its worker is selected, or has waited long enough. */
 static void a_small_pull_is_held(void **state)
 {
     float values[4];
@@ -225,7 +225,7 @@ static void hold_pull(int64_t step)
     assert_true(worker->session.held.holds);
 }
 
-/* Before either side takes the other for dead; and it counts as alive, since it is kept waiting. */
+/* Before either side takes the other for dead; and it counts as alive, because it is kept waiting. */
 static void a_held_pull_is_kept_alive(void **state)
 {
     struct error error;
@@ -241,7 +241,7 @@ static void a_held_pull_is_kept_alive(void **state)
     assert_true(channel_receive(&worker->client, INFINITY, &error));
     assert_int_equal(worker->client.frame.type, MESSAGE_ping);
     assert_int_equal(worker->client.message.ping.nonce, worker->session.incarnation);
-    assert_true(worker->session.base.rouse_s == began_s + 5); /* by then it has waited for long enough */
+    assert_true(worker->session.base.rouse_s == began_s + 5); /* by then it has waited long enough */
     assert_false(has_answer());
     serving.now_s = began_s + 5;
     assert_int_equal(look(), GLANCE_RESTS);
@@ -249,7 +249,7 @@ static void a_held_pull_is_kept_alive(void **state)
     assert_int_not_equal(job_worker_state(&serving.server.job, 1), STATE_WAITING);
 }
 
-/* From the first step on; but who wants the values as they are now waits for nothing, and gets them by a thread. */
+/* From the first step on; but a pull of the current values waits for nothing, and a thread answers it. */
 static void the_first_step_is_waited_for_too(void **state)
 {
     (void)state;
@@ -322,7 +322,7 @@ static void who_is_gone_is_held_no_longer(void **state)
     }
 }
 
-/* One of several that are held goes, wherever it stands. */
+/* One of several held pulls goes, wherever it is in the list. */
 static void those_that_are_held_go_one_by_one(void **state)
 {
     struct serving_session *others[3] = {worker};
@@ -340,7 +340,7 @@ static void those_that_are_held_go_one_by_one(void **state)
         worker = others[i];
         hold_pull(3);
     }
-    static const int order[] = {1, 0, 2}; /* the middle, the end, what is left */
+    static const int order[] = {1, 0, 2}; /* the middle, the end, the rest */
     for (int i = 0; i < 3; i++) {
         server_lock(server);
         server_release_held(&others[order[i]]->session);
@@ -355,7 +355,7 @@ static void those_that_are_held_go_one_by_one(void **state)
     }
 }
 
-/* Nothing is lost of a pull that has to wait for a model: the thread that waits for it has the frame. */
+/* Nothing of a pull that must wait for a model is lost: the thread that waits for it has the frame. */
 static void a_pull_of_no_model_is_left_to_a_thread(void **state)
 {
     (void)state;
@@ -370,7 +370,7 @@ static void a_pull_of_no_model_is_left_to_a_thread(void **state)
     assert_int_equal(worker->client.message.error.code, ERROR_NOT_READY);
 }
 
-/* A pull of more than a socket takes for certain is answered by a thread. */
+/* A pull larger than what a socket surely accepts is answered by a thread. */
 static void a_large_pull_is_left_to_a_thread(void **state)
 {
     (void)state;
@@ -382,7 +382,7 @@ static void a_large_pull_is_left_to_a_thread(void **state)
     assert_false(has_answer());
 }
 
-/* --- Who takes no answers --- */
+/* --- Peers that don't read answers --- */
 
 static void who_reads_nothing_takes_a_thread(void **state)
 {
@@ -390,7 +390,7 @@ static void who_reads_nothing_takes_a_thread(void **state)
     put(MESSAGE_heartbeat, &heartbeat);
     assert_int_equal(look(), GLANCE_RESTS);
     put(MESSAGE_heartbeat, &heartbeat);
-    assert_int_equal(look(), GLANCE_SERVE); /* the first answer is still on its way */
+    assert_int_equal(look(), GLANCE_SERVE); /* the first answer is still in flight */
     hears(MESSAGE_lease, 1);
     assert_true(serve_by_a_thread());
     hears(MESSAGE_lease, 2);
@@ -418,7 +418,7 @@ static void who_asks_for_what_is_not_his_is_told_so(void **state)
     assert_int_equal(worker->client.message.error.code, ERROR_NOT_ALLOWED);
 }
 
-/* A thread says goodbye. */
+/* A thread sends goodbye. */
 static void where_the_server_leaves_a_thread_says_so(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* A ps whose config gives hidden layers alone: worker 0 says how wide its data make the others. */
+/* A ps whose config gives hidden layers only: worker 0 sends the other widths, which follow from its data. */
 #include "tests/ps/running.h"
 
 static void set_up(void)
@@ -22,7 +22,7 @@ static void is_busy(enum member_role role, int index, const char *digest)
     assert_non_null(strstr(error.text, "ps 0 is waiting for worker 0, whose data determine the layer widths"));
 }
 
-/* False: the connection ended, or it is an error, of that code. */
+/* False: the connection ended, or an error with that code. */
 static bool say(int client, const char *units, uint16_t *code, struct error *error)
 {
     const struct message_layers message = {.units = (char *)(uintptr_t)units};
@@ -36,7 +36,7 @@ static void others_come_again_later(void **state)
     set_up();
     is_busy(MEMBER_WORKER, 1, NULL);
     is_busy(MEMBER_OPERATOR, -1, "");
-    is_busy(MEMBER_WORKER, 0, ""); /* a guest says nothing of its data */
+    is_busy(MEMBER_WORKER, 0, ""); /* a guest sends nothing about its data */
     is_busy(MEMBER_PS, 0, NULL);
     const char *log = tear_down();
     assert_non_null(strstr(log, "ps 0 is waiting for worker 0"));
@@ -55,14 +55,14 @@ static void what_worker_0_says_is_how_it_is(void **state)
     assert_int_equal(code, ERROR_BAD_REQUEST);
     assert_false(channel_receive(&clients[0], soon(), &error)); /* which ends the connection */
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    assert_false(say(0, "3,5,2", &code, &error)); /* that is not the hidden layer of the config */
+    assert_false(say(0, "3,5,2", &code, &error)); /* the config has another hidden layer */
     assert_int_equal(code, ERROR_BAD_REQUEST);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     if (!say(0, "3,4,2", &code, &error)) {
         fail_msg("%s", error.text);
     }
     assert_string_equal(clients[0].message.layers.units, "3,4,2");
-    assert_true(await_told("listens on port")); /* to all, from now on */
+    assert_true(await_told("listens on port")); /* from now on, to all */
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
     assert_true(say(1, "", &code, &error));
@@ -70,7 +70,7 @@ static void what_worker_0_says_is_how_it_is(void **state)
     assert_non_null(strstr(tear_down(), "ps 0: the layers are 3,4,2, by worker 0's data"));
 }
 
-/* They are for later: the worker asks again once it has said it. */
+/* They come too early: the worker asks again after sending the widths. */
 static void other_requests_are_not_answered_before(void **state)
 {
     (void)state;

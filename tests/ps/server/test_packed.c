@@ -1,4 +1,4 @@
-/* What travels packed: gradients as bfloat16, int8 and the largest, and what is told of the parameters. */
+/* Packed messages: gradients as bfloat16, int8 and the largest, and what is sent of the parameters. */
 #include "tests/ps/server/asking.h"
 
 #include "ps/store/bfloat16.h"
@@ -9,7 +9,7 @@
 static struct serving_session *worker;
 static uint64_t sequence;
 
-/* Of so many inputs and hidden units. */
+/* With this many inputs and hidden units. */
 static void begin(bool synchronous, enum wire_dtype wire_dtype, int inputs, int hidden)
 {
     struct config *config = serving_config();
@@ -27,7 +27,7 @@ static void begin(bool synchronous, enum wire_dtype wire_dtype, int inputs, int 
     sequence = 0;
 }
 
-/* Frames of a push, the first floats of the model; `more`: others follow. */
+/* Frames of a push with the first floats of the model; `more`: others follow. */
 static void send_floats(const struct message_push *push, struct range range, const void *bytes, size_t size, bool more)
 {
     struct error error;
@@ -58,7 +58,7 @@ static struct message_push next_push(enum dtype dtype)
                                  .dtype = (uint8_t)dtype};
 }
 
-/* All that are held, padding between rows included. */
+/* All floats held, padding between rows included. */
 static int held(void)
 {
     const struct span *spans;
@@ -69,14 +69,14 @@ static int held(void)
     return (int)floats;
 }
 
-/* Is that float of the first variable none of the model's? */
+/* Is that float of the first variable padding? */
 static bool is_padding(int i)
 {
     const struct variable *variable = &serving.server.model.variables[0];
     return i % (int)variable->stride >= variable->cols;
 }
 
-/* What comes of a push of one frame. */
+/* The result of a push of one frame. */
 static int push_bytes(enum dtype dtype, struct range range, const void *bytes, size_t size)
 {
     const struct message_push push = next_push(dtype);
@@ -85,7 +85,7 @@ static int push_bytes(enum dtype dtype, struct range range, const void *bytes, s
     return outcome(worker);
 }
 
-/* It makes no sense, for this reason, and ends the connection; nothing comes of it. */
+/* It is malformed, for this reason, and ends the connection without any effect. */
 static void refused(enum dtype dtype, struct range range, const void *bytes, size_t size, const char *why)
 {
     const int64_t step = serving.server.job.global_step;
@@ -171,7 +171,7 @@ static void gradients_of_bytes_count_as_what_they_say(void **state)
     serving_end();
 }
 
-/* Places 1 and 5 of the eight, by hand: a head, two gaps, two values. */
+/* Positions 1 and 5 of the eight, by hand: a head, two gaps, two values. */
 static size_t pack_two(uint8_t *bytes, enum dtype dtype, float first, float second)
 {
     const float values[] = {first, second};
@@ -224,7 +224,7 @@ static void the_largest_that_make_no_sense_are_refused(void **state)
     refused(dtype, eight, bytes, size - 1, "its bulk ends within packed floats");
     refused(dtype, eight, bytes, 5, "its bulk ends within packed floats");
     refused(dtype, (struct range){1 << 20, 8}, bytes, size, "are not all held here");
-    bytes[5] = 6; /* the next but five behind place 1 is the ninth */
+    bytes[5] = 6; /* five after position 1 is the ninth */
     refused(dtype, eight, bytes, size, "not all positions of 2 floats are within their range of 8");
     bytes[5] = 5;
     assert_int_equal(push_bytes(dtype, eight, bytes, size), PUSH_APPLIED);
@@ -241,7 +241,7 @@ static void the_largest_that_make_no_sense_are_refused(void **state)
     serving_end();
 }
 
-/* All that are there may be sent, and all frames count. */
+/* All of the floats may be sent, and all frames count. */
 static void frames_of_packed_floats_add_up(void **state)
 {
     uint8_t bytes[64] = {8, 0, 8, 0}; /* all eight, without gaps */
@@ -268,7 +268,7 @@ static void frames_of_packed_floats_add_up(void **state)
 
 /* --- Answers --- */
 
-/* One frame of an answer that is there already: its values or pushed. Returns the bytes of its bulk. */
+/* One frame of an answer that has arrived: its values or pushed. Returns the bytes of its bulk. */
 static size_t bulk_here(uint8_t *bytes, size_t room)
 {
     struct error error;
@@ -310,7 +310,7 @@ static void what_is_pulled_as_halves_is_rounded(void **state)
     serving_end();
 }
 
-/* In full at first, and on every other connection; then what has changed since. */
+/* Complete at first, and on every new connection; then the changes since. */
 static void differences_are_told_to_who_knows_the_rest(void **state)
 {
     static uint16_t known[4096], again[4096];
@@ -351,7 +351,7 @@ static void differences_are_told_to_who_knows_the_rest(void **state)
     serving_end();
 }
 
-/* Where nothing is kept for them, differences are halves, and what would be packed is float32. */
+/* If nothing is kept for them, differences are bfloat16, and what would be packed is float32. */
 static void what_is_not_kept_comes_plain(void **state)
 {
     (void)state;
@@ -365,7 +365,7 @@ static void what_is_not_kept_comes_plain(void **state)
     serving_end();
 }
 
-/* The sent model in full first, and then what brings it up to each step. */
+/* The sent model complete at first, and then the changes of each step. */
 static void packed_answers_bring_the_told_model_up(void **state)
 {
     static float sent_model[4096];
@@ -445,7 +445,7 @@ static void what_is_long_is_read_piece_by_piece(void **state)
     serving_end();
 }
 
-/* Differences, too: of a range that is too long for one frame, piece after piece. */
+/* Differences, too: a range too long for one frame, piece by piece. */
 static void what_is_long_is_told_piece_by_piece(void **state)
 {
     static uint16_t known[32768];

@@ -1,4 +1,4 @@
-/* ps 0 as the coordinator of rollouts: which proposals it takes, and how programs come and go. */
+/* ps 0 as the coordinator of rollouts: which proposals it accepts, and how programs are received and sent. */
 #include <elf.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static void a_proposal_is_on_disk_before_anybody_hears_of_it(void **state)
     assert_int_equal(told.state, ROLLOUT_IDLE);
     assert_int_equal(report(PS_0), 0);
     assert_int_equal(order, ORDER_NOTHING);
-    assert_int_equal(status()->state, ROLLOUT_STAGING); /* which is what an operator wants to know */
+    assert_int_equal(status()->state, ROLLOUT_STAGING); /* operators want to know that */
     coordinator_tick(coordinator);
     assert_true(there_is("config.json.d/rollout.json"));
     audited("\"who\":\"me@desk\",\"what\":\"staging\",\"version\":2");
@@ -106,7 +106,7 @@ static void healthy_seconds_are_a_day_at_most(void **state)
     }
 }
 
-/* What is refused stays on record, under the name of who signed it, but not without end: it costs nobody anything. */
+/* Refusals are recorded, with the signer's name, but within limits: they cost the sender nothing. */
 static void refusals_are_on_record(void **state)
 {
     (void)state;
@@ -152,13 +152,13 @@ static void one_at_a_time(void **state)
     sign(1, 0.125, 2, 0.25, "", secret_key);
     refused("another config");
     sign(1, 0.5, 2, 0.25, "", secret_key);
-    accepted(); /* one that was refused is no longer in the way */
+    accepted(); /* a refused one is no longer in the way */
     sign(1, 0.5, 2, 0.125, "", secret_key);
-    refused("version"); /* that number was given away */
+    refused("version"); /* that number is used up */
     sign(1, 0.5, 3, 0.125, "", secret_key);
     refused("the rollout of version 2 is in progress");
     sign(1, 0.5, 2, 0.25, "", secret_key);
-    word(false, 2, "north", 0, secret_key); /* still of the one that is under way */
+    word(false, 2, "north", 0, secret_key); /* still of the one under way */
     assert_int_equal(serving.sessions[OPERATOR].client.frame.type, MESSAGE_done);
     end();
 }
@@ -179,7 +179,7 @@ static void who_can_not_lead(void **state)
     assert_null(agent.options.ask); /* its agent asks ps 0 */
     assert_int_equal(agent.options.who.index, 1);
     end();
-    begin(0, NULL); /* without a file there is no place to keep versions, but members may well ask */
+    begin(0, NULL); /* without a file versions can't be stored, but members may ask */
     operator_comes();
     all_come();
     refused("ps 0 runs without a config file");
@@ -198,7 +198,7 @@ enum { PROGRAM_BYTES = 300000 };
 
 static uint8_t program[PROGRAM_BYTES];
 
-/* Headers of a program, and noise behind them. */
+/* Headers of a program, followed by noise. */
 static void make_program(void)
 {
     Elf64_Ehdr head = {.e_type = ET_DYN,
@@ -228,7 +228,7 @@ static uint16_t offer(const char *digest)
     return ask(&serving.sessions[OPERATOR], MESSAGE_offer_program, &message, proposal, proposal_size);
 }
 
-/* Bytes from `from` on, said to belong at `offset`; how much is there by then. */
+/* Sends bytes from `from` on as those at `offset`; returns how much ps 0 has then. */
 static uint64_t put_at(const char *digest, uint64_t offset, size_t from, size_t size)
 {
     const struct message_put_program message = {.digest = (char *)(uintptr_t)digest, .offset = offset};
@@ -237,7 +237,7 @@ static uint64_t put_at(const char *digest, uint64_t offset, size_t from, size_t 
     return type == MESSAGE_program ? one->client.message.program.offset : UINT64_MAX;
 }
 
-/* What a member gets from there on; the size, or -1. */
+/* What a member receives from that offset on; its size, or -1. */
 static int64_t get_from(const char *digest, uint64_t offset)
 {
     const uint8_t *bytes;
@@ -271,7 +271,7 @@ static void an_operator_brings_a_program(void **state)
     begin(0, text_of(1, 0.5, ""));
     struct serving_session *one = operator_comes();
     all_come();
-    assert_int_equal(put_at(digest, 0, 0, 1000), UINT64_MAX); /* nobody signed for it */
+    assert_int_equal(put_at(digest, 0, 0, 1000), UINT64_MAX); /* nobody has signed it */
     refuses(one, "that program was not offered");
     assert_int_equal(put_at("", 0, 0, 1000), UINT64_MAX);
     sign(1, 0.5, 2, 0.5, "", strange_key);
@@ -285,12 +285,12 @@ static void an_operator_brings_a_program(void **state)
     assert_int_equal(offer(digest), MESSAGE_program);
     assert_int_equal(one->client.message.program.offset, 0);
     assert_int_equal(put_at(digest, 0, 0, 100000), 100000);
-    assert_int_equal(put_at(digest, 50000, 50000, 100000), 100000); /* not what is expected: dropped, and told so */
+    assert_int_equal(put_at(digest, 50000, 50000, 100000), 100000); /* the wrong offset: dropped, and reported */
     assert_int_equal(put_at("abcdef", 100000, 100000, 1000), UINT64_MAX);
-    assert_int_equal(offer(digest), MESSAGE_program); /* a broken connection later */
+    assert_int_equal(offer(digest), MESSAGE_program); /* after a broken connection */
     assert_int_equal(one->client.message.program.offset, 100000);
     assert_int_equal(put_at(digest, 100000, 100000, 200000), PROGRAM_BYTES);
-    assert_int_equal(put_at(digest, 5, 5, 10), PROGRAM_BYTES); /* it is there */
+    assert_int_equal(put_at(digest, 5, 5, 10), PROGRAM_BYTES); /* it is complete */
     assert_int_equal(offer(digest), MESSAGE_program);
     assert_int_equal(one->client.message.program.offset, PROGRAM_BYTES);
     assert_true(programs_have_whole(&coordinator->programs, digest));
@@ -298,7 +298,7 @@ static void an_operator_brings_a_program(void **state)
     refuses(&serving.sessions[1], "no such program is rolled out");
     accepted();
     sign(1, 0.5, 2, 0.5, "", secret_key);
-    assert_int_equal(offer(digest), MESSAGE_error); /* that version was given away */
+    assert_int_equal(offer(digest), MESSAGE_error); /* that version number is used up */
     refuses(one, "version");
     end();
     programs.count = 0;
@@ -322,7 +322,7 @@ static void members_take_a_program_piece_by_piece(void **state)
     assert_int_equal(get_from(digest, 2 * PROGRAM_CHUNK), PROGRAM_BYTES - 2 * PROGRAM_CHUNK);
     assert_int_equal(get_from(digest, PROGRAM_BYTES - 1), 1);
     assert_int_equal(get_from(digest, PROGRAM_BYTES), -1);
-    for (int i = 0; i < 150; i++) { /* while it travels, staging takes as long as it takes */
+    for (int i = 0; i < 150; i++) { /* staging takes as long as the transfer */
         pass(1);
         assert_int_equal(get_from(digest, 0), PROGRAM_CHUNK);
     }
@@ -336,7 +336,7 @@ static void members_take_a_program_piece_by_piece(void **state)
     programs.count = 0;
 }
 
-/* All members together get so many bytes a second, and who has to wait is told for how long. */
+/* All members together get a limited rate, and one that must wait is told for how long. */
 static void programs_leave_room_on_the_line(void **state)
 {
     (void)state;
@@ -362,7 +362,7 @@ static void programs_leave_room_on_the_line(void **state)
     assert_in_range(member->client.message.program.wait_ms, 1, 12);
     serving.now_s += 0.012;
     assert_int_equal(get_from(digest, 0), 64 << 10);
-    serving.now_s += 1000; /* what was not used is not saved up */
+    serving.now_s += 1000; /* unused budget is not saved up */
     int at_once = 0;
     while (get_from(digest, 0) > 0) {
         at_once++;
@@ -373,7 +373,7 @@ static void programs_leave_room_on_the_line(void **state)
     programs.rate_kib = 0;
 }
 
-/* A build that a member says it runs counts as the new one if the rollout brings it. */
+/* A build that a member reports counts as the new one if the rollout brings it. */
 static void who_runs_what_is_known_by_its_build(void **state)
 {
     (void)state;
@@ -391,7 +391,7 @@ static void who_runs_what_is_known_by_its_build(void **state)
     assert_true(!member->runs_target && member->architecture == 0);
     snprintf(name, 65, "trainer 1, build %.16s", programs.items[0].digest);
     report(1);
-    assert_true(member->runs_target && member->architecture == 0); /* an early one does not say for what machine */
+    assert_true(member->runs_target && member->architecture == 0); /* early programs don't report it */
     snprintf(name, 65, "trainer 1, build %.16s x86_64", programs.items[0].digest);
     report(1);
     assert_true(member->runs_target && member->architecture == 1);

@@ -1,4 +1,4 @@
-/* ps 0 leads rollouts: from one version to the next and back, and what members and operators are told meanwhile. */
+/* ps 0 leads rollouts: from one version to the next and back, and what it tells members and operators meanwhile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static void a_live_rollout(void **state)
     const int64_t step = told.step;
     assert_int_equal(order, ORDER_SWITCH);
     assert_int_equal(told.state, ROLLOUT_SWITCHING);
-    assert_true(step > serving.server.job.global_step + 100); /* two seconds ahead, for all to hear of it */
+    assert_true(step > serving.server.job.global_step + 100); /* two seconds ahead, so that all learn of it */
     assert_true(step < serving.server.job.global_step + 1100);
     assert_int_equal(status()->step, step);
     report(PS_0);
@@ -48,7 +48,7 @@ static void a_live_rollout(void **state)
     pass(0.25);
     audited("\"what\":\"watching\",\"version\":2");
     report(1);
-    assert_int_equal(told.step, 0); /* whoever comes now takes it at once */
+    assert_int_equal(told.step, 0); /* a member that comes now switches at once */
     assert_int_equal(status()->step, step);
     for (int i = 0; i < 16; i++) {
         train(2);
@@ -64,7 +64,7 @@ static void a_live_rollout(void **state)
     assert_int_equal(rollout->target, 2);
     assert_int_equal(rollout->version, 2);
     assert_int_equal(rollout->highest, 2);
-    assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5")); /* to go back to by hand */
+    assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5")); /* for going back by hand */
     assert_string_equal(rollout->earlier_local, "");
     assert_int_equal(serving.server.job.workers[1].fleet_version, 2); /* which `trainer status` shows */
     assert_string_equal(serving.server.job.workers[1].digest, "d16e57");
@@ -102,7 +102,7 @@ static void all_go_back_from_a_loss_that_is_not_finite(void **state)
     end();
 }
 
-/* What an operator takes back is taken back once, and no other rollout by mistake. */
+/* An operator's abort works once, and aborts no other rollout by mistake. */
 static void an_operator_takes_it_back(void **state)
 {
     (void)state;
@@ -135,7 +135,7 @@ static void an_operator_takes_it_back(void **state)
     end();
 }
 
-/* What becomes of a rollout that is watched while nobody reports for 12 s; stood: and ps 0 did not look, either. */
+/* A rollout being watched while nobody reports for 12 s; stood: and ps 0 did not tick, either. */
 static enum rollout_state after_silence(bool stood)
 {
     begin(0, text_of(1, 0.5, ""));
@@ -164,7 +164,7 @@ static void members_that_say_nothing_go_back(void **state)
     assert_int_equal(after_silence(false), ROLLOUT_GOING_BACK);
 }
 
-/* ps 0 stood still (its machine was asleep, say): it judges nobody by that. */
+/* ps 0 was suspended (its machine was asleep, say): it blames nobody for that. */
 static void its_own_pause_is_nobody_s_silence(void **state)
 {
     (void)state;
@@ -192,7 +192,7 @@ static void a_restarted_leader_goes_on(void **state)
     assert_int_equal(coordinator->rollout.target, 2);
     assert_int_equal(coordinator->rollout.fallback, 1);
     report(1);
-    assert_int_equal(order, ORDER_NOTHING); /* until that is on the disk */
+    assert_int_equal(order, ORDER_NOTHING); /* until that is on disk */
     coordinator_tick(coordinator);
     report(1);
     assert_int_equal(order, ORDER_BACK);
@@ -201,11 +201,11 @@ static void a_restarted_leader_goes_on(void **state)
     fakes[0].phase = PHASE_RESTORED;
     pass(0.25);
     assert_true(is_told(status()->message, "ps 0 was restarted while the rollout was watching"));
-    assert_true(lead(&error)); /* and now there is nothing to be done */
+    assert_true(lead(&error)); /* now there is nothing to do */
     assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
     assert_int_equal(status()->highest, 2);
     sign(1, 0.5, 2, 0.125, "", secret_key);
-    refused("version"); /* it remembers which numbers were given away */
+    refused("version"); /* it remembers which numbers are used up */
     sign(1, 0.5, 3, 0.125, "", secret_key);
     pass(0);
     accepted();
@@ -215,7 +215,7 @@ static void a_restarted_leader_goes_on(void **state)
     end();
 }
 
-/* --- Those who were away --- */
+/* --- Members that were away --- */
 
 /* Rolls out that version from the one before, at once. */
 static void roll_out(uint64_t version)
@@ -246,7 +246,7 @@ static void who_was_away_catches_up(void **state)
     roll_out(2);
     fakes[1] = (struct fake){.version = 1, .loss = -1};
     assert_int_equal(report(1), proposal_size);
-    assert_int_equal(order, ORDER_SWITCH); /* it takes version 2 as it runs */
+    assert_int_equal(order, ORDER_SWITCH); /* it switches to version 2 while running */
     assert_int_equal(told.version, 2);
     assert_int_equal(told.step, 0);
     sign(2, 1.0 / 3, 3, 0.25, "", secret_key);
@@ -255,14 +255,14 @@ static void who_was_away_catches_up(void **state)
     report(2);
     assert_int_equal(order, ORDER_STAGE);
     manifest_told(2, &size);
-    assert_true(report(1) > 0); /* it can take part only from version 2 on: this is how it comes there */
+    assert_true(report(1) > 0); /* it can take part only from version 2 on: this leads it there */
     assert_int_equal(order, ORDER_CATCH_UP);
     assert_int_equal(told.version, 2);
     const uint8_t *bytes = manifest_told(1, &size);
     assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_int_equal(manifest.target.version, 2);
     write_text("config.json.d/00000002.manifest", "not what it was");
-    assert_true(lead(&error)); /* it can no longer say how version 2 came: then it says nothing, and not version 3 */
+    assert_true(lead(&error)); /* it no longer knows how version 2 came: then it sends nothing, and not version 3 */
     coordinator_tick(coordinator);
     assert_int_equal(report(1), 0);
     end();
@@ -270,7 +270,9 @@ static void who_was_away_catches_up(void **state)
 
 /* --- Reports --- */
 
-/* A report comes without a config: while the worker of that number is here, no other process may speak for it. */
+/*
+ * A report comes without a config: while the worker with that index is connected, no other process may report for it.
+ */
 static void nobody_speaks_for_a_worker_that_is_here(void **state)
 {
     (void)state;
@@ -291,12 +293,12 @@ static void nobody_speaks_for_a_worker_that_is_here(void **state)
         serving_tick();
     }
     fakes[1].version = 8;
-    report(1); /* it has gone: whoever comes next may speak */
+    report(1); /* it has gone: the next process may report */
     assert_int_equal(coordinator->rollout.members[2 + 1].version, 8);
     end();
 }
 
-/* The answer that came last brings that manifest. */
+/* The last answer brings that manifest. */
 static void brings(struct serving_session *one, const uint8_t *manifest, size_t manifest_size)
 {
     const uint8_t *bytes;
@@ -348,7 +350,7 @@ static void what_operators_are_told(void **state)
     }
     status();
     brings(one, proposal, proposal_size);
-    assert_true(versions_open(&versions, path_of("config.json"), &error)); /* as its agent keeps them */
+    assert_true(versions_open(&versions, path_of("config.json"), &error)); /* as its agent stores them */
     char *job = job_of(3, 0.125, "");
     assert_true(versions_add_local(&versions, 3, "{\"a\":1}", 7, &error));
     assert_true(versions_add(&versions, 3, job, strlen(job), &error));
@@ -357,7 +359,7 @@ static void what_operators_are_told(void **state)
     assert_string_equal(rollout->local, "{\"a\":1}");
     assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5"));
     free(job);
-    /* While the next is under way they need that one's, and what was before is not the question. */
+    /* While the next is under way they need its manifest, and the previous one does not matter. */
     uint8_t *last = proposal;
     const size_t last_size = proposal_size;
     proposal = NULL;
@@ -368,13 +370,13 @@ static void what_operators_are_told(void **state)
     brings(one, proposal, proposal_size);
     word(false, 4, "north", 0, secret_key);
     coordinator_tick(coordinator);
-    status(); /* it came to nothing: what counts is how version 3 came */
+    status(); /* it failed: what counts is how version 3 came */
     brings(one, last, last_size);
     free(last);
     end();
 }
 
-/* As it said last. */
+/* According to its last report. */
 static void each_member_has_its_line(void **state)
 {
     static const char *const phases[] = {"", ", staged", ", switched", ", went back", ", restored", ", refused it"};

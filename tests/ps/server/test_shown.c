@@ -1,10 +1,10 @@
-/* What a ps shows to who watches it, and what it says of members that ask how all are. */
+/* What a ps shows on dashboards, and its answers to status queries. */
 #include "tests/ps/server/asking.h"
 
 #include "observe/observe.h"
 #include "ps/fleet_watch.h"
 
-/* --- Who watches --- */
+/* --- Dashboards --- */
 
 static void (*fill)(void *context, struct board *board);
 static void *filled;
@@ -23,7 +23,7 @@ void __wrap_observe_waiting(const char *what)
     snprintf(waits, sizeof waits, "%s", what);
 }
 
-/* What the other ps said of themselves, all ps by their numbers; 0: nothing yet. */
+/* The other ps' reports on themselves, by index; 0: none yet. */
 static struct board_member watched[SERVING_PS];
 static int watched_count;
 static bool watch_fails;
@@ -177,7 +177,7 @@ static void the_other_ps_are_shown_as_they_say(void **state)
     begin(1, SERVING_PS);
     assert_int_equal(watches, 1);
     look();
-    is(0, "ps", 1, "starting"); /* nobody was heard of so far */
+    is(0, "ps", 1, "starting"); /* no reports so far */
     assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
     for (int i = 0; i < SERVING_PS; i++) {
         watched[i] = (struct board_member){.role = "ps", .task = i, .state = "elsewhere"};
@@ -186,7 +186,7 @@ static void the_other_ps_are_shown_as_they_say(void **state)
     look();
     assert_int_equal(board.member_count, SERVING_PS + SERVING_WORKERS);
     is(0, "ps", 0, "elsewhere");
-    is(1, "ps", 1, "starting"); /* itself, as it knows better */
+    is(1, "ps", 1, "starting"); /* itself, which it knows better */
     is(2, "worker", 0, "absent");
     end();
 }
@@ -198,7 +198,7 @@ static void without_a_watch_the_others_are_not_shown(void **state)
     serving_begin(0);
     struct error error;
     assert_true(board_create(&board, "ps", 0, "", &error));
-    server_show(&serving.server); /* nobody looks */
+    server_show(&serving.server); /* nobody watches */
     assert_null(fill);
     assert_int_equal(watches, 0);
     watch_fails = true;
@@ -209,7 +209,7 @@ static void without_a_watch_the_others_are_not_shown(void **state)
     end();
 }
 
-/* Those beyond the list while they are here. */
+/* Unlisted ones while they are connected. */
 static void workers_that_joined_are_shown(void **state)
 {
     struct error error;
@@ -232,9 +232,9 @@ static void workers_that_joined_are_shown(void **state)
     end();
 }
 
-/* --- Who asks --- */
+/* --- Status queries --- */
 
-/* All frames of an answer: a letter for each of a member, and its number; r for rounds. */
+/* All frames of an answer: a letter for each member, and its index; r for rounds. */
 static const char *frames_of(struct serving_session *one, uint8_t members)
 {
     static char text[100];
@@ -337,7 +337,7 @@ static struct message_status status_of(struct serving_session *one, int whose)
     return found;
 }
 
-/* By its own word, or else by the address that it came from, or is listed with. */
+/* As it reports, or else the address that it came from, or is listed with. */
 static void a_worker_has_the_best_name_that_is_known(void **state)
 {
     const struct message_heartbeat beat = {.state = STATE_TRAINING, .host = "south", .staleness = 9};
@@ -351,7 +351,7 @@ static void a_worker_has_the_best_name_that_is_known(void **state)
     assert_string_equal(status_of(one, 1).host, "10.0.0.1:1");
     assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
     assert_string_equal(status_of(one, 1).host, "south");
-    assert_int_equal(status_of(one, 1).staleness, 9); /* as it says, while it has pushed nothing here */
+    assert_int_equal(status_of(one, 1).staleness, 9); /* as reported, while it has pushed nothing here */
     struct job_worker *told = &serving.server.job.workers[1];
     told->applied = 1;
     told->staleness = 4;

@@ -1,9 +1,9 @@
-/* Synchronous steps at a ps: who waits, for how long and what ends it, and what the ps tell each other. */
+/* Synchronous steps on a ps: who waits, for how long and what ends the wait, and what the ps tell each other. */
 #include "tests/ps/server/asking.h"
 
 static struct serving_session *first, *second;
 
-/* Two workers, whose gradients make a step together; count ps, of which this is number `index`. */
+/* Two workers, whose gradients make a step together; `count` ps, of which this has index `index`. */
 static void begin(int index, int ps_count)
 {
     struct config *config = serving_config();
@@ -73,7 +73,7 @@ static void a_push_waits_for_the_others_of_its_step(void **state)
     serving_end();
 }
 
-/* It counts as alive meanwhile, and is told that the ps lives. */
+/* Meanwhile it counts as alive, and gets signs of life from the ps. */
 static void who_waits_is_pinged(void **state)
 {
     struct error error;
@@ -119,7 +119,7 @@ static void who_waits_is_shown_as_waiting(void **state)
     serving_end();
 }
 
-/* The gradient stays: what is sent again is not added twice. */
+/* The gradient stays: a repeated push is not added twice. */
 static void who_waits_too_long_is_told_for_whom(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void a_restore_ends_the_wait(void **state)
     serving_end();
 }
 
-/* By how many steps it came too late is told; how the model is now, too. */
+/* The answer says by how many steps it came too late, and has the current model. */
 static void what_comes_too_late_is_stale(void **state)
 {
     (void)state;
@@ -220,7 +220,7 @@ static void what_comes_too_late_is_stale(void **state)
     serving_end();
 }
 
-/* One that makes no sense leaves its step as it is. */
+/* A malformed one leaves its step unchanged. */
 static void nonsense_is_no_gradient(void **state)
 {
     float values[2] = {1, 1};
@@ -240,7 +240,7 @@ static void nonsense_is_no_gradient(void **state)
     serving_end();
 }
 
-/* --- The ps that decides --- */
+/* --- The deciding ps --- */
 
 static struct serving_session *other;
 
@@ -321,7 +321,7 @@ static void a_step_is_decided_once_every_ps_has_its_gradients(void **state)
     other->client.generation = 7;
     assert_string_equal(set_of(0, 3000), error_text(ERROR_OLD_GENERATION));
     assert_int_equal(other->client.frame.generation, 1);
-    report(1, (struct range){0, 1}); /* of a generation that is over: nothing comes of it */
+    report(1, (struct range){0, 1}); /* of an old generation: no effect */
     assert_int_equal(aggregation_get(&serving.server.job.gathered, 1, 0), PART_MISSING);
     serving_end();
 }
@@ -384,7 +384,7 @@ static void a_decision_is_waited_for(void **state)
     serving_end();
 }
 
-/* --- A ps that is told --- */
+/* --- A following ps --- */
 
 static void it_is_decided(void)
 {

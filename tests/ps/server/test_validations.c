@@ -1,9 +1,9 @@
-/* What workers found in rows of their own: who is waited for, who did worst, and how much is kept. */
+/* Validations on workers' own rows: who is waited for, who did worst, and how much is stored. */
 #include "tests/ps/server/asking.h"
 
 static struct serving_session *workers[SERVING_WORKERS];
 
-/* All workers, who were part of step 0. */
+/* All workers took part in step 0. */
 static void begin(void)
 {
     begin_synchronous(1);
@@ -27,7 +27,9 @@ static void tells(int worker, int64_t step, float score, int rises, float bulk)
     assert_int_equal(one->client.message.done.global_step, serving.server.job.global_step);
 }
 
-/* Of step 1: a digit for each worker that is told of, with its bulk if there is any; and how many are missing. */
+/*
+ * Of step 1: a digit for each worker that has reported, with its bulk's size if there is any; and how many are missing.
+ */
 static const char *hears(float own, int rises, uint32_t wait_ms)
 {
     static char text[100];
@@ -83,7 +85,7 @@ static void the_chief_waits_until_all_have_told(void **state)
     (void)state;
     begin();
     const double began_s = serving.now_s;
-    assert_string_equal(hears(0.5f, 1, 2000), "missing 3"); /* and nothing of those that there are */
+    assert_string_equal(hears(0.5f, 1, 2000), "missing 3"); /* and none of the existing ones */
     assert_true(serving.now_s >= began_s + 2 && serving.now_s < began_s + 3);
     tells(2, 1, 0.25f, 1, 2);
     assert_string_equal(hears(0.5f, 1, 0), "2:2 missing 2");
@@ -137,7 +139,7 @@ static void the_worst_are_marked(void **state)
         const char *worst;
     } cases[] = {
         {{0.5f, 0.75f, 0.25f, 0.5f}, 1, "2"}, {{0.5f, 0.75f, 0.25f, 0.5f}, 0, "1"}, {{0.5f, 0.75f, NAN, 0.25f}, 1, "2"},
-        {{0.5f, 0.75f, 0.25f, NAN}, 0, "3"},  {{0.25f, 0.5f, 0.5f, 0.25f}, 1, "0"}, /* of equals the first */
+        {{0.5f, 0.75f, 0.25f, NAN}, 0, "3"},  {{0.25f, 0.5f, 0.5f, 0.25f}, 1, "0"}, /* the first of equals */
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -152,7 +154,7 @@ static void the_worst_are_marked(void **state)
     }
     begin();
     hears(0.5f, 1, 0);
-    assert_string_equal(worst(), ""); /* one alone is no worse than others */
+    assert_string_equal(worst(), ""); /* a single one is no worse than others */
     tells(1, 2, 0.1f, 1, 0);          /* of another model */
     hears(0.5f, 1, 0);
     assert_string_equal(worst(), "");
@@ -165,12 +167,12 @@ static void what_is_too_much_is_not_kept(void **state)
     begin();
     tells(1, 1, 0.25f, 1, 7);
     assert_int_equal(serving.server.validation_bytes, sizeof(float));
-    serving.server.validation_bytes = 64 << 20; /* as if the others had told much */
-    tells(1, 1, 0.25f, 1, 8);                   /* in place of what it told before */
+    serving.server.validation_bytes = 64 << 20; /* as if the others had sent a lot */
+    tells(1, 1, 0.25f, 1, 8);                   /* replaces its former one */
     assert_int_equal(serving.server.validation_bytes, 64 << 20);
     tells(2, 1, 0.25f, 1, 9);
     assert_int_equal(serving.server.validation_bytes, 64 << 20);
-    assert_string_equal(hears(0.5f, 1, 0), "1:8 2:0 missing 1"); /* its score is known all the same */
+    assert_string_equal(hears(0.5f, 1, 0), "1:8 2:0 missing 1"); /* its score counts anyway */
     tells(1, 1, 0.25f, 1, 0);
     assert_int_equal(serving.server.validation_bytes, (64 << 20) - sizeof(float));
     serving_end();
@@ -182,7 +184,7 @@ static void what_is_out_of_date_does_not_count(void **state)
     begin();
     workers[1]->client.generation = 7;
     tells(1, 1, 0.25f, 1, 1);
-    workers[2]->session.incarnation++; /* another process has its place */
+    workers[2]->session.incarnation++; /* another process has taken its place */
     tells(2, 1, 0.25f, 1, 2);
     assert_string_equal(hears(0.5f, 1, 0), "missing 3");
     assert_int_equal(serving.server.validation_bytes, 0);

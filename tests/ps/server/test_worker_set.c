@@ -1,4 +1,4 @@
-/* Sets of workers as ranges: neighbours share one, and what a peer names has to exist. */
+/* Sets of workers as ranges: neighbours share one, and workers in a peer's set must exist. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

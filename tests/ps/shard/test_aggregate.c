@@ -1,6 +1,6 @@
 /*
- * Synchronous steps and rounds against the slow twin: the mean, or the middle, in the order of workers, whoever helps
- * with it; and what their answers say.
+ * Synchronous steps and rounds compared with the reference: the mean or the median, in the order of workers, whichever
+ * threads help; and their answers.
  */
 #include "tests/ps/twin.h"
 
@@ -11,7 +11,7 @@
 
 #include "ps/store/robust.h"
 
-/* The slow twin of an aggregate, as ps/store/collect.h says it; gradients: [WORKERS] of the whole vector. */
+/* The reference of an aggregate, as ps/store/collect.h defines it; gradients: [WORKERS] of the whole vector. */
 static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count,
                               const float *weights)
 {
@@ -55,7 +55,7 @@ static void *help_on(void *context)
     return NULL;
 }
 
-/* With rounds every worker says how many examples it has; without, nobody looks at that. */
+/* With rounds every worker has a number of examples; otherwise it is ignored. */
 static void weigh(struct shard *shard, bool rounds, const int *workers, int count, float weights[WORKERS],
                   struct test_random *random)
 {
@@ -88,7 +88,7 @@ static void run_synchronous_variant(bool rounds, int shape, int variant, struct 
     for (int step = 0; step < 12; step++) {
         int workers[WORKERS], count = random_workers(workers, random);
         float weights[WORKERS];
-        for (int i = 0; i < WORKERS; i++) { /* also of those who are not taken: no harm may come of them */
+        for (int i = 0; i < WORKERS; i++) { /* also from workers that are not in the set: they must have no effect */
             push_random(&f, 0, shard_stage(shard, i), gradients[i], random);
         }
         weigh(shard, rounds, workers, count, weights, random);
@@ -142,7 +142,7 @@ static double squares_of(const struct model *model, const float *difference)
     return squares;
 }
 
-/* What a round of these differences comes to, and whether the shard says the same of each. */
+/* The result of a round of these differences, and whether the shard reports the same about each. */
 static void check_middle(struct fixture *f, float *const *differences, const int *workers, int count,
                          const struct config_train *train)
 {
@@ -223,7 +223,7 @@ static void test_rounds_weigh_workers_by_examples(void **state)
     }
 }
 
-/* What somebody still sends stays as it is, though steps go on. */
+/* An answer still being sent does not change, though steps continue. */
 static void test_answers_on_their_way_do_not_change(void **state)
 {
     (void)state;
@@ -241,7 +241,7 @@ static void test_answers_on_their_way_do_not_change(void **state)
         assert_true(shard_aggregate(shard, GENERATION, all, WORKERS));
         assert_true(
             shard_answer(shard, GENERATION, shard_stage(shard, step), (uint64_t)step + 1, DTYPE_FLOAT32, &held[step]));
-        /* The third finds both shared answers in use, and has one of its own. */
+        /* The third finds both shared answers in use, and gets its own. */
         assert_true(!!held[step].shared == (step < 2));
         copies[step] = malloc(held[step].value_count * sizeof(float));
         memcpy(copies[step], held[step].values, held[step].value_count * sizeof(float));
@@ -255,7 +255,7 @@ static void test_answers_on_their_way_do_not_change(void **state)
     tear_down(&f);
 }
 
-/* What the last step of the generation before changed is no answer in this one, though the versions are the same. */
+/* Changes of the last step of the previous generation are no answer in this one, though the versions are equal. */
 static void test_a_shared_answer_is_of_one_generation(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void test_a_shared_answer_is_of_one_generation(void **state)
     tear_down(&f);
 }
 
-/* A sum begins as zero, so that none is minus zero: as in a process that trains with micro-batches. */
+/* A sum starts as zero, so that no sum is minus zero, as in a process that trains with micro-batches. */
 static void test_no_sum_is_minus_zero(void **state)
 {
     (void)state;
@@ -290,7 +290,7 @@ static void test_no_sum_is_minus_zero(void **state)
     struct error error;
     float *values, out[8];
     const int two[2] = {0, 1};
-    set_up_synchronous(&f, 1, 0, &random); /* sgd: what is minus zero stays so if zero is subtracted from it */
+    set_up_synchronous(&f, 1, 0, &random); /* sgd: minus zero stays so if zero is subtracted from it */
     struct shard *shard = f.shards[0];
     const struct range few = {0, 8};
     for (size_t i = 0; i < 8; i++) {
@@ -311,7 +311,7 @@ static void test_no_sum_is_minus_zero(void **state)
     tear_down(&f);
 }
 
-/* A worker that pulls does not spoil the gradient of its that waits for its step. */
+/* A pull does not spoil the same worker's gradient, which waits for its step. */
 static void test_pulling_leaves_the_staged_gradient_alone(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Asynchronous rounds: what a shard makes of every few differences, against a plain computation of the whole model in
- * double; and that no difference is lost, counted twice, or taken over into a restored model.
+ * Asynchronous rounds: what a shard makes of every few differences, compared with a plain computation of the whole
+ * model in double; no difference is lost, counted twice, or carried into a restored model.
  */
 #include <math.h>
 #include <pthread.h>
@@ -18,19 +18,19 @@
 
 enum { WORKERS = 3, MAX_PS = 3, GENERATION = 7, STEPS = 5, MOST = 5, THREADED_PUSHES = 40 };
 
-/* Units of the hidden layer: of one stripe, and of several. */
+/* Units of the hidden layer, giving one stripe or several. */
 enum { FEW = 12, MANY = 200 };
 
 static const double RATE = 0.5, MOMENTUM = 0.9;
 
-/* Several shards that hold a model together, and the same in double. */
+/* Several shards of one model, and the same in double. */
 struct fixture {
     struct config config;
     struct model model;
     int ps_count;
     struct shard *shards[MAX_PS];
     double *parameters, *slots, *sum;
-    double weight; /* of what is in the sum */
+    double weight; /* of the sum's contents */
     int count;
 };
 
@@ -108,7 +108,7 @@ static void destroy(struct fixture *f)
     free(f->sum);
 }
 
-/* With stretches of zeros, of which some are left out of the push. */
+/* With runs of zeros, some of which are left out of the push. */
 static void fill_stage(const struct fixture *f, int ps, struct stage *stage, const float *difference,
                        struct test_random *random)
 {
@@ -146,7 +146,7 @@ static void draw(const struct fixture *f, float *difference, struct test_random 
     }
 }
 
-/* The mean of what was sent, each counted by its examples, scaled by its age and, if it is longer, to the norm. */
+/* The mean of what was sent, each weighted by its examples, scaled by its staleness and clipped to the norm. */
 static void add_to_twin(struct fixture *f, const float *difference, uint32_t examples, uint32_t staleness)
 {
     const struct config_train *train = &f->config.train;
@@ -249,7 +249,7 @@ static void push_all(struct fixture *f, uint32_t generation, float value, uint32
     assert_true(shard_apply(f->shards[0], generation, stage, 0, DTYPE_FLOAT32, changes));
 }
 
-/* What waits belongs to a model that is gone: whoever sent it was told so by the new generation. */
+/* Gathered differences belong to a lost model: their senders learnt that from the new generation. */
 static void test_a_restore_forgets_what_waits(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void test_a_restore_forgets_what_waits(void **state)
     destroy(&f);
 }
 
-/* Each finite, and so is their mean: only their sum is not. Nor does one without examples count for anything. */
+/* Each is finite, and so is their mean: only their sum is not. One without examples does not count. */
 static void test_no_mean_of_finite_differences_overflows(void **state)
 {
     (void)state;
@@ -304,7 +304,7 @@ struct pusher {
     bool failed;
 };
 
-/* Each step takes RATE times 2 off every parameter, so an answer is one number throughout: that of its version. */
+/* Each step takes RATE times 2 off every parameter, so all numbers of an answer are equal: that of its version. */
 static void *push_twos(void *context)
 {
     struct pusher *pusher = context;

@@ -1,4 +1,4 @@
-/* Snapshots that are ordered: each step's state is kept until it is released, and no step that has to be is lost. */
+/* Ordered snapshots: each step's state is kept until it is released, and no ordered step is lost. */
 #include "tests/ps/twin.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ static enum snapshot_state order(struct shard *shard, int64_t step)
     return state;
 }
 
-/* Every parameter of a snapshot is the number of steps that were made (set_up_plain_sgd). */
+/* Every parameter of a snapshot is the number of steps made (set_up_plain_sgd). */
 static void check_ordered(struct fixture *f, uint64_t number, int64_t step)
 {
     struct error error;
@@ -57,7 +57,7 @@ static void test_orders_are_kept_until_they_are_released(void **state)
     for (int i = 1; i <= SHARD_ORDERS_KEPT + 1; i++) {
         assert_int_equal(order(shard, i * EVERY), SNAPSHOT_PENDING);
     }
-    /* Not for the first ones, and not between two of them. */
+    /* Not at the first ones, and not between two of them. */
     for (int i = 1; i <= SHARD_ORDERS_KEPT; i++) {
         assert_false(shard_must_wait(shard, i * EVERY));
     }
@@ -65,12 +65,12 @@ static void test_orders_are_kept_until_they_are_released(void **state)
     make_steps(&f, (int)full);
     assert_true(shard_must_wait(shard, full));
     assert_false(shard_must_wait(shard, full + 1));
-    /* A plain snapshot has room of its own. */
+    /* A plain snapshot has its own room. */
     assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
     check_ordered(&f, 5, full);
     check_ordered(&f, order_of(EVERY), EVERY);
     check_ordered(&f, order_of(2 * EVERY), 2 * EVERY);
-    /* A step that is not released is still there long after; one released makes room for the one that waits. */
+    /* A step that is not released is still there long after; a released one makes room for the one that waits. */
     shard_release(shard, order_of(EVERY));
     assert_false(shard_must_wait(shard, full));
     make_steps(&f, 1);
@@ -112,7 +112,7 @@ static void test_a_step_that_is_left_without_room_loses_its_order_alone(void **s
     for (int step = 1; step <= SHARD_ORDERS_KEPT; step++) {
         check_ordered(&f, order_of(step), step);
     }
-    /* Nor does anybody wait for an order that was given up. */
+    /* A dropped order does not hold up anything. */
     order(shard, 10);
     assert_true(shard_must_wait(shard, 10));
     shard_skip_order(shard, 10);
@@ -143,7 +143,7 @@ static void test_orders_of_a_shard_that_is_being_written(void **state)
     order(shard, 4);
     make_steps(&f, 5);
     shard_begin_write(shard, GENERATION);
-    for (int step = 1; step <= 3; step++) { /* what came before is forgotten */
+    for (int step = 1; step <= 3; step++) { /* earlier ones are forgotten */
         assert_int_equal(order(shard, step), SNAPSHOT_PENDING);
     }
     for (int i = 0; i < f.model.variable_count; i++) {
@@ -170,11 +170,11 @@ static void test_orders_of_a_shard_that_is_being_written(void **state)
     tear_down(&f);
 }
 
-/* While many push, each holding to what shard_must_wait says: then no ordered step is ever lost. */
+/* While many push, each respecting shard_must_wait: then no ordered step is ever lost. */
 struct patient {
     struct fixture *f;
     int worker;
-    pthread_mutex_t *turn; /* deciding, as the job does it: who may leave which step */
+    pthread_mutex_t *turn; /* deciding, like the job: who may leave which step */
     int64_t *accepted;
     pthread_t thread;
 };
@@ -195,7 +195,7 @@ static void *push_patiently(void *context)
             shard_apply(shard, GENERATION, stage, UINT64_MAX, DTYPE_FLOAT32, &changes);
             i++;
         } else {
-            sched_yield(); /* else those who wait keep the locks from those they wait for */
+            sched_yield(); /* otherwise waiting threads keep the locks from those they wait for */
         }
     }
     return NULL;

@@ -1,6 +1,6 @@
 /*
- * What is sent to workers of a shard, against a plain reference that keeps the sent model float by float; and who was
- * away, or begins, knows the same as everybody else.
+ * What a shard sends to workers, compared with a plain reference that tracks the sent model float by float; and a
+ * worker that was away, or starts, has the same as all others.
  */
 #include <float.h>
 #include <math.h>
@@ -26,9 +26,9 @@ struct bench {
     struct model model;
     struct shard *shard;
     float *parameters, *sent; /* [float_count]: the shard's, and the reference's */
-    float *views[WORKERS];    /* what each worker knows, of a version; 0: nothing */
+    float *views[WORKERS];    /* what each worker has, and of which version; 0: nothing */
     uint64_t versions[WORKERS];
-    int pieces, wholes; /* answers of either kind, that said something */
+    int pieces, wholes; /* answers of either kind that contained something */
 };
 
 /* --- The shard --- */
@@ -114,7 +114,7 @@ static void end(struct bench *bench)
     }
 }
 
-/* One step by worker 0: rows change, by little or much; some rest, unless all are to change. */
+/* One step by worker 0: rows change a little or a lot; some stay, unless all must change. */
 static void step(struct bench *bench, bool all, struct test_random *random)
 {
     static const int worker = 0;
@@ -146,7 +146,7 @@ static void step(struct bench *bench, bool all, struct test_random *random)
 
 /* --- The reference --- */
 
-/* What a block says in int8, float by float. */
+/* How a block is encoded in int8, float by float. */
 static void say_int8(float *said, const float *left, size_t n)
 {
     float largest = 0;
@@ -176,7 +176,7 @@ static int falling(const void *one, const void *other)
     return (a < b) - (a > b);
 }
 
-/* Those above `least` are chosen, and the first `ties` of exactly that. */
+/* Those above `least` are chosen, and the first `ties` equal to it. */
 static float threshold(const float *left, size_t floats, size_t count, size_t *ties)
 {
     float *sorted = malloc(floats * sizeof *sorted);
@@ -295,7 +295,7 @@ static void answer(struct bench *bench, int worker)
     bench->versions[worker] = changes.version;
 }
 
-/* Worker 0 is always there, 1 is away now and then, 2 for long, or its answer broke off. */
+/* Worker 0 is always there, 1 is away now and then, 2 for long, or its answer was cut off. */
 static void run(enum wire_dtype dtype, double top, int ps, struct test_random *random)
 {
     struct bench bench;
@@ -313,7 +313,7 @@ static void run(enum wire_dtype dtype, double top, int ps, struct test_random *r
             }
             bench.versions[worker] = worker == 2 && test_random_below(random, 3) == 0 ? 0 : bench.versions[worker];
             answer(&bench, worker);
-            answer(&bench, worker); /* who knows all is told nothing */
+            answer(&bench, worker); /* a worker that has everything is sent nothing */
             assert_memory_equal(bench.views[worker], bench.sent, bytes);
         }
     }
@@ -335,7 +335,10 @@ static void everybody_knows_what_a_plain_reference_says(void **state)
     run(WIRE_INT8, 1, 2, &random);
 }
 
-/* A log of int8 is worth keeping while it is smaller than what it leads to, which takes 4 bytes for 1.06 of it. */
+/*
+ * A log of int8 is worth keeping while it is smaller than the model it leads to, whose floats take 4 bytes against
+ * 1.06.
+ */
 static void who_was_away_for_long_is_told_all_of_it(void **state)
 {
     struct test_random random = test_random_begin("sent, away");
@@ -356,7 +359,7 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
     end(&bench);
 }
 
-/* Nearly all floats, and where they belong, take more than the floats. */
+/* Nearly all floats with their positions take more than the floats alone. */
 static void what_is_larger_than_the_model_is_not_kept(void **state)
 {
     struct test_random random = test_random_begin("sent, large");
@@ -396,7 +399,7 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
         }
         read_vector(&whole, STORE_SENT, whole.sent);
         answer(&restored, 0);
-        assert_int_equal(restored.wholes, 1); /* no version from before leads there */
+        assert_int_equal(restored.wholes, 1); /* no earlier version leads there */
         assert_memory_equal(restored.views[0], whole.sent, bytes);
         end(&whole);
         end(&restored);

@@ -1,4 +1,4 @@
-/* Which vectors a shard keeps, how they begin, and what is read of them in part. */
+/* Which vectors a shard has, how they are initialised, and reads of their parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +56,7 @@ static void restore(int64_t step)
     }
 }
 
-/* What a restore leaves there: padding is zero. */
+/* A restored vector: padding is zero. */
 static float value_at(size_t at)
 {
     for (int i = 0; i < model.variable_count; i++) {
@@ -91,7 +91,7 @@ static void vectors_are_those_of_the_optimizer(void **state)
             assert_int_equal(shard_read(shard, STORE_SLOT0, third, &value, &error), kinds[i].slots > 0);
             assert_true(kinds[i].slots == 0 || value == kinds[i].first);
             assert_int_equal(shard_read(shard, STORE_AVERAGES, third, &value, &error), averages);
-            assert_true(!averages || value == 3); /* they begin at the parameters */
+            assert_true(!averages || value == 3); /* they start as the parameters */
             shard_destroy(shard);
         }
     }
@@ -148,7 +148,7 @@ static void a_snapshot_of_a_step_is_of_that_step(void **state)
     shard_destroy(shard);
 }
 
-/* Whatever stripes and blocks it lies in. */
+/* In whichever stripes and blocks it lies. */
 static void any_part_is_read_as_it_is(void **state)
 {
     static float values[8192];
@@ -165,7 +165,7 @@ static void any_part_is_read_as_it_is(void **state)
             for (size_t i = 0; i < lengths[k]; i++) {
                 assert_true(values[i] == value_at(from + i));
             }
-            assert_true(values[lengths[k]] != values[lengths[k]]); /* NOLINT: a NaN; no more is written */
+            assert_true(values[lengths[k]] != values[lengths[k]]); /* NOLINT: a NaN; nothing more was written */
         }
     }
     static const int beyond[] = {0, 1, 50};
@@ -180,7 +180,7 @@ static void any_part_is_read_as_it_is(void **state)
     shard_destroy(shard);
 }
 
-/* Padding that was written makes up for no parameter that was not. */
+/* Padding that was written does not make up for a missing parameter. */
 static void one_parameter_that_is_missing_is_missed(void **state)
 {
     float *values;
@@ -203,7 +203,7 @@ static void one_parameter_that_is_missing_is_missed(void **state)
     assert_true(shard_claim_write(shard, STORE_PARAMETERS, first, &values, &error));
     *values = 0;
     shard_wrote(shard, STORE_PARAMETERS, first);
-    shard_wrote(shard, STORE_PARAMETERS, first); /* what comes twice counts once */
+    shard_wrote(shard, STORE_PARAMETERS, first); /* repeated floats count once */
     assert_true(shard_claim_write(shard, STORE_PARAMETERS, most, &values, &error));
     memset(values, 0, most.count * sizeof *values);
     shard_wrote(shard, STORE_PARAMETERS, most);

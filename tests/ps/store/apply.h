@@ -1,4 +1,4 @@
-/* One update of any floats, by the loops of this machine. */
+/* One update of any floats, by this machine's loops. */
 #ifndef TESTS_PS_STORE_APPLY_H
 #define TESTS_PS_STORE_APPLY_H
 

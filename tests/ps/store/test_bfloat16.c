@@ -1,4 +1,4 @@
-/* bfloat16: rounding, and differences, whatever the instruction set makes of them. */
+/* bfloat16: rounding, and differences, the same with every instruction set. */
 #include "ps/store/bfloat16.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/cpu.h"
-#define BFLOAT16_LOOPS bfloat16_here /* compiled here once more, with what checks tests */
+#define BFLOAT16_LOOPS bfloat16_here /* compiled here again, with the tests' checks */
 #include "ps/store/bfloat16_loops.h"
 #include "tests/random.h"
 
@@ -33,7 +33,7 @@ static int all_loops(const struct bfloat16_loops *loops[4])
     return count;
 }
 
-/* As the header describes it, a byte at a time; memory of exactly its size. */
+/* As the header describes it, byte by byte; memory of exactly its size. */
 static size_t tell_plainly(uint8_t *encoded, const uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
 {
     size_t at = 0;
@@ -98,7 +98,7 @@ static void differences_arrive(void **state)
             assert_int_equal(loops[k]->tell(encoded, known, halves, n, in_full), size);
             assert_memory_equal(encoded, plain, size);
             assert_memory_equal(known, halves, n * sizeof *known);
-            uint8_t *exact = malloc(size); /* so that a byte too far is noticed */
+            uint8_t *exact = malloc(size); /* so that overreads are noticed */
             memcpy(exact, encoded, size);
             assert_int_equal(loops[k]->learn(learnt, exact, size, n), size);
             assert_memory_equal(learnt, halves, n * sizeof *known);
@@ -131,7 +131,7 @@ static void nonsense_is_refused(void **state)
         for (int k = 0; k < count; k++) {
             assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
         }
-        short_one[0] = (uint8_t)(1 + test_random_below(&random, 3)); /* no such width */
+        short_one[0] = (uint8_t)(1 + test_random_below(&random, 3)); /* an invalid width */
         for (int k = 0; k < count; k++) {
             assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
         }

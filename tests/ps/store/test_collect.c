@@ -1,4 +1,4 @@
-/* The mean of several gradients: in their order, each weighted first; rows left out are zeros; padding stays. */
+/* The mean of several gradients: in order, each weighted first; missing rows are zeros; padding stays. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +72,7 @@ static void sums_weigh_first_and_keep_their_order(void **state)
     free(sum);
 }
 
-/* A block in the middle, of which rows 1 and 3 are there. */
+/* A block in the middle; only rows 1 and 3 are present. */
 static void rows_that_are_left_out_are_zeros(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* int8 blocks: as the header describes them, whatever the instruction set makes of them; nothing is lost. */
+/* int8 blocks: as the header describes them, the same with every instruction set; nothing is lost. */
 #include "ps/store/int8.h"
 
 #include <float.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/cpu.h"
-#define INT8_LOOPS int8_here /* compiled here once more, with what checks tests */
+#define INT8_LOOPS int8_here /* compiled here again, with the tests' checks */
 #include "ps/store/int8_loops.h"
 #include "tests/random.h"
 
@@ -60,7 +60,7 @@ static void round_plainly(uint8_t *bytes, float *values, size_t n)
     }
 }
 
-/* Sizes of all kinds, zeros, and now and then something that is not finite. */
+/* Various sizes, zeros, and now and then a value that is not finite. */
 static void make(struct test_random *random, float *values, size_t n)
 {
     static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, 127.0f};
@@ -91,7 +91,7 @@ static void all_round_alike(void **state)
         for (int k = 0; k < count; k++) {
             memcpy(there, values, n * sizeof *there);
             loops[k]->round(bytes, there, n);
-            for (size_t i = 0; i < int8_blocks(n); i++) { /* any NaN is one */
+            for (size_t i = 0; i < int8_blocks(n); i++) { /* any NaN is as good */
                 float a, b;
                 memcpy(&a, wanted + i * sizeof a, sizeof a);
                 memcpy(&b, bytes + i * sizeof b, sizeof b);
@@ -107,7 +107,7 @@ static void all_round_alike(void **state)
                 const float expected = scale * (float)(int8_t)wanted[scales + i];
                 assert_true(memcmp(&widened[i], &expected, sizeof expected) == 0 ||
                             (isnan(scale) && isnan(widened[i])));
-                if (!isnan(scale)) { /* half a step, and what computing that rounds */
+                if (!isnan(scale)) { /* half a step, plus rounding in computing it */
                     assert_true(fabsf(left[i]) <= scale * 0.5001f || scale == 0.0f);
                     assert_true(fabs((double)values[i] - (double)widened[i] - (double)left[i]) <=
                                 fabs((double)values[i]) * 0x1p-22);
@@ -123,7 +123,7 @@ static void all_round_alike(void **state)
     }
 }
 
-/* Round by round, with the remainder added to what comes next: all arrives, up to the last remainder. */
+/* Round by round, with the residual added to the next: everything arrives, up to the last residual. */
 static void what_is_left_arrives_later(void **state)
 {
     enum { N = 150, ROUNDS = 60 };

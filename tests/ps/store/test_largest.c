@@ -1,4 +1,4 @@
-/* The largest: those that sorting would choose; what travels and what stays behind are all there was. */
+/* The largest: those that sorting would choose; what is sent and what stays behind add up to everything. */
 #include "ps/store/largest.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static int by_size(const void *a, const void *b)
                                      : (left->place > right->place) - (left->place < right->place);
 }
 
-/* Many ties, many zeros; now and then all alike. */
+/* Many ties, many zeros; now and then all equal. */
 static void make(struct test_random *random, float *values, int n)
 {
     const int kind = test_random_below(random, 4);
@@ -53,7 +53,7 @@ static struct largest find(const float *values, int n, size_t count)
     return largest_found(&search);
 }
 
-/* Packs all, reads it again; returns how many were chosen. */
+/* Packs all, reads it back; returns how many were chosen. */
 static int travel(float *values, float *sent, int n, struct largest chosen, enum dtype dtype)
 {
     static uint8_t bytes[LARGEST_ROOM];
@@ -114,7 +114,7 @@ static void those_that_sorting_would_choose(void **state)
     free(entries);
 }
 
-/* In each form what is sent and what is left are what there was. */
+/* In each form what is sent and what is left add up to the input. */
 static void nothing_is_lost(void **state)
 {
     enum { N = 20000 };
@@ -131,7 +131,7 @@ static void nothing_is_lost(void **state)
             assert_true(sent[i] == 0 || fabsf(left[i]) < 1.01f / 254);
         }
     }
-    /* What is not finite leaves first, and nothing of it stays. */
+    /* Values that are not finite are sent first, and leave no residual. */
     for (int dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
         memcpy(left, values, N * sizeof *left);
         left[777] = dtype == DTYPE_LARGEST_BFLOAT16 ? NAN : INFINITY;
@@ -144,7 +144,7 @@ static void nothing_is_lost(void **state)
     free(sent);
 }
 
-/* Gaps that lead out of the piece, are cut off, or are too many. */
+/* Gaps that lead out of the piece, are truncated, or are too many. */
 static void what_makes_no_sense_is_refused(void **state)
 {
     uint16_t places[8];

@@ -64,7 +64,7 @@ static void layout_names_and_strides(void **state)
     assert_int_equal(model.float_count, offset);
 }
 
-/* Every element has a place of its own, rows of a panel follow one another by strides, and nothing overlaps. */
+/* Every element has its own place, rows of a panel follow one another by strides, and nothing overlaps. */
 static void panels_hold_every_element_once(void **state)
 {
     (void)state;
@@ -202,7 +202,9 @@ static void distributions_are_tensorflows(void **state)
     assert_true(weights_moments(&config).largest == 0.0);
 }
 
-/* The empirical distribution against the normal one, so that the two branches of the quantile meet where they should.
+/*
+ * The empirical distribution compared with the normal one, so that the two branches of the quantile meet where they
+ * should.
  */
 static void truncated_normal_follows_the_distribution_function(void **state)
 {
@@ -231,7 +233,7 @@ static void truncated_normal_follows_the_distribution_function(void **state)
     free(values);
 }
 
-/* What worker 0 tells a ps: any list of layers, of which only one with the config's hidden layers counts. */
+/* The widths that worker 0 sends a ps: any list of layers; only one with the config's hidden layers counts. */
 static void layers_are_told_in_words(void **state)
 {
     static const struct {
@@ -274,7 +276,7 @@ static void layers_are_told_in_words(void **state)
     }
 }
 
-/* A rollout's config that gives hidden layers alone keeps the inputs and outputs of what runs. */
+/* A rollout's config with hidden layers only keeps the inputs and outputs of the running model. */
 static void hidden_layers_go_between_the_ends(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* The optimizers against TensorFlow's own results, every instruction set against the baseline, and the schedules. */
+/*
+ * The optimizers compared with TensorFlow's results, every instruction set compared with the baseline, and the
+ * schedules.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +23,7 @@
 
 enum { WEIGHTS = VECTOR_ROWS * VECTOR_COLS, MAX_N = 200 };
 
-/* The instruction sets that this machine runs; says which it does not. */
+/* The instruction sets of this machine; prints which are missing. */
 static int available_kernels(const struct optimizer_kernels *kernels[3])
 {
     kernels[0] = optimizer_kernels_get(CPU_KERNELS_REFERENCE);
@@ -227,7 +230,7 @@ static void every_instruction_set_gives_the_same_bits(void **state)
     }
 }
 
-/* Ranges beside the one asked for stay as they are, and cutting it anywhere changes nothing. */
+/* Ranges beside the given one stay unchanged, and cutting it anywhere changes nothing. */
 static void in_pieces_is_as_whole(void **state)
 {
     (void)state;
@@ -277,7 +280,7 @@ static void no_gradient_is_a_gradient_of_zeros(void **state)
         bool same = memcmp(&without, &start, sizeof start) == 0;
         assert_int_equal(update_zero_is_noop(&update), same);
 
-        /* And with slots as they are at the start. */
+        /* And with slots as at the start. */
         memset(fresh.values[1], 0, sizeof fresh.values[1]);
         memset(fresh.values[2], 0, sizeof fresh.values[2]);
         bool accumulates = update.kind == OPTIMIZER_ADAGRAD || update.kind == OPTIMIZER_FTRL;
@@ -291,7 +294,7 @@ static void no_gradient_is_a_gradient_of_zeros(void **state)
     }
 }
 
-/* Where there is a gradient, they give the bits of the others. */
+/* Where there is a gradient, they give the same bits as the others. */
 static void lazy_updates_leave_what_has_no_gradient(void **state)
 {
     (void)state;
@@ -354,7 +357,9 @@ static void learning_rate_decays_as_exponential_decay(void **state)
     assert_true(schedule_learning_rate(&config, 1 << 30) == 0.8);
 }
 
-/* Beside the gradient: neither adam's moments nor momentum's accumulator see it, and it follows the learning rate. */
+/*
+ * Apart from the gradient: neither adam's moments nor momentum's accumulator see it, and it follows the learning rate.
+ */
 static void weight_decay_is_beside_the_gradient(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Outer optimizers against their papers' formulas, in double precision; and what of a config is theirs. */
+/* Outer optimizers compared with their papers' formulas, in double precision; and their part of a config. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static struct config_train rounds_of(enum outer_optimizer kind)
                                  .outer_momentum = 0.8};
 }
 
-/* One parameter, by the papers: x is the model, d the mean of x less what the workers ended with. */
+/* One parameter, by the papers: x is the model, d the mean of x minus the workers' results. */
 struct paper {
     double x, first, second;
     int round;
@@ -90,7 +90,7 @@ static void rounds_follow_the_papers(void **state)
     }
 }
 
-/* With rate 1 the new model is the mean of the workers': what FedAvg is named for. */
+/* With rate 1 the new model is the mean of the workers': the average in FedAvg. */
 static void the_average_is_one(void **state)
 {
     (void)state;

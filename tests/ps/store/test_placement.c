@@ -1,4 +1,4 @@
-/* Placement: what every policy must hold for every model, and what TensorFlow's policies give for some. */
+/* Placement: invariants of every policy for every model, and TensorFlow's results for some models. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,11 +32,11 @@ static bool is_row_boundary(const struct model *model, size_t position)
     return position == model->float_count;
 }
 
-/* Spans of all ps: rows whole, ascending, apart, and together every float once. */
+/* Spans of all ps: whole rows, ascending, disjoint, and together every float once. */
 static void check_cover(const struct model *model, enum placement_policy policy, int ps_count)
 {
     size_t total = 0;
-    size_t sum_of_squares = 0; /* of positions: the same for any way to cut them, if each is there once */
+    size_t sum_of_squares = 0; /* of positions: the same for any division, if each is there once */
     for (int ps = 0; ps < ps_count; ps++) {
         struct span spans[PLACEMENT_MAX_SPANS];
         int count = placement_spans(model, policy, ps_count, ps, spans);

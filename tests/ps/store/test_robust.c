@@ -1,4 +1,4 @@
-/* Medians and trimmed means, beside a sort of each float's values. */
+/* Medians and trimmed means, compared with a sort of each float's values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +81,7 @@ static void test_how_many_are_left_out(void **state)
     assert_int_equal(robust_cut(&train, 3), 1);
 }
 
-/* Fewer than half may say what they like. */
+/* Fewer than half may send anything. */
 static void test_a_few_who_lie_change_little(void **state)
 {
     (void)state;

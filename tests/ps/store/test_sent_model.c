@@ -1,4 +1,4 @@
-/* Pieces of what workers are sent: both sides know the same afterwards, and what makes no sense is refused. */
+/* Pieces of what workers are sent: afterwards both sides have the same, and invalid ones are refused. */
 #include "ps/store/sent_model.h"
 
 #include <float.h>
@@ -28,7 +28,7 @@ static struct largest choose(const float *left, size_t n, size_t count)
     return largest_found(&search);
 }
 
-/* Exactly as many bytes as there are, so that a sanitizer sees who reads beyond them. */
+/* Exactly as many bytes as there are, so that a sanitizer catches reads beyond them. */
 static size_t apply(float *known, const uint8_t *bytes, size_t size, size_t n, enum dtype dtype)
 {
     uint8_t *exact = malloc(size > 0 ? size : 1);
@@ -69,7 +69,7 @@ static void what_is_left_becomes_less_until_nothing_is(void **state)
             }
             assert_true(after <= before);
         }
-        for (size_t i = 0; i < n; i++) { /* all has been told several times over: what is below an ulp may stay */
+        for (size_t i = 0; i < n; i++) { /* all has been sent several times over: differences below an ulp may remain */
             assert_true(fabsf(wanted[i] - known[i]) <= 2 * FLT_EPSILON * fmaxf(fabsf(wanted[i]), 1e-3f));
         }
     }
@@ -94,7 +94,7 @@ static void what_is_cut_short_makes_no_sense(void **state)
             assert_int_equal(apply(heard, bytes, cut, N, dtype), 0);
             assert_memory_equal(heard, nothing, sizeof nothing);
         }
-        bytes[size] = 0xff; /* what follows is another piece's */
+        bytes[size] = 0xff; /* the rest belongs to another piece */
         assert_int_equal(apply(heard, bytes, size + 1, N, dtype), size);
         assert_memory_equal(heard, known, sizeof known);
     }

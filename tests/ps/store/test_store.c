@@ -1,6 +1,6 @@
 /*
- * The store against its slow twin: the whole flat vector updated densely by the baseline's loops, gradient zeros
- * included. Blocks in any cut, order, thread and with absent rows must give the same bits.
+ * The store compared with its slow reference: the whole flat vector updated densely by the baseline's loops, gradient
+ * zeros included. Blocks in any division, order, thread and with absent rows must give the same bits.
  */
 #include <math.h>
 #include <pthread.h>
@@ -43,7 +43,7 @@ static struct config_train train_config(int variant)
 
 enum { VARIANTS = 80 };
 
-/* The slow twin. */
+/* The slow reference. */
 static void apply_densely(struct store *twin, const float *gradient)
 {
     for (int v = 0; v < twin->model->variable_count; v++) {
@@ -99,7 +99,7 @@ static bool row_is_zero(const float *row, int cols)
     return true;
 }
 
-/* One block as an engine would send it: packed values, with or without a list of the rows that are there. */
+/* One block as an engine would send it: packed values, with or without a list of the rows present. */
 static void send_block(struct test_random *random, struct gradient_sink sink, const struct model *model,
                        const float *gradient, struct gradient_block block)
 {
@@ -188,7 +188,7 @@ static void blocks_are_as_the_whole(void **state)
     free(gradient);
 }
 
-/* A restored store goes on with the same bits: what it remembers about rows is worked out again. */
+/* A restored store continues with the same bits: what it remembers about rows is computed again. */
 static void a_restored_store_goes_on_as_the_old_one(void **state)
 {
     (void)state;

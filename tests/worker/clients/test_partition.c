@@ -1,4 +1,4 @@
-/* Every example has one owner, nobody has none, and the kinds are as unlike as they say. */
+/* Every example has one owner, every client has one, and the kinds differ as much as documented. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static void check_owners(const struct partition *partition)
     }
 }
 
-/* The mean over the clients of how many classes they see. */
+/* The mean over the clients of the number of classes that they see. */
 static double classes_seen(const struct partition *partition)
 {
     int sum = 0;
@@ -97,7 +97,7 @@ static void kinds_are_as_unlike_as_they_say(void **state)
     partition_destroy(&alike);
 }
 
-/* As worker_take_share cuts them. */
+/* As worker_take_share divides them. */
 static void disjoint_parts_are_those_of_workers(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* IDX files in every way they can be wrong: each is refused by name, with its cause, before memory is taken for it. */
+/* IDX files with every kind of error: each is refused with its cause, before memory is allocated for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +50,7 @@ static void expect_good(const void *bytes, size_t size)
     uint8_t *elements = NULL;
     if (!decode(bytes, size, &header, &elements, &error)) {
         fail_msg("%s", error.text);
-        return; /* which analyzers do not know to be out of reach */
+        return; /* analyzers don't know that this is unreachable */
     }
     assert_int_equal(header.type, IDX_UINT8);
     assert_int_equal(header.dimensions, 3);
@@ -120,7 +120,7 @@ static void test_bad_headers(void **state)
     expect_refused(bytes, sizeof bytes, "its header promises 22 bytes, but the file has 28");
 }
 
-/* Products that wrap around 64 bits, and sizes that only an attacker asks for. */
+/* Products that overflow 64 bits, and sizes that only an attacker requests. */
 static void test_huge_promises(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void test_huge_promises(void **state)
     bytes[5] = 1;
     bytes[8] = 2;
     expect_refused(bytes, sizeof bytes, "its dimensions need more than 64 GiB");
-    /* A few packed bytes that promise a gigabyte: more than deflate can hold. */
+    /* A few compressed bytes that announce a gigabyte: more than deflate can contain. */
     uint8_t packed[256];
     uint8_t bomb[16] = {0, 0, 8, 3, 0x40, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1};
     expect_refused(packed, gzip(bomb, sizeof bomb, packed, sizeof packed), "bytes, but the file has at most");
@@ -187,7 +187,7 @@ static void test_gzip_checksum(void **state)
     expect_refused(packed, size, "(unknown compression method)");
 }
 
-/* Whatever bit flips, the file is refused or its content is as it was (some bits of gzip mean nothing). */
+/* Whichever bit flips, the file is refused or its content is unchanged (some bits of gzip mean nothing). */
 static void test_every_flipped_bit_of_gzip(void **state)
 {
     (void)state;
@@ -266,7 +266,7 @@ static void test_not_a_file(void **state)
     assert_string_equal(error.text, "/nonexistent/images: cannot be opened: No such file or directory; check the path");
     assert_false(stream_open_file(&stream, "/tmp", &error));
     assert_string_equal(error.text, "/tmp: is not a regular file");
-    /* A named pipe that nobody writes to must not be waited for. */
+    /* A named pipe without a writer must not block. */
     char folder[] = "/tmp/test_idx_XXXXXX", fifo[64];
     assert_non_null(mkdtemp(folder));
     snprintf(fifo, sizeof fifo, "%s/images", folder);

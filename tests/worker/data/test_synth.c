@@ -82,7 +82,7 @@ static void test_classes_and_sparsity(void **state)
     assert_true(sum > 25 && sum < 40);
 }
 
-/* The ink of every digit, its soft edge included, stays near the middle: almost nothing is cut off by the border. */
+/* The ink of every digit, including its soft edge, stays near the middle: the border cuts off almost nothing. */
 static void test_digits_fit(void **state)
 {
     (void)state;
@@ -94,12 +94,12 @@ static void test_digits_fit(void **state)
             border += (images[i][p] > 0) + (images[i][SYNTH_PIXELS - 1 - p] > 0);
             border += (images[i][p * SYNTH_SIDE] > 0) + (images[i][p * SYNTH_SIDE + SYNTH_SIDE - 1] > 0);
         }
-        touching += border > 2; /* specks may lie there */
+        touching += border > 2; /* there may be specks */
     }
     assert_true(touching < COUNT / 50);
 }
 
-/* A change of these pixels changes what everybody trains on by default, and the figures that were published. */
+/* Changing these pixels changes what everybody trains on by default, and the published results. */
 static void test_known_image(void **state)
 {
     (void)state;

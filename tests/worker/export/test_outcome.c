@@ -1,4 +1,4 @@
-/* What outputs say, by the formulas, for each task; and decisions by the threshold that a checkpoint keeps. */
+/* What outputs mean, by the formulas, for each task; and decisions by the threshold that a checkpoint contains. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,7 +68,7 @@ static void test_flags(void **state)
     struct outcome outcome;
     const float outputs[] = {0, -1};
     (void)state;
-    make(&trained, &schema, TASK_FLAGS, 2, 0.1); /* which one of several has none of its own */
+    make(&trained, &schema, TASK_FLAGS, 2, 0.1); /* a choice among several has no threshold */
     assert_true(outcome_create(&outcome, &trained));
     outcome_find(&trained, outputs, NULL, 0, &outcome);
     assert_true(outcome.values[0] == 0.5 && fabs(outcome.values[1] - 1 / (1 + exp(1))) < 1e-15);

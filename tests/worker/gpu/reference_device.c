@@ -1,10 +1,9 @@
 /*
- * A device that is the CPU engine, in the GPU engine's process: what the host side of the GPU engine is tested with
- * where neither a GPU nor its kernels are. It computes bit for bit what local training computes, from what it is
- * handed.
+ * A device that is the CPU engine, in the GPU engine's process: tests the host side of the GPU engine where there is
+ * neither a GPU nor its kernels. It computes bit for bit what local training computes, from what it is given.
  *
- * REFERENCE_FAULT in the environment, "KIND VERB STEP": from that step on (or the next call after it) the verb fails
- * so.
+ * REFERENCE_FAULT in the environment, "KIND VERB STEP": from that step on (or the next call after it) the verb fails in
+ * that way.
  */
 #include <math.h>
 #include <signal.h>
@@ -30,7 +29,7 @@ struct device {
     struct device_shape shape;
     float *vectors[STORE_VECTORS];
     float *gradient;
-    int64_t step; /* trained last, for faults */
+    int64_t step; /* last trained, for faults */
     bool lost;
 };
 
@@ -74,7 +73,7 @@ static struct examples like_shape(const struct device_shape *shape)
                              .is_weighted = shape->weighted != 0};
 }
 
-/* As the CPU engine wants them; it does not write to them. */
+/* As the CPU engine needs them; it does not write to them. */
 static struct examples examples_of(const struct device *device, const struct device_examples *from)
 {
     struct examples examples = device->like;
@@ -88,7 +87,7 @@ static struct examples examples_of(const struct device *device, const struct dev
     return examples;
 }
 
-/* --- Life --- */
+/* --- Create and destroy --- */
 
 bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
                  struct error *error)
@@ -182,7 +181,7 @@ bool device_write(struct device *device, enum store_vector vector, size_t first,
 bool device_read(struct device *device, enum store_vector vector, size_t first, size_t count, float *values,
                  struct error *error)
 {
-    /* A device that fails may leave anything. */
+    /* A failing device may leave anything. */
     memset(values, 0x7f, count * sizeof *values);
     if (vector == STORE_SLOT0 && !misbehave(device, "read", error)) {
         return false;

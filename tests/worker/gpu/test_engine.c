@@ -58,7 +58,7 @@ static void initialise(struct fixture *fixture, struct engine *engine)
     free(values);
 }
 
-/* A small net in both engines. */
+/* A small network in both engines. */
 static void make(struct fixture *fixture, enum optimizer_kind optimizer)
 {
     struct test_random random = {7};
@@ -214,7 +214,7 @@ static void compare_gradients(struct fixture *fixture, float *sums[2])
     struct engine *both[] = {fixture->gpu, fixture->cpu};
     for (int i = 0; i < 2; i++) {
         struct batch batch = {.examples = &fixture->examples, .indexes = indexes, .count = 5, .task = 3, .step = 12};
-        /* It adds what comes twice. */
+        /* It adds up repeated blocks. */
         struct collector collector = {.model = &fixture->model, .sum = sums[i], .weight = 1, .first = false};
         struct gradient_sink sink = collector_sink(&collector);
         struct train_result result;
@@ -276,7 +276,7 @@ static void forward_is_the_same(void **state)
     free(logits[1]);
 }
 
-/* All arrays that examples may have travel: numbers, categories, target values and weights. */
+/* All arrays that examples may have are sent: numbers, categories, target values and weights. */
 static void make_rows(struct fixture *fixture)
 {
     struct test_random random = {11};
@@ -316,7 +316,7 @@ static void rows_of_a_table_are_trained_on_too(void **state)
     }
 }
 
-/* Wherever it fails, and however: nothing is lost, nothing trained twice. */
+/* Wherever and however it fails: nothing is lost, nothing trained twice. */
 static void the_cpu_takes_over(void **state)
 {
     (void)state;

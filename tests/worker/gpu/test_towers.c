@@ -1,5 +1,5 @@
 /*
- * Towers of the CPU, which everybody has: whatever their number, the bits are those of one engine with micro-batches.
+ * CPU towers, which are always available: whatever their number, the bits are those of one engine with micro-batches.
  */
 #include "worker/gpu/towers.h"
 
@@ -117,14 +117,14 @@ static void any_number_of_towers_gives_the_same_bits(void **state)
     }
 }
 
-/* A worker's batch is shared out; what each share adds counts by its images. */
+/* A worker's batch is divided; each share's sum is weighted by its images. */
 static void a_batch_is_shared_out(void **state)
 {
     (void)state;
     static char names[] = "cpu,cpu,cpu";
     struct fixture fixture;
     make(&fixture, names, 3);
-    fixture.config.train.dropout = 0; /* which depends on the place in the batch */
+    fixture.config.train.dropout = 0; /* it depends on the position in the batch */
     start(&fixture);
     for (int count = 1; count <= 16; count += 5) {
         int32_t indexes[16];

@@ -1,5 +1,5 @@
 /*
- * A member of a cluster that does what its test says, over plain TCP: it welcomes whoever comes, or refuses, and hands
+ * A member of a cluster that does what its test says, over plain TCP: it welcomes or refuses every peer, and passes
  * each frame to the test's function. One connection at a time, on a thread of its own; the next one replaces it.
  */
 #ifndef TESTS_WORKER_REMOTE_FAKE_MEMBER_H
@@ -23,13 +23,13 @@ struct fake_member {
     /* Answers the frame in the channel; false: the connection is cut. On the member's thread. */
     bool (*answer)(struct fake_member *member, struct channel *channel);
     void (*idle)(struct fake_member *member, struct channel *channel); /* between frames; NULL: nothing */
-    const struct hello_identity *self;                                 /* but for the member and the next */
+    const struct hello_identity *self;                                 /* except the member and the next */
     atomic_ullong incarnation;
-    atomic_bool absent; /* whoever comes is cut at once */
-    atomic_int refusal; /* enum refusal, of whoever comes; 0: welcome */
-    atomic_bool cut;    /* the open connection is to end */
+    atomic_bool absent; /* every peer is cut at once */
+    atomic_int refusal; /* enum refusal, for every peer; 0: welcome */
+    atomic_bool cut;    /* the open connection must end */
     atomic_int connections;
-    struct peer peer; /* who came last */
+    struct peer peer; /* the last peer */
     int listener;
     char host[32]; /* "127.0.0.1:40001" */
     pthread_t thread;
@@ -53,7 +53,7 @@ static inline uint16_t fake_member_admit(void *context, const struct peer *peer,
     return (uint16_t)refusal;
 }
 
-/* Each request on a connection has a number above the one before; what answers the member itself has that one's. */
+/* Requests on a connection have increasing numbers; the member's own answers use the request's. */
 static inline void fake_member_check_number(struct channel *channel, uint64_t *last)
 {
     if (channel->frame.type == MESSAGE_pong) {
@@ -117,7 +117,7 @@ static inline void *fake_member_run(void *context)
     return NULL;
 }
 
-/* Its address is known from here on; it answers once it runs. */
+/* From here on its address is known; it answers once it runs. */
 static inline void fake_member_listen(struct fake_member *member, enum member_role role, int index)
 {
     struct error error;
@@ -159,7 +159,7 @@ static inline bool fake_member_say(struct channel *channel, enum message_type ty
     return channel_send(channel, type, channel->frame.request, message, fake_member_soon(), &error);
 }
 
-/* All of an answer but the last byte of what goes with it; then the connection ends. */
+/* All of an answer but the last byte of its bulk; then the connection ends. */
 static inline bool fake_member_break_off(struct channel *channel, enum message_type type, const void *message,
                                          const void *bulk, size_t bulk_size)
 {

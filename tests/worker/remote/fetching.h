@@ -1,6 +1,4 @@
-/*
- * A worker that fetches its batches, and a chief that has them; time passes as fast as the test wants.
- */
+/* A worker that fetches its batches, and a chief that has them; time passes as fast as the test wants. */
 #ifndef TESTS_WORKER_REMOTE_FETCHING_H
 #define TESTS_WORKER_REMOTE_FETCHING_H
 
@@ -38,8 +36,8 @@ double __wrap_clock_monotonic_s(void)
 }
 
 /*
- * Whoever waits with a deadline waits until it is told, or for twenty seconds more: then the test fails. So nothing is
- * found out by a look now and then that somebody should have been told of.
+ * A wait with a deadline ends when it is signalled, or after twenty seconds more: then the test fails. So no missing
+ * signal is hidden by a periodic check.
  */
 static atomic_bool without_looks;
 
@@ -61,7 +59,7 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mu
     return result;
 }
 
-static const char *batch_size = "4"; /* BATCH but where a test has larger ones */
+static const char *batch_size = "4"; /* BATCH unless a test needs larger ones */
 
 static struct bench {
     struct config config;
@@ -103,7 +101,7 @@ static inline void begin(const char *index, int port)
     }
 }
 
-/* like: of rows; NULL: pictures. */
+/* like: for rows; NULL: images. */
 static inline void create_fetcher_of(const struct examples *like)
 {
     struct error error;

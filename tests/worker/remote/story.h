@@ -1,6 +1,6 @@
 /*
- * What the code under test did, as lines of text that a test compares: stubs tell their calls, and what is written to
- * standard output and standard error meanwhile can be looked at. Any thread tells.
+ * What the code under test did, as lines of text that a test compares: stubs record their calls, and output on standard
+ * output and standard error can be inspected. Any thread may record.
  */
 #ifndef TESTS_WORKER_REMOTE_STORY_H
 #define TESTS_WORKER_REMOTE_STORY_H
@@ -32,7 +32,7 @@ static inline void __attribute__((format(printf, 1, 2))) tell(const char *format
     va_end(arguments);
 }
 
-/* All that was told since the last call. */
+/* Everything recorded since the last call. */
 static inline const char *told(void)
 {
     static char text[sizeof story.text];
@@ -54,7 +54,7 @@ static inline bool was_told(const char *what)
     return there;
 }
 
-/* By a clock that no test turns. */
+/* By a clock that no test controls. */
 static inline double story_s(void)
 {
     struct timespec now;
@@ -74,7 +74,7 @@ static inline double story_s(void)
         }                                                                                                              \
     } while (0)
 
-/* Until it was told; false: not within ten seconds. */
+/* Until it was recorded; false: not within ten seconds. */
 static inline bool await_told(const char *what)
 {
     const double until_s = story_s() + 10;
@@ -88,14 +88,14 @@ static inline bool await_told(const char *what)
     return true;
 }
 
-/* --- What people read --- */
+/* --- Output --- */
 
 static struct {
     FILE *file;
     int out, err;
 } overheard;
 
-/* So far; it goes on. */
+/* So far; it continues. */
 static inline const char *heard_so_far(void)
 {
     static char text[256 * 1024];
@@ -117,7 +117,7 @@ static inline const char *heard(void)
     return text;
 }
 
-/* A test that failed did not ask for it. */
+/* left over from a failed test */
 static inline void speak_up(void)
 {
     if (overheard.file) {
@@ -125,7 +125,7 @@ static inline void speak_up(void)
     }
 }
 
-/* From here on to a file: standard output and standard error. */
+/* From here on into a file: standard output and standard error. */
 static inline void listen_in(void)
 {
     static bool warned;

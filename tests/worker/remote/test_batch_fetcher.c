@@ -1,13 +1,13 @@
-/* What a worker makes of batches that are late, missing, or make no sense: the chief is a server of the test's own. */
+/* How a worker handles batches that are late, missing, or invalid: the chief is the test's own server. */
 #include "tests/worker/remote/fetching.h"
 
-/* --- A server of the test's own --- */
+/* --- The test's own server --- */
 
 struct manner {
     int64_t off; /* added to a batch's number */
     int label, images;
     uint32_t total;
-    int cut_after; /* batches; then the connection ends; -1: never */
+    int cut_after; /* batches, then the connection ends; -1: never */
     bool objects, answers_pong;
 };
 
@@ -15,12 +15,12 @@ static const struct manner well = {.label = 1, .images = BATCH, .total = IMAGES,
 
 static struct {
     struct fake_member member;
-    struct manner ill; /* how it answers a question for batches from this one on, once; -1: none */
+    struct manner ill; /* how it answers a request for batches from this one on, once; -1: none */
     atomic_llong ill_at;
     atomic_bool silent;
 } fake;
 
-/* The next question for batches from `number` on is answered like that. What was asked before is answered well. */
+/* The next request for batches from `number` on is answered like that. Earlier requests are answered well. */
 static void misbehave(int64_t number, struct manner ill)
 {
     fake.ill = ill;
@@ -110,7 +110,7 @@ static void take_of_fake(int64_t number)
     assert_int_equal(batch.examples->images[BATCH * PIXELS - 1], number);
 }
 
-/* Six ahead at most, three at a time; a number that does not follow begins anew. */
+/* Six ahead at most, three at a time; a number out of sequence starts over. */
 static void how_far_ahead(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void how_far_ahead(void **state)
     start_fake();
     ask();
     usleep(30000);
-    assert_string_equal(told(), "asks 0 from 0\n"); /* nothing is wanted yet */
+    assert_string_equal(told(), "asks 0 from 0\n"); /* none is wanted yet */
     take_of_fake(4);
     assert_true(await_told("asks 3 from 7\n"));
     usleep(30000);
@@ -140,7 +140,7 @@ static void how_far_ahead(void **state)
     end_faked();
 }
 
-/* Whatever goes wrong on a connection, another one brings the batch that is wanted. */
+/* Whatever fails on a connection, another one brings the wanted batch. */
 static void nonsense(void **state)
 {
     (void)state;
@@ -168,7 +168,7 @@ static void nonsense(void **state)
     end_faked();
 }
 
-/* Batches that are longer than their images are wide find room on both sides. */
+/* Batches with more images than the images are wide fit on both sides. */
 static void long_batches(void **state)
 {
     struct batch_fetcher_facts facts;
@@ -196,7 +196,7 @@ static void long_batches(void **state)
     batch_size = "4";
 }
 
-/* A refusal is for good; who gives up stops waiting, and a wait is named. */
+/* A refusal is final; given_up ends a wait, and a wait is logged. */
 static void no_batches(void **state)
 {
     struct batch_fetcher_facts facts;
@@ -242,7 +242,7 @@ static void *jump(void *context)
     return NULL;
 }
 
-/* Who waits for long says so, once in ten seconds. */
+/* A long wait is logged, once in ten seconds. */
 static void long_waits_are_told(void **state)
 {
     static char words[] = " to send batch 0, 1";

@@ -1,4 +1,4 @@
-/* Batches that the chief sends: they are those that the worker would have drawn, from memory, files, or rows. */
+/* The chief's batches are those that the worker would have drawn, from memory, files, or rows. */
 #include "tests/worker/remote/fetching.h"
 
 /* --- The server --- */
@@ -23,7 +23,7 @@ static void take(int64_t number)
     }
 }
 
-/* In order and out of it, short ones at the end of an epoch too. */
+/* In order and out of order, including short ones at the end of an epoch. */
 static void batches_as_if_drawn_here(void **state)
 {
     struct batch_fetcher_facts facts;
@@ -47,7 +47,7 @@ static void batches_as_if_drawn_here(void **state)
     assert_true(atomic_load(&bench.traffic.bytes_in) > 20 * BATCH * PIXELS);
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
     end();
-    begin_served("2"); /* who has asked for nothing yet is told of the end, too */
+    begin_served("2"); /* a session without requests is ended, too */
     create_fetcher();
     assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
     usleep(20000);
@@ -55,7 +55,7 @@ static void batches_as_if_drawn_here(void **state)
     atomic_store(&without_looks, false);
 }
 
-/* By hand. NULL: it was let in; else why not. */
+/* By hand. NULL: it was admitted; otherwise why not. */
 static const char *connect_as(struct link *link, enum member_role role, int index, const char *digest)
 {
     static struct hello_identity hello;
@@ -74,7 +74,7 @@ static const char *connect_as(struct link *link, enum member_role role, int inde
     return link_try(link, &error) == LINK_OPEN ? NULL : error.text;
 }
 
-/* Workers with this job's data get it, and nobody else; of two connections of one the newer stays. */
+/* Workers with this job's data are served, and nobody else; of a worker's two connections the newer stays. */
 static void who_gets_batches(void **state)
 {
     struct link link, other;
@@ -108,7 +108,7 @@ static void who_gets_batches(void **state)
     end();
 }
 
-/* What it does not answer. */
+/* Requests that it does not answer. */
 static void requests_that_make_no_sense(void **state)
 {
     struct link link;
@@ -130,7 +130,7 @@ static void requests_that_make_no_sense(void **state)
         const struct message_get_batches asked = {.first = wrong[i], .count = 2};
         const bool answered =
             channel_call(&link.channel, MESSAGE_get_batches, &asked, MESSAGE_batch, INFINITY, &code, &error);
-        assert_int_equal(answered, i == 1); /* far away, but a batch */
+        assert_int_equal(answered, i == 1); /* far ahead, but a batch */
         if (i == 0) {
             assert_int_equal(code, ERROR_BAD_REQUEST);
             assert_false(channel_receive(&link.channel, clock_monotonic_s() + 10, &error)); /* it hangs up */
@@ -146,7 +146,7 @@ static void requests_that_make_no_sense(void **state)
     end();
 }
 
-/* How rows become inputs, and how wide data make the layers. */
+/* How rows become inputs, and the layer widths that follow from data. */
 static void what_it_says_of_its_data(void **state)
 {
     static char text[] = "how rows become inputs";
@@ -184,7 +184,7 @@ static void what_it_says_of_its_data(void **state)
     end();
 }
 
-/* --- Data that stream --- */
+/* --- Streaming data --- */
 
 static char the_stream;
 static bool stream_fails, stream_has_no_room;
@@ -213,7 +213,7 @@ bool __wrap_streaming_create_batch(const struct streaming *streaming, struct exa
     return stream_has_no_room ? error_set(error, "no room for a batch") : examples_create(batch, &like, BATCH);
 }
 
-/* Batches that the chief reads from files; what it can't read it says, and hangs up. */
+/* Batches that the chief reads from files; if it can't read one it reports that, and hangs up. */
 static void batches_from_files(void **state)
 {
     struct link link;
@@ -255,7 +255,7 @@ static void batches_from_files(void **state)
     end();
 }
 
-/* A batch that no message holds is found out at once. */
+/* A batch too large for any message is detected at once. */
 static void batches_too_large(void **state)
 {
     struct error error;
@@ -273,7 +273,7 @@ static void batches_too_large(void **state)
 
 static const struct examples a_row = {.inputs = 5, .numbers = 2, .codes = 2, .classes = CLASSES, .is_weighted = true};
 
-/* place: of the first code of each row; of the second there is none. */
+/* place: of each row's first code; the second has none. */
 static void begin_rows(int place)
 {
     struct examples *train = &bench.dataset.train;
@@ -323,7 +323,7 @@ static void rows(void **state)
     end();
 }
 
-/* Rows that the model has no place for, or that look otherwise, are not trained on. */
+/* Rows that don't fit the model, or have another format, are not trained on. */
 static void rows_that_do_not_fit(void **state)
 {
     static char label[] = "sent label 2, and the model has 2 classes",

@@ -1,4 +1,4 @@
-/* A worker without data asks worker 0 what they are like, until it is told, and takes nothing that does not fit. */
+/* A worker without data asks worker 0 about them, until it gets an answer, and accepts nothing that does not fit. */
 #include "worker/remote/data_shape.h"
 
 #include <setjmp.h>
@@ -13,12 +13,12 @@
 
 static struct {
     struct fake_member chief;
-    const char *units;  /* it says; NULL: it objects for good */
-    const char *schema; /* NULL: pictures */
-    int objections;     /* before it says anything */
+    const char *units;  /* its answer; NULL: it refuses for good */
+    const char *schema; /* NULL: images */
+    int objections;     /* before its first answer */
     int odd;            /* answers of another type, before that */
-    int strays;         /* answers to requests that were not made, before that... */
-    int stray;          /* ...of this type of question */
+    int strays;         /* answers to requests that were never made, before that... */
+    int stray;          /* ...of this type of request */
     int cuts;           /* connections that end in the middle of the schema */
     int asked;
 } said;
@@ -112,7 +112,7 @@ static void layers_follow_from_its_data(void **state)
     config_free(&config);
 }
 
-/* Whose layers are said is told nothing new about them. */
+/* A worker whose layers are configured learns nothing new about them. */
 static void layers_that_are_known(void **state)
 {
     struct config config;
@@ -129,7 +129,7 @@ static void layers_that_are_known(void **state)
     config_free(&config);
 }
 
-/* What breaks, or is no answer, is asked again on another connection. */
+/* After a failure, or an invalid answer, it asks again on another connection. */
 static void it_is_asked_again(void **state)
 {
     struct config config;
@@ -159,7 +159,7 @@ static void a_schema_that_is_none(void **state)
     memset(&said, 0, sizeof said);
     said.units = "784,32,10";
     said.schema = "{\"columns\":7}";
-    said.cuts = 2; /* in the middle of it, which says nothing of it */
+    said.cuts = 2; /* in the middle of it, without any effect */
     assert_non_null(learn(&config, "hidden", "32"));
     assert_int_equal(said.asked, 3); /* and then another answer would be the same */
     config_free(&config);

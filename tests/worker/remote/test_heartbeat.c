@@ -1,6 +1,6 @@
 /*
- * Heartbeats to members of the test's own: what they carry and how often, what of the answers counts, and who is told
- * that somebody is silent. The clock goes on by itself, and jumps where a test has no time to wait.
+ * Heartbeats to the test's own members: their contents and frequency, which answers count, and who learns that a ps is
+ * silent. The clock runs by itself, and jumps where a test has no time to wait.
  */
 #include "worker/remote/heartbeat.h"
 
@@ -30,7 +30,7 @@ double __wrap_clock_monotonic_s(void)
     return __real_clock_monotonic_s() + atomic_load(&jumped_s);
 }
 
-/* What the page of this worker is told. */
+/* What this worker's page shows. */
 static atomic_ullong shown_in, shown_out, shown_retries;
 
 void __wrap_observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries);
@@ -64,7 +64,7 @@ static struct server {
     bool pings, mute;
     int layers;             /* messages of that kind */
     char units[64];         /* of the last of them */
-    const char *says_units; /* beside each lease; NULL: nothing */
+    const char *says_units; /* sent with each lease; NULL: nothing */
 } servers[SERVERS];
 
 static struct bench {
@@ -100,7 +100,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
         good = good && (server->mute || fake_member_say(channel, MESSAGE_lease, &server->lease));
         server->answers += !server->mute;
     } else if (channel->frame.type == MESSAGE_layers) {
-        assert_int_equal(server->layers + 1, atomic_load(&member->connections)); /* before all else, each time */
+        assert_int_equal(server->layers + 1, atomic_load(&member->connections)); /* first on every connection */
         server->layers++;
         snprintf(server->units, sizeof server->units, "%s", channel->message.layers.units);
     } else if (channel->frame.type == MESSAGE_pong) {
@@ -125,7 +125,7 @@ static struct server look(int index)
     return seen;
 }
 
-/* What this ps says from now on; returns once it has said so. */
+/* Sets this ps's report; returns once it has sent it. */
 static void say(int index, uint8_t job_state, uint32_t generation, const char *message)
 {
     struct server *server = &servers[index];
@@ -135,10 +135,10 @@ static void say(int index, uint8_t job_state, uint32_t generation, const char *m
     server->generation = generation;
     const int answers = server->answers;
     pthread_mutex_unlock(&server->lock);
-    AWAIT(look(index).answers > answers + 1); /* the first of them may have been on its way */
+    AWAIT(look(index).answers > answers + 1); /* the first of them may have been in flight */
 }
 
-/* Listens; nobody runs yet. */
+/* Listens; nothing runs yet. */
 static void begin(int count, const char *lease_s)
 {
     char hosts[256] = "";
@@ -207,7 +207,7 @@ static void end(void)
     heard();
 }
 
-/* How the worker is, in every beat to every ps; at the end a goodbye. */
+/* The worker's state, in every beat to every ps; at the end a goodbye. */
 static void what_a_beat_says(void **state)
 {
     char host[256] = "";
@@ -273,7 +273,7 @@ static void before_joining(void **state)
     end();
 }
 
-/* Three in a lease, one each second at least, and many once somebody is in a hurry. */
+/* Three per lease, at least one each second, and many after a request to poll faster. */
 static void how_often(void **state)
 {
     (void)state;
@@ -282,7 +282,7 @@ static void how_often(void **state)
     double begun_s = story_s();
     const int before = look(0).beats;
     AWAIT(look(0).beats >= before + 3);
-    assert_true(story_s() - begun_s > 0.35); /* two intervals of 0.2 s, and what was left of a third */
+    assert_true(story_s() - begun_s > 0.35); /* two intervals of 0.2 s, and the rest of a third */
     end();
     begin_all(1, "60");
     AWAIT(look(0).beats >= 1);
@@ -297,7 +297,7 @@ static void how_often(void **state)
     end();
 }
 
-/* From a beat, with a second until the next one, to two more in a hurry. */
+/* From a beat, with a second until the next one, to two more at the faster rate. */
 static double hurries_s(void)
 {
     begin_all(1, "60");
@@ -310,7 +310,7 @@ static double hurries_s(void)
     return took_s;
 }
 
-/* A hurry does not wait for the beat that would have been next; on a busy machine that shows now and then. */
+/* Polling faster takes effect before the next regular beat; on a busy machine that shows now and then. */
 static void a_hurry_begins_at_once(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void a_hurry_begins_at_once(void **state)
     }
 }
 
-/* A worker that computes for long answers pings all the same. */
+/* A worker that computes for long answers pings anyway. */
 static void pings(void **state)
 {
     (void)state;
@@ -332,7 +332,7 @@ static void pings(void **state)
     end();
 }
 
-/* The first ps that knows of the end is believed, whatever others say later. */
+/* The first ps that knows of the end is believed, whatever others report later. */
 static void the_end_of_the_job(void **state)
 {
     struct job_status job;
@@ -358,7 +358,7 @@ static void the_end_of_the_job(void **state)
     end();
 }
 
-/* A process that is refused is out, for good, and does not ask again; others go on hearing of it. */
+/* A refused process is fenced, for good, and does not ask again; others still get its heartbeats. */
 static void refused(void **state)
 {
     struct job_status job;
@@ -380,7 +380,7 @@ static void refused(void **state)
     end();
 }
 
-/* Layers that follow from data are told to every ps on each connection, and compared with worker 0's. */
+/* Layers that follow from data are sent to every ps on each connection, and compared with worker 0's. */
 static void layers(void **state)
 {
     struct job_status job;
@@ -424,7 +424,7 @@ static bool needs(uint32_t generation, double since_s, char why[256])
     return heartbeat_needs_rejoin(bench.heartbeat, generation, since_s, why);
 }
 
-/* A ps that has no model, or another one, or is another process than it was; but nothing it said before counts. */
+/* A ps without a model, or with another one, or another process than before; but nothing it reported earlier counts. */
 static void when_to_join_again(void **state)
 {
     char why[256];
@@ -448,7 +448,7 @@ static void when_to_join_again(void **state)
     say(1, JOB_TRAINING, 3, "");
     AWAIT(!needs(3, 0, why));
     const double since_s = clock_monotonic_s();
-    atomic_store(&servers[1].member.incarnation, 999); /* a process that knows the same number */
+    atomic_store(&servers[1].member.incarnation, 999); /* a process with the same number */
     atomic_store(&servers[1].member.cut, true);
     AWAIT(needs(3, since_s, why));
     assert_non_null(strstr(why, "ps 1 (127.0.0.1:"));
@@ -483,7 +483,7 @@ static void unanswered(void **state)
     end();
 }
 
-/* The clock jumps, in parts of a lease, and ps 0 goes on answering. */
+/* The clock jumps, in parts of a lease, and ps 0 keeps answering. */
 static void pass(double seconds)
 {
     while (seconds > 0) {
@@ -496,7 +496,7 @@ static void pass(double seconds)
     AWAIT(look(0).answers > answers + 3);
 }
 
-/* Where one ps is not heard of, though others are, they are told: nobody is to wait for this worker's gradient. */
+/* If one ps is silent while others are not, they are told: nobody should wait for this worker's gradient. */
 static void a_silent_ps(void **state)
 {
     (void)state;
@@ -525,7 +525,7 @@ static void a_silent_ps(void **state)
     end();
 }
 
-/* A ps without parameters is needed to join, but not to train; and where none is heard of, none is silent. */
+/* A ps without parameters is needed to join, but not to train; and if all are silent, none counts as silent. */
 static void a_ps_that_is_not_needed(void **state)
 {
     (void)state;

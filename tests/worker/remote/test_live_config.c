@@ -1,6 +1,6 @@
 /*
- * A worker as the host of its rollout agent: what it says to each order, when a live change is taken up, and how long
- * links are held around a restart. Agent, chief and trial are the test's own.
+ * A worker as the host of its rollout agent: its answer to each order, when it adopts a live change, and how long links
+ * are held around a restart. Agent, chief and trial are the test's own.
  */
 #include "worker/remote/live_config.h"
 
@@ -24,8 +24,8 @@ static struct world {
     struct agent_options agent;
     double now_s;
     uint64_t memory;
-    uint64_t blocks; /* of 16 bytes, on the disk */
-    bool no_disk;    /* that can be looked at */
+    uint64_t blocks; /* of 16 bytes, on disk */
+    bool no_disk;    /* that can be inspected */
     bool has_lineage, cannot, rolling, trial_asked_for;
     struct lineage lineage;
     const char *drift;
@@ -200,7 +200,7 @@ static const struct participant_host *host(void)
     return &world.agent.host;
 }
 
-/* Taken up between two steps, once, from its step on; another one instead if there is another. */
+/* Adopted between two steps, once, from its step on; another one replaces it. */
 static void live_change(void **state)
 {
     struct config next, mine;
@@ -222,7 +222,7 @@ static void live_change(void **state)
     assert_int_equal(host()->switch_to(context, &next, 60), SWITCH_PENDING);
     assert_int_equal(host()->switch_to(context, &next, 70), SWITCH_PENDING);
     assert_false(live_config_look(live, &mine, 69, 0.5f, true));
-    assert_int_equal(host()->switch_to(context, &next, 0), SWITCH_DONE); /* at once: nobody waits for a step */
+    assert_int_equal(host()->switch_to(context, &next, 0), SWITCH_DONE); /* at once, without waiting for a step */
     assert_true(live_config_look(live, &mine, 69, 0.5f, true));
     assert_true(mine.train.learning_rate == 0.25);
     config_free(&next);
@@ -230,7 +230,7 @@ static void live_change(void **state)
     end();
 }
 
-/* What reports carry: the last loss, none after a restore, NaN while there is no finite one. */
+/* The contents of reports: the last loss, none after a restore, NaN while it is not finite. */
 static void last_loss(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void last_loss(void **state)
     end();
 }
 
-/* Worker 0 answers for the model; others have nothing to save. */
+/* Worker 0 is responsible for the model; others have nothing to save. */
 static void orders_of_a_rollout(void **state)
 {
     struct error error;
@@ -291,7 +291,7 @@ static void orders_of_a_rollout(void **state)
     config_free(&config);
 }
 
-/* A message about the worker, with what is known of drift behind it. */
+/* A message about the worker, followed by what is known of drift. */
 static void drift(void **state)
 {
     char message[256] = "";
@@ -312,7 +312,7 @@ static void drift(void **state)
     end();
 }
 
-/* A machine that is far too small says so before anything changes. */
+/* A machine that is far too small reports it before anything changes. */
 static void memory_that_is_wanted(void **state)
 {
     /* 672 floats, six times; and for 10 examples of 29 units, three times; as bfloat16 once more, at two bytes */
@@ -342,7 +342,7 @@ static void memory_that_is_wanted(void **state)
     end();
 }
 
-/* Worker 0 needs room for two checkpoints: of the parameters, what the optimizer keeps of each, and averages. */
+/* Worker 0 needs room for two checkpoints: of the parameters, the optimizer's slots, and averages. */
 static void disk_that_is_wanted(void **state)
 {
     struct error error;
@@ -353,7 +353,7 @@ static void disk_that_is_wanted(void **state)
     const uint64_t blocks = 2 * (1 + 2 + 1) * 672 * 4 / 16;
     for (int i = 0; i < 4; i++) {
         world.blocks = blocks - (i > 0);
-        world.no_disk = i == 2; /* who writes there will see */
+        world.no_disk = i == 2; /* the writer will notice */
         config.train.ema_decay = i == 3 ? 0 : 0.9;
         assert_int_equal(host()->check(host()->context, &config, &error), i != 1);
     }
@@ -364,7 +364,7 @@ static void disk_that_is_wanted(void **state)
     end();
 }
 
-/* What people see of a rollout is the agent's to say. */
+/* The agent decides what is shown of a rollout. */
 static void a_rollout_that_is_shown(void **state)
 {
     struct board_rollout shown;
@@ -377,7 +377,7 @@ static void a_rollout_that_is_shown(void **state)
     end();
 }
 
-/* Links are held where a rollout has just restarted the job, and only there; others give worker 0 a start. */
+/* Links are held if a rollout has just restarted the job, and only then; worker 0 gets a head start. */
 static void links_are_held(void **state)
 {
     (void)state;
@@ -406,7 +406,7 @@ static void links_are_held(void **state)
     }
 }
 
-/* How long a start worker 0 gets depends on how many there are; nobody who is asked to leave waits for it. */
+/* Worker 0's head start depends on the number of workers; a worker that is told to stop does not wait for it. */
 static void the_start_that_worker_0_gets(void **state)
 {
     double longest_s = 0;
@@ -428,7 +428,7 @@ static void the_start_that_worker_0_gets(void **state)
     assert_true(longest_s > 0.5); /* one of twenty */
 }
 
-/* Until ps 0 is in this version and has a model; then each waits for a moment of its own. Worker 0 does not wait. */
+/* Until ps 0 is in this version and has a model; then each waits for its own moment. Worker 0 does not wait. */
 static void links_are_let_go(void **state)
 {
     (void)state;
@@ -448,7 +448,7 @@ static void links_are_let_go(void **state)
         assert_true(atomic_load(&traffic.held_until_s) == 150);
         end();
         begin(index == 0 ? "0" : "1");
-        atomic_store(&traffic.held_until_s, 50); /* long past: not held any more */
+        atomic_store(&traffic.held_until_s, 50); /* long past: no longer held */
         world.agent.heard(world.agent.context, 4, true);
         assert_true(atomic_load(&traffic.held_until_s) == 50);
         end();

@@ -1,6 +1,6 @@
 /*
- * Beginnings of a worker's parts in which one allocation after another fails, and then the start of a thread: each says
- * so and leaves nothing behind, or does without.
+ * Creates a worker's parts while one allocation after another fails, and then the start of a thread: each reports it
+ * and leaves nothing behind, or does without.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
                : __real_pthread_create(thread, attributes, run, context);
 }
 
-/* --- What begins --- */
+/* --- The parts --- */
 
 static struct bench {
     struct config config;
@@ -84,7 +84,7 @@ static bool begin_push_pull(struct push_pull *exchange, struct error *error)
     return push_pull_create(exchange, &options, error);
 }
 
-/* Each begins and ends again; false: it did not begin. */
+/* Each is created and destroyed again; false: it was not created. */
 static bool try_push_pull(struct error *error)
 {
     struct push_pull exchange;
@@ -174,7 +174,7 @@ static bool try_chief(struct error *error)
     return done;
 }
 
-/* Nothing of the shards is asked before there is memory for what they answer. */
+/* Nothing is requested of the shards before there is memory for their answers. */
 static void a_chief_without_memory(void)
 {
     const struct chief_options options = {.config = &bench.config,
@@ -205,7 +205,7 @@ static void a_chief_without_memory(void)
 static const struct {
     const char *name;
     bool (*begin)(struct error *error);
-    bool needs_all, has_thread; /* it can't do without any of it */
+    bool needs_all, has_thread; /* it needs all of its memory */
 } parts[] = {{"push and pull", try_push_pull, true, false},
              {"outbox", try_outbox, true, false},
              {"pipeline", try_pipeline, true, true},

@@ -1,6 +1,6 @@
 /*
- * How workers agree on what their rows mean, with a ps of the test's own: what the chief says and others compare, what
- * each tells of its own rows, what the chief makes of all of them, and how long who waits for whom.
+ * How workers agree on what their rows mean, with the test's own ps: what the chief sends and others compare, what each
+ * reports of its own rows, what the chief makes of all of them, and how long who waits for whom.
  */
 #include "worker/remote/own_rows.h"
 
@@ -24,7 +24,7 @@
 enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3 };
 
 static double ahead_s, per_pause_s;
-static int pauses, speaks_after, leaves_after, joins_after; /* after so many pauses; 0: never */
+static int pauses, speaks_after, leaves_after, joins_after; /* after this many pauses; 0: never */
 
 double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
@@ -35,8 +35,8 @@ int __wrap_signals_pending(void);
 
 static struct {
     struct fake_member member;
-    const char *known;        /* what the chief said; NULL: nothing yet */
-    char *heard;              /* what it was told by `describe` */
+    const char *known;        /* from the chief; NULL: nothing yet */
+    char *heard;              /* the last text of `describe` */
     char *figures[WORKERS];   /* of each worker */
     int told[WORKERS], fails; /* how the next request fails */
     char late_figures[2048];  /* of worker 2, from joins_after on */
@@ -112,7 +112,7 @@ static bool answer_figures(struct channel *channel)
         ps.figures[worker] = read_bulk(channel);
         ps.told[worker]++;
         if (ps.told[worker] == speaks_after) {
-            ps.known = ps.heard; /* the chief has spoken meanwhile */
+            ps.known = ps.heard; /* the chief has sent it meanwhile */
         }
         return say(channel, MESSAGE_figures, &message, NULL);
     }
@@ -148,7 +148,7 @@ static struct bench {
     struct push_pull exchange;
 } bench;
 
-/* Worker `index` of so many, with these rows. */
+/* Worker `index` of that many, with these rows. */
 static void begin(const char *index, int workers, const char *text)
 {
     const char *path = loopback_file(folder, "train.csv");
@@ -193,7 +193,7 @@ static void end(void)
     heard();
 }
 
-/* What is in the rows, and what follows from them alone. */
+/* Statistics of the rows, and what follows from them alone. */
 static void survey_rows(const char *text, char **figures, struct schema *schema)
 {
     struct survey survey;
@@ -227,7 +227,7 @@ static int connections(void)
 
 /* --- Comparing --- */
 
-/* The chief says it in full; others are as good as the chief if their texts are its own. */
+/* The chief sends it in full; others agree if their texts equal it. */
 static void comparing(void **state)
 {
     struct schema schema, other;
@@ -241,7 +241,7 @@ static void comparing(void **state)
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
-    assert_null(ps.heard); /* a digest alone, and nobody said anything yet */
+    assert_null(ps.heard); /* only a digest, and there is nothing to compare with yet */
     assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, schema.text);
     ps.known = schema.text;
@@ -250,13 +250,13 @@ static void comparing(void **state)
     ps.known = other.text;
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_true(differs);
-    ps.fails = ERROR_NOT_ALLOWED; /* which is no difference */
+    ps.fails = ERROR_NOT_ALLOWED; /* no difference */
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_false(differs);
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there) differs"));
     assert_non_null(strstr(error.text, "column number"));
-    bench.config.data.data_sharding = SHARDING_SHUFFLED; /* to whom it is no other's to say how */
+    bench.config.data.data_sharding = SHARDING_SHUFFLED; /* nobody else may define it for this one */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
         assert_int_equal(is_chief ? preprocessing_tell(&bench.exchange, &dataset, &error)
                                   : preprocessing_agree(&bench.exchange, &dataset, &differs, &error),
@@ -272,13 +272,13 @@ static void comparing(void **state)
     ps.known = NULL; /* lost, and so it can't be compared */
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_int_equal(preprocessing_check(&bench.exchange, &pictures, &error), EXCHANGE_OK);
-    assert_string_equal(ps.heard, schema.text); /* it asked, and said nothing */
+    assert_string_equal(ps.heard, schema.text); /* it asked, and sent nothing */
     char *spaced = NULL;
     assert_true(asprintf(&spaced, "%s ", schema.text) > 0);
     ps.known = spaced;
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "their texts differ"));
-    ps.known = "{}"; /* nonsense, and still an answer */
+    ps.known = "{}"; /* invalid, and still an answer */
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "the preprocessing of worker 0 (there)"));
     assert_null(strstr(error.text, "their texts differ"));
@@ -289,7 +289,7 @@ static void comparing(void **state)
     end();
 }
 
-/* A worker whose folders have other names than the chief's is refused, and does not start again over it. */
+/* A worker whose folders have other names than the chief's is refused, and does not restart for it. */
 static void classes(void **state)
 {
     char names[] = "[\"cat\",\"dog\"]", others[] = "[\"dog\",\"fox\"]";
@@ -305,7 +305,7 @@ static void classes(void **state)
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = others;
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
-    assert_false(differs); /* to start again would not mend it */
+    assert_false(differs); /* restarting would not help */
     assert_non_null(
         strstr(error.text, "the model's classes are [\"dog\",\"fox\"], but the folders here are [\"cat\",\"dog\"]"));
     assert_int_equal(preprocessing_check(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
@@ -325,8 +325,8 @@ static enum exchange_result ask(int what, struct schema *schema, char **text, st
 }
 
 /*
- * A connection that breaks, an answer to another question, and one that says so, are asked over again; an objection is
- * for good.
+ * After a broken connection, an answer to another request, or a refusal for now, the request is repeated; a final
+ * refusal is final.
  */
 static void failures(void **state)
 {
@@ -356,13 +356,13 @@ static void failures(void **state)
         assert_null(text);
     }
     assert_int_equal(atomic_load(&bench.traffic.retries), 12);
-    assert_string_equal(ps.figures[1], "figures"); /* its own number */
-    assert_int_equal(ps.told[1], 4);               /* once by a request whose answer was no good */
+    assert_string_equal(ps.figures[1], "figures"); /* its own index */
+    assert_int_equal(ps.told[1], 4);               /* once by a request whose answer was invalid */
     schema_free(&schema);
     end();
 }
 
-/* What no message holds is not sent. */
+/* Text too long for a message is not sent. */
 static void too_much(void **state)
 {
     const size_t most = message_max_bulk(MESSAGE_describe);
@@ -390,7 +390,7 @@ static void too_much(void **state)
     end();
 }
 
-/* Nobody has said or told anything. */
+/* Nobody has sent anything. */
 static void nothing_yet(void **state)
 {
     struct error error;
@@ -412,7 +412,7 @@ static bool agree(struct schema **schema, struct error *error)
     return own_rows_agree(schema, &bench.config, &bench.identity, &bench.traffic, error);
 }
 
-/* A worker takes what the chief says; until then it tells what is in its rows, again if the ps may have forgotten. */
+/* A worker adopts what the chief sends; until then it reports its rows, again if the ps may have forgotten. */
 static void a_worker(void **state)
 {
     struct schema chiefs, *schema;
@@ -434,7 +434,7 @@ static void a_worker(void **state)
     assert_true(agree(&schema, &error));
     assert_string_equal(schema->text, chiefs.text);
     assert_int_equal(ps.told[1], 3);
-    assert_in_range(pauses, 10, 11);                               /* every five seconds; then it hears */
+    assert_in_range(pauses, 10, 11);                               /* every five seconds; then it gets it */
     assert_non_null(strstr(ps.figures[1], "\"name\":\"colour\"")); /* of its own rows */
     assert_non_null(strstr(ps.figures[1], "\"blue\""));
     assert_int_equal(times(heard_so_far(), "waiting for worker 0 to send the preprocessing"), 1);
@@ -444,7 +444,7 @@ static void a_worker(void **state)
     end();
 }
 
-/* Who is asked to leave does not wait; nor does it if the ps refuses. */
+/* A worker that is told to stop does not wait; nor does it if the ps refuses. */
 static void a_worker_that_leaves(void **state)
 {
     struct schema *schema;
@@ -469,7 +469,7 @@ static void a_worker_that_leaves(void **state)
     end();
 }
 
-/* The chief merges what all have, once it has it. */
+/* The chief merges all workers' statistics once it has them. */
 static void the_chief(void **state)
 {
     struct schema alone, *schema;
@@ -499,7 +499,7 @@ static void the_chief(void **state)
     end();
 }
 
-/* It waits for the others for a lease, says so, and goes on without them; alone it does not wait at all. */
+/* It waits for the others for a lease, reports it, and continues without them; alone it does not wait at all. */
 static void workers_that_do_not_come(void **state)
 {
     struct schema *schema;
@@ -531,7 +531,7 @@ static void workers_that_do_not_come(void **state)
     end();
 }
 
-/* A model runs, of which there is no checkpoint yet: the chief goes on as one before it began, whoever is there now. */
+/* A model exists without a checkpoint: the chief continues with its predecessor's preprocessing, whoever is present. */
 static void a_chief_that_comes_back(void **state)
 {
     struct schema first, *schema;
@@ -545,7 +545,7 @@ static void a_chief_that_comes_back(void **state)
     assert_true(agree(&schema, &error));
     assert_string_equal(schema->text, first.text);
     assert_null(ps.heard);
-    assert_string_equal(told(), ""); /* nobody is asked for figures */
+    assert_string_equal(told(), ""); /* nobody is asked for statistics */
     assert_int_equal(pauses, 0);
     schema_free(schema);
     free(schema);
@@ -556,7 +556,10 @@ static void a_chief_that_comes_back(void **state)
     end();
 }
 
-/* A worker joins again: a chief that lives says soon what it goes by; else ps 0 is told of the rows here, again. */
+/*
+ * A worker joins again: a living chief soon sends its preprocessing; otherwise the worker reports its rows to ps 0
+ * again.
+ */
 static void a_ps_that_lost_what_it_was_told(void **state)
 {
     struct schema first;

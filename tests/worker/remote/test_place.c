@@ -1,4 +1,4 @@
-/* A worker without a number asks ps 0 for one, as the same worker each time, until it has an answer. */
+/* A worker without an index asks ps 0 for one, as the same worker each time, until it gets an answer. */
 #include "worker/remote/place.h"
 
 #include <setjmp.h>
@@ -16,11 +16,11 @@
 
 static struct {
     struct fake_member ps;
-    int cuts, odd; /* connections that are cut instead of an answer; answers of another type, before it */
+    int cuts, odd; /* connections cut instead of an answer; answers of another type, before it */
     bool objects;  /* for good */
-    bool is_odd;   /* it gives a number that is none */
+    bool is_odd;   /* it gives an invalid index */
     int asked;
-    uint64_t key; /* that it was asked with; another one each time is none */
+    uint64_t key; /* sent with the request; it must not change */
 } said;
 
 static bool answer(struct fake_member *member, struct channel *channel)
@@ -45,7 +45,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     return fake_member_say(channel, MESSAGE_place, &(struct message_place){said.is_odd ? -5 : 7});
 }
 
-/* What place_find makes of such a config; its number is in *index. */
+/* The result of place_find for such a config; the index is in *index. */
 static bool find(const char *role, const char *number, const char *key, int *index, struct error *error)
 {
     struct config config;
@@ -101,7 +101,7 @@ static void ps_0_says_the_number(void **state)
     assert_true(said.key != 0);
 }
 
-/* What breaks off, or is no answer, is asked again, by the same worker. */
+/* After a failure, or an invalid answer, the same worker asks again. */
 static void it_is_asked_again(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void no_is_no(void **state)
     assert_int_equal(said.asked, 1);
 }
 
-/* Several workers of one machine differ by folder or command line; one that starts again is the same. */
+/* Several workers of one machine differ by folder or command line; a restarted one is the same. */
 static void who_it_is_known_as(void **state)
 {
     static char program[] = "trainer", role[] = "--job_name=worker", other[] = "--train_dir=two";
@@ -164,7 +164,7 @@ static void who_it_is_known_as(void **state)
     assert_true(keys[0] != keys[1] && keys[0] != keys[3] && keys[1] != keys[3]);
 }
 
-/* Who has a number, by the config or by its certificate, asks nobody; nor does a ps, which can't do without. */
+/* A worker with an index, from its config or certificate, asks nobody; nor does a ps, which must have one. */
 static void who_asks_nobody(void **state)
 {
     struct error error = {""};
@@ -182,7 +182,7 @@ static void who_asks_nobody(void **state)
     assert_int_equal(atomic_load(&said.ps.connections), 0);
 }
 
-/* Nobody but a worker has a number to ask for, even where none is set. */
+/* Only a worker may need an index, even where none is set. */
 static void a_ps_without_a_number(void **state)
 {
     struct config config;

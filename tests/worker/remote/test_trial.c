@@ -1,6 +1,6 @@
 /*
- * The trial of a config: on what checkpoint and by which config its process runs, what of this process's surroundings
- * it gets, and what is said of each of its ends. The process is this program again, which does what TRIAL_DOES says.
+ * The trial of a config: on what checkpoint and with which config its process runs, what it inherits of this process's
+ * environment, and what is reported of each result. The process is this program again, which does what TRIAL_DOES says.
  */
 #include "worker/remote/trial.h"
 
@@ -40,7 +40,7 @@ static int model_step(const char *folder)
     return step;
 }
 
-/* What it finds, in the file that FOUND names. */
+/* What it finds, written into the file that FOUND names. */
 static bool look_around(const char *config_path)
 {
     struct config config;
@@ -120,12 +120,12 @@ void __wrap_clock_pause(double until_s)
     ahead_s += per_pause_s;
 }
 
-/* --- The one that has it tried --- */
+/* --- The process that starts the trial --- */
 
 static char folder[64], then_path[96], train_dir[96], trial_dir[128], found[96];
 static struct config then;
 
-/* Of a job in a cluster, with `layers`; and more of it. */
+/* Of a job in a cluster, with `layers` and more settings. */
 static void load_config(const char *layers, const char *more)
 {
     char text[1024];
@@ -142,7 +142,7 @@ static void load_config(const char *layers, const char *more)
     }
 }
 
-/* At a step, of layers [6,3]. */
+/* At a step, with layers [6,3]. */
 static void write_checkpoint(int64_t step)
 {
     struct model model;
@@ -187,7 +187,7 @@ static int end(void **state)
     return system(command);
 }
 
-static int asked, patience; /* how often given_up was asked; at which it says so, 0: never */
+static int asked, patience; /* how often given_up was called; at which call it returns true, 0: never */
 
 static bool has_enough(void *context)
 {
@@ -195,7 +195,7 @@ static bool has_enough(void *context)
     return ++asked == patience;
 }
 
-/* NULL: it was well. */
+/* NULL: success. */
 static const char *try(const char *does, bool may_lose)
 {
     static struct error error;
@@ -219,7 +219,7 @@ static void has(const char *text, const char *words)
     }
 }
 
-/* One process alone has nobody whose differences a buffer could gather. */
+/* With a single process there are no differences to buffer. */
 static void asynchronous_rounds_are_tried_as_rounds(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static void asynchronous_rounds_are_tried_as_rounds(void **state)
     free(text);
 }
 
-/* The same job, on this machine alone, for five steps from the newest checkpoint on; and nothing of it is kept. */
+/* The same job, on this machine alone, for five steps from the newest checkpoint; and nothing of it is kept. */
 static void what_is_tried(void **state)
 {
     char words[256], path[160];
@@ -259,7 +259,7 @@ static void what_is_tried(void **state)
     }
     char *text = text_of(found);
     snprintf(words, sizeof words, "sharding %d\nsteps",
-             SHARDING_SHUFFLED); /* and all keys of a cluster as by default */
+             SHARDING_SHUFFLED); /* and all keys of a cluster at their defaults */
     has(text, words);
     snprintf(words, sizeof words, "steps %d epochs 0 target 0 patience 0 warm \"\" rate 0.125 buffer 0\n", STEP + 5);
     has(text, words);
@@ -280,7 +280,7 @@ static void what_is_tried(void **state)
     assert_int_equal(model_step(train_dir), STEP);
 }
 
-/* Whatever happens to the process happens to it alone, and is told. */
+/* Whatever happens to the process affects only it, and is reported. */
 static void how_it_ends(void **state)
 {
     (void)state;
@@ -303,7 +303,7 @@ static void how_it_ends(void **state)
     assert_int_equal(model_step(path), -1);
 }
 
-/* What an earlier trial left behind is not what this one is about. */
+/* What an earlier trial left behind does not affect this one. */
 static void what_an_earlier_one_left(void **state)
 {
     char from[160], to[512];
@@ -352,7 +352,7 @@ static void folders_that_can_not_be(void **state)
     has(why, "xxx");
     snprintf(path, sizeof path, "%s.d", then_path);
     assert_int_equal(mkdir(path, 0700), 0);
-    FILE *file = fopen(trial_dir, "w"); /* no folder */
+    FILE *file = fopen(trial_dir, "w"); /* not a folder */
     assert_non_null(file);
     fclose(file);
     assert_non_null(try("well", false));

@@ -1,4 +1,4 @@
-/* The quick buckets against a search through the limits; what is on a limit, beyond all, or no number. */
+/* The fast buckets compared with a search through the limits; values on a limit, beyond all limits, or not finite. */
 #include "worker/summary/histogram.h"
 
 #include <float.h>
@@ -111,7 +111,7 @@ static void what_is_no_number_is_left_out(void **state)
     assert_true(histogram.count == 0 && histogram.sum == 0 && histogram.minimum == 0);
 }
 
-/* What is written: limits that rise, no two empty buckets side by side, all values. */
+/* What is written: ascending limits, no two adjacent empty buckets, all values. */
 static void encoded(void **state)
 {
     (void)state;

@@ -49,7 +49,7 @@ bool cpu_take_signatures(struct cpu_engine *engine, struct error *error)
     return true;
 }
 
-/* Of image `index` of a draw. */
+/* For image `index` of a draw. */
 static void signature_of(const struct cpu_engine *engine, const struct sampled_batch *draw, int32_t index,
                          uint64_t bits[2])
 {
@@ -83,7 +83,7 @@ static void take_as_drawn(struct cpu_engine *engine, struct sampled_batch *draw,
     draw->is_weighted = examples->weights;
 }
 
-/* By label, and similar ones side by side. */
+/* Sorts by label, with similar ones side by side. */
 static void take_in_order(struct cpu_engine *engine, struct sampled_batch *draw, const int32_t *indexes, int count)
 {
     const int32_t *labels = draw->examples->labels;
@@ -129,8 +129,8 @@ void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const 
 }
 
 /*
- * If examples cannot be read any more, the first one of before takes their place: the team finishes its run, which then
- * fails as a whole.
+ * If examples can't be read any more, the first one of earlier ones replaces them: the team finishes its run, which
+ * then fails as a whole.
  */
 void cpu_draw_batch(const struct engine_run *run, int64_t number)
 {
@@ -142,7 +142,7 @@ void cpu_draw_batch(const struct engine_run *run, int64_t number)
     struct batch batch = {
         .examples = &source->streamed, .indexes = source->indexes, .count = 1, .task = task, .step = step};
     if (!engine->starved && !batch_source_draw(source, task, step, &batch, &engine->starved_error)) {
-        engine->starved = true; /* written only then: other threads read what lies beside it */
+        engine->starved = true; /* written only if so: other threads read what lies beside it */
     }
     batch.count = engine->starved ? 1 : batch.count;
     cpu_draw_take(engine, draw, &batch);
@@ -156,7 +156,7 @@ static void fetch(const void *memory, size_t bytes)
     }
 }
 
-/* Into the L2 cache, since L1 has no room; and by prefetches, which do not stall what follows. */
+/* Into the L2 cache, because L1 has no room; by prefetches, which do not stall what follows. */
 void cpu_fetch_images(const struct engine_run *run, int64_t number, int part, int parts)
 {
     if (number >= run->batches) {

@@ -6,9 +6,8 @@
 
 /*
  * A step on one-hot inputs waits for memory more than it computes: for a row of weights for each of them, and for as
- * many of the optimizer's slots. So all rows of a strip are asked for at once, before what comes ahead of them is
- * computed: slots and averages that batch `number` is about to change, and the weights that batch `next` (< 0: none)
- * starts with.
+ * many of the optimizer's slots. So all rows of a strip are prefetched at once, before the preceding computation: slots
+ * and averages that batch `number` is about to change, and the weights with which batch `next` (< 0: none) starts.
  */
 static void fetch_places(const struct engine_run *run, int64_t number, int64_t next, int strip)
 {
@@ -38,13 +37,13 @@ static bool is_regression(const struct network *network)
     return network->narrow && network->layers == 1;
 }
 
-/* What comes of each sample of a batch. */
+/* The results for each sample of a batch. */
 struct judged {
     float *losses;
     uint8_t *correct;
 };
 
-/* Softmax cross-entropy of samples [first, end), each counted `weight` times. */
+/* Softmax cross-entropy of samples [first, end), each with weight `weight`. */
 static void softmax_rows(const struct cpu_engine *engine, const struct sampled_batch *draw, const struct matrix *logits,
                          const struct judged *verdict, int first, int end, float weight)
 {
@@ -137,8 +136,8 @@ static void forward_first(const struct engine_run *run, int64_t number, int stri
 }
 
 /*
- * Number of the thread's strips of the first layer, from `strip` on, to process together; one where a strip's rows are
- * fetched for it.
+ * Number of the thread's strips of the first layer, from `strip` on, to process together; one if a strip's rows are
+ * prefetched for it.
  */
 static int group_of(const struct cpu_engine *engine, int64_t number, int strip, int end)
 {
@@ -198,7 +197,7 @@ static void forward_layers(const struct engine_run *run, int64_t number, int thr
     }
 }
 
-/* Mean loss, and number correct. Every thread adds up for itself, in the same order. */
+/* Mean loss, and number correct. Every thread adds these up, in the same order. */
 static double mean_loss(const struct judged *verdict, int count, int *right)
 {
     double sum = 0.0;
@@ -262,7 +261,7 @@ static void backward_first(const struct engine_run *run, int64_t number, const s
     }
 }
 
-/* Softmax regression: the threads share the pixel blocks, the first has the biases. */
+/* Softmax regression: the threads share the pixel blocks, the first one has the biases. */
 static void backward_regression(const struct engine_run *run, int64_t number, const struct matrix *upper, int thread,
                                 const struct gradient_sink *sink, int64_t next)
 {
@@ -283,7 +282,7 @@ static void backward_regression(const struct engine_run *run, int64_t number, co
     }
 }
 
-/* The biases above layer 1, whose strips nobody else reads in this phase. */
+/* The biases above layer 1, whose strips no other thread reads in this phase. */
 static void backward_biases(const struct engine_run *run, int64_t number, int layer, const struct matrix *upper,
                             int thread, const struct gradient_sink *sink)
 {

@@ -58,7 +58,7 @@ static bool convert_part(const struct write_options *wanted, enum dataset_part p
     return done;
 }
 
-/* Parses the flags; logs what is wrong and returns false. */
+/* Parses the flags; logs errors and returns false. */
 static bool read_flags(const struct command_call *call, struct write_options *options, int *format)
 {
     const char *to = command_value(call, "to"), *shards = command_value(call, "shards");

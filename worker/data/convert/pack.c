@@ -10,7 +10,7 @@
 
 enum { ZLIB_WINDOW = 15, GZIP_WINDOW = 15 + 16, MEMORY_LEVEL = 8 };
 
-/* One after another, into malloc'd memory (packed->bytes) as one gzip or zlib stream. */
+/* Compresses them, one after another, into malloc'd memory (packed->bytes) as one gzip or zlib stream. */
 static bool pack_parts(const struct file_part *parts, int count, enum stream_packing packing, struct file_part *packed,
                        struct error *error)
 {

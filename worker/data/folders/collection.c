@@ -1,6 +1,6 @@
 /*
- * Lists pictures and fixes their order once. Without numbers as names, a hash of the name decides: it mixes the
- * classes, is the same on every machine, and does not depend on the order in which a file system lists files.
+ * Lists images and fixes their order once. If names are not numbers, a hash of the name decides: it mixes the classes,
+ * is the same on every machine, and does not depend on the order in which a file system lists files.
  */
 #include "worker/data/folders/collection.h"
 
@@ -146,7 +146,9 @@ bool collection_are_numbers(const struct names *classes)
     return true;
 }
 
-/* The classes of a part: its own if they are numbers, else those of the training set, of which it may lack some. */
+/*
+ * The classes of a part: its own if they are numbers, otherwise those of the training set, some of which it may lack.
+ */
 static bool list_classes(struct collection *collection, const char *training, struct error *error)
 {
     struct names *classes = &collection->classes;

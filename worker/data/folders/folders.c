@@ -1,4 +1,4 @@
-/* Decodes and fits the pictures of a part, into memory or, if they are too many, block by block while training. */
+/* Decodes and fits the images of a part, into memory or, if they are too many, block by block during training. */
 #include "worker/data/folders/folders.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_p
     return true;
 }
 
-/* The size that all are fitted to: the first picture's if the model has as many inputs, else a square. */
+/* The size to which all are fitted: the first image's if the model has as many inputs, otherwise a square. */
 static bool choose_size(struct image *size, const struct image *first, int inputs, struct error *error)
 {
     int side = image_side(inputs);

@@ -153,7 +153,7 @@ static bool read_preamble(struct png *png, struct png_chunk *chunk, struct error
     return png->colour != PALETTE || png->entries > 0 || error_set(error, "is a PNG without its palette");
 }
 
-/* The next `size` bytes of what the IDAT chunks hold. */
+/* The next `size` bytes of the IDAT chunks' content. */
 static bool inflate_bytes(struct png *png, uint8_t *bytes, size_t size, struct error *error)
 {
     png->inflate.next_out = bytes;

@@ -121,7 +121,7 @@ bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
     if (kind > 3 && (reader.at == size || !is_blank(bytes[reader.at++]))) {
         return error_set(error, "is a PNM without a blank before its pixels");
     }
-    /* Each pixel takes at least a bit in P4, and a byte elsewhere. */
+    /* Each pixel takes at least a bit in P4, and a byte in other formats. */
     uint64_t pixels = (uint64_t)width * height;
     if (pixels / 8 > size) {
         return error_set(error, "is a PNM of %ux%u pixels with only %zu bytes", width, height, size);

@@ -49,9 +49,9 @@ void blocks_cut(struct blocks *blocks, int64_t first, int64_t count)
     assert(first >= 0 && count >= 0 && first + count <= blocks->examples);
     for (int i = 0; i < blocks->count; i++) {
         struct stream_block block = blocks->items[i];
-        int64_t before = first > at ? first - at : 0; /* examples to leave out at its beginning */
+        int64_t before = first > at ? first - at : 0; /* examples to skip at its start */
         int64_t end =
-            first + count - at < block.count ? first + count - at : block.count; /* and from here to its end */
+            first + count - at < block.count ? first + count - at : block.count; /* and those from here to its end */
         at += block.count;
         if (before < end) {
             block.skip += (uint32_t)before;

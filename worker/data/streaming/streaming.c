@@ -306,7 +306,7 @@ bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, st
     return there;
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 bool streaming_create(struct streaming **out, const struct streaming_options *options, struct example_source *source,
                       struct blocks *blocks, struct error *error)

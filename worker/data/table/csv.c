@@ -14,9 +14,9 @@
 #include "worker/data/stream.h"
 
 enum {
-    BLOCK = 64,               /* bytes marked at once; so many are readable behind the buffer's content */
-    FIRST_CAPACITY = 1 << 18, /* of the buffer: more than the first lines that the delimiter is found by */
-    LOOKED_AT = 1 << 16,      /* bytes that the delimiter is found by */
+    BLOCK = 64,               /* bytes marked at once; that many are readable after the buffer's content */
+    FIRST_CAPACITY = 1 << 18, /* of the buffer: more than the first lines, from which the delimiter is guessed */
+    LOOKED_AT = 1 << 16,      /* bytes from which the delimiter is guessed */
     FIRST_FIELDS = 64,
 };
 
@@ -30,17 +30,17 @@ struct csv_reader {
     struct stream *stream;
     char *buffer; /* [capacity + BLOCK] */
     size_t capacity;
-    size_t begin, end; /* of what has not been handed out; end: of the content */
-    bool ended;        /* nothing comes behind `end` */
+    size_t begin, end; /* of what has not been delivered; end: of the content */
+    bool ended;        /* nothing follows `end` */
     struct csv_scanner scanner;
     uint64_t line; /* of the byte at `begin` */
     char delimiter;
     struct csv_field *fields;
     int field_count, field_capacity;
     int columns;    /* of the first row; 0: not known yet */
-    bool is_unread; /* the last row is to be handed out again */
+    bool is_unread; /* the last row will be delivered again */
     struct csv_row last;
-    char *scratch; /* fields whose quotes had to be undone */
+    char *scratch; /* fields with unescaped quotes */
     size_t scratch_capacity;
 };
 
@@ -77,7 +77,7 @@ static uint64_t marks_of_block(const char *block, char delimiter)
 
 #endif
 
-/* Marks count from `at` on. */
+/* Restarts the marks at `at`. */
 static void scan_from(struct csv_reader *reader, size_t at)
 {
     reader->scanner.block = reader->buffer + at;
@@ -106,7 +106,7 @@ static inline const char *scan_next(struct csv_reader *reader)
 
 /* --- the buffer --- */
 
-/* Moves the row under way to the front and reads on behind it. */
+/* Moves the current row to the front and reads on after it. */
 static bool refill(struct csv_reader *reader, struct error *error)
 {
     const size_t kept = reader->end - reader->begin;
@@ -157,15 +157,15 @@ static bool add_field(struct csv_reader *reader, const char *text, const char *e
 
 /* --- rows --- */
 
-/* How the attempt to cut a row off the buffer went. */
+/* The result of trying to cut a row off the buffer. */
 enum cut { CUT_WHOLE, CUT_UNFINISHED, CUT_NO_MEMORY, CUT_ZERO_BYTE, CUT_BEHIND_QUOTE, CUT_OPEN_QUOTE, CUT_TOO_MANY };
 
-/* A row under way. */
+/* The current row. */
 struct cutter {
-    const char *field; /* where its last field begins */
-    const char *end;   /* of the row, once it is cut; where a problem is, otherwise */
+    const char *field; /* start of its last field */
+    const char *end;   /* end of the row once it is cut; otherwise the position of a problem */
     uint64_t lines;    /* newlines inside quotes */
-    bool has_doubled;  /* quotes, to be undone */
+    bool has_doubled;  /* quotes to unescape */
 };
 
 /*
@@ -207,10 +207,10 @@ static enum cut cut_quoted(struct csv_reader *reader, struct cutter *cutter, con
     }
 }
 
-/* From the scanner's place, which is the beginning of the row. */
+/* Starts at the scanner's position, the beginning of the row. */
 static enum cut cut_row(struct csv_reader *reader, struct cutter *cutter)
 {
-    const char *quoted_end = NULL; /* of the field under way, if it is quoted: where its closing quote is */
+    const char *quoted_end = NULL; /* of the current field, if it is quoted: the position of its closing quote */
     reader->field_count = 0;
     cutter->field = reader->buffer + reader->begin;
     for (;;) {
@@ -286,7 +286,7 @@ static bool undo_doubled(struct csv_reader *reader)
     return true;
 }
 
-/* Sets the error about the row that is to be skipped; returns its status. */
+/* Sets the error about a row to skip; returns its status. */
 static enum csv_status say_bad(const struct csv_reader *reader, const struct cutter *cutter, enum cut cut,
                                struct error *error)
 {
@@ -306,7 +306,7 @@ static enum csv_status say_bad(const struct csv_reader *reader, const struct cut
     return CSV_BAD;
 }
 
-/* Goes on behind the next end of a line after the problem. */
+/* Continues after the next end of line after the problem. */
 static bool skip_line(struct csv_reader *reader, const struct cutter *cutter, struct error *error)
 {
     size_t at = (size_t)(cutter->end - reader->buffer);
@@ -329,7 +329,7 @@ static bool skip_line(struct csv_reader *reader, const struct cutter *cutter, st
     }
 }
 
-/* Hands out what has been cut. */
+/* Delivers the row that was cut. */
 static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row, const struct cutter *cutter,
                                   struct error *error)
 {
@@ -360,7 +360,7 @@ static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row
     return CSV_ROW;
 }
 
-/* Is there nothing between here and the end of the line? */
+/* Is the rest of the line empty? */
 static bool is_empty_line(const struct csv_reader *reader, const struct cutter *cutter)
 {
     const struct csv_field *field = &reader->fields[0];
@@ -416,8 +416,8 @@ void csv_unread(struct csv_reader *reader)
 /* --- opening --- */
 
 /*
- * How many fields the first line has if this were the delimiter, provided that nearly all others have as many, or all
- * have one more, as where R names rows and not their column; 1 otherwise.
+ * The number of fields in the first line with this delimiter, provided that nearly all others have as many, or all have
+ * one more, as when R names rows but not their column; otherwise 1.
  */
 static int fields_by(const struct csv_reader *reader, char delimiter)
 {
@@ -457,7 +457,7 @@ static void find_delimiter(struct csv_reader *reader)
     }
 }
 
-/* Takes over the stream. */
+/* Takes ownership of the stream. */
 static bool open_stream(struct csv_reader **result, struct stream *stream, struct error *error)
 {
     struct csv_reader *reader = calloc(1, sizeof *reader);

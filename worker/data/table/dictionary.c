@@ -168,7 +168,7 @@ const char *dictionary_text(const struct dictionary *dictionary, int number)
 
 struct sorted {
     const char *text;
-    double number; /* equal for all that are no numbers */
+    double number; /* equal for all that are not numbers */
     struct dictionary_entry entry;
 };
 
@@ -181,7 +181,7 @@ static int compare(const void *a, const void *b)
     return strcmp(left->text, right->text);
 }
 
-/* Integers that a double holds exactly. */
+/* Integers that a double represents exactly. */
 static bool read_integer(const char *text, size_t size, double *number)
 {
     return size <= MOST_INTEGER_DIGITS && number_parse(text, size, number) == NUMBER_FINITE &&

@@ -13,7 +13,7 @@
 
 /* --- columns --- */
 
-/* By name alone: a number would be found in any file. */
+/* By name only: a number would be found in any file. */
 static int find_exactly(const struct rows *rows, const char *name)
 {
     for (int i = 0; i < rows_columns(rows); i++) {
@@ -39,7 +39,7 @@ static bool say_missing(const struct rows *rows, const char *name, struct error 
                      suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
 }
 
-/* The features that are numbers, at hand for plain rows. */
+/* The numeric features, cached for plain rows. */
 static bool gather_numbers(struct encoder *encoder)
 {
     struct encoder_numbers *numbers = &encoder->numbers;
@@ -160,7 +160,7 @@ static bool say_field(const struct rows *rows, const struct row *row, int source
     return row_wrap(rows, row, source, error);
 }
 
-/* A number of any use; *missing: there is none. */
+/* A usable number; *missing: there is none. */
 static bool get_number(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
                        double *number, bool *missing, struct error *error)
 {
@@ -195,7 +195,7 @@ static inline __attribute__((always_inline)) void scale_neighbours(const struct 
 }
 
 #if defined(__x86_64__)
-/* Twice as many at once, to the same bits: reading an array takes most of its time here, for the divisions. */
+/* Two at once, with the same bits: most of the time for reading an array is spent here, in divisions. */
 __attribute__((target("avx2"))) static void scale_wide(const struct encoder_numbers *numbers, const double *from,
                                                        float *to)
 {
@@ -223,7 +223,7 @@ static void add_numbers(const struct encoder_numbers *numbers, const double *row
     }
 }
 
-/* The place of a category. */
+/* The position of a category. */
 static int32_t find_place(const struct schema_column *column, const struct row *row, int source)
 {
     char buffer[ROW_NUMBER_TEXT];
@@ -306,7 +306,7 @@ static bool add_weight(const struct schema_column *column, const struct rows *ro
     return true;
 }
 
-/* The inputs as they are computed on, ones and all. */
+/* The dense inputs used for computing, ones and all. */
 static void copy_inputs(const struct schema *schema, const float *values, const int32_t *places, float *targets)
 {
     memset(targets, 0, (size_t)schema->inputs * sizeof *targets);

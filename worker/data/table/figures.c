@@ -13,7 +13,7 @@ static const double MOST_COUNT = 9007199254740992.0; /* 2^53 */
 
 /* --- writing --- */
 
-/* So that it reads back as the same bits. */
+/* Printed so that it reads back as the same bits. */
 static bool put_double(cJSON *object, const char *name, double number)
 {
     char text[32];
@@ -82,7 +82,7 @@ static bool read_double(const cJSON *object, const char *name, double *number)
     return isfinite(*number);
 }
 
-/* A count that can be added to those before. */
+/* A count that can be added to earlier ones. */
 static bool to_count(double number, int64_t before, int64_t *count)
 {
     const bool fits = number >= 0 && number <= MOST_COUNT - (double)before && number == floor(number);
@@ -148,7 +148,7 @@ static bool is_text(bool is_category, int64_t texts)
     return is_category || texts > 0;
 }
 
-/* A column is numbers or categories on all machines, or has nothing in it. */
+/* A column contains numbers or categories on all machines, or is empty. */
 static bool kinds_agree(const struct survey_column *column, bool is_category, int64_t texts, int64_t numbers,
                         struct error *error)
 {
@@ -185,7 +185,7 @@ static bool add_column(struct survey_column *column, const cJSON *object, struct
     column->is_category |= is_category;
     column->has_too_many |= is_true(object, "has_too_many");
     column->is_integer &= is_true(object, "is_integer");
-    column->same = 0; /* what equals the target here need not do so there */
+    column->same = 0; /* a column equal to the target in these rows need not be so in the others */
     return (add_numbers(column, object) && add_values(column, object)) ||
            error_set(error, "column %.64s: its figures are damaged, or too many for this machine", column->name);
 }

@@ -40,7 +40,7 @@ static const char *use_of(const struct survey_column *column)
     return names[column->use];
 }
 
-/* The value that most rows have; -1: none. */
+/* The most frequent value; -1: none. */
 static int most_frequent(const struct survey_column *column)
 {
     const struct dictionary *values = &column->values;

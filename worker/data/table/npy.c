@@ -14,7 +14,7 @@ enum {
     MOST_ARRAYS = 64,
     MOST_NAME = 128,
     CHUNK_BYTES = 1 << 16, /* of an archive, at first */
-    BLOCK_BYTES = 1 << 16, /* of rows as doubles, at least a row */
+    BLOCK_BYTES = 1 << 16, /* of rows as doubles; at least one row */
     ZIP_END = 22,
     ZIP_ENTRY = 46,
     ZIP_LOCAL = 30,
@@ -34,9 +34,9 @@ struct array {
     uint64_t rows;
     int columns;
     bool is_vector;
-    bool is_no_table;        /* but texts, a single value, pictures ... */
+    bool is_no_table;        /* text, a single value, images ... */
     const uint8_t *elements; /* NULL: in the stream */
-    uint8_t *memory;         /* that they are in, if it is the array's own */
+    uint8_t *memory;         /* the memory that contains them, if it is the array's own */
 };
 
 struct npy_reader {
@@ -44,13 +44,13 @@ struct npy_reader {
     uint8_t *file; /* all of an archive */
     struct array arrays[MOST_ARRAYS];
     int count, columns;
-    struct error left_out; /* why the last of an archive's arrays that are no table's is left out; empty: none is */
+    struct error left_out; /* why the last array of an archive that is not a table's is left out; empty: none is */
     uint64_t rows, next;
     char (*names)[MOST_NAME + 16];
-    uint8_t *chunk; /* as many rows of the stream as a block has; NULL: they are in memory */
+    uint8_t *chunk; /* room for a block's rows of the stream; NULL: they are in memory */
     double *block;  /* [block_capacity, columns]; the chunk itself if its elements are doubles of this machine */
     size_t block_rows, block_next, block_capacity;
-    size_t plain_end; /* rows of the block before it, from the last one on that was asked about, are plain */
+    size_t plain_end; /* rows of the block before it, from the last one asked about on, are plain */
 };
 
 bool npy_is_known(const void *head, size_t size)
@@ -61,7 +61,7 @@ bool npy_is_known(const void *head, size_t size)
 
 /* --- headers --- */
 
-/* The text behind 'key': in the dictionary; NULL if it is not there. */
+/* The text after 'key': in the dictionary; NULL if it is missing. */
 static const char *find_value(const char *header, const char *key)
 {
     char quoted[32];
@@ -155,7 +155,7 @@ static bool read_exactly(struct stream *stream, void *bytes, size_t size, struct
     return got == size || error_set(error, "%s: ends before its last element; was it cut?", stream_name(stream));
 }
 
-/* The dictionary as text, which the caller frees; *version behind the magic. */
+/* The dictionary as text, which the caller frees; *version follows the magic. */
 static char *read_header(struct stream *stream, struct error *error)
 {
     uint8_t prefix[PREFIX_BYTES + 4];
@@ -188,7 +188,7 @@ static char *read_header(struct stream *stream, struct error *error)
     return text;
 }
 
-/* Reads the header, and all elements if `whole` or if they lie by columns. */
+/* Reads the header, and all elements if `whole` or if they are in column order. */
 static bool read_array(struct array *array, struct stream *stream, bool whole, struct error *error)
 {
     char *header = read_header(stream, error);
@@ -251,7 +251,7 @@ static bool inflate_member(uint8_t *out, size_t out_size, const uint8_t *in, siz
     return done;
 }
 
-/* A member's bytes, unpacked into memory of the array's own if need be. */
+/* A member's bytes, decompressed into memory of the array's own if necessary. */
 static const uint8_t *member_bytes(struct array *array, const uint8_t *file, size_t size, const uint8_t *entry,
                                    size_t *member_size)
 {
@@ -340,7 +340,7 @@ static bool open_archive(struct npy_reader *reader, size_t size, struct error *e
     return reader->count > 0 || error_set(error, "%s", reader->left_out.text);
 }
 
-/* The rest of the stream behind the head. */
+/* The rest of the stream after the head. */
 static bool read_archive(struct npy_reader *reader, struct error *error)
 {
     size_t size = 0;
@@ -477,7 +477,7 @@ static double element(const struct array *array, const uint8_t *bytes)
     }
 }
 
-/* Elements by a stride, of the common types without a choice for each. */
+/* Strided elements of the common types, without a decision for each. */
 static void convert(const struct array *array, const uint8_t *bytes, size_t stride, double *numbers, size_t count)
 {
     const bool is_dense = stride == (size_t)array->size;
@@ -498,7 +498,7 @@ static void convert(const struct array *array, const uint8_t *bytes, size_t stri
     }
 }
 
-/* An array's part of the block; bytes: the array's elements, of its rows [first, ...). */
+/* An array's part of the block; bytes: the array's elements of its rows [first, ...). */
 static void convert_rows(const struct npy_reader *reader, const struct array *array, const uint8_t *bytes, size_t first,
                          double *to)
 {
@@ -551,8 +551,8 @@ bool npy_next(struct npy_reader *reader, const double **numbers, bool *there, st
 }
 
 /*
- * Are all below 2^127? By their exponents: what is above, infinite or NaN carries into the sign's place. Numbers from
- * there to the end of float32 are not worth a comparison of each.
+ * Are all below 2^127? By their exponents: larger, infinite or NaN values carry into the sign bit. Numbers from there
+ * to the end of float32 are not worth a comparison of each.
  */
 static bool is_plain(const double *numbers, int count)
 {

@@ -1,9 +1,10 @@
 /*
  * Fields of the usual form, digits with or without a point, are read eight digits at a time; all others, and those of
- * fewer than eight bytes, byte by byte. Both end in the same two integers.
+ * fewer than eight bytes, byte by byte. Both produce the same two integers.
  *
- * A decimal m x 10^e, m below 2^64 and |e| at most 27, is a product or a quotient of integers below 2^128: computed
- * exactly, it is rounded once. That covers 19 digits; what is longer or has a larger exponent goes to strtod.
+ * A decimal m x 10^e, with m below 2^64 and |e| at most 27, is a product or a quotient of integers below 2^128:
+ * computed exactly, it is rounded once. That covers 19 digits; longer ones, or those with a larger exponent, go to
+ * strtod.
  */
 #include "worker/data/table/number.h"
 
@@ -17,7 +18,7 @@
 enum {
     EXACT_POWER = 22,   /* 10^22 is exact in a double */
     INTEGER_POWER = 27, /* 5^27 < 2^63 */
-    MOST_DIGITS = 19,   /* that surely fit into 64 bits */
+    MOST_DIGITS = 19,   /* that certainly fit into 64 bits */
     MOST_COPIED = 1100, /* a double's decimal expansion has at most 767 significant digits */
 };
 
@@ -56,7 +57,7 @@ static const uint64_t powers_of_five[INTEGER_POWER + 1] = {
     7450580596923828125u,
 };
 
-/* The parts of a number as it is written. */
+/* The parts of a number as written. */
 struct decimal {
     uint64_t digits; /* the first MOST_DIGITS significant ones */
     int count;       /* of significant digits */
@@ -74,7 +75,7 @@ static double divide_exactly(uint64_t digits, int power)
     return ldexp((double)quotient, -shift - power);
 }
 
-/* False if the number is out of reach of exact integers. */
+/* False if exact integers can't represent the number. */
 static bool compose(const struct decimal *decimal, double *value)
 {
     const uint64_t digits = decimal->digits;
@@ -96,7 +97,7 @@ static bool compose(const struct decimal *decimal, double *value)
     return true;
 }
 
-/* The digits at `at`, which count as behind the point or not. */
+/* The digits at `at`, which are after the point or not. */
 static const char *read_digits(struct decimal *decimal, const char *at, const char *end, bool behind)
 {
     for (; at < end && (unsigned)(*at - '0') < 10; at++) {
@@ -117,17 +118,17 @@ static const char *read_digits(struct decimal *decimal, const char *at, const ch
 
 enum { WORD = 8 /* bytes, one digit each */ };
 
-/* The bytes at `at`, and zeros behind `end`. At least eight bytes lie before the end. */
+/* The bytes at `at`, and zeros from `end` on. At least eight bytes precede the end. */
 static inline uint64_t load_word(const char *at, const char *end)
 {
     int64_t missing = WORD - (end - at);
-    missing &= ~(missing >> 63); /* none is 0; no branch could foresee it */
+    missing &= ~(missing >> 63); /* none is 0; a branch would be unpredictable */
     uint64_t word;
     memcpy(&word, at - missing, WORD);
-    return word >> (4 * missing) >> (4 * missing); /* perhaps by all 64 bits */
+    return word >> (4 * missing) >> (4 * missing); /* possibly by all 64 bits */
 }
 
-/* How many digits the word begins with. */
+/* The number of leading digits in the word. */
 static inline int count_digits(uint64_t word)
 {
     const uint64_t distance = word ^ 0x3030303030303030; /* below 10 for digits */
@@ -135,11 +136,11 @@ static inline int count_digits(uint64_t word)
     return others == 0 ? WORD : __builtin_ctzll(others) / 8;
 }
 
-/* The number that the first `count` bytes, all digits, say. */
+/* The value of the first `count` bytes, all digits. */
 static inline uint64_t word_value(uint64_t word, int count)
 {
     const int half = 4 * (WORD - count);
-    word = (word & 0x0F0F0F0F0F0F0F0F) << half << half; /* zeros lead */
+    word = (word & 0x0F0F0F0F0F0F0F0F) << half << half; /* leading zeros */
     word = word * 10 + (word >> 8);                     /* pairs, in every other byte */
     return ((word & 0x000000FF000000FF) * (100 + (1000000ull << 32)) +
             ((word >> 16) & 0x000000FF000000FF) * (1 + (10000ull << 32))) >>
@@ -162,7 +163,7 @@ static inline const char *read_words(uint64_t *digits, const char *at, const cha
     return at;
 }
 
-/* More digits than a double holds. */
+/* More digits than a double represents. */
 __attribute__((noinline)) static double compose_long(uint64_t digits, ptrdiff_t behind)
 {
     double number = 0;
@@ -171,7 +172,7 @@ __attribute__((noinline)) static double compose_long(uint64_t digits, ptrdiff_t 
     return number;
 }
 
-/* Digits, a point among them or not, after a sign or not. */
+/* Digits, with or without a point and a sign. */
 static inline bool parse_usual(const char *text, const char *end, double *value)
 {
     const bool negative = *text == '-';
@@ -288,7 +289,7 @@ static bool parse_slowly(const char *text, size_t size, double *value)
     return true;
 }
 
-/* Apart from the usual case, which is to have no frame. */
+/* Separate from the usual case, so that that needs no stack frame. */
 __attribute__((noinline)) static enum number_kind parse_in_full(const char *text, size_t size, double *value)
 {
     trim(&text, &size);

@@ -56,7 +56,7 @@ static bool no_memory(const struct records_reader *reader, struct error *error)
 
 /* --- the features of a record --- */
 
-/* What is done with each; false stops, with the error set. */
+/* The action for each feature; false stops, with the error set. */
 typedef bool (*feature_taker)(struct records_reader *reader, const struct config_data *data,
                               const struct proto_field *key, const struct feature *feature, struct error *error);
 
@@ -96,7 +96,7 @@ static bool take_record(struct records_reader *reader, const struct config_data 
     return !example.damaged || error_set(error, "it is not a tf.train.Example");
 }
 
-/* --- columns, of the first record --- */
+/* --- columns, from the first record --- */
 
 static bool is_target(const struct config_data *data, const char *name)
 {
@@ -244,7 +244,7 @@ static void forget_groups(struct records_reader *reader)
     reader->group_count = 0;
 }
 
-/* By the first record that is an Example; if there is none, the error is that of the last. */
+/* From the first record that is an Example; if there is none, the error is that of the last. */
 static bool find_columns(struct records_reader *reader, const struct config_data *data, struct error *error)
 {
     const uint8_t *record;

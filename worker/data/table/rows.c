@@ -39,7 +39,7 @@ static bool looks_like_header(const struct csv_row *first)
     return true;
 }
 
-/* A field's text without blanks around it, or its number if there is none. */
+/* A field's text without surrounding blanks, or its number if it has none. */
 static char *copy_name(const struct csv_field *field, int column)
 {
     char number[16];
@@ -120,7 +120,7 @@ static bool name_array_columns(struct rows *rows, struct error *error)
            error_set(error, "%s: out of memory for %d columns", rows_name(rows), rows->columns);
 }
 
-/* Takes over one of the readers. */
+/* Takes ownership of one of the readers. */
 static bool open_numbers(struct rows **result, struct npy_reader *npy, struct records_reader *records,
                          struct error *error)
 {
@@ -141,14 +141,14 @@ static bool open_numbers(struct rows **result, struct npy_reader *npy, struct re
     return true;
 }
 
-/* Takes over the stream. */
+/* Takes ownership of the stream. */
 static bool open_npy(struct rows **rows, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error)
 {
     struct npy_reader *npy;
     return npy_open(&npy, stream, head, error) && open_numbers(rows, npy, NULL, error);
 }
 
-/* How the content begins; closes the stream. */
+/* Looks at the start of the content; closes the stream. */
 static bool read_head(struct stream *stream, uint8_t head[HEAD], size_t *size, struct error *error)
 {
     const bool done = stream_read(stream, head, HEAD, size, error);

@@ -1,4 +1,4 @@
-/* Places follow from the columns and are not stored, so that two files can't disagree about them. */
+/* Positions follow from the columns and are not stored, so that two files can't disagree about them. */
 #include "worker/data/table/schema.h"
 
 #include <math.h>
@@ -60,7 +60,7 @@ static void lay_out_numbers(struct schema *schema)
     }
 }
 
-/* Places behind the numbers; false if there are more inputs than a layer may have. */
+/* Positions after the numbers; false if there are more inputs than a layer may have. */
 static bool lay_out_places(struct schema *schema)
 {
     int64_t inputs = schema->numbers;
@@ -81,7 +81,7 @@ static bool lay_out_places(struct schema *schema)
     return true;
 }
 
-/* A class is one of the target's categories; what else is learnt are numbers. */
+/* A class is one of the target's categories; other targets are numbers. */
 static bool targets_fit(const struct schema *schema)
 {
     const enum schema_kind wanted = schema->task == TASK_CLASS ? SCHEMA_CATEGORY : SCHEMA_NUMBER;
@@ -245,7 +245,7 @@ bool schema_finish(struct schema *schema, struct error *error)
                                       error_set(error, "out of memory for the names of columns and categories"));
 }
 
-/* The place of a word in a list; -1 if it is not there. */
+/* The index of a word in a list; -1 if it is missing. */
 static int find_word(const cJSON *object, const char *name, const char *const *words)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -272,7 +272,7 @@ static bool get_categories(struct schema_column *column, const cJSON *array)
     {
         if (!cJSON_IsString(item) ||
             dictionary_add(&column->categories, item->valuestring, strlen(item->valuestring)) != expected++) {
-            return false; /* also one that is there twice */
+            return false; /* also a duplicate */
         }
     }
     return cJSON_IsArray(array);

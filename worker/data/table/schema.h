@@ -1,6 +1,6 @@
 /*
  * The preprocessing of a table, part of the model that was trained on it: which columns become which inputs and
- * targets, how numbers are scaled, which categories have an input of their own.
+ * targets, how numbers are scaled, which categories have their own input.
  *
  * The inputs of a row are first its numbers, then a place for every category. A number becomes (x - center) / scale; a
  * missing one becomes `fill`, and sets the column's indicator, one more place. In a column of categories exactly one
@@ -23,7 +23,7 @@
 enum schema_role { SCHEMA_FEATURE, SCHEMA_TARGET, SCHEMA_WEIGHT };
 enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY };
 
-/* What is to be learnt. */
+/* The target to learn. */
 enum schema_task {
     TASK_CLASS,   /* one of the categories of the one target */
     TASK_FLAGS,   /* independent targets of 0 or 1 */

@@ -46,12 +46,12 @@ bool split_find_column(struct split *split, const struct rows *rows, const struc
                      name);
 }
 
-/* In the order of numbers, for all that are finite; then the latest come first. */
+/* Keys in the order of all finite numbers; then the latest come first. */
 static uint64_t key_of_time(double time)
 {
     static const uint64_t sign = (uint64_t)1 << 63;
     uint64_t bits;
-    const double number = time == 0 ? 0 : time; /* -0 is no other time */
+    const double number = time == 0 ? 0 : time; /* -0 and 0 are the same time */
     memcpy(&bits, &number, sizeof bits);
     return ~(bits & sign ? ~bits : bits | sign);
 }
@@ -119,7 +119,7 @@ bool split_settle_test(struct split *split, struct error *error)
     return true;
 }
 
-/* By hash another one, so that the rows held out for validation are no part of those for the test; by time the same. */
+/* Another hash, so that the rows held out for validation are independent of those for the test; by time the same. */
 static uint64_t validation_key(const struct split *split, uint64_t key)
 {
     return split->is_by_time ? key : wide_mix(key ^ VALIDATION_MIX, VALIDATION_MIX);

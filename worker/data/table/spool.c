@@ -13,7 +13,7 @@
 
 enum {
     WRITTEN_AT_ONCE = 1 << 20,
-    ROW_BLOCK_BYTES = 1 << 17, /* less than BLOCK_BYTES: rows are small, and a window is to mix many blocks */
+    ROW_BLOCK_BYTES = 1 << 17, /* less than BLOCK_BYTES: rows are small, and a window should mix many blocks */
     MODE = 0600,
     MOST_PATH = 1024,
 };
@@ -24,7 +24,7 @@ struct spool {
     char *folder;
     size_t row_bytes;
     uint64_t rows;
-    uint8_t *buffer; /* [room]: rows that are not written yet; NULL: all are */
+    uint8_t *buffer; /* [room]: rows not written yet; NULL: all are */
     size_t room, used;
     struct weights weights;
 };
@@ -36,7 +36,7 @@ struct spool_reader {
 
 /* --- the file --- */
 
-/* A file without a name, or, where the file system has none, one that loses its name at once. */
+/* A file without a name, or, where the file system has no such files, one that is unlinked at once. */
 static int open_nameless(const char *folder, struct error *error)
 {
     char path[MOST_PATH], name[MOST_PATH];
@@ -180,7 +180,7 @@ static void source_destroy(struct example_source *base)
 static const struct example_source_table table = {
     .open = source_open, .read = source_read, .close = source_close, .destroy = source_destroy};
 
-/* --- beginning and end --- */
+/* --- Create and destroy --- */
 
 bool spool_create(struct spool **result, const char *folder, const struct examples *like, struct error *error)
 {

@@ -14,16 +14,16 @@
 #include "base/text/suggest.h"
 
 enum {
-    STRIP = 4,              /* neighbouring columns that are summed side by side */
-    MOST_VALUES = 1 << 20,  /* different ones that are counted in a column */
+    STRIP = 4,              /* neighbouring columns summed side by side */
+    MOST_VALUES = 1 << 20,  /* distinct values counted in a column */
     MOST_BYTES = 1 << 26,   /* of the values of all columns */
-    VALUE_BYTES = 48,       /* of a value beside its text */
-    SAMPLE_BYTES = 1 << 25, /* of the numbers that quantiles are taken of */
-    MOST_COMPARED = 64,     /* columns that a target is looked for in, for leaks */
-    MOST_CLASSES_SURE = 20, /* integers so few are classes */
-    MOST_CLASSES = 1000,    /* more are not, ... */
-    ROWS_PER_CLASS = 20,    /* ... unless each has so many rows */
-    MOST_IDS = 1000,        /* texts: more, each in hardly more than a row, are names of rows */
+    VALUE_BYTES = 48,       /* of a value in addition to its text */
+    SAMPLE_BYTES = 1 << 25, /* of the numbers from which quantiles are computed */
+    MOST_COMPARED = 64,     /* columns compared with the target, to find leaks */
+    MOST_CLASSES_SURE = 20, /* this few integers are classes */
+    MOST_CLASSES = 1000,    /* more are not... */
+    ROWS_PER_CLASS = 20,    /* ...unless each has this many rows */
+    MOST_IDS = 1000,        /* more texts, each in hardly more than one row, are row names */
     TEXT_SHARE = 10,        /* a tenth of texts among numbers makes categories */
 };
 
@@ -202,8 +202,8 @@ static bool is_fault(enum number_kind kind, double number)
 }
 
 /*
- * Too many values. Where that says already what the column is (a text without which the model does better, a target
- * that is no class), they are forgotten.
+ * Too many values. If that already determines what the column is (a text without which the model does better, a target
+ * that is no class), they are discarded.
  */
 static void stop_counting(struct survey *survey, struct survey_column *column)
 {
@@ -217,7 +217,7 @@ static void stop_counting(struct survey *survey, struct survey_column *column)
     dictionary_free(&column->values);
 }
 
-/* A value that is counted: false if out of memory. */
+/* Counts a value: false if out of memory. */
 static bool count_value(struct survey *survey, struct survey_column *column, const struct row *row, int index)
 {
     char buffer[ROW_NUMBER_TEXT];
@@ -263,14 +263,14 @@ static void note_fault(struct survey_column *column, const struct rows *rows, co
     }
 }
 
-/* A target that is a number among more integers than there can be classes, or no integer, is no class. */
+/* A number as target that has more integer values than there can be classes, or is not an integer, is not a class. */
 static bool is_no_class(const struct survey_column *column)
 {
     return column->use == USE_TARGET && (!column->is_integer || column->values.count > CONFIG_MAX_WIDTH) &&
            column->texts == 0;
 }
 
-/* *kept: where the number goes if the row is in the sample; else NULL. */
+/* *kept: where the number goes if the row is in the sample; otherwise NULL. */
 static bool add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
 {
     struct survey_column *column = &survey->columns[index];
@@ -308,7 +308,7 @@ static bool are_same(const struct row *row, int a, int b)
            (row_number(row, a, &left) == NUMBER_FINITE && row_number(row, b, &right) == NUMBER_FINITE && left == right);
 }
 
-/* Which targets a feature is still the same as. */
+/* The targets to which a feature is still equal. */
 static void compare_with_targets(struct survey_column *column, const struct row *row, int index)
 {
     for (uint64_t left = column->same; left != 0; left &= left - 1) {
@@ -341,7 +341,7 @@ bool survey_add(struct survey *survey, const struct rows *rows, const struct row
 
 /* --- rows of plain numbers --- */
 
-/* Columns beside one another; what moments_add and add_value do, in the same order for each. */
+/* Adjacent columns; what moments_add and add_value do, in the same order for each. */
 struct strip {
     double shift[STRIP], sum[STRIP], squares[STRIP], minimum[STRIP], maximum[STRIP];
 };
@@ -363,7 +363,7 @@ static inline __attribute__((always_inline)) void add_rows(struct strip *strip, 
     *strip = sums;
 }
 
-/* Columns [first, first + width), of which those before `begin` are done already. No chunk ends but with the rows. */
+/* Columns [first, first + width), those before `begin` being done already. Every chunk ends with the rows. */
 static void add_strip(struct survey *survey, int first, int begin, int width, const double *numbers, const int *places,
                       int count)
 {
@@ -469,7 +469,7 @@ static bool collect_plain(struct survey *survey, const struct rows *rows, const 
     return true;
 }
 
-/* What is done for each row alone, if anything is. */
+/* The work for each single row, if any. */
 static bool add_singly(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
                        int count, struct error *error)
 {
@@ -534,7 +534,7 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
 
 /* --- after the rows --- */
 
-/* Texts among numbers: are these categories, or faults? */
+/* Text among numbers: categories, or errors? */
 static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *again, struct error *error)
 {
     const int64_t numbers = column->numbers.count;
@@ -590,7 +590,7 @@ static bool is_flag(const struct survey_column *column)
     return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
 }
 
-/* By median and quartiles, as scikit-learn's RobustScaler. */
+/* By median and quartiles, like scikit-learn's RobustScaler. */
 static bool find_robust_scale(struct schema_column *to, const struct survey *survey, int column)
 {
     static const double shares[] = {0.25, 0.5, 0.75};
@@ -622,14 +622,14 @@ static void find_scale(struct schema_column *to, const struct survey_column *fro
     }
 }
 
-/* A text in nearly every row that no other row has: a name, not a category. */
+/* A text that is different in nearly every row: a name, not a category. */
 static bool is_id(const struct survey_column *column, int64_t rows)
 {
     return column->texts > 0 && !column->is_category &&
            (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
 }
 
-/* Columns that teach nothing, or too much. */
+/* Columns that are useless, or too good. */
 static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
 {
     const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
@@ -704,7 +704,7 @@ static bool add_target(struct schema *schema, struct survey_column *column, cons
     return true;
 }
 
-/* The targets at a glance. */
+/* A summary of the targets. */
 struct targets {
     const struct survey_column *first;
     int count, flags, texts;
@@ -725,7 +725,7 @@ static struct targets look_at_targets(const struct survey *survey)
     return targets;
 }
 
-/* What the loss of the config asks for, or else suits the targets. */
+/* The configured loss, or the one that suits the targets. */
 static enum schema_task task_of(const struct targets *targets, int64_t rows, enum loss_kind loss)
 {
     switch (loss) {

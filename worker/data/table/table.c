@@ -25,7 +25,7 @@ enum { MOST_WARNINGS = 10 };
 
 /* --- files --- */
 
-/* Whoever says it: a config file may well list all keys. */
+/* Whether set explicitly or not: a config file may list all keys. */
 static bool is_default(const struct config *config, const char *name)
 {
     return config_key_is_default(config_key_by_path("data", name), config);
@@ -54,7 +54,7 @@ static bool copy_names(struct names *names, const struct string_list *list, stru
     return done || error_set(error, "out of memory for the names of %d files", list->count);
 }
 
-/* The pattern of the config if somebody set it; else all that begins with train or test. */
+/* The configured pattern if one was set; otherwise all names that begin with train or test. */
 static bool list_files(struct names *names, const struct config *config, enum dataset_part part, struct error *error)
 {
     const bool is_test = part == DATASET_TEST;
@@ -99,26 +99,26 @@ bool table_files_exist(bool *exist, const struct config *config, enum dataset_pa
 
 /* --- passes --- */
 
-/* What a pass does with the files and their rows. begin: a file has been opened. */
+/* The actions of a pass on the files and their rows. begin: a file has been opened. */
 struct table_pass {
     bool (*begin)(struct table_pass *pass, const struct rows *rows, struct error *error);
-    /* *bad: the row has a fault, which the error says; it may be skipped. */
+    /* *bad: the row has an error; it may be skipped. */
     bool (*take)(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                  struct error *error);
     /*
-     * NULL, or the same for the rows that are plain from this one on. *taken: how many it took; if not all, the last of
-     * them is bad, or it fails.
+     * NULL, or the same for plain rows from this one on. *taken: how many it took; if not all, the last of them is bad,
+     * or it fails.
      */
     bool (*take_plain)(struct table_pass *pass, const struct rows *rows, const struct row *row, int *taken, bool *bad,
                        struct error *error);
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
-    bool tells; /* of rows that it skips: the last pass does */
+    bool tells; /* reports the rows that it skips: the last pass does */
     int64_t bad;
 };
 
-/* Counts a row with a fault; false if it is one too many. */
+/* Counts a bad row; false if it is one too many. */
 static bool skip_row(struct table_pass *pass, struct error *error)
 {
     if (pass->bad++ >= pass->config->data.max_bad_records) {
@@ -130,7 +130,7 @@ static bool skip_row(struct table_pass *pass, struct error *error)
     return true;
 }
 
-/* The row, and those behind it that are taken with it. */
+/* The row, and those after it that are taken with it. */
 static bool take_rows(struct table_pass *pass, struct rows *rows, const struct row *row, bool *bad, struct error *error)
 {
     if (!pass->take_plain || row->plain == 0) {
@@ -229,7 +229,7 @@ static bool take_into_survey(struct table_pass *pass, const struct rows *rows, c
     return (self->split && split_is_test(self->split, key)) || survey_add(self->survey, rows, row, error);
 }
 
-/* Plain rows have no fault that a survey knows. */
+/* Plain rows have no error that a survey detects. */
 static bool take_plain_into_survey(struct table_pass *pass, const struct rows *rows, const struct row *row, int *taken,
                                    bool *bad, struct error *error)
 {
@@ -289,7 +289,7 @@ bool table_survey(struct survey *survey, int *files, enum dataset_part part, con
     return done;
 }
 
-/* --- the times of rows --- */
+/* --- rows' times --- */
 
 struct time_pass {
     struct table_pass pass;
@@ -310,7 +310,7 @@ static bool take_time(struct table_pass *pass, const struct rows *rows, const st
     return !*bad && split_sample(split, key, error);
 }
 
-/* Where rows are held out by time: a pass over nothing but the times, to find out which are the latest. */
+/* If rows are held out by time: a pass over only the times, to find the latest. */
 static bool sample_times(struct split *split, const struct names *names, const struct config *config,
                          struct error *error)
 {
@@ -332,11 +332,11 @@ struct encode_pass {
     const struct schema *schema;
     struct split *split; /* NULL: all rows are for the test */
     uint64_t limit;      /* bytes that a set may take */
-    /* Rows to train on; NULL: not wanted. Those held out come first, then as many others as there is room for. */
+    /* Rows to train on; NULL: not wanted. Those held out come first, then as many others as fit. */
     struct examples *train;
     int held_out, next_held_out;
     int64_t next;        /* of the others, seen so far */
-    struct spool *spool; /* that takes the others; NULL: there is room for all */
+    struct spool *spool; /* takes the others; NULL: all fit */
     struct examples one; /* of the spool */
     struct weights *weights;
     /* Rows to test with; NULL: not wanted. Room grows. */
@@ -352,7 +352,7 @@ static bool begin_encoding(struct table_pass *pass, const struct rows *rows, str
            encoder_begin(&self->encoder, self->schema, rows, true, error);
 }
 
-/* Room for one more row to test with. */
+/* Makes room for one more test row. */
 static bool make_room(struct encode_pass *self, const struct rows *rows, struct error *error)
 {
     struct examples *test = self->test;
@@ -414,7 +414,7 @@ static bool take_held_out(struct encode_pass *self, const struct rows *rows, con
     return !*bad;
 }
 
-/* A row behind those that stay in memory. */
+/* A row after those that stay in memory. */
 static bool take_into_spool(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
                             struct error *error)
 {
@@ -505,7 +505,7 @@ static struct table_pass pass_of_encoding(const struct config *config, const cha
                                .names = names};
 }
 
-/* Weights of rows that are tested with are their own, and 1 on average. name: of the data. */
+/* Weights of test rows are their own, and 1 on average. name: of the data. */
 static bool weigh_test(struct examples *test, const struct schema *schema, const char *name, struct error *error)
 {
     struct weights weights;
@@ -523,7 +523,7 @@ static bool weigh_test(struct examples *test, const struct schema *schema, const
 
 /* --- training --- */
 
-/* The first pass or two: what is in the columns, and which rows are held out. The caller calls survey_free. */
+/* The first pass or two: what the columns contain, and which rows are held out. The caller calls survey_free. */
 static bool survey_rows(struct survey *survey, struct split *split, const struct names *names,
                         const struct config *config, struct error *error)
 {
@@ -548,7 +548,7 @@ static bool survey_train(struct schema *schema, struct split *split, const struc
     return done;
 }
 
-/* With a schema from elsewhere only the rows to hold out are to be found, and those with faults. */
+/* With a given schema only the rows to hold out must be found, and the bad ones. */
 struct known_pass {
     struct table_pass pass;
     struct encoder encoder;
@@ -611,7 +611,7 @@ static bool choose_cache(char folder[DATA_MAX_PATH], const struct config *config
                : error_set(error, "data.cache_dir: its name is too long");
 }
 
-/* Memory for what stays there, and a spool for what does not. */
+/* Memory for the rows that stay there, and a spool for the others. */
 static bool make_sets(struct encode_pass *self, const struct overflow *overflow, const struct config *config,
                       struct error *error)
 {
@@ -631,7 +631,7 @@ static bool make_sets(struct encode_pass *self, const struct overflow *overflow,
     return !streams || (choose_cache(folder, config, error) && spool_create(&self->spool, folder, &like, error));
 }
 
-/* The last pass, and what follows from it. */
+/* The last pass, and its consequences. */
 static bool encode_train(struct encode_pass *self, struct overflow *overflow, const struct config *config,
                          struct error *error)
 {
@@ -728,7 +728,7 @@ bool table_survey_train(struct survey *survey, const struct config *config, stru
 
 /* --- test --- */
 
-/* All rows of the files, or those that the split has for the test. */
+/* All rows of the files, or those that the split holds out. */
 static bool read_test_rows(struct examples *examples, const struct schema *schema, const char *folder,
                            const struct names *names, struct split *split, const struct table_options *options,
                            struct error *error)
@@ -751,7 +751,7 @@ static bool read_test_rows(struct examples *examples, const struct schema *schem
     return true;
 }
 
-/* The files that rows are split off for the test. */
+/* The files from which test rows are split off. */
 static bool list_held_out(struct names *names, const struct config *config, struct error *error)
 {
     const struct string_list *tested = config->data.tested_files;

@@ -39,7 +39,7 @@ static int64_t days_of(int year, int month, int day)
     return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
 }
 
-/* ":59.25" behind hours and minutes; none is fine. */
+/* ":59.25" after hours and minutes; may be missing. */
 static bool take_seconds(struct timestamp_text *cursor, double *time)
 {
     int seconds;

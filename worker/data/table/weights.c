@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The class of a row: its label, or of a single target of 0 and 1 its value. */
+/* The class of a row: its label, or the value of a single target of 0 and 1. */
 static int class_of(const struct examples *examples, int row)
 {
     return examples->labels ? examples->labels[row] : (int)examples->target_values[row];
@@ -19,7 +19,7 @@ static int find_class(const struct schema *schema, const char *name, size_t size
     return size == 1 && (*name == '0' || *name == '1') ? *name - '0' : -1;
 }
 
-/* Reads "name:weight,..."; a name may hold colons, as the last one counts. */
+/* Reads "name:weight,..."; a name may contain colons, because the last one counts. */
 static bool parse_list(double *weights, const struct schema *schema, const char *text, struct error *error)
 {
     while (*text != '\0') {

@@ -1,5 +1,5 @@
 /*
- * Parses only the fields asked for, straight from the record. Most records of a file differ only in pixels and label; a
+ * Parses only the fields needed, straight from the record. Most records of a file differ only in pixels and label; a
  * template of the last record recognises these and skips the parsing.
  */
 #include "worker/data/tfrecord/example.h"
@@ -105,7 +105,7 @@ static int32_t raw_label(const struct proto_field *raw, enum label_dtype dtype)
     return place;
 }
 
-/* All types that fit must say the same; but a single number is preferred to a list of smaller ones. */
+/* All types that fit must agree; but a single number is preferred to a list of smaller ones. */
 static bool guess_raw_label(const struct proto_field *raw, const char *name, int32_t *label, struct error *error)
 {
     *label = -1;
@@ -288,7 +288,7 @@ static bool read_floats(struct example *example, const struct features *features
     return true;
 }
 
-/* --- records like the one before --- */
+/* --- records like the previous one --- */
 
 /* The position of the label, if it is a single number of one byte. */
 static const uint8_t *label_byte(const struct feature *label)
@@ -300,7 +300,7 @@ static const uint8_t *label_byte(const struct feature *label)
     return label->kind == FEATURE_INTEGERS && (is_packed || is_single) ? bytes + label->size - 1 : NULL;
 }
 
-/* After an example of raw pixels. */
+/* Records the template after an example of raw pixels. */
 static void remember_frame(struct example *example, const struct features *features, const uint8_t *record, size_t size)
 {
     struct example_frame *frame = &example->frame;
@@ -335,7 +335,7 @@ static bool is_same(const uint8_t *one, const uint8_t *other, size_t size)
 
 /*
  * Records of one file usually differ only in pixels and label. Then both are where they were in the last record, and
- * nothing needs to be parsed.
+ * nothing needs parsing.
  */
 static bool is_like_last(struct example *example, const uint8_t *record, size_t size)
 {

@@ -1,6 +1,6 @@
 /*
- * Reads all files of a part round robin, so that classes that are stored file by file are mixed from the start. Beyond
- * the memory limit only block offsets are recorded, and the set streams.
+ * Reads all files of a part round robin, so that classes stored file by file are mixed from the start. Beyond the
+ * memory limit only block offsets are recorded, and the set streams.
  */
 #include "worker/data/tfrecord/files.h"
 
@@ -43,7 +43,7 @@ struct reading {
     bool too_large;      /* for memory: from now on only blocks are recorded */
     int *open;           /* [names.count]: the current block of each file, -1: none */
     bool *packed;        /* [names.count] */
-    struct blocks early; /* one per example that may still be held out or not: see overflow_settle */
+    struct blocks early; /* one per example that may still be held out: see overflow_settle */
     int64_t count;       /* good examples so far */
     int32_t classes;
     int bad;
@@ -188,7 +188,7 @@ static bool read_all(struct reading *reading, struct error *error)
 
 /*
  * Only now is the number of examples known, and so how many of the first ones are held out: the blocks of the rest of
- * these go before the others. A set that is large enough gets the same blocks as if the number had been known from the
+ * these go before the others. A sufficiently large set gets the same blocks as if the number had been known from the
  * start.
  */
 static bool settle(struct reading *reading, struct error *error)
@@ -221,7 +221,7 @@ static bool settle(struct reading *reading, struct error *error)
     return true;
 }
 
-/* Hands over the examples, and the files themselves if some of them stream. */
+/* Delivers the examples, and the files themselves if some of them stream. */
 static bool finish(struct reading *reading, struct examples *examples, const char *pattern, struct error *error)
 {
     const struct examples *read = &reading->builder.examples;

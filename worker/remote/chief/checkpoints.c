@@ -1,13 +1,13 @@
 /*
- * Checkpoints of the shards' state: taken of one step everywhere, read into the chief's copy, written into train_dir.
- * By time, and when a run ends or a rollout wants one, it is the state of the moment; by steps, it is of exactly
- * those steps.
+ * Checkpoints of the shards' state: taken of one step on every shard, read into the chief's copy, written into
+ * train_dir. Those by time, at the end of a run, and for a rollout are of the current state; those by steps are of
+ * exactly those steps.
  *
- * Nobody stops for a checkpoint by steps unless the disk can't follow. The shards are told of some steps ahead
- * (orders), keep each as it comes, and make training wait at the last one until the first has been read (ps/shard.h).
- * So what matters is the order in which things are done: the next order is placed before the first is released, and
- * the first orders are placed before anybody may train. Then no step that is due can pass unnoticed, however fast
- * they are.
+ * Training does not stop for checkpoints by steps unless the disk can't keep up. Shards learn of several steps ahead
+ * (orders), keep a copy as they reach each, and hold training at the last one until the first has been read
+ * (ps/shard.h). So the order of operations matters: the next order is placed before the first is released, and the
+ * first orders are placed before any worker may train. Then no step that is due can be missed, however fast training
+ * is.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,17 +24,17 @@
 
 enum {
     SNAPSHOT_TRIES = 6,
-    SNAPSHOT_WAIT_MS = 250,  /* for a step that is about to come, or has come to some shards */
-    SNAPSHOT_TIMEOUT_S = 60, /* with connections that break */
-    CAUTION = 64,            /* checkpoints to be fetched after one was lost, before training is made to wait again */
+    SNAPSHOT_WAIT_MS = 250,  /* for a step that is about to come, or that some shards have reached */
+    SNAPSHOT_TIMEOUT_S = 60, /* over connections that break */
+    CAUTION = 64,            /* checkpoints to save after one was lost, before training may be held again */
     MOST_CAUTION = 1 << 20,
 };
 
-static const double MOMENT_S = 0.02; /* until all shards have heard of a snapshot, if nothing keeps them */
-static const double LOOK_S = 0.02;   /* the saving thread looks at clock and step so often */
-static const double RATE_S = 0.2;    /* steps per second are measured over so long, at least */
-static const double AHEAD_S = 0.3;   /* an ordered step that is so near is asked for at every look... */
-static const double ASK_S = 0.25;    /* ...and any other so often: this worker may be far behind the others */
+static const double MOMENT_S = 0.02; /* for all shards to learn of a snapshot, if nothing delays them */
+static const double LOOK_S = 0.02;   /* how often the saving thread looks at clock and step */
+static const double RATE_S = 0.2;    /* the shortest time over which steps per second are measured */
+static const double AHEAD_S = 0.3;   /* an ordered step this close is asked for at every look... */
+static const double ASK_S = 0.25;    /* ...any other this often: this worker may be far behind the others */
 
 /* --- Writing --- */
 
@@ -51,7 +51,7 @@ static bool chief_state_is_finite(const struct chief *chief)
     return true;
 }
 
-/* Before the checkpoint itself: whoever goes on from that finds it. */
+/* Written before the checkpoint itself, so that a process that continues from that finds it. */
 static void keep_sent_model(struct chief *chief, int64_t global_step)
 {
     struct error error;
@@ -60,7 +60,7 @@ static void keep_sent_model(struct chief *chief, int64_t global_step)
     }
 }
 
-/* Writes the state that was taken. targets: as checkpoint_folder_save. A failure is logged and noted. Locked. */
+/* Writes the state that was taken. targets: as for checkpoint_folder_save. A failure is logged and recorded. Locked. */
 static bool write_checkpoint(struct chief *chief, int targets, int64_t global_step)
 {
     struct error error;
@@ -94,12 +94,11 @@ void chief_save_taken(struct chief *chief, int64_t global_step)
     }
 }
 
-/* --- The state of the moment --- */
+/* --- The current state --- */
 
 /*
- * With several shards that are not at the same step just now, one a little ahead is agreed on, or the last one, where
- * all of them stop. If steps are ordered, they stop at the last of those too, for nobody reads any as long as we are
- * locked.
+ * If several shards are not at the same step, they agree on one slightly ahead, or on the last step, where all of them
+ * stop. If steps are ordered, they also stop at the last of those, since no order is read while this holds the lock.
  */
 static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try)
 {
@@ -117,8 +116,7 @@ static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try
 
 /*
  * Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN: some shard has lost its state, or they did not
- * come to one step in time. The last try looks once more at what is there, for training may stand still; stopped: it
- * does.
+ * reach one step in time. The last try takes the current state, in case training stands still; stopped: it does.
  */
 static enum exchange_result take(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
                                  struct error *error)
@@ -142,13 +140,13 @@ static enum exchange_result take(struct chief *chief, unsigned which, bool stopp
             end = transfer_read(&chief->shards, number, which, &chief->state, error);
         }
         if (end == EXCHANGE_REJOIN && chief->shards.broken && clock_monotonic_s() < deadline_s) {
-            i--; /* a connection that broke says nothing about the snapshot */
+            i--; /* a broken connection says nothing about the snapshot */
         }
     }
     return end;
 }
 
-/* The state of one step, that of now or soon. Locked. which: as in transfer_read. */
+/* Takes the state of one step, now or soon. Locked. which: as for transfer_read. */
 static enum exchange_result take_now(struct chief *chief, unsigned which, int64_t *global_step, struct error *error)
 {
     return take(chief, which, false, global_step, error);
@@ -159,7 +157,7 @@ enum exchange_result chief_take_last(struct chief *chief, int64_t *global_step, 
     return take(chief, ~0u, true, global_step, error);
 }
 
-/* Saves what is there, of whatever step. Locked. */
+/* Saves the state of whatever step the shards are at. Locked. */
 static void save_now(struct chief *chief)
 {
     struct error error;
@@ -183,7 +181,7 @@ bool chief_state_to_engine(struct chief *chief, struct error *error)
 enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
                                   struct error *error)
 {
-    /* All of it if it may turn out to be the best, and so worth keeping. */
+    /* All of it if it may be the best so far, and so worth keeping. */
     unsigned which = chief->has_folder ? ~(1u << STORE_SENT) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
     enum chief_hold_result result = CHIEF_NOT_NOW;
     chief_lock(chief);
@@ -204,20 +202,20 @@ void chief_release(struct chief *chief, bool is_best)
     if (is_best && chief->has_folder) {
         write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
     }
-    chief->ledger.info.validation_score = NAN; /* of the next checkpoint, which is of another step */
+    chief->ledger.info.validation_score = NAN; /* the next checkpoint is of another step */
     pthread_mutex_unlock(&chief->mutex);
 }
 
-/* --- Orders: all locked --- */
+/* --- Orders; all locked --- */
 
-/* The next step to save after this one; -1: none before the last, which has a checkpoint of its own. */
+/* The next step to save after this one; -1: none before the last, which gets its own checkpoint. */
 static int64_t next_to_save(const struct chief *chief, int64_t step)
 {
     int64_t left = supervisor_steps_to_save(&chief->ledger.supervisor, step);
     return left < chief->plan.last_step - step ? step + left : -1;
 }
 
-/* Checkpoints between the last one that was ordered and this one will not be. */
+/* Warns if checkpoints between the last order and this one were skipped. */
 static void note_ordered(struct chief *chief, int64_t step)
 {
     int64_t first = chief->ordered + chief->ledger.supervisor.save_steps;
@@ -230,8 +228,8 @@ static void note_ordered(struct chief *chief, int64_t step)
 }
 
 /*
- * Places the next order after a step. Once it is in the list, it will be asked for until all shards know of it. If some
- * shard is past it already, it is not in the list, and *after is where that shard is now.
+ * Places the next order after a step. Once in the list, it is repeated until all shards know it. If some shard is
+ * already past it, it is not listed, and *after is that shard's step.
  */
 static enum exchange_result place_next(struct chief *chief, int64_t *after)
 {
@@ -252,7 +250,7 @@ static enum exchange_result place_next(struct chief *chief, int64_t *after)
     return end;
 }
 
-/* Tops up the list to `wanted`, behind the last in it or `step`, where some shard is at least; -1: not known. */
+/* Fills the list up to `wanted`, after its last or `step`, which some shard has at least reached; -1: not known. */
 static void order_up_to(struct chief *chief, int wanted, int64_t step)
 {
     struct error error;
@@ -273,7 +271,7 @@ static void order_up_to(struct chief *chief, int wanted, int64_t step)
     }
 }
 
-/* One more than the shards have room for, so that there is one to wait at; unless waiting has not gone well lately. */
+/* One more than the shards have room for, so that training can be held at one; unless holding has failed lately. */
 static int orders_wanted(const struct chief *chief)
 {
     return SHARD_ORDERS_KEPT + (chief->caution == 0);
@@ -291,9 +289,9 @@ static void remove_first(struct chief *chief)
 }
 
 /*
- * The step of an order has passed, though the shards were told in time: they waited for a lease, and nothing came. For
- * a while they are not made to wait again, at first for a short one: the disk may be too slow, or a worker that was
- * killed pushed to some shards alone, so that they are never at one step while some are made to wait.
+ * An order's step passed although the shards knew of it in time: they waited for a lease, and nothing was read. For
+ * some checkpoints training is not held again, at first for few: the disk may be too slow, or a killed worker pushed to
+ * only some of the shards, so that they are never at one step while some hold training.
  */
 static void lose_first(struct chief *chief, const char *why)
 {
@@ -307,7 +305,7 @@ static void lose_first(struct chief *chief, const char *why)
 
 enum collected { COLLECTED, NOT_YET, LOST, TROUBLE };
 
-/* Reads and saves what was ordered first, once all shards have it. */
+/* Reads and saves the first order once all shards have it. */
 static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
 {
     PROFILE("take snapshot");
@@ -327,7 +325,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
     }
     order_up_to(chief, orders_wanted(chief) + 1, order.step); /* before this one is released */
     if (transfer_read(&chief->shards, order.number, ~0u, &chief->state, &error) != EXCHANGE_OK) {
-        return TROUBLE; /* it is still there, unless its shard has lost all */
+        return TROUBLE; /* it can still be read, unless its shard lost everything */
     }
     remove_first(chief);
     chief->caution -= chief->caution > 0;
@@ -337,7 +335,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
     return COLLECTED;
 }
 
-/* What the shards have kept so far. */
+/* Saves what the shards have kept so far. */
 static void collect_taken(struct chief *chief)
 {
     for (int i = chief->order_count; i > 0 && chief->order_count > 0 && collect_first(chief, 0) == COLLECTED; i--) {
@@ -370,7 +368,7 @@ void chief_collect_last(struct chief *chief)
     drop_orders(chief);
 }
 
-/* --- The thread that saves --- */
+/* --- The saving thread --- */
 
 static void measure_rate(struct chief *chief, int64_t step)
 {
@@ -393,7 +391,7 @@ static bool save_what_is_due(struct chief *chief, int64_t step)
 {
     bool more = false;
     if (atomic_load(&chief->holds) || step >= chief->plan.last_step) {
-        return false; /* the end is at hand, and has a checkpoint of its own */
+        return false; /* the end is near, and saves its own checkpoint */
     }
     chief_order_ahead(chief, -1);
     if (chief->order_count > 0 && is_near(chief, step)) {
@@ -415,7 +413,7 @@ void chief_wake(struct chief *chief)
     pthread_mutex_unlock(&chief->wake_mutex);
 }
 
-/* Until this worker comes to the first step that is ordered, but no longer than a look. */
+/* Waits until this worker reaches the first ordered step, but at most until the next look. */
 static void rest(struct chief *chief)
 {
     pthread_mutex_lock(&chief->wake_mutex);
@@ -441,7 +439,7 @@ static void *save_on(void *context)
         if (!more && !(next > step && atomic_load(&chief->global_step) >= next)) {
             rest(chief);
         }
-        /* A mutex knows no turns: who validates would wait until nothing is left to save. */
+        /* A mutex is not fair: a validation would wait until there is nothing left to save. */
         while (atomic_load(&chief->waiting) > 0 && !atomic_load(&chief->end)) {
             clock_pause(clock_monotonic_s() + 1e-3);
         }
@@ -456,7 +454,7 @@ void chief_start_saving(struct chief *chief)
         if (!chief->saves) {
             log_warning("the thread that saves checkpoints cannot start: only the last checkpoint will be kept");
             chief_lock(chief);
-            drop_orders(chief); /* nobody would read them */
+            drop_orders(chief); /* no one would read them */
             pthread_mutex_unlock(&chief->mutex);
         }
     }
@@ -469,13 +467,13 @@ void chief_stop_saving(struct chief *chief)
         chief_wake(chief);
         pthread_join(chief->thread, NULL);
         chief->saves = false;
-        atomic_store(&chief->end, false); /* it begins again if training does */
+        atomic_store(&chief->end, false); /* cleared for a later start */
     }
 }
 
 /* --- Rollouts --- */
 
-/* Takes and writes the checkpoint to go back to. Locked. */
+/* Takes and saves the checkpoint to go back to. Locked. */
 static bool save_to_go_back(struct chief *chief, struct error *error)
 {
     int64_t step;
@@ -500,13 +498,13 @@ bool chief_checkpoint(struct chief *chief, struct error *error)
     bool done = save_to_go_back(chief, error);
     atomic_store(&chief->holds, done);
     if (done) {
-        drop_orders(chief); /* none is read for a while, and nobody shall wait for that */
+        drop_orders(chief); /* none is read for a while, and training must not wait for that */
     }
     pthread_mutex_unlock(&chief->mutex);
     return done;
 }
 
-/* Without the lock: who brings a model in has it, and may be waiting for the version that only the caller can take. */
+/* Without the lock: a restore holds it, perhaps while it waits for a version that only the caller can adopt. */
 void chief_settle(struct chief *chief)
 {
     atomic_store(&chief->holds, false);

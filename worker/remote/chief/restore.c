@@ -1,6 +1,6 @@
 /*
- * How the model comes into the shards: where they do not all hold it, it is written again, as a new generation: the
- * newest good checkpoint, or a model as it is at the beginning.
+ * How the model gets into the shards: if not all of them hold it, it is written again as a new generation, from the
+ * newest good checkpoint or as a new model.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "worker/remote/chief/transfer.h"
 #include "worker/remote/exchange/preprocessing.h"
 
-/* A checkpoint that a rollout leads from or back to is taken over as far as it fits. */
+/* A checkpoint that a rollout starts from or goes back to is restored as far as it fits. */
 static bool load_state(struct chief *chief, struct checkpoint_file *file, struct error *error)
 {
     const struct config *config = chief->options.config;
@@ -40,8 +40,7 @@ static bool load_state(struct chief *chief, struct checkpoint_file *file, struct
 }
 
 /*
- * What the newest good checkpoint holds, or a new model; source: in words. load: the state too, not just the
- * counters.
+ * Loads the newest good checkpoint, or makes a new model; source: in words. load: the state too, not only the counters.
  */
 static bool find_state(struct chief *chief, bool load, char *source, size_t size, struct error *error)
 {
@@ -81,7 +80,7 @@ bool chief_preprocessing(char **text, const struct config *config, struct error 
     return !known || *text || error_set(error, "out of memory for the preprocessing");
 }
 
-/* Do all shards hold the model, of one generation? newest: the latest generation any of them knows. */
+/* Do all shards hold the model, of one generation? newest: the latest generation that any of them knows. */
 static bool is_whole(const struct chief *chief, const struct shard_status *status, uint32_t *newest, int64_t *step)
 {
     bool whole = true;
@@ -95,20 +94,20 @@ static bool is_whole(const struct chief *chief, const struct shard_status *statu
     return whole;
 }
 
-/* Behind what all ps forgot, too: what workers still send of it must not be taken for the new one's. */
+/* Later than whatever all ps have forgotten, so that pushes of a lost generation are not taken for the new one's. */
 static uint32_t next_generation(const struct chief *chief, uint32_t newest)
 {
     return generation_after(generation_is_later(newest, chief->generation) ? newest : chief->generation);
 }
 
-/* The steps to save are counted from `saved` on. Locked. */
+/* Steps to save are counted from `saved` on. Locked. */
 static void begin_supervising(struct chief *chief, int64_t saved)
 {
     supervisor_begin(&chief->ledger.supervisor, &chief->output, saved, clock_monotonic_s());
     chief->ordered = -1;
 }
 
-/* The sent model of that step; without it workers are sent the complete model. */
+/* Loads the sent model of that step; without it workers are sent the complete model. */
 static bool recall_sent_model(struct chief *chief, struct error *error)
 {
     const int64_t step = chief->ledger.info.global_step;
@@ -150,7 +149,7 @@ static enum exchange_result write_shards(struct chief *chief, uint32_t generatio
     }
     chief->order_count = 0; /* the shards have forgotten them */
     begin_supervising(chief, start->global_step);
-    chief_order_ahead(chief, start->global_step); /* now, while nobody can be past any of them */
+    chief_order_ahead(chief, start->global_step); /* now, before any shard can be past any of them */
     return transfer_end_restore(&chief->shards, &place, error);
 }
 

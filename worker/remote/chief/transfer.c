@@ -1,6 +1,6 @@
 /*
- * The chief's requests to all ps, one after another. The callers retry, so each function tells a broken connection or a
- * changed generation (EXCHANGE_REJOIN) from a refusal that is final, and repeating a request does no harm.
+ * The chief's requests to all ps, one after another. Callers retry, so each function distinguishes a broken connection
+ * or a changed generation (EXCHANGE_REJOIN) from a final refusal, and requests can be repeated safely.
  */
 #include "worker/remote/chief/transfer.h"
 
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/process/signals.h"
 
-/* Floats of one frame, at most: the more often connections break, the fewer. */
+/* Floats per frame, at most: fewer the more often connections break. */
 enum { WRITE_FLOATS = 1 << 20, WRITE_FEWEST = 1 << 12 };
 
 static double soon(void)
@@ -18,7 +18,7 @@ static double soon(void)
     return clock_monotonic_s() + LINK_ANSWER_S;
 }
 
-/* A failed request: what to do about it. A broken connection is opened again when it is needed next. */
+/* Decides what a failed request means. A broken connection is opened again when it is next needed. */
 static enum exchange_result failed(struct push_pull *exchange, struct shard_part *part, uint16_t code,
                                    const struct error *error)
 {
@@ -105,7 +105,7 @@ enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *g
 
 /* --- Restoring --- */
 
-/* Part of one vector, as one request. */
+/* Writes part of one vector, in one request. */
 static bool write_range(struct shard_part *part, enum store_vector vector, struct range range, float *values,
                         uint16_t *code, struct error *error)
 {
@@ -117,13 +117,13 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
     return link_call(&part->link, &frame, MESSAGE_done, code, error);
 }
 
-/* A ps of an earlier program knows nothing of the sent model, and sends the parameters. */
+/* A ps of an earlier program knows no sent model, and sends the parameters. */
 static bool has_vector(const struct shard_part *part, const struct checkpoint_state *state, int vector)
 {
     return state->vectors[vector] && (vector != STORE_SENT || part->link.channel.version >= PROTOCOL_SENT_MODEL);
 }
 
-/* The parameters themselves are what a ps takes for the sent model unless it gets another: so at the beginning. */
+/* At first a ps takes the parameters themselves for the sent model, unless it gets another. */
 static bool is_worth_writing(const struct shard_part *part, const struct checkpoint_state *state, int vector)
 {
     bool same = vector == STORE_SENT;
@@ -135,8 +135,8 @@ static bool is_worth_writing(const struct shard_part *part, const struct checkpo
 }
 
 /*
- * A connection that breaks may have lost the answer alone. The ps knows what it has of this restore, and takes it from
- * the same process again: so a request is repeated, over as many connections as it takes, and what was answered is not.
+ * A broken connection may have lost only the answer. The ps knows what it has of this restore, and accepts it again
+ * from the same process: so the request is repeated, over as many connections as it takes; what was answered is not.
  */
 static enum exchange_result insist(struct push_pull *exchange, struct shard_part *part, enum message_type type,
                                    const void *message, struct error *error)
@@ -155,7 +155,7 @@ static enum exchange_result insist(struct push_pull *exchange, struct shard_part
     }
 }
 
-/* *most: floats of a request; fewer once a connection has broken, which may last for no more. */
+/* *most: floats per request; reduced after a connection broke, since it may not last for more. */
 static enum exchange_result write_span(struct push_pull *exchange, struct shard_part *part, enum store_vector vector,
                                        struct span span, const struct checkpoint_state *state, size_t *most,
                                        struct error *error)
@@ -221,7 +221,7 @@ enum exchange_result transfer_end_restore(struct push_pull *exchange, const stru
 
 /* --- Snapshots --- */
 
-/* Asks one shard for a snapshot, to be answered by until_s. *code: 0 if it has been or will be taken in time. */
+/* Asks one shard for a snapshot, with the answer due by until_s. *code: 0 if it has been or will be taken in time. */
 static enum exchange_result order_snapshot(struct push_pull *exchange, struct shard_part *part, uint64_t number,
                                            int64_t at_step, double until_s, uint16_t *code, struct error *error)
 {
@@ -237,7 +237,7 @@ static enum exchange_result order_snapshot(struct push_pull *exchange, struct sh
                : failed(exchange, part, *code, error);
 }
 
-/* Asks every shard, each with what is left of the time to wait. */
+/* Asks every shard, each with the time that is left. */
 static enum exchange_result ask_for_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step,
                                              double until_s, struct snapshot_answer *answer, struct error *error)
 {
@@ -263,7 +263,7 @@ static enum exchange_result ask_for_snapshot(struct push_pull *exchange, uint64_
     return EXCHANGE_OK;
 }
 
-/* All are asked before anybody is waited for: each must know of it when its step comes. */
+/* Asks all before waiting for any: each must know of it before its step. */
 enum exchange_result transfer_snapshot(struct push_pull *exchange, uint64_t number, int64_t at_step, uint32_t wait_ms,
                                        struct snapshot_answer *answer, struct error *error)
 {
@@ -321,7 +321,7 @@ enum exchange_result transfer_order(struct push_pull *exchange, uint64_t number,
     return EXCHANGE_OK;
 }
 
-/* All frames of the answer to one read, straight to where they belong. */
+/* Reads all frames of an answer straight to their destination. */
 static bool receive_vector(struct push_pull *exchange, struct shard_part *part, uint64_t request, float *vector,
                            uint16_t *code, struct error *error)
 {
@@ -349,7 +349,7 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
     return true;
 }
 
-/* What such a ps has sent: what it holds. */
+/* What such a ps has sent is what it holds. */
 static void take_as_sent(const struct shard_part *part, struct checkpoint_state *state)
 {
     for (int i = 0; i < part->span_count; i++) {
@@ -394,14 +394,14 @@ enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, 
             end = read_part(exchange, &exchange->parts[i], number, which, state, error);
         }
     }
-    /* Only when all have been read: until then it can be read again, whatever breaks. */
+    /* Only after all have been read: until then any can be read again, whatever breaks. */
     if (end == EXCHANGE_OK) {
         transfer_release(exchange, number);
     }
     return end;
 }
 
-/* A connection that breaks may have lost the answer alone: told twice, a ps answers as it did before. */
+/* A broken connection may have lost only the answer; a ps answers a repeated request as it did before. */
 static bool tell_end(struct shard_part *part, const struct message_end_job *message, double deadline_s,
                      struct error *error)
 {

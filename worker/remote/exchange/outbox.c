@@ -1,6 +1,6 @@
 /*
- * Rows are few and long, or many and short. Those that follow one another are sent as one run where the padding between
- * them costs less than a range of its own would (its bytes, and its handling on both sides).
+ * Rows are few and long, or many and short. Neighbouring rows are sent as one run where the padding between them costs
+ * less than a separate range (its bytes, and its handling on both sides).
  */
 #include "worker/remote/exchange/outbox.h"
 
@@ -16,7 +16,7 @@
 #include "ps/store/sent_model.h"
 
 enum {
-    PADDING_SENT = 32,      /* floats between two rows that are still sent along */
+    PADDING_SENT = 32,      /* floats between two rows that are sent along */
     RUN_FLOATS = 64 * 1024, /* longest run, about */
 };
 _Static_assert((int)LARGEST_PIECE == (int)PACKED_FLOATS, "what is packed together is a range of a message");
@@ -36,7 +36,7 @@ struct outbox_form outbox_form(const struct config *config)
 static bool create_packed(struct outbox *outbox, struct outbox *lender)
 {
     const size_t floats = outbox->model->float_count;
-    const size_t pieces = 2 * outbox->rows + floats / PACKED_FLOATS; /* no run or span has less than a row */
+    const size_t pieces = 2 * outbox->rows + floats / PACKED_FLOATS; /* no run or span is shorter than a row */
     const size_t chosen = (size_t)(outbox->share * (double)floats) + pieces;
     outbox->residual = lender ? lender->residual : &outbox->own_residual;
     if (!lender) {
@@ -104,7 +104,7 @@ void outbox_begin(struct outbox *outbox)
     }
 }
 
-/* Whatever its sign, a zero is a zero. */
+/* Tests for zero of either sign. */
 static bool has_float(const float *values, int n)
 {
     uint32_t any = 0;
@@ -124,8 +124,8 @@ static void add(float *restrict to, const float *restrict values, size_t n)
 }
 
 /*
- * One row of a block. Its columns may come in several blocks, one of them zero: the row is present once one is not, and
- * then its other columns must be right as well, so zeros are stored too.
+ * Copies one row of a block. Its columns may come in several blocks, one of them zero: the row is present as soon as
+ * one is not, and then its other columns must be right as well, so zeros are stored too.
  */
 static void take_row(struct outbox *outbox, const struct gradient_block *block, int row, const float *values)
 {
@@ -139,7 +139,7 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
         some = has_float(values, block->cols);
     } else {
         copy_bytes(outbox->values + offset, values, (size_t)block->cols * sizeof *values);
-        /* Rows are listed if they have a pixel that is not zero, and then are hardly ever zero themselves. */
+        /* Rows are listed if they have a pixel that is not zero, and such rows are hardly ever zero. */
         some = block->present || has_float(values, block->cols);
     }
     if (some) {
@@ -148,7 +148,10 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
     }
 }
 
-/* Blocks are strips: rows too short for the processor to see where the next one lies, long gone from its caches. */
+/*
+ * Blocks are strips: their rows are too short for the processor to predict where the next one lies, and no longer in
+ * its caches.
+ */
 static void prefetch_row(const struct outbox *outbox, const struct gradient_block *block, int k, int count)
 {
     enum { LINE = 64 };
@@ -193,7 +196,7 @@ struct outbox_cursor outbox_open(const struct outbox *outbox, const struct span 
     return (struct outbox_cursor){.outbox = outbox, .spans = spans, .span_count = span_count};
 }
 
-/* The span that holds this float as well as all of its row; NULL if it is another ps's. */
+/* The span that holds this float and the rest of its row; NULL if that is another ps's. */
 static const struct span *span_of(const struct outbox_cursor *cursor, size_t first)
 {
     for (int i = 0; i < cursor->span_count; i++) {
@@ -210,7 +213,7 @@ static bool is_present(const struct outbox *outbox, int variable, int row)
     return atomic_load_explicit(&outbox->present[outbox->first_row[variable] + (size_t)row], memory_order_relaxed);
 }
 
-/* The next run of rows that follow one another. */
+/* The next run of neighbouring rows. */
 static bool next_run(struct outbox_cursor *cursor, struct range *range)
 {
     const struct outbox *outbox = cursor->outbox;
@@ -238,7 +241,7 @@ static bool next_run(struct outbox_cursor *cursor, struct range *range)
     return false;
 }
 
-/* What was packed is in pieces already. */
+/* Packed floats are already in pieces. */
 static bool next_piece(struct outbox_cursor *cursor, struct range *range, const void **bytes, size_t *size)
 {
     const struct outbox *outbox = cursor->outbox;
@@ -291,7 +294,7 @@ static void pack_int8(struct outbox *outbox, const struct span *spans, int span_
     }
 }
 
-/* How many of a ps's floats are sent: padding is none of them. */
+/* How many of a ps's floats are sent, without padding. */
 static size_t count_chosen(const struct outbox *outbox, const struct outbox_cursor *cursor)
 {
     size_t floats = 0;

@@ -1,15 +1,16 @@
 /*
- * A gradient on its way to the parameter servers: where an engine's blocks gather, in the form in which they travel.
+ * A gradient on its way to the parameter servers: collects an engine's blocks in the form in which they are sent.
  *
- * Rows of a variable that no block names, or that are zero all through, are absent: they are not sent, and count as
- * zero. As bfloat16, what rounding takes away from a gradient, its residual, is kept and added to the next one (error
- * feedback: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014), so that nothing is lost in the long
- * run; an absent row keeps its residual until its next gradient.
+ * Rows that no block names, or that are entirely zero, are absent: they are not sent, and count as zero. With bfloat16,
+ * what rounding takes from a gradient, its residual, is kept and added to the next one (error feedback: Seide et al.,
+ * "1-Bit Stochastic Gradient Descent", Interspeech 2014), so that nothing is lost in the long run; an absent row keeps
+ * its residual until its next gradient.
  *
- * What is packed (int8, or the largest) stands as float32 until outbox_pack makes bytes of it: all that they lack
- * is the residual, likewise.
+ * A packed gradient (int8, or the largest) stays in float32 until outbox_pack encodes it; everything that the encoding
+ * loses is its residual.
  *
- * Memory, taken at creation: 4 bytes per float of the model, 6 as bfloat16; packed 8, and what its bytes take at most.
+ * Memory, allocated at creation: per float of the model 4 bytes, 6 with bfloat16; if packed 8, and the largest size of
+ * the encoding.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_OUTBOX_H
 #define WORKER_REMOTE_EXCHANGE_OUTBOX_H
@@ -26,22 +27,22 @@
 #include "ps/store/placement.h"
 #include "ps/store/store.h"
 
-/* What earlier gradients still owe to the shards, if they are packed. */
+/* What earlier packed gradients still owe the shards. */
 struct outbox_residual {
-    float *now;  /* [float_count]: before the gradient that is gathered or was packed last */
-    float *next; /* likewise: with it, and after it was packed, what is owed then */
+    float *now;  /* [float_count]: before the gradient that is being collected, or was packed last */
+    float *next; /* likewise: includes that gradient, and after packing what is owed then */
 };
 
-/* How a gradient travels. */
+/* The form in which a gradient is sent. */
 struct outbox_form {
     enum dtype dtype;
-    double share; /* of a ps's floats that are chosen, of the largest */
+    double share; /* share of a ps's floats to send, with the largest */
 };
 struct outbox_form outbox_form(const struct config *config);
 
 struct outbox_piece {
     struct range range;
-    size_t at; /* in `packed` */
+    size_t at; /* offset in `packed` */
     uint32_t bytes;
 };
 
@@ -49,45 +50,47 @@ struct outbox {
     const struct model *model; /* borrowed */
     enum dtype dtype;
     double share;
-    struct outbox_residual *residual;    /* packed: this outbox's, or the lender's */
-    struct outbox_residual own_residual; /* of one that lends */
+    struct outbox_residual *residual;    /* if packed: this outbox's, or the lender's */
+    struct outbox_residual own_residual; /* of an outbox without a lender */
     uint8_t *packed;
     struct outbox_piece *pieces; /* ascending for each ps */
     size_t piece_count, packed_bytes;
     float *values;                         /* float32: [float_count], in the model's layout */
     uint16_t *halves;                      /* bfloat16: likewise */
     float *half_residual;                  /* bfloat16: [float_count] */
-    _Atomic unsigned char *present;        /* per row of all variables */
+    _Atomic unsigned char *present;        /* per row, over all variables */
     size_t first_row[MODEL_MAX_VARIABLES]; /* of each variable, in `present` */
-    size_t rows;                           /* of all */
+    size_t rows;                           /* of all variables */
     void *memory;
 };
 
-/* lender: NULL, or an outbox that lives longer, for gradients before and after this one's, whose residual it uses. */
+/*
+ * lender: NULL, or an outbox that lives longer, for the gradients before and after this one's; its residual is shared.
+ */
 bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *lender,
                    struct error *error);
 void outbox_destroy(struct outbox *outbox); /* fine on zeros */
 
-/* Empties it for the next gradient. */
+/* Clears it for the next gradient. */
 void outbox_begin(struct outbox *outbox);
 
-/* Takes blocks from any threads, as long as they are disjoint. */
+/* Accepts disjoint blocks from any threads. */
 struct gradient_sink outbox_sink(struct outbox *outbox);
 
 /*
- * Once the gradient is whole, and before it is sent: packs what goes to each ps; then outbox_packed. They do nothing
- * for what is not packed. A gradient that is not packed has nothing in it.
+ * Call these when the gradient is complete, before sending it: outbox_pack for each ps, then outbox_packed. They do
+ * nothing unless the form is packed; if it is, there is nothing to send before.
  */
 void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count);
 void outbox_packed(struct outbox *outbox);
 
 /*
- * The gradient that was packed last did not count: the residual is again what it was before that one. To be called
- * before the next outbox_begin.
+ * The gradient packed last did not count: takes the residual back to what it was before. Call it before the next
+ * outbox_begin.
  */
 void outbox_take_back(struct outbox *outbox);
 
-/* Runs of floats to send, ascending, within spans. */
+/* Runs of floats to send, in ascending order, within spans. */
 struct outbox_cursor {
     const struct outbox *outbox;
     const struct span *spans;
@@ -97,7 +100,7 @@ struct outbox_cursor {
 };
 struct outbox_cursor outbox_open(const struct outbox *outbox, const struct span *spans, int span_count);
 
-/* The next run: its range, and where its floats lie, in the outbox's dtype, and how many bytes. False at the end. */
+/* The next run: its range, and its floats in the outbox's dtype, and their bytes. False at the end. */
 bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void **floats, size_t *bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Computing overlaps communication: a courier thread exchanges one gradient while the engine computes the next, and
+ * Overlaps computation and communication: a courier thread exchanges one gradient while the engine computes the next;
  * the engine gets new parameters between two steps, never during one.
  */
 #include "worker/remote/exchange/pipeline.h"
@@ -22,19 +22,19 @@ struct pipeline {
     struct engine *engine;
     int depth;
     struct errand *errands; /* [depth + 1], used in turn */
-    float *mirror;          /* the courier's while a push is under way */
+    float *mirror;          /* the courier's while a push is in flight */
 
     pthread_t courier;
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t handed_over, finished;
-    int64_t handed, done; /* errands, counted */
+    int64_t handed, done; /* errands: number handed over, number done */
     bool stopping;
-    float *ready; /* the mirror as the last finished push left it */
-    bool fresh;   /* `ready` is newer than what the engine has */
+    float *ready; /* copy of the mirror after the last finished push */
+    bool fresh;   /* `ready` is newer than the engine's parameters */
     struct push_answer answer;
     int answers;
-    enum exchange_result end; /* other than EXCHANGE_OK: nothing is sent until somebody has looked */
+    enum exchange_result end; /* other than EXCHANGE_OK: nothing is sent until pipeline_drain */
     struct error error;
 };
 
@@ -96,7 +96,7 @@ static bool into_engine(struct pipeline *pipeline, const float *values, struct e
     return engine_put_parameters(pipeline->engine, values, pipeline->exchange->model->float_count, error);
 }
 
-/* Locked: waits until at most `allowed` are under way, and takes what has come. */
+/* Locked: waits until at most `allowed` pushes are in flight, and collects the answers. */
 static enum exchange_result collect(struct pipeline *pipeline, int allowed, struct push_answer *answer, int *answers,
                                     struct error *error)
 {
@@ -143,7 +143,7 @@ enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answe
 {
     pthread_mutex_lock(&pipeline->lock);
     enum exchange_result end = collect(pipeline, 0, answer, answers, error);
-    /* After a failure nothing is under way: the courier waits, and what it has not begun is forgotten. */
+    /* After a failure nothing is in flight: the courier waits, and errands that it has not begun are dropped. */
     pipeline->done = pipeline->handed;
     pipeline->end = EXCHANGE_OK;
     pthread_mutex_unlock(&pipeline->lock);
@@ -159,7 +159,7 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
     return into_engine(pipeline, pipeline->mirror, error);
 }
 
-/* --- Beginning and end --- */
+/* --- Create and destroy --- */
 
 static bool create_memory(struct pipeline *pipeline, struct error *error)
 {

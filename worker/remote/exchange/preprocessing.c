@@ -1,4 +1,4 @@
-/* Digests are compared; only where they differ does the chief's text travel, to say in which column. */
+/* Digests are compared; the chief's text is sent only if they differ, to say in which column. */
 #include "worker/remote/exchange/preprocessing.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static double soon(void)
     return clock_monotonic_s() + LINK_ANSWER_S;
 }
 
-/* The text of the chief's, which the caller frees; NULL after an error. */
+/* The chief's text, which the caller frees; NULL after an error. */
 static char *read_text(struct channel *channel, struct error *error)
 {
     const size_t size = channel->bulk_left;
@@ -33,13 +33,13 @@ static char *read_text(struct channel *channel, struct error *error)
     return text;
 }
 
-/* What there is to agree on; NULL: nothing. */
+/* The text to agree on; NULL: none. */
 static char *text_of(const struct dataset *dataset)
 {
     return dataset->schema ? dataset->schema->text : dataset->class_names;
 }
 
-/* What differs, into the error; rows: what that means for a table's. */
+/* Describes the difference in the error; rows: and what it means for a table's rows. */
 static enum exchange_result say_difference(const char *text, const struct dataset *here, const char *rows,
                                            struct error *error)
 {
@@ -62,8 +62,8 @@ static enum exchange_result say_difference(const char *text, const struct datase
 }
 
 /*
- * Sends a message, with a text unless that is NULL, and reads the answer's message. False: the connection broke; else
- * *end is EXCHANGE_OK if the answer is of type `wanted`.
+ * Sends a message, with a text unless that is NULL, and reads the answer's message. False: the connection broke;
+ * otherwise *end is EXCHANGE_OK if the answer is of type `wanted`.
  */
 static bool call(struct shard_part *part, enum message_type type, const void *message, char *text,
                  enum message_type wanted, enum exchange_result *end, struct error *error)
@@ -83,7 +83,7 @@ void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST])
     sodium_bin2hex(digest, PREPROCESSING_DIGEST, hash, sizeof hash);
 }
 
-/* Asks once. False if the connection broke; else *end is how it ended. */
+/* One attempt. False if the connection broke; otherwise *end is the result. */
 static bool compare(struct push_pull *exchange, const struct dataset *dataset, bool is_chief, bool *differs,
                     enum exchange_result *end, struct error *error)
 {
@@ -153,7 +153,7 @@ enum exchange_result preprocessing_agree(struct push_pull *exchange, const struc
     return agree(exchange, dataset, false, differs, error);
 }
 
-/* Asks once; *text stays NULL if the chief has said nothing yet. False: the connection broke. */
+/* One attempt; *text stays NULL if the chief has sent nothing yet. False: the connection broke. */
 static bool ask(struct shard_part *part, char **text, enum exchange_result *end, struct error *error)
 {
     struct channel *channel = &part->link.channel;
@@ -197,7 +197,7 @@ enum exchange_result preprocessing_check(struct push_pull *exchange, const struc
 
 /* --- Figures --- */
 
-/* A question and its answer; *text: what the answer holds, NULL: nothing. False: the connection broke. */
+/* A request and its answer; *text: the answer's bulk; NULL: none. False: the connection broke. */
 static bool exchange_figures(struct shard_part *part, int worker, char *own, char **text, enum exchange_result *end,
                              struct error *error)
 {

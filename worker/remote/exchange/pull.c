@@ -9,12 +9,12 @@
 
 enum {
     STEP_WAIT_MS = 1000, /* for a step that others make */
-    MODEL_WAIT_MS = 500, /* a signal is looked for so often */
+    MODEL_WAIT_MS = 500, /* how often to check for a signal */
 };
 
-static const double AGAIN_S = 0.25;     /* until shards that do not fit together are asked again */
-static const double LOOK_S = 1;         /* a signal is looked for so often */
-static const double MODEL_AGAIN_S = 10; /* until one of very many asks again for a model that is not there, at most */
+static const double AGAIN_S = 0.25;     /* before asking again shards that don't fit together */
+static const double LOOK_S = 1;         /* how often to check for a signal */
+static const double MODEL_AGAIN_S = 10; /* the longest interval at which very many workers ask again for a model */
 
 static void tell(struct push_pull *exchange, const struct shard_part *part, const char *message)
 {
@@ -25,7 +25,7 @@ static void tell(struct push_pull *exchange, const struct shard_part *part, cons
     }
 }
 
-/* The ps and we must mean the same floats. */
+/* The ps and this worker must agree on the layout of floats. */
 static bool check_model(const struct push_pull *exchange, const struct shard_part *part,
                         const struct message_model *model, struct error *error)
 {
@@ -41,8 +41,8 @@ static bool check_model(const struct push_pull *exchange, const struct shard_par
 }
 
 /*
- * The chief, and each of few workers, asks a ps to answer once the model is there, which takes a thread there. Very
- * many ask now and then: the time between; 0: they are few.
+ * The chief, and each of a few workers, asks a ps to answer when the model is there, which takes a thread on the ps.
+ * Very many workers poll: the interval; 0: they are few.
  */
 static double model_pause_s(const struct push_pull *exchange)
 {
@@ -51,7 +51,7 @@ static double model_pause_s(const struct push_pull *exchange)
     return pace_s > 1 && cluster->task_index > 0 ? fmin(pace_s, MODEL_AGAIN_S) : 0;
 }
 
-/* Asks once; *ready: it can be trained on, in *generation. */
+/* One request; *ready: the ps has a trainable model, of *generation. */
 static enum exchange_result ask_model(struct push_pull *exchange, struct shard_part *part, bool *ready,
                                       uint32_t *generation, struct error *error)
 {
@@ -80,7 +80,7 @@ static enum exchange_result ask_model(struct push_pull *exchange, struct shard_p
     return EXCHANGE_OK;
 }
 
-/* Every shard ready, and of one generation? */
+/* Is every shard ready, and all of one generation? */
 static enum exchange_result ask_models(struct push_pull *exchange, bool *ready, struct error *error)
 {
     uint32_t first = 0;
@@ -88,7 +88,7 @@ static enum exchange_result ask_models(struct push_pull *exchange, bool *ready, 
     for (int i = 0; i < exchange->count && *ready; i++) {
         struct shard_part *part = &exchange->parts[i];
         uint32_t generation = 0;
-        part->incarnation = 0; /* another process now */
+        part->incarnation = 0; /* it may be another process now */
         part->version = 0;
         enum exchange_result end = push_pull_open_link(exchange, part, error);
         end = end == EXCHANGE_OK ? ask_model(exchange, part, ready, &generation, error) : end;
@@ -109,13 +109,13 @@ static enum exchange_result ask_models(struct push_pull *exchange, bool *ready, 
 struct shard_part *push_pull_decider(const struct push_pull *exchange)
 {
     struct shard_part *part = exchange->parts;
-    while (part->span_count == 0) { /* some shard holds something */
+    while (part->span_count == 0) { /* some shard has parameters */
         part++;
     }
     return part;
 }
 
-/* All frames of one answer to a pull. */
+/* Reads all frames of one answer to a pull. */
 static bool receive_values(struct push_pull *exchange, struct shard_part *part, uint64_t request, uint16_t *code,
                            struct error *error)
 {
@@ -135,7 +135,9 @@ static bool receive_values(struct push_pull *exchange, struct shard_part *part, 
     return true;
 }
 
-/* after_step: waits a while for a later step; -1: takes what is there. since: only what changed after that version. */
+/*
+ * after_step: waits a limited time for a later step; -1: takes the current one. since: only changes after that version.
+ */
 static enum exchange_result pull_part(struct push_pull *exchange, struct shard_part *part, uint64_t since,
                                       int64_t after_step, struct error *error)
 {
@@ -164,7 +166,7 @@ static enum exchange_result pull_part(struct push_pull *exchange, struct shard_p
     }
 }
 
-/* The shard that is furthest behind; NULL: all that hold something are at the same step. */
+/* The shard that is furthest behind; NULL: all with parameters are at the same step. */
 static struct shard_part *laggard(struct push_pull *exchange)
 {
     struct shard_part *least = NULL;
@@ -185,7 +187,7 @@ enum exchange_result push_pull_align(struct push_pull *exchange, struct error *e
     while (exchange->config->cluster.issync && end == EXCHANGE_OK && (part = laggard(exchange))) {
         end = push_pull_must_stop(exchange) ? EXCHANGE_STOPPED
               : push_pull_must_rejoin(exchange, error)
-                  ? EXCHANGE_REJOIN /* the step is decided nowhere any more */
+                  ? EXCHANGE_REJOIN /* no ps decides that step any more */
                   : pull_part(exchange, part, part->version, exchange->global_step - 1, error);
         push_pull_note_step(exchange, part->global_step);
     }
@@ -200,7 +202,7 @@ enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t st
     return end == EXCHANGE_OK ? push_pull_align(exchange, error) : end;
 }
 
-/* --- Rounds of some --- */
+/* --- Rounds with participation below 1 --- */
 
 void push_pull_note_token(struct push_pull *exchange, const struct shard_part *part, int64_t token)
 {
@@ -214,7 +216,7 @@ bool push_pull_is_asked(const struct push_pull *exchange)
     return !config_asks_some(&exchange->config->train) || exchange->token == exchange->global_step;
 }
 
-/* The answer may take long to come: who is to stop does not wait for it. */
+/* The answer may take long: don't wait for it when told to stop. */
 static bool await_answer(struct push_pull *exchange, struct shard_part *part, double wait_s, struct error *error)
 {
     struct connection *connection = part->link.channel.connection;
@@ -231,7 +233,7 @@ static bool await_answer(struct push_pull *exchange, struct shard_part *part, do
     return true;
 }
 
-/* A single float of the model, which is not even kept: who is not asked has no use for more. */
+/* Reads a single float of the model and discards it: a worker that is not selected needs no more. */
 static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, int64_t after_step, uint16_t *code,
                           struct error *error)
 {
@@ -247,7 +249,7 @@ static bool ask_for_round(struct push_pull *exchange, struct shard_part *part, i
     if (!channel_send(channel, MESSAGE_pull, request, &pull, clock_monotonic_s() + LINK_ANSWER_S, error)) {
         return false;
     }
-    do { /* signs of life may come before it */
+    do { /* keepalives may come before it */
         if (!await_answer(exchange, part, wait_s, error) || !link_receive(&part->link, error)) {
             return false;
         }
@@ -272,7 +274,7 @@ enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t a
     PROFILE("wait to be asked");
     struct shard_part *part = push_pull_decider(exchange);
     uint16_t code = 0;
-    if (push_pull_must_rejoin(exchange, error)) { /* another ps has lost the model: those who are asked wait for it */
+    if (push_pull_must_rejoin(exchange, error)) { /* another ps has lost the model: selected workers wait for it */
         return EXCHANGE_REJOIN;
     }
     enum exchange_result end = push_pull_open_link(exchange, part, error);
@@ -284,7 +286,7 @@ enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t a
             return push_pull_by_code(code);
         }
         const bool stops = push_pull_must_stop(exchange);
-        link_lost(&part->link, stops ? NULL : error->text); /* its answer may be on the way */
+        link_lost(&part->link, stops ? NULL : error->text); /* its answer may be in flight */
         return stops ? EXCHANGE_STOPPED : EXCHANGE_OK;
     }
     return push_pull_is_asked(exchange) ? push_pull_align(exchange, error) : EXCHANGE_OK;

@@ -1,4 +1,4 @@
-/* Pushes: out to all shards first, and then their answers, in whatever order they come. */
+/* Pushes: sent to all shards first, then their answers are read in whatever order they arrive. */
 #include <poll.h>
 #include <stdio.h>
 
@@ -9,11 +9,11 @@
 #include "net/spans.h"
 #include "worker/remote/exchange/internal.h"
 
-enum { FRAME_BYTES = 4 << 20 /* of a frame's bulk, about */ };
+enum { FRAME_BYTES = 4 << 20 /* of a frame's bulk, approximately */ };
 
-static const double SLICE_S = 0.25; /* a signal, and what the caller has to say, are looked for so often */
+static const double SLICE_S = 0.25; /* how often to check for a signal and the caller's wish to stop */
 
-/* A frame of a push that fills up. */
+/* A frame of a push while it fills. */
 struct push_frame {
     uint32_t ranges;
     size_t bytes;
@@ -38,7 +38,7 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
                       const struct push_note *note, struct error *error)
 {
     PROFILE_PEER(SPAN_SEND_PUSH, PROFILE_PS + (int)(part - exchange->parts), (int64_t)part->sequence);
-    const bool is_buffered = exchange->config->train.buffer_size > 0; /* each ps weighs by its own steps */
+    const bool is_buffered = exchange->config->train.buffer_size > 0; /* each ps weights by its own steps */
     struct message_push push = {.sequence = part->sequence,
                                 .base_version = part->version,
                                 .base_step = is_buffered ? part->global_step : note->base_step,
@@ -64,7 +64,7 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
         union {
             const void *from;
             void *to;
-        } bytes = {.from = floats}; /* iovec can't say that it is only read */
+        } bytes = {.from = floats}; /* the bytes are only read, which iovec can't express */
         range_put(exchange->ranges, frame.ranges, range);
         exchange->bulk[frame.ranges++] = (struct iovec){bytes.to, size};
         frame.bytes += size;
@@ -72,14 +72,14 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
     return send_frame(exchange, part, &push, &frame, true, error);
 }
 
-/* The push has to be sent again; what the others answer may wait for this very one, so at once. */
+/* The push must be sent again, and at once, because the others may be waiting for it. */
 static void lose_answer(struct shard_part *part, const char *why)
 {
     part->sent = false;
     link_lost(&part->link, why);
 }
 
-/* Looks once at all that owe us an answer. *part: one with something to read; NULL: none, or one was lost (*lost). */
+/* Checks once for answers still due. *part: one with something to read; NULL: none, or one was lost (*lost). */
 static void look_for_answer(struct push_pull *exchange, struct shard_part **found, bool *lost)
 {
     *found = NULL;
@@ -100,7 +100,7 @@ static void look_for_answer(struct push_pull *exchange, struct shard_part **foun
     }
 }
 
-/* Waits a while for anything on a link that owes us an answer; false: nothing came. */
+/* Waits a limited time for anything on a link with an answer due; false: nothing came. */
 static bool wait_for_any(struct push_pull *exchange)
 {
     for (int i = 0; i < exchange->count; i++) {
@@ -130,8 +130,8 @@ static void tell_awaited(struct push_pull *exchange)
 }
 
 /*
- * A ps that holds an answer back sends a ping now and then, and what is under way to it moves: where neither is seen
- * for the link's idle timeout, the connection is dead. All that are go at once. True if there were any.
+ * A ps that delays an answer sends a ping now and then, and bytes in flight to it advance: if neither is seen for the
+ * link's idle timeout, the connection is dead. Closes all such links at once. True if there were any.
  */
 static bool give_up_silent(struct push_pull *exchange)
 {
@@ -160,8 +160,8 @@ static bool give_up_silent(struct push_pull *exchange)
 }
 
 /*
- * Waits for the first byte of some answer, which may take as long as slower workers do. *part: whose; NULL: something
- * has to be sent again first.
+ * Waits for the first byte of an answer, which may take as long as the slower workers do. *part: whose; NULL: something
+ * must be sent again first.
  */
 static enum exchange_result await_answer(struct push_pull *exchange, struct shard_part **part, struct error *error)
 {
@@ -203,7 +203,7 @@ static void note_answer(struct push_pull *exchange, struct shard_part *part, con
     push_pull_note_token(exchange, part, pushed->token);
 }
 
-/* *code: of an error that it answered with. True with part->pending: it was only a sign of life. */
+/* *code: of an error answer. True with part->pending: it was only a keepalive. */
 static bool receive_answer(struct push_pull *exchange, struct shard_part *part, struct push_answer *answer,
                            uint16_t *code, struct error *error)
 {
@@ -242,7 +242,7 @@ static bool is_pending(const struct push_pull *exchange)
     return pending;
 }
 
-/* Sends to those that have not got it; a link that breaks is tried again. */
+/* Sends to those that don't have it yet; a link that breaks is tried again. */
 static enum exchange_result send_pushes(struct push_pull *exchange, const struct outbox *outbox,
                                         const struct push_note *note, struct error *error)
 {
@@ -263,7 +263,7 @@ static enum exchange_result send_pushes(struct push_pull *exchange, const struct
     return EXCHANGE_OK;
 }
 
-/* Reads one answer, in whatever order they come. */
+/* Reads one answer, whichever comes first. */
 static enum exchange_result take_answer(struct push_pull *exchange, struct push_answer *answer, struct error *error)
 {
     struct shard_part *part;
@@ -275,7 +275,7 @@ static enum exchange_result take_answer(struct push_pull *exchange, struct push_
     if (receive_answer(exchange, part, answer, &code, error)) {
         link_count(&part->link);
     } else if (code == ERROR_TOO_LATE) {
-        part->sent = false; /* slower workers are still being waited for: the same push again */
+        part->sent = false; /* slower workers are still missing: send the same push again */
         snprintf(exchange->awaited, sizeof exchange->awaited, "%.255s", part->link.channel.message.error.message);
     } else if (code != 0) {
         return push_pull_by_code(code);
@@ -311,7 +311,7 @@ enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct
         end = end == EXCHANGE_OK ? take_answer(exchange, answer, error) : end;
     }
     if (end != EXCHANGE_OK) {
-        /* Answers may still be on their way on these; a fresh connection knows nothing of them. */
+        /* Answers may still arrive on these links; a fresh connection won't get them. */
         for (int i = 0; i < exchange->count; i++) {
             if (exchange->parts[i].pending) {
                 link_close(&exchange->parts[i].link);

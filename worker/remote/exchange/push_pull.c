@@ -1,4 +1,4 @@
-/* Links to all shards, and the way of what they answer into the engine. */
+/* Links to all shards, and the way of their answers into the engine. */
 #include "worker/remote/exchange/push_pull.h"
 
 #include <math.h>
@@ -13,10 +13,10 @@
 #include "ps/store/sent_model.h"
 #include "worker/remote/exchange/internal.h"
 
-enum { LANDING_BYTES = 64 * 1024 /* stays in the innermost caches on its way */ };
+enum { LANDING_BYTES = 64 * 1024 /* small enough for the innermost caches */ };
 _Static_assert((int)LANDING_BYTES >= (int)SENT_FRAME_BYTES, "a frame of packed answers lands as a whole");
 
-static const double CHIEF_DELAY_S = 0.1; /* the longest between two tries */
+static const double CHIEF_DELAY_S = 0.1; /* the longest delay between two attempts */
 
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error)
 {
@@ -34,7 +34,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     exchange->bulk = calloc(PUSH_FRAME_RANGES, sizeof *exchange->bulk);
     exchange->landing = malloc(LANDING_BYTES);
     exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
-    /* Where both are there a ps of an earlier program uses the first; pages that are not touched take no memory. */
+    /* If both are set, a ps of an earlier program uses the first; untouched pages take no memory. */
     bool halves = cluster->wire_dtype != WIRE_FLOAT32, tells = sent_model_is_kept(cluster);
     exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
     exchange->sent_model = tells ? calloc(options->model->float_count, sizeof *exchange->sent_model) : NULL;
@@ -55,7 +55,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
         part->link.quiet = options->quiet;
         if (cluster->task_index > 0) {
             part->link.options.return_within_s = pace_return_s(cluster);
-        } else { /* which alone can give a ps that restarted its model, and all others wait for that */
+        } else { /* only it can write the model to a restarted ps, and all others wait for that */
             part->link.options.longest_delay_s = fmin(part->link.options.longest_delay_s, CHIEF_DELAY_S);
         }
     }
@@ -113,7 +113,7 @@ enum exchange_result push_pull_by_code(uint16_t code)
     switch (code) {
     case ERROR_NOT_READY:
     case ERROR_OLD_GENERATION:
-    case ERROR_JOB_OVER: /* the heartbeats will say so too, and how it ended */
+    case ERROR_JOB_OVER: /* the heartbeats report this too, with how it ended */
         return EXCHANGE_REJOIN;
     default:
         return EXCHANGE_FAILED;
@@ -127,7 +127,7 @@ void push_pull_note_step(struct push_pull *exchange, int64_t step)
 
 /* --- Into the engine --- */
 
-/* Where the engine's floats lie; NULL: they have to be handed over. */
+/* Where the engine's floats lie; NULL: they must be passed to a function. */
 static float *place(struct push_pull *exchange, enum store_vector vector, size_t first)
 {
     if (vector == STORE_PARAMETERS && exchange->mirror) {
@@ -137,7 +137,7 @@ static float *place(struct push_pull *exchange, enum store_vector vector, size_t
     return parameters ? parameters + first : NULL;
 }
 
-/* `count` floats at `first`, as they came. */
+/* Stores `count` floats at `first`, as received. */
 static bool put(struct push_pull *exchange, enum store_vector vector, enum dtype dtype, size_t first, size_t count,
                 const uint8_t *bytes, struct error *error)
 {
@@ -158,7 +158,7 @@ static bool put(struct push_pull *exchange, enum store_vector vector, enum dtype
     return exchange->engine->table->write(exchange->engine, vector, first, count, values, error);
 }
 
-/* Each ps speaks of what it holds. */
+/* Each ps may only change what it holds. */
 static bool check_range(const struct shard_part *part, struct range range, struct error *error)
 {
     for (int i = 0; i < part->span_count; i++) {
@@ -179,7 +179,7 @@ enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_
                                                                                      : DTYPE_FLOAT32;
 }
 
-/* The whole bulk of a frame that is not large; `what` is in it. */
+/* Reads the whole bulk of a small frame; `what` is in it. */
 static bool land_bulk(struct push_pull *exchange, struct shard_part *part, const char *what, size_t *size,
                       struct error *error)
 {
@@ -225,7 +225,7 @@ static bool land_differences(struct push_pull *exchange, struct shard_part *part
     return left == 0 || error_set(error, "%s: %zu bytes more of differences than of floats", name, left);
 }
 
-/* Reads a frame of what brings the sent model up to a later version: until the last one is in, it is of none. */
+/* Reads a frame of changes that bring the sent model up to a later version; until the last one it has no version. */
 static bool land_pieces(struct push_pull *exchange, struct shard_part *part, enum dtype dtype,
                         const struct ranges *ranges, struct error *error)
 {
@@ -260,7 +260,7 @@ static bool land_pieces(struct push_pull *exchange, struct shard_part *part, enu
     return left == 0 || error_set(error, "%s: %zu bytes more than packed parameters take", name, left);
 }
 
-/* Reads a frame of the sent model itself, which is the parameters that we are to have. */
+/* Reads a frame of the sent model itself, which becomes our parameters. */
 static bool land_whole(struct push_pull *exchange, struct shard_part *part, const struct ranges *ranges,
                        struct error *error)
 {

@@ -1,12 +1,11 @@
 /*
- * Push and pull: one round trip to every shard in each step. The gradient goes to all of them first, then their answers
+ * Push and pull: one round trip to every shard per step. The gradient is sent to all of them first, then their answers
  * are read: what changed since our version goes straight into the engine's parameters.
  *
- * A push whose answer is lost is sent again, with the same sequence number, on a new connection: it counts once. Other
- * trouble of a shard (restored since, restarted) is for the caller to solve by joining again.
+ * A push whose answer is lost is sent again on a new connection, with the same sequence number: it counts once. If a
+ * shard was restored or restarted, the caller must join again.
  *
- * One thread drives it. Waits end when the process is asked to leave or when given_up says so, and are named in the
- * log.
+ * Used by one thread. Waits end when the process is told to stop or given_up returns true, and are logged.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_PUSH_PULL_H
 #define WORKER_REMOTE_EXCHANGE_PUSH_PULL_H
@@ -23,28 +22,28 @@
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/shard_link.h"
 
-/* One ps, as a worker sees it. */
+/* A worker's view of one ps. */
 struct shard_part {
     struct link link;
     struct span spans[PLACEMENT_MAX_SPANS];
-    int span_count;       /* 0: it holds nothing, and is asked for nothing */
-    uint64_t version;     /* that our parameters have; 0: none of them all, since an answer broke off */
+    int span_count;       /* 0: it has no parameters, and is not asked for any */
+    uint64_t version;     /* version of our parameters; 0: none, because an answer was cut off */
     uint64_t sequence;    /* of the last push */
-    bool has_sent_model;  /* the sent model is of that version, too */
+    bool has_sent_model;  /* the sent model has that version, too */
     int64_t global_step;  /* at that version */
-    uint64_t request;     /* of the push under way */
-    bool pending, sent;   /* of the push under way */
-    double moved_s;       /* when something of it left, or a sign of life came */
-    size_t unsent;        /* of it, then */
-    uint64_t incarnation; /* of the ps that the parameters are from: another one knows nothing of them */
-    bool over;            /* it takes no more pushes */
+    uint64_t request;     /* of the push in flight */
+    bool pending, sent;   /* of the push in flight */
+    double moved_s;       /* when bytes of it last advanced, or a keepalive came */
+    size_t unsent;        /* bytes unsent at that time */
+    uint64_t incarnation; /* of the process that the parameters are from: another one would know nothing of them */
+    bool over;            /* it accepts no more pushes */
 };
 
 struct push_pull {
-    const struct config *config; /* borrowed, as the next three */
+    const struct config *config; /* borrowed, like the next three */
     const struct model *model;
     struct engine *engine;
-    float *mirror; /* NULL, or where parameters go instead of into the engine: [float_count] */
+    float *mirror; /* NULL, or where parameters go instead of the engine: [float_count] */
     bool (*given_up)(void *context);
     bool (*needs_rejoin)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
@@ -53,47 +52,47 @@ struct push_pull {
     struct pollfd *polled; /* [count] */
     int count;
     uint32_t generation;
-    int64_t global_step; /* the highest that is known */
-    int64_t token;       /* with participation below 1: the step that we are asked for, as it was told last; -1: none */
+    int64_t global_step; /* the highest known */
+    int64_t token;       /* with participation below 1: the step for which we were last selected; -1: none */
     double logged_s, joined_s;
-    double pushed_s;    /* when the push under way began */
-    char awaited[256];  /* whom a ps waits for, as it said when it had held the answer back for long; "": not known */
-    bool broken;        /* set where a connection broke, for callers */
+    double pushed_s;    /* when the push in flight began */
+    char awaited[256];  /* whom a ps waits for, as it said after a long delay; "": not known */
+    bool broken;        /* set when a connection broke, for callers */
     uint8_t *ranges;    /* of the frame being sent */
     struct iovec *bulk; /* likewise */
-    uint8_t *landing;   /* received bytes on their way into the engine */
-    float *widened;     /* what they are as float32 */
-    uint16_t *known; /* [float_count]: parameters as bfloat16, as each connection brought them; NULL: float32 travels */
-    float *sent_model; /* [float_count] (ps/store/sent_model.h); NULL: there is none */
+    uint8_t *landing;   /* buffer for received bytes on their way into the engine */
+    float *widened;     /* the same as float32 */
+    uint16_t *known; /* [float_count]: parameters as bfloat16, as received on each connection; NULL: float32 is sent */
+    float *sent_model; /* [float_count] (ps/store/sent_model.h); NULL: none */
     enum dtype sent_dtype;
 };
 
 struct push_pull_options {
     const struct config *config;
     const struct model *model;
-    struct engine *engine; /* may be NULL: then nothing can be pulled */
+    struct engine *engine; /* NULL is fine: then nothing can be pulled */
     const struct identity *identity;
     struct traffic *traffic;
     bool (*given_up)(void *context);
     /*
-     * Has some ps said, after since_s, that it has nothing to train on in this generation? Asked while an answer is
-     * awaited. May be NULL.
+     * Has some ps reported, after since_s, that it has nothing to train on in this generation? Called while an answer
+     * is due. May be NULL.
      */
     bool (*needs_rejoin)(void *context, uint32_t generation, double since_s, char why[256]);
     void *context;
-    bool writes_model; /* its user: push_pull_join waits for no model then that only it could write */
-    bool quiet;        /* no lines about waiting */
+    bool writes_model; /* the caller does: push_pull_join does not wait for a model that only it could write */
+    bool quiet;        /* logs no waits */
 };
 
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error);
 void push_pull_destroy(struct push_pull *exchange); /* fine on zeros */
 
-/* How an exchange with the shards ended, or what was made of one. */
+/* The result of an exchange with the shards. */
 enum exchange_result {
     EXCHANGE_OK,
-    EXCHANGE_REJOIN,  /* the training state is not the one we knew: join again */
-    EXCHANGE_STOPPED, /* the process was asked to leave, or the caller gave up */
-    EXCHANGE_FAILED,  /* for good, and the error says why: a ps refused, memory ran out, or the engine failed */
+    EXCHANGE_REJOIN,  /* the training state has changed: join again */
+    EXCHANGE_STOPPED, /* the process was told to stop, or the caller gave up */
+    EXCHANGE_FAILED,  /* for good, the error says why: a ps refused, memory ran out, or the engine failed */
 };
 
 /*
@@ -102,51 +101,48 @@ enum exchange_result {
  */
 enum exchange_result push_pull_join(struct push_pull *exchange, struct error *error);
 
-/* Synchronous: waits, for a while at most, until some shard is past this step. */
+/* Synchronous: waits a limited time until some shard is past this step. */
 enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error);
 
 /*
- * Rounds of some (train.participation): are we asked to push a gradient of the step that we are at? If not,
- * push_pull_await_round waits, for a while at most, until we are, or until some shard is past after_step: the step is
- * known then, and the parameters are its own once we are asked.
+ * With train.participation below 1: is this worker selected for the step that it is at? If not, push_pull_await_round
+ * waits a limited time until it is, or until some shard is past after_step: then the step is known, and the parameters
+ * are pulled once the worker is selected.
  */
 bool push_pull_is_asked(const struct push_pull *exchange);
 enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t after_step, struct error *error);
 
-/* Pulls all parameters again; where the sent model is still there, only what it lacks. */
+/* Pulls all parameters again, or only the changes to the sent model if that is still there. */
 enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error *error);
 
 /*
- * With synchronous training the parameters in the engine are those of one step, global_step, whichever shard they come
- * from, and a push is a gradient of that step: base_step.
+ * In synchronous training the engine's parameters are those of one step, global_step, on all shards, and a push is a
+ * gradient of that step: base_step.
  */
 
-/* What a push says of itself. */
+/* A push's description of itself. */
 struct push_note {
     int64_t base_step, local_step;
     uint32_t examples;
     float loss;
 };
 
-/* What became of it. */
+/* The result of a push. */
 struct push_answer {
     int64_t global_step;
-    uint32_t staleness; /* the largest of all shards */
+    uint32_t staleness; /* the largest over all shards */
     bool not_finite;    /* some shard refused it */
     bool stale;         /* synchronous: its step was made without it */
-    bool over;          /* no shard takes pushes any more */
+    bool over;          /* no shard accepts pushes any more */
 };
 
-/* Makes a whole gradient ready to be pushed, in the form that the outbox has. The training thread's. */
+/* Prepares a complete gradient for pushing, in the outbox's form. The training thread's. */
 void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox);
 
 enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
                                         const struct push_note *note, struct push_answer *answer, struct error *error);
 
-/*
- * Reads the rest of a frame's bulk from this ps, `ranges` of `dtype`, into a vector of the engine. They must be its
- * own.
- */
+/* Reads the rest of this ps's frame, `ranges` of `dtype`, into a vector of the engine. The ranges must be its own. */
 bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum store_vector vector, enum dtype dtype,
                     const struct ranges *ranges, struct error *error);
 

@@ -1,4 +1,4 @@
-/* Files of residuals. They are small and few, so that each is read and written as a whole. */
+/* Files of residuals. They are few and small, so each is read and written whole. */
 #include "worker/remote/exchange/residual_files.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ enum {
     MAX_NAME = 64
 };
 
-/* On disk a residual is "left over": programs that called it so wrote and read these files. */
+/* In file names a residual is "left over", because earlier programs called it that. */
 static const char magic[AT_VERSION + 1] = "TRNRLEFT";
 
 static void put_head(uint8_t head[HEAD], const struct residual_files *files, int64_t step, const float *floats)
@@ -43,7 +43,7 @@ static void put_head(uint8_t head[HEAD], const struct residual_files *files, int
 static void name_of(const struct residual_files *files, int64_t step, char name[MAX_NAME])
 {
     if (files->worker == RESIDUAL_FILES_SENT) {
-        snprintf(name, MAX_NAME, "told-%lld", (long long)step); /* what the sent model was called once */
+        snprintf(name, MAX_NAME, "told-%lld", (long long)step); /* as the sent model was called once */
     } else if (files->worker == RESIDUAL_FILES_CLIENTS) {
         snprintf(name, MAX_NAME, "left-over-clients-%lld", (long long)step);
     } else {
@@ -58,7 +58,7 @@ static bool path_of(const struct residual_files *files, int64_t step, char path[
     return file_join(path, PATH_MAX, files->folder, name, error);
 }
 
-/* The step that a file of ours has in its name; -1: it is none of ours. */
+/* The step in the name of such a file; -1: it is not one. */
 static int64_t step_of(const struct residual_files *files, const char *name)
 {
     char canonical[MAX_NAME];
@@ -76,7 +76,7 @@ static bool is_due(const struct residual_files *files, int64_t step)
 enum which { ALL, DUE, OTHERS };
 enum { MOST = RESIDUAL_FILES_DUE + RESIDUAL_FILES_OTHERS + 1 };
 
-/* Steps of the newest files there are of that kind, the newest first; returns how many. */
+/* Steps of the newest files of that kind, the newest first; returns how many. */
 static int list(const struct residual_files *files, enum which which, int64_t steps[MOST])
 {
     DIR *directory = opendir(files->folder);
@@ -102,7 +102,7 @@ static int list(const struct residual_files *files, enum which which, int64_t st
     return count;
 }
 
-/* Those beyond the newest `kept`; one that can't be removed stays. */
+/* Removes all but the newest `kept`; one that can't be removed stays. */
 static void remove_oldest(const struct residual_files *files, enum which which, int kept)
 {
     int64_t steps[MOST];

@@ -8,12 +8,12 @@
 #include "base/profile.h"
 #include "worker/remote/exchange/internal.h"
 
-enum { ASK_MS = 500 /* a signal is looked for so often */ };
+enum { ASK_MS = 500 /* how often to check for a signal */ };
 
 /* A request and its answer. False: the connection broke, or (*code) the ps refuses. */
 typedef bool (*requester)(struct shard_part *part, void *context, uint16_t *code, struct error *error);
 
-/* Until it is answered. A ps that knows nothing of validations is not asked. */
+/* Retries until it is answered. A ps without support for validations is not asked. */
 static enum exchange_result make_request(struct push_pull *exchange, requester request, void *context,
                                          struct error *error)
 {
@@ -35,7 +35,7 @@ static enum exchange_result make_request(struct push_pull *exchange, requester r
     }
 }
 
-/* --- Telling --- */
+/* --- Reporting --- */
 
 struct tell_request {
     struct message_validated message;
@@ -92,7 +92,7 @@ static bool ask(struct shard_part *part, void *context, uint16_t *code, struct e
             return true;
         }
         const size_t size = channel->bulk_left;
-        uint8_t *bytes = malloc(size + 1); /* without it the next frame is read past these: to ask again helps nobody */
+        uint8_t *bytes = malloc(size + 1); /* if NULL the next frame is read past these: a retry would not help */
         if (bytes && !channel_read_bulk(channel, bytes, size, clock_monotonic_s() + LINK_ANSWER_S, error)) {
             free(bytes);
             return false;

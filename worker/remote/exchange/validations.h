@@ -1,36 +1,36 @@
 /*
- * What workers find when they validate on rows of their own: each tells the ps that decides on steps, and the chief
- * asks it for all. A ps of an earlier version is told and asked nothing.
+ * Validations on workers' own rows: each worker reports its results to the ps that decides on steps, and the chief
+ * fetches them all. A ps of an earlier version is left out.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_VALIDATIONS_H
 #define WORKER_REMOTE_EXCHANGE_VALIDATIONS_H
 
 #include "worker/remote/exchange/push_pull.h"
 
-/* A worker's own validation of the model of a step. */
+/* A worker's own validation of a step's model. */
 struct own_validation {
     int64_t step;
     int64_t examples;
-    double score; /* of the metric that decides; NaN: not defined */
+    double score; /* of the deciding metric; NaN: undefined */
     bool rises;   /* a larger one is better */
 };
 
-/* bytes: what it found (worker/evaluation_part.h), at most VALIDATIONS_BYTES. */
+/* bytes: the results (worker/evaluation_part.h), at most VALIDATIONS_BYTES. */
 #define VALIDATIONS_BYTES (1 << 20)
 enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
                                       size_t size, struct error *error);
 
-/* Who is told what others found. */
+/* Receives other workers' results. */
 struct validations_taker {
-    void (*begin)(void *context); /* once more from the first one, if a connection broke */
-    /* size 0: it told its score alone, or there is no memory for what it found. */
+    void (*begin)(void *context); /* starts over, if a connection broke */
+    /* size 0: the worker reported only its score, or memory ran out. */
     void (*take)(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size);
     void *context;
 };
 
 /*
- * As the chief: what others told of own->step, in the order of their numbers. Waits for those who hold the model, for
- * wait_s at most; *missing: how many of them did not tell.
+ * As the chief: the other workers' results for own->step, in the order of their indexes. Waits for those with that
+ * model, at most wait_s; *missing: how many of them did not report.
  */
 enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
                                         const struct validations_taker *taker, int *missing, struct error *error);

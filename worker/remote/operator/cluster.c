@@ -1,9 +1,9 @@
 /*
  * trainer cluster: parameter servers and workers as processes of this machine, shown as one program.
  *
- * Each member is this program again (/proc/self/exe), in the role that it would have on a machine of its own. It gets
- * the training flags as given, addresses on loopback with ports that the system chose, and the path of a key made for
- * this run. Its output comes through pipes, line by line, and is shown with its name in front.
+ * Each member is this program again (/proc/self/exe), in the role it would have on its own machine. It gets the
+ * training flags as given, loopback addresses with ports chosen by the system, and the path of a key made for this run.
+ * Its output comes through pipes and is shown line by line, prefixed with its name.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,18 +33,18 @@
 
 enum {
     MOST_MEMBERS = 256,
-    LINE_BYTES = 8192, /* longer lines of a member are cut into pieces */
+    LINE_BYTES = 8192, /* longer lines are cut into pieces */
     POLL_MS = 50,
 };
 
-static const double LOOK_S = 0.2; /* between two looks at the cluster for the progress line */
+static const double LOOK_S = 0.2; /* between two status queries for the progress line */
 static const double STATUS_TIMEOUT_S = 0.5;
-static const double LEAVE_S = 20.0; /* for members to leave once they are told to */
-static const double END_S = 6.0;    /* for them to leave by themselves at the end of the job */
+static const double LEAVE_S = 20.0; /* for members to stop after they are told to */
+static const double END_S = 6.0;    /* for members to stop by themselves at the end of the job */
 
-/* One stream of a member, cut into lines. */
+/* One output stream of a member, cut into lines. */
 struct log_stream {
-    int fd; /* -1: at its end */
+    int fd; /* -1: closed */
     char line[LINE_BYTES];
     size_t size;
 };
@@ -52,7 +52,7 @@ struct log_stream {
 struct process {
     struct member member;
     char name[MEMBER_TEXT];
-    pid_t pid; /* 0: gone */
+    pid_t pid; /* 0: exited */
     int status;
     struct log_stream out, err;
 };
@@ -66,13 +66,13 @@ struct cluster {
     char *ps_hosts, *worker_hosts;
     char **flags; /* for all members */
     int flag_count;
-    char *done_line; /* the chief's, held back to be the last */
+    char *done_line; /* the chief's, held back to be printed last */
     struct config query_config;
     struct status_query *query;
     struct progress progress;
     double looked_s;
-    bool leaving;     /* it is over */
-    double leaving_s; /* when members that are still there are told to leave */
+    bool leaving;     /* the job is over */
+    double leaving_s; /* when to tell the remaining members to stop */
     bool workers_notified, ps_notified;
     int result;
 };
@@ -105,7 +105,7 @@ static bool add_flag(struct cluster *cluster, const char *name, const char *valu
     return error_set(error, "out of memory");
 }
 
-/* Every training flag as it was given; what the file says each member reads for itself. */
+/* Every training flag as given; the settings of the file each member reads for itself. */
 static bool pass_flags(struct cluster *cluster, struct error *error)
 {
     const struct config *config = cluster->config;
@@ -137,9 +137,9 @@ static bool make_flags(struct cluster *cluster, struct error *error)
            add_flag(cluster, "log_format", log_format() == LOG_JSON ? "json" : "text", error);
 }
 
-/* --- What a cluster needs before its members --- */
+/* --- Before members start --- */
 
-/* Ports that were free a moment ago: all are held at once, so that they differ, and then released. */
+/* Ports that were free a moment ago: all are bound at once, so that they differ, and then released. */
 static bool choose_ports(struct cluster *cluster, struct error *error)
 {
     int *fds = calloc((size_t)cluster->count, sizeof *fds);
@@ -178,7 +178,7 @@ static bool make_key(struct cluster *cluster, struct error *error)
     return credentials_create_fleet_key(cluster->key, error);
 }
 
-/* The config of an operator of this cluster. */
+/* The operator's config for this cluster. */
 static bool make_query(struct cluster *cluster, struct error *error)
 {
     const struct config_setting settings[] = {{"ps_hosts", cluster->ps_hosts},
@@ -191,7 +191,7 @@ static bool make_query(struct cluster *cluster, struct error *error)
 
 /* --- Processes --- */
 
-/* The file for a member's own profile, malloc'd; NULL without memory. */
+/* The path of a member's own profile, malloc'd; NULL without memory. */
 static char *profile_path(const struct cluster *cluster, const struct process *process)
 {
     char name[MEMBER_TEXT], *path;
@@ -206,8 +206,8 @@ static void exec_member(const struct cluster *cluster, const struct process *pro
     char **argv = calloc((size_t)cluster->flag_count + 5, sizeof *argv);
     char *profile = profile_path(cluster, process), *flag;
     static char name[] = "trainer";
-    setpgid(0, 0);                    /* Ctrl-C is for the one that shows the cluster to pass on, in order */
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* and no member outlives it */
+    setpgid(0, 0);                    /* the parent passes Ctrl-C on, in order */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* members die with the parent */
     if (argv && dup2(out[1], STDOUT_FILENO) >= 0 && dup2(err[1], STDERR_FILENO) >= 0) {
         int n = 0;
         snprintf(role, sizeof role, "--job_name=%s", process->member.role == MEMBER_PS ? "ps" : "worker");
@@ -260,7 +260,7 @@ static void tell_all(struct cluster *cluster, enum member_role role, int number)
     }
 }
 
-/* It is over: members that have not left by themselves after that many seconds are told to. */
+/* The job is over: members that have not exited after that many seconds are told to stop. */
 static void leave(struct cluster *cluster, int result, double timeout_s)
 {
     if (!cluster->leaving) {
@@ -280,7 +280,7 @@ static bool any_left(const struct cluster *cluster, enum member_role role)
     return false;
 }
 
-/* Workers are told first, so that the chief can still save what the ps hold. */
+/* Stops workers first, so that the chief can still save what the ps hold. */
 static void escalate_shutdown(struct cluster *cluster)
 {
     double late_s = clock_monotonic_s() - cluster->leaving_s;
@@ -312,7 +312,7 @@ static void describe_status(int status, char *text, size_t size)
     }
 }
 
-/* A member is gone: what does that mean for the others? */
+/* A member has exited: decides what that means for the others. */
 static void take_death(struct cluster *cluster, struct process *process, int status)
 {
     char how[96];
@@ -322,7 +322,7 @@ static void take_death(struct cluster *cluster, struct process *process, int sta
     process->pid = 0;
     process->status = status;
     if (is_chief && !failed) {
-        leave(cluster, COMMAND_DONE, END_S); /* the others are on their way out as well */
+        leave(cluster, COMMAND_DONE, END_S); /* the others will stop as well */
         return;
     }
     if (cluster->leaving || !failed) {
@@ -349,7 +349,7 @@ static void reap(struct cluster *cluster)
     }
 }
 
-/* --- What members say --- */
+/* --- Members' output --- */
 
 static bool is_done_event(const cJSON *object)
 {
@@ -357,7 +357,7 @@ static bool is_done_event(const cJSON *object)
     return cJSON_IsString(event) && strcmp(event->valuestring, "done") == 0;
 }
 
-/* An event of a member: the same object, with the member's name. */
+/* A member's event: the same object with the member's name added. */
 static bool show_event(struct cluster *cluster, const struct process *process, const char *line)
 {
     cJSON *object = cJSON_Parse(line);
@@ -466,7 +466,7 @@ static void look(struct cluster *cluster)
     }
 }
 
-/* --- All together --- */
+/* --- The run --- */
 
 static bool open_cluster(struct cluster *cluster, struct error *error)
 {
@@ -506,7 +506,7 @@ static void watch(struct cluster *cluster)
     }
 }
 
-/* The profiles of all members as one. */
+/* Merges the profiles of all members. */
 static void join_profiles(struct cluster *cluster)
 {
     struct error error;
@@ -550,7 +550,7 @@ static void close_cluster(struct cluster *cluster)
     free(cluster->processes);
 }
 
-/* A count of members among the command's own flags. */
+/* A number of members, from the command's own flags. */
 static bool read_count(const struct command_call *call, const char *name, int otherwise, int *count)
 {
     const char *text = command_value(call, name);

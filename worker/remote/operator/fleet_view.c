@@ -1,7 +1,7 @@
 /*
- * How much of what ps 0 says need not be taken on trust. Of the config in force: all, if a manifest with the operator's
- * signature leads to it, or goes back to it, or if it is this machine's own. Of the one before: all, if that manifest
- * names it as what it goes back to.
+ * How much of what ps 0 says must be taken on trust. Nothing of the config in force, if a manifest with the operator's
+ * signature leads to it or goes back to it, or if it is this machine's own. Nothing of the previous config, if that
+ * manifest names it as its fallback.
  */
 #include "worker/remote/operator/fleet_view.h"
 
@@ -12,7 +12,7 @@
 
 #include "ps/rollout/manifest.h"
 
-enum { MOST_LEAP = 1000 }; /* versions that may have been proposed since the one in force, for all we know */
+enum { MOST_LEAP = 1000 }; /* versions that may plausibly have been proposed since the one in force */
 
 void fleet_view_free(struct fleet_view *view)
 {
@@ -25,7 +25,7 @@ void fleet_view_free(struct fleet_view *view)
     *view = (struct fleet_view){.job = NULL};
 }
 
-/* Is it a config of this fleet, as this program would write it? What is signed is this very text. */
+/* Is it a config of this fleet, exactly as this program writes it? That text is what gets signed. */
 static bool parse_running(struct fleet_view *view, const struct config *here, struct error *error)
 {
     const char *job = view->job;
@@ -63,7 +63,7 @@ static bool is_own(const struct fleet_view *view, const struct config *here)
            config_digest(&view->running, theirs, &ignored) && strcmp(own, theirs) == 0;
 }
 
-/* Takes what a signed manifest says of the version before instead of what ps 0 says. */
+/* Replaces what ps 0 says of the previous version by what a signed manifest says. */
 static bool take_earlier(struct fleet_view *view, const struct manifest_config *before, struct error *error)
 {
     free(view->earlier);
@@ -73,7 +73,7 @@ static bool take_earlier(struct fleet_view *view, const struct manifest_config *
     return (view->earlier && view->earlier_local) || error_set(error, "out of memory");
 }
 
-/* Signed or not: a file to write, an address or a key of a machine is never to come from another. */
+/* Signed or not: a machine's paths, addresses and keys must never come from another machine. */
 static bool spares_machines(const struct fleet_view *view, struct error *error)
 {
     const struct manifest both = {
@@ -82,7 +82,7 @@ static bool spares_machines(const struct fleet_view *view, struct error *error)
     return manifest_spares_machines(&both, error) || error_wrap(error, "ps 0 is not to be trusted");
 }
 
-/* What even a signature does not say: that nothing came after it. */
+/* Even a signature does not prove that nothing came after it. */
 static void doubt_age(struct fleet_view *view, const struct config *here)
 {
     const uint64_t version = (uint64_t)view->running.fleet.version;
@@ -97,7 +97,7 @@ static void doubt_age(struct fleet_view *view, const struct config *here)
     }
 }
 
-/* From what ps 0 said, texts and manifest, to what is to be believed. */
+/* Reduces ps 0's answer, texts and manifest, to what can be trusted. */
 static bool judge(struct fleet_view *view, const struct config *here, const uint8_t key[OPERATOR_PUBLIC_KEY],
                   struct error *error)
 {

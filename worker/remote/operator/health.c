@@ -1,4 +1,7 @@
-/* trainer health: a probe for where nobody else can ask a member's HTTP server, as in an image without a shell. */
+/*
+ * trainer health: a probe for places from which nothing else can query a member's HTTP server, such as an image without
+ * a shell.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,6 @@
 /*
- * trainer rollout: a new config for a fleet that trains. This command reads the candidate, shows what would change,
- * signs it and proposes it. From there ps 0 leads, so that this process may end at any moment; it only follows what
- * ps 0 says.
+ * trainer rollout: a new config for a training fleet. This command reads the candidate, shows what would change, signs
+ * it and proposes it. From there ps 0 leads and this process only follows its reports, so it may end at any moment.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -30,30 +29,30 @@
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 
 static const double LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
-static const double ARRIVE_S = 10.0; /* once ps 0 answers again, what it was sent before may take this long to count */
+static const double ARRIVE_S = 10.0; /* after ps 0 answers again, how long earlier messages may take to have effect */
 
-/* --- The candidate: read, compared with what the fleet runs, signed --- */
+/* --- The candidate: read, compare with what the fleet runs, sign --- */
 
 /*
- * The keys of single machines that come with the new version: those that the new file sets to something else than the
- * config file here does, and those that came with the version in force and are still in the new file. Keys that say
- * who a machine is, or where it keeps things, can't come.
+ * Local keys that come with the new version: those that the new file sets to something other than the config file here,
+ * and those that came with the version in force and are still in the new file. Keys that identify a machine, or name
+ * its paths, can't come this way.
  */
 struct candidate_keys {
-    const struct config *here, *new, *before; /* before: with what came with the version in force */
+    const struct config *here, *new, *before; /* before: including what came with the version in force */
 };
 
-/* What the fleet runs, and what it is to run. */
+/* What the fleet runs, and what it should run. */
 struct candidate {
     const struct config *running, *new;
     const char *job, *local; /* as they run */
     const char *new_local;
-    const char *doubt; /* why something of it rests on the word of ps 0; "": nothing does */
+    const char *doubt; /* why part of it rests on ps 0's word; "": nothing does */
     bool may_lose;
     const struct rollout_programs *programs;
 };
 
-/* The file at path, under the same flags as this command. */
+/* The file at path, with the same flags as this command. */
 static bool candidate_load(struct config *new, const struct config *here, const char *path, struct error *error)
 {
     struct config_setting settings[MAX_SETTINGS];
@@ -91,7 +90,7 @@ static bool comes_along(const struct config_key *key, const void *context)
            (config_origin_of(keys->before, key)->source == SOURCE_FILE || differs(key, keys->here, keys->new));
 }
 
-/* *text: "" if none come; the caller frees it. */
+/* *text: "" if there are none; the caller frees it. */
 static bool candidate_local(const struct candidate_keys *keys, char **text, struct error *error)
 {
     bool any = false;
@@ -139,7 +138,7 @@ static void show_local_keys(const struct config *before, const struct config *af
     }
 }
 
-/* The keys of machines that come with one version and with the other. */
+/* The local keys of one version and of the other. */
 static bool candidate_show_local(const char *local, const char *new_local, struct error *error)
 {
     struct config before = {.path = NULL}, after = {.path = NULL};
@@ -168,7 +167,7 @@ static bool show_diff(const struct config *from, const struct config *to, int *c
     return true;
 }
 
-/* Shows what changes, and refuses what can't. */
+/* Shows the changes, and refuses those that can't be rolled out. */
 static bool candidate_check(const struct candidate *both, enum rollout_kind *kind, struct error *error)
 {
     const struct config *running = both->running, *new = both->new;
@@ -202,7 +201,7 @@ static void candidate_author(char author[MANIFEST_MAX_NAME + 1])
     snprintf(author, MANIFEST_MAX_NAME + 1, "%.100s@%s", user ? user : "unknown", host);
 }
 
-/* The manifest; the caller frees *bytes. */
+/* Builds the manifest; the caller frees *bytes. */
 static bool candidate_sign(const char *key_path, const struct candidate *both, uint8_t **bytes, size_t *size,
                            struct error *error)
 {
@@ -236,8 +235,8 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
 /* --- Proposing and following --- */
 
 /*
- * Until the outcome is known. ps 0 may be gone for a while: a restart of it is part of many rollouts. arrive_s: it
- * may take this long to know of the rollout.
+ * Follows until the outcome is known. ps 0 may be gone for a while: many rollouts restart it. arrive_s: how long it may
+ * take to learn of the rollout.
  */
 static int follow(struct rollout_client *client, uint64_t target, double arrive_s)
 {
@@ -282,7 +281,7 @@ static bool ask_yes(const char *question)
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-/* Flag --yes answers for what the operator has written, and not for what a machine says. */
+/* The flag --yes confirms what the operator has written, but not what a machine claims. */
 static bool confirm(const struct command_call *call, const struct candidate *both, struct error *error)
 {
     const bool doubtful = both->doubt[0] != '\0';
@@ -317,7 +316,7 @@ static void key_path(const struct command_call *call, char path[PATH_MAX])
              given ? given : "operator.key");
 }
 
-/* Whose signature counts: that of the key that is about to sign. */
+/* Whose signatures count: those of the key that will sign. */
 static bool read_public_key(const struct command_call *call, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
     char path[PATH_MAX];
@@ -328,7 +327,7 @@ static bool read_public_key(const struct command_call *call, uint8_t key[OPERATO
     return done;
 }
 
-/* Without the key nothing can be signed, but --dry-run can look. */
+/* Without a key nothing can be signed, but --dry-run works. */
 static bool look_at_fleet(const struct command_call *call, struct rollout_client *client, struct fleet_view *view,
                           struct error *error)
 {
@@ -346,7 +345,7 @@ static const char *describe_kind(enum rollout_kind kind)
     return texts[kind];
 }
 
-/* If ps 0 was too slow to answer, it may still have taken it: then it is followed like any other. */
+/* If ps 0 answered too late, it may still have accepted the proposal: then follow it like any other. */
 static int propose_and_follow(struct rollout_client *client, const struct candidate *both, const uint8_t *bytes,
                               size_t size, double healthy_s, struct error *error)
 {
@@ -366,7 +365,7 @@ static int propose_and_follow(struct rollout_client *client, const struct candid
     return follow(client, target, arrive_s);
 }
 
-/* From what is known of both to the end of the rollout. */
+/* From the comparison to the end of the rollout. */
 static int decide_and_follow(const struct command_call *call, struct rollout_client *client,
                              const struct candidate *both, double healthy_s, struct error *error)
 {
@@ -405,7 +404,7 @@ static int end(int status, const struct error *error)
     return status;
 }
 
-/* What the fleet runs, as a new version. */
+/* Rolls out again what the fleet runs, as a new version. */
 static bool repeat_running(const struct fleet_view *view, struct config *new, char **local, struct error *error)
 {
     if (!parse_text(new, "the fleet's config", view->job, error)) {
@@ -416,7 +415,7 @@ static bool repeat_running(const struct fleet_view *view, struct config *new, ch
     return *local || error_set(error, "out of memory");
 }
 
-/* new: all zeros if programs come alone. */
+/* new: all zeros for programs only. */
 static int roll_out(const struct command_call *call, struct rollout_client *client, struct config *new,
                     struct rollout_programs *programs, double healthy_s)
 {
@@ -446,7 +445,7 @@ static int roll_out(const struct command_call *call, struct rollout_client *clie
     return end(status, &error);
 }
 
-/* What was in force before, as a new version. */
+/* Rolls out the previous config as a new version. */
 static int revert(const struct command_call *call, struct rollout_client *client, struct rollout_programs *programs,
                   double healthy_s)
 {
@@ -455,7 +454,7 @@ static int revert(const struct command_call *call, struct rollout_client *client
     struct fleet_view view;
     int status = COMMAND_FAILED;
     if (!look_at_fleet(call, client, &view, &error)) {
-        /* said below */
+        /* reported below */
     } else if (view.earlier[0] == '\0') {
         error_set(&error, "there is nothing to revert to: version %lld is not the result of a successful rollout",
                   (long long)view.running.fleet.version);
@@ -502,7 +501,7 @@ static int show_status(struct rollout_client *client)
     return COMMAND_DONE;
 }
 
-/* For the rollout that ps 0 shows, if it is one that this operator's key has signed. */
+/* Checks that the rollout that ps 0 shows was signed with this operator's key. */
 static bool name_rollout(const struct command_call *call, struct rollout_client *client,
                          const struct message_rollout *news, struct manifest_abort *abort, struct error *error)
 {
@@ -533,7 +532,7 @@ static bool name_rollout(const struct command_call *call, struct rollout_client 
     return done;
 }
 
-/* Gives it up, or lets it go on. */
+/* Aborts the rollout, or lets it continue. */
 static int send_word(const struct command_call *call, struct rollout_client *client, bool resumes)
 {
     char path[PATH_MAX];

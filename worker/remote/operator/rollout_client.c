@@ -1,4 +1,4 @@
-/* The operator's connection to ps 0: asks what a rollout does, proposes one, aborts one. */
+/* The operator's connection to ps 0: queries, proposes and aborts a rollout. */
 #include "worker/remote/operator/rollout_client.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "ps/rollout/manifest.h"
 
 static const double TIMEOUT_S = 5.0;
-static const double REACH_S = 20.0; /* by several tries, while ps 0 is busy */
+static const double REACH_S = 20.0; /* over several attempts, while ps 0 is busy */
 
 bool rollout_client_open(struct rollout_client *client, const struct config *config, struct error *error)
 {
@@ -26,7 +26,7 @@ bool rollout_client_open(struct rollout_client *client, const struct config *con
     }
     client->link.quiet = true;
     client->link.timeout_s = TIMEOUT_S;
-    /* While ps 0 writes what it was brought to a slow disk it says nothing, whatever the fleet's lease is. */
+    /* While ps 0 writes what it received to a slow disk it is silent, whatever the fleet's lease. */
     client->link.idle_timeout_s = fmax(client->link.idle_timeout_s, LINK_ANSWER_S);
     return true;
 }
@@ -49,7 +49,7 @@ bool rollout_client_reach(struct rollout_client *client, struct error *error)
             return true;
         }
         if (result == LINK_REFUSED || now_s - begun_s < TIMEOUT_S || now_s >= until_s) {
-            return false; /* a port where nobody listens says so at once, and will go on saying so */
+            return false; /* nobody listens there: that is known at once and won't change */
         }
         log_info("waiting for %s, up to %.0f s: %s", client->link.name, REACH_S, error->text);
     }
@@ -94,8 +94,8 @@ bool rollout_client_manifest(struct rollout_client *client, uint8_t **bytes, siz
 }
 
 /*
- * *refused: ps 0 says why it does not do it. Without an answer that makes sense the connection is closed: whether it
- * has done it is not known then.
+ * *refused: ps 0 says why it refuses. If there is no valid answer the connection is closed: then it is unknown whether
+ * ps 0 accepted.
  */
 static bool call_with_bulk(struct rollout_client *client, const struct outgoing *request, const uint8_t *bytes,
                            size_t size, enum message_type answer, bool *refused, struct error *error)
@@ -127,7 +127,7 @@ enum proposal rollout_client_propose(struct rollout_client *client, const uint8_
                                                                                         : PROPOSAL_UNANSWERED;
 }
 
-/* Of a request that is answered by how much is there. */
+/* For a request whose answer says how much is there. */
 static bool call_for_position(struct rollout_client *client, const struct outgoing *request, const uint8_t *bytes,
                               size_t size, uint64_t *there, struct error *error)
 {

@@ -1,6 +1,6 @@
 /*
- * What an operator has to say about programs. A file is looked at as far as its own headers and marks go: which
- * architecture it is for, whether it is whole, and which protocol it speaks. Nobody runs it here.
+ * An operator's choices about programs. Of a file only headers and markers are checked: its architecture, whether it is
+ * complete, and its protocol. It is never run here.
  */
 #include "worker/remote/operator/rollout_programs.h"
 
@@ -17,7 +17,10 @@ static const double RATE_MB = 20, MOST_RATE_MB = 100000;
 
 enum { LEAST_SPEED = 50 }; /* percent */
 
-/* In every trainer, for the operator who rolls it out: found by its text, in whatever place and architecture. */
+/*
+ * In every trainer, for the operator who rolls it out: found by searching for the text, at any place and in any
+ * architecture.
+ */
 static const struct {
     char text[24];
     uint16_t lowest, highest;
@@ -107,7 +110,7 @@ static bool read_rate(const char *text, uint32_t *rate_kib, struct error *error)
     return true;
 }
 
-/* Each wave is larger than the one before it, as far as one can tell. */
+/* Each wave must be larger than the one before it, as far as that can be compared. */
 static bool read_waves(const char *text, struct rollout_waves *waves, struct error *error)
 {
     static const char message[] = "--waves must be up to 8 numbers of workers, or shares of them, such as "
@@ -127,7 +130,7 @@ static bool read_waves(const char *text, struct rollout_waves *waves, struct err
     return true;
 }
 
-/* A number of workers, or a share of them. */
+/* A number of workers, or a percentage of them. */
 static bool read_budget(const char *text, uint32_t *budget, struct error *error)
 {
     char *end = NULL;
@@ -214,9 +217,9 @@ void rollout_programs_show(const struct rollout_programs *programs)
     }
 }
 
-/* --- Bringing --- */
+/* --- Sending --- */
 
-/* From where ps 0 has it; it may have less than it said, if it was started again. */
+/* Continues from what ps 0 has; after a restart that may be less than it said. */
 static bool bring(struct rollout_client *client, const struct manifest_program *program, const uint8_t *bytes,
                   uint64_t there, struct error *error)
 {

@@ -1,4 +1,4 @@
-/* The programs of a rollout, as an operator gives them: files, how fast, and in which waves. */
+/* The programs of a rollout as an operator specifies them: files, transfer rate, and waves. */
 #ifndef WORKER_REMOTE_OPERATOR_ROLLOUT_PROGRAMS_H
 #define WORKER_REMOTE_OPERATOR_ROLLOUT_PROGRAMS_H
 
@@ -10,7 +10,7 @@ struct rollout_programs {
     uint8_t *bytes[MANIFEST_MAX_PROGRAMS]; /* of each; NULL: the fleet has it */
 };
 
-/* As the operator gave them; NULL: as usual. */
+/* As the operator gave them; NULL: the default. */
 struct rollout_flags {
     const char *rate;        /* MB a second */
     const char *waves;       /* "1,10%,50%,100%" */
@@ -19,20 +19,22 @@ struct rollout_flags {
 };
 
 /*
- * Reads the files, divided by commas (NULL: none), each a whole trainer for another architecture.
- * rollout_programs_free is due after a failure, too.
+ * Reads the files, separated by commas (NULL: none), each a complete trainer for another architecture. Call
+ * rollout_programs_free after a failure, too.
  */
 bool rollout_programs_read(struct rollout_programs *programs, const char *files, const struct rollout_flags *flags,
                            struct error *error);
 void rollout_programs_free(struct rollout_programs *programs);
 
-/* What the fleet runs is what to go back to, and stays where no other comes. in_force: of the manifest in force. */
+/*
+ * Programs that the fleet runs become the fallback, and stay where no other comes. in_force: of the manifest in force.
+ */
 void rollout_programs_follow(struct rollout_programs *programs, const struct manifest_programs *in_force);
 
-/* One line for each that is new. */
+/* Prints one line for each new program. */
 void rollout_programs_show(const struct rollout_programs *programs);
 
-/* Brings ps 0 what it lacks. manifest: as signed. */
+/* Sends ps 0 the programs that it lacks. manifest: as signed. */
 bool rollout_programs_bring(const struct rollout_programs *programs, struct rollout_client *client,
                             const uint8_t *manifest, size_t manifest_size, struct error *error);
 

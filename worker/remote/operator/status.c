@@ -1,4 +1,4 @@
-/* trainer status: how the members of a running cluster are, as a table or as JSON. */
+/* trainer status: the state of a running cluster's members, as a table or as JSON. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,7 +100,7 @@ static void show_entry(const struct board_member *entry)
     }
 }
 
-/* Once for all members of the same program and config. */
+/* Once for all members with the same program and config. */
 static void show_versions(const struct board_member *entries, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -140,7 +140,7 @@ static void show_table(const struct board_member *entries, int count)
 
 /* --- The command --- */
 
-/* A ps did not answer in time, or somebody has just joined. A second look is cheap, and tells more often than not. */
+/* A ps did not answer in time, or a member has just joined. A second query is cheap and usually tells more. */
 static bool is_incomplete(const struct board_member *entries, int count)
 {
     bool incomplete = false;

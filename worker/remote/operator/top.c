@@ -1,6 +1,6 @@
 /*
- * trainer top: a member's HTTP server is asked where observe.http says one; else the ps, as `trainer status` does. The
- * ps know each member's figures of now, and curves begin when one begins to look.
+ * trainer top: queries a member's HTTP server if observe.http names one; otherwise the ps, like `trainer status`. The
+ * ps know only members' current values, so curves start when top does.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 static const double TIMEOUT_S = 2;
 
-/* --- The ps as a source --- */
+/* --- The ps as source --- */
 
 struct fleet {
     struct status_query *query;
@@ -43,7 +43,7 @@ static bool ask(void *context, struct error *error)
     return error_set(error, "no ps answers: %s", fleet->members[0].message);
 }
 
-/* Who came, went, or is in another state than before, as events. */
+/* Members that joined, left, or changed state, as events. */
 static void tell_changes(struct board *board, const struct fleet *fleet)
 {
     for (int i = 0; i < fleet->count; i++) {
@@ -96,7 +96,7 @@ static void take_numbers(struct view_run *run, const struct fleet *fleet)
     board->loss = losses > 0 ? loss_sum / losses : (double)NAN;
 }
 
-/* What ps 0 says it waits for stands in its message. */
+/* ps 0's message says what it waits for. */
 static void fill(void *context, struct view_run *run)
 {
     static const char waits[] = "waiting for ";

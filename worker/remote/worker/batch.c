@@ -1,4 +1,4 @@
-/* Batches: from the images in memory, from files, or from the chief. */
+/* Batches: from images in memory, from files, or from the chief. */
 #include "ps/job/round.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/remote/worker/internal.h"
@@ -29,8 +29,8 @@ bool worker_take_share(struct remote_worker *worker, struct error *error)
 }
 
 /*
- * With synchronous training what a worker draws is a function of the step, as local training's micro-batches do: who
- * comes late or comes back draws what it would have drawn, had it been there.
+ * In synchronous training what a worker draws is a function of the step, as it is for local training's micro-batches: a
+ * worker that comes late or returns draws what it would have drawn if it had been there.
  */
 static int64_t next_draw(const struct remote_worker *worker, int64_t number)
 {

@@ -1,4 +1,4 @@
-/* The end of training: the chief saves and ends the job, and the others wait for that. */
+/* The end of training: the chief saves and ends the job, and the others wait for it. */
 #include <math.h>
 
 #include "base/cli/command.h"
@@ -8,9 +8,9 @@
 #include "base/process/signals.h"
 #include "worker/remote/worker/internal.h"
 
-enum { END_TIMEOUT_S = 600 /* for the chief to end a job that has done its last step */ };
+enum { END_TIMEOUT_S = 600 /* for the chief to end a job after its last step */ };
 
-/* A rollout ends this process, and not the job. */
+/* This process ends for a rollout, but the job goes on. */
 static void leave(struct remote_worker *worker)
 {
     worker->training.end = TRAINING_LEAVES;
@@ -34,7 +34,7 @@ static void keep_interrupted(struct remote_worker *worker)
     }
 }
 
-/* A ps may have lost the state of the end, and then training has to go on from a checkpoint. */
+/* A ps may have lost the final state; then training must continue from a checkpoint. */
 static void finish_job(struct remote_worker *worker)
 {
     struct training *training = &worker->training;
@@ -47,7 +47,7 @@ static void finish_job(struct remote_worker *worker)
     }
 }
 
-/* What a ps says of the end that the chief has reported. */
+/* What a ps reports of the end that the chief announced. */
 static void take_end(struct remote_worker *worker, const struct job_status *job)
 {
     struct training *training = &worker->training;
@@ -60,7 +60,7 @@ static void take_end(struct remote_worker *worker, const struct job_status *job)
     }
 }
 
-/* Has the wait for the chief come to an end, other than by its word? */
+/* Is the wait for the chief over for another reason than its announcement? */
 static bool is_wait_over(struct remote_worker *worker, double waited_s)
 {
     struct training *training = &worker->training;
@@ -82,8 +82,8 @@ static bool is_wait_over(struct remote_worker *worker, double waited_s)
 }
 
 /*
- * The chief reports the outcome; until then the shards hold it. Should one of them lose it, the job goes on from a
- * checkpoint, in a generation that this worker has to join.
+ * The chief announces the result; until then the shards hold the final state. If one of them loses it, the job
+ * continues from a checkpoint, in a generation that this worker must join.
  */
 static void wait_for_end(struct remote_worker *worker)
 {
@@ -114,7 +114,7 @@ static void wait_for_end(struct remote_worker *worker)
 void worker_finish(struct updater *updater)
 {
     struct remote_worker *worker = (struct remote_worker *)updater;
-    if (live_config_end(worker->live) != LIVE_STAYS) { /* whatever else went wrong on the way out */
+    if (live_config_end(worker->live) != LIVE_STAYS) { /* whatever else failed while leaving */
         leave(worker);
         return;
     }
@@ -146,7 +146,7 @@ void worker_conclude(struct updater *updater, bool failed, double test_accuracy,
 {
     struct remote_worker *worker = (struct remote_worker *)updater;
     struct error error;
-    /* Before it joined, or where another process is the chief, the job is not ours to end. */
+    /* Before it has joined, or where another process is the chief, this one must not end the job. */
     if (!worker->chief || !worker->joined || (failed && heartbeat_is_fenced(worker->heartbeat))) {
         return;
     }

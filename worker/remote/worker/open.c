@@ -1,4 +1,4 @@
-/* What a worker is made of: its data, its plan, its engine, and its links to the others. */
+/* Creates a worker's parts: its data, its plan, its engine, and its links. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,7 +49,7 @@ static bool create_engine(struct remote_worker *worker, struct error *error)
     return engine_choose(&worker->training.engine, &options, &worker->startup, error);
 }
 
-/* Others end the job for a worker, but not for the chief. */
+/* Others can end the job for a worker, but not for the chief. */
 bool worker_is_over(void *context)
 {
     const struct remote_worker *worker = context;
@@ -103,7 +103,7 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
                                              error);
 }
 
-/* What depends on how much data there is. */
+/* Everything that depends on the amount of data. */
 static bool plan_data(struct remote_worker *worker, struct error *error)
 {
     if (!training_check_data(&worker->training, error)) {
@@ -126,7 +126,7 @@ static bool create_fetcher(struct remote_worker *worker, struct error *error)
         error);
 }
 
-/* Rows of one's own have to mean to the model what the others' do. */
+/* Own rows must mean the same to the model as the other workers' rows. */
 static bool take_schema(struct remote_worker *worker, struct error *error)
 {
     const struct config *config = &worker->config;
@@ -151,21 +151,21 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     worker->training.digest = worker->identity.digest;
     live_config_hold(&worker->traffic, config);
     atomic_store(&worker->traffic.answer_within_s, config->cluster.join_secs);
-    if (by_chief && !worker->is_chief) { /* how many there are is asked once somebody listens */
+    if (by_chief && !worker->is_chief) { /* the number is requested after the chief listens */
         return (!data_shape_is_unknown(config) ||
                 data_shape_learn(&worker->dataset, config, &worker->identity, &worker->traffic, error)) &&
                create_engine(worker, error) && create_parts(worker, error) && create_fetcher(worker, error);
     }
     if (!dataset_is_needed_first(config)) {
         struct engine_options options = engine_options(worker);
-        engine_begin(&worker->startup, &options); /* a GPU takes its time, and so does the data */
+        engine_begin(&worker->startup, &options); /* a GPU takes time to start, and so does loading */
     }
     return take_schema(worker, error) &&
            load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
            plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
 
-/* --- What the chief shows of the fleet, to who watches it: what the ps say of all members --- */
+/* --- What the chief's dashboards show of the fleet: the ps' reports on all members --- */
 
 static void fill(void *context, struct board *board)
 {
@@ -205,7 +205,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
 {
     hide_fleet(worker);
     data_server_destroy(worker->data_server);
-    /* First those whose threads ask the live config whether to go on. */
+    /* First the parts whose threads ask the live config whether to continue. */
     batch_fetcher_destroy(worker->fetcher);
     pipeline_destroy(worker->pipeline);
     live_config_destroy(worker->live);
@@ -225,7 +225,7 @@ void worker_close(struct remote_worker *worker, const char *goodbye)
     identity_destroy(&worker->identity);
 }
 
-/* handshake_rules.knows, of those who come for batches. */
+/* handshake_rules.knows, for workers that fetch batches. */
 static bool knows(void *context, const char *digest)
 {
     return live_config_knows(((struct remote_worker *)context)->live, digest);
@@ -245,11 +245,11 @@ static bool begin_rollouts(struct remote_worker *worker)
     }
     snprintf(text, sizeof text, "worker %d takes part", launched->cluster.task_index);
     show_fleet(worker);
-    notify_ready(text); /* it may have to wait for others long, and that is no fault of its own */
+    notify_ready(text); /* it may wait long for others, which is not a failure */
     return true;
 }
 
-/* Data that comes from the chief: how much there is, and a plan by that. */
+/* Data from the chief: asks how much there is, and plans accordingly. */
 static bool learn_data(struct remote_worker *worker)
 {
     struct error *error = &worker->training.error;

@@ -1,9 +1,9 @@
 /*
- * The residual of packed gradients, in files: kept at the steps of checkpoints, after each round, which takes so much
- * longer, and when this process leaves.
+ * The residual of packed gradients, in files: saved at the steps of checkpoints, after each round (rounds take much
+ * longer), and when this process ends.
  *
- * In synchronous training it is kept before the push that makes such a step: whichever checkpoint there is of it, the
- * files of all workers are there, and training goes on from it with the same bits.
+ * In synchronous training it is saved before the push that makes such a step: whichever checkpoint of it exists, the
+ * files of all workers are there, and training continues from it with the same bits.
  */
 #include <string.h>
 
@@ -26,7 +26,7 @@ bool worker_recall_residual(struct remote_worker *worker, struct error *error)
     const int64_t step = worker->training.global_step;
     int64_t found = -1;
     if (!residual || worker->residual_of == worker->exchange.generation) {
-        return true; /* this process has it still */
+        return true; /* this process still has it */
     }
     worker->residual_of = worker->exchange.generation;
     if (is_kept(worker) && !residual_files_load(&worker->residual_files, step, residual->now, &found, error)) {

@@ -1,4 +1,4 @@
-/* One step or round: draw, compute into the outbox, exchange, and take up what a rollout changes. */
+/* One step or round: draw, compute into the outbox, exchange, and adopt what a rollout changes. */
 #include <math.h>
 
 #include "base/clock.h"
@@ -9,11 +9,11 @@
 #include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
-enum { BAD_STEPS = 10 /* losses in a row that are not finite, and the chief calls it a failure */ };
+enum { BAD_STEPS = 10 /* consecutive losses that are not finite, until the chief reports a failure */ };
 
 static const double VITALS_S = 0.2;
 
-/* What the shards apply stands in the config for log lines and the loss's L2 term. finite: as for live_config_look. */
+/* Log lines and the loss's L2 term use what the shards apply. finite: as for live_config_look. */
 static void look_for_change(struct remote_worker *worker, float loss, bool finite)
 {
     struct training *training = &worker->training;
@@ -25,7 +25,7 @@ static void look_for_change(struct remote_worker *worker, float loss, bool finit
     }
 }
 
-/* Others wait for this worker's gradient: one without anything in it, and a loss that says why, tells them not to. */
+/* Other workers wait for this one's gradient: an empty one, with the loss as the reason, releases them. */
 static enum exchange_result push_nothing(struct remote_worker *worker)
 {
     struct training *training = &worker->training;
@@ -41,7 +41,7 @@ static enum exchange_result push_nothing(struct remote_worker *worker)
     return end;
 }
 
-/* The loss is not finite, so there is nothing to push. Perhaps newer parameters are better. */
+/* The loss is not finite, so there is nothing to push. Newer parameters may be better. */
 static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
 {
     struct training *training = &worker->training;
@@ -59,7 +59,7 @@ static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
     worker_take_end(worker, worker->config.cluster.issync ? push_nothing(worker) : worker_refresh(worker));
 }
 
-/* The steps of a round. False: it is given up. */
+/* Takes the steps of a round. False: it is given up. */
 static bool take_local_steps(struct remote_worker *worker, struct train_result *done)
 {
     struct training *training = &worker->training;
@@ -79,7 +79,7 @@ static bool take_local_steps(struct remote_worker *worker, struct train_result *
     return true;
 }
 
-/* Computes the difference that a round makes into the outbox. */
+/* Computes a round's difference into the outbox. */
 static bool compute_round(struct remote_worker *worker, struct train_result *done)
 {
     PROFILE("compute");
@@ -99,7 +99,7 @@ static bool compute_round(struct remote_worker *worker, struct train_result *don
     return local_steps_end(worker->local, done->finite ? &sink : NULL, &training->error) || training_fail(training);
 }
 
-/* Computes the gradient of the next batch into the outbox. */
+/* Computes the next batch's gradient into the outbox. */
 static bool compute_gradient(struct remote_worker *worker, struct train_result *done)
 {
     PROFILE("compute");
@@ -128,7 +128,7 @@ static enum exchange_result push(struct remote_worker *worker, const struct push
                             : push_pull_exchange(&worker->exchange, &worker->outbox, note, answer, error);
 }
 
-/* The gradient to the shards, and what they answer into the engine. False: that was no step. */
+/* Pushes the gradient, and loads the answers into the engine. False: that was no step. */
 static bool exchange(struct remote_worker *worker, const struct train_result *done)
 {
     struct training *training = &worker->training;
@@ -170,8 +170,8 @@ static void account(struct remote_worker *worker, const struct train_result *don
 }
 
 /*
- * Others make this round. The chief looks at every step that passes, since something may be due at it; who has nothing
- * to do but train hears of nothing before it is asked. True: something may be due.
+ * Others make this round. The chief looks at every step that passes, because something may be due at it; workers that
+ * only train sleep until they are selected. True: something may be due.
  */
 static bool await_round(struct remote_worker *worker)
 {

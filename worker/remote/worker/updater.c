@@ -1,4 +1,4 @@
-/* Between the loop and the shards: how a worker joins, what it takes of their answers, and what makes it stop. */
+/* Between the loop and the shards: how a worker joins, what it takes from their answers, and what stops it. */
 #include <math.h>
 #include <stdatomic.h>
 
@@ -78,7 +78,7 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
     }
 }
 
-/* Waits for pushes that are under way, so that the shards can be asked for something else. */
+/* Waits for pushes in flight, so that the shards can be asked for something else. */
 static enum exchange_result worker_settle(struct remote_worker *worker)
 {
     struct push_answer answer;
@@ -102,8 +102,8 @@ enum exchange_result worker_refresh(struct remote_worker *worker)
 /* --- Joining --- */
 
 /*
- * The job began again, with preprocessing that another chief made: this process begins again, too, for all that it has
- * of its rows is encoded by that of before.
+ * The job started over, with preprocessing made by another chief: this process restarts too, because its rows are
+ * encoded by the old one.
  */
 static bool encode_again(struct remote_worker *worker)
 {
@@ -121,7 +121,7 @@ static enum exchange_result join_as_worker(struct remote_worker *worker, bool *d
     return end == EXCHANGE_OK ? preprocessing_agree(&worker->exchange, &worker->dataset, differs, error) : end;
 }
 
-/* Sees to it, as the chief, that the shards hold a model, and takes it from there. */
+/* As the chief: ensures that the shards hold a model, and continues from it. */
 static bool find_model(struct remote_worker *worker, struct chief_start *start)
 {
     struct error *error = &worker->training.error;
@@ -141,8 +141,8 @@ static bool find_model(struct remote_worker *worker, struct chief_start *start)
 }
 
 /*
- * On a crowded machine what all wait for (a ps that answers, a member that starts, a rollout's trial) comes before what
- * each one computes: every turn of these would come after one of everybody's training.
+ * On a crowded machine, what all wait for (a ps's answer, a starting member, a rollout's trial) comes before members'
+ * computing; otherwise it would have to wait for everyone's training.
  */
 static void note_first_join(struct remote_worker *worker)
 {
@@ -163,7 +163,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     worker_tell_vitals(worker, STATE_STARTING);
     heartbeat_set_message(worker->heartbeat, "waiting for the model");
     live_config_note_joining(worker->live);
-    worker_settle(worker); /* whatever its end: what was under way belongs to a model that is gone */
+    worker_settle(worker); /* whatever its result: pushes in flight belong to a lost model */
     if (!find_model(worker, &found)) {
         return false;
     }
@@ -187,7 +187,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     return true;
 }
 
-/* --- What else the loop asks for --- */
+/* --- The loop's other requests --- */
 
 static void look_for_end(struct updater *updater)
 {
@@ -197,13 +197,13 @@ static void look_for_end(struct updater *updater)
         worker_take_end(worker, EXCHANGE_STOPPED);
     } else if (training->global_step >= training->plan.last_step &&
                (worker->exchange.count == 1 || worker->config.cluster.issync)) {
-        training_stop(training, TRAINING_LAST_STEP); /* several shards that go their own ways end it by their answers */
+        training_stop(training, TRAINING_LAST_STEP); /* several asynchronous shards end it by their answers */
     }
 }
 
 /*
- * What is validated is a snapshot of the shards, of one step: this worker's own parameters are of no step, as others
- * push meanwhile. So the engine's are the snapshot's then, and come back before the next step.
+ * Validates a snapshot of the shards, of one step: this worker's own parameters are of no single step, as others push
+ * meanwhile. So the engine holds the snapshot then, and gets its own parameters back before the next step.
  */
 static bool hold(struct updater *updater, struct held_model *held)
 {
@@ -216,7 +216,7 @@ static bool hold(struct updater *updater, struct held_model *held)
     case CHIEF_HOLD_FAILED:
         return training_fail(training);
     case CHIEF_NOT_NOW:
-        break; /* shards that can't be read now will be waited for by the next push */
+        break; /* the next push will wait for shards that can't be read now */
     }
     return false;
 }

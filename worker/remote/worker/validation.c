@@ -1,6 +1,6 @@
 /*
- * Validation on rows that each worker has for itself: all evaluate the model of one step, which they hold anyway, and
- * the chief adds up what they found.
+ * Validation on each worker's own rows: all evaluate the model of one step, which they have anyway, and the chief adds
+ * up the results.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "worker/validation_sum.h"
 
 struct own_rows_validation {
-    uint8_t *bytes;            /* what is told */
-    struct validation_sum sum; /* of the chief */
+    uint8_t *bytes;            /* the report */
+    struct validation_sum sum; /* the chief's */
     bool has_warned;
 };
 
@@ -30,7 +30,7 @@ void worker_destroy_validation(struct remote_worker *worker)
     }
 }
 
-/* Once there is an evaluation to know the size of. */
+/* After an evaluation, whose size is known. */
 static bool create(struct remote_worker *worker)
 {
     const struct evaluation *evaluation = &worker->training.evaluation;
@@ -60,7 +60,7 @@ static struct own_validation what_was_found(const struct remote_worker *worker, 
                                    .rises = metric_rises(metric)};
 }
 
-/* Of one who tells: whatever becomes of it is no reason to end training. */
+/* For a worker that reports: failing to report does not end training. */
 static bool tell(struct remote_worker *worker)
 {
     struct own_rows_validation *validation = worker->validation;
@@ -101,7 +101,7 @@ bool worker_validate_if_due(struct remote_worker *worker, int64_t before)
 
 /* --- The chief --- */
 
-/* The counts as they were before others were added. */
+/* The chief's own counts, before others are added. */
 static void begin(void *context)
 {
     struct own_rows_validation *validation = context;

@@ -1,4 +1,4 @@
-/* Pictures of other sizes end up as MNIST's digits do: 20 of 28 high, centred by mass, light on black. */
+/* Images of other sizes become like MNIST's digits: 20 of 28 high, centred by mass, light on black. */
 #include "worker/data/image/fit.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static void the_same_size_is_taken_as_it_is(void **state)
     (void)state;
     struct error error;
     uint8_t fitted[SIDE * SIDE];
-    struct image image = bar(SIDE, SIDE, 0, 0, 3, 5, 200, 10); /* dark on light, in a corner: none of our business */
+    struct image image = bar(SIDE, SIDE, 0, 0, 3, 5, 200, 10); /* dark on light, in a corner: must stay as it is */
     assert_true(image_fit(&image, SIDE, SIDE, fitted, &error));
     assert_memory_equal(fitted, image.pixels, sizeof fitted);
     image_free(&image);
@@ -118,7 +118,7 @@ static void inputs_of_a_model(void **state)
     assert_int_equal(image_side(1), 1);
     assert_int_equal(image_side(600), 0);
     struct image flat = bar(6, 4, 1, 1, 2, 2, 0, 9);
-    assert_true(image_fit_inputs(&flat, 24, fitted, &error)); /* as many pixels, whatever the shape */
+    assert_true(image_fit_inputs(&flat, 24, fitted, &error)); /* the number of pixels matters, not the shape */
     assert_memory_equal(fitted, flat.pixels, 24);
     assert_true(image_fit_inputs(&flat, 64, fitted, &error));
     assert_false(image_fit_inputs(&flat, 23, fitted, &error));

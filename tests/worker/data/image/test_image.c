@@ -1,4 +1,7 @@
-/* Decoders on bytes made here, whole, cut and altered. What other programs write is read in tests/test_export.py. */
+/*
+ * Decoders on bytes made here, whole, truncated and altered. Files of other programs are tested in
+ * tests/test_export.py.
+ */
 #include "worker/data/image/image.h"
 
 #include <setjmp.h>
@@ -19,7 +22,7 @@ static void put_be32(uint8_t *bytes, uint32_t value)
     }
 }
 
-/* From memory of its exact size, so that a byte read beyond is noticed. */
+/* From memory of its exact size, so that overreads are caught. */
 static bool decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
     uint8_t *exact = malloc(size > 0 ? size : 1);
@@ -60,7 +63,7 @@ static void png_reads_back(void **state)
     }
 }
 
-/* Every cut is refused, and so is every altered byte: the CRCs and the size see to it. */
+/* Every truncation and every altered byte is refused, thanks to the CRCs and the size. */
 static void damaged_png_is_refused(void **state)
 {
     (void)state;
@@ -72,7 +75,7 @@ static void damaged_png_is_refused(void **state)
         pixels[i] = (uint8_t)(i * i);
     }
     assert_true(image_encode_png(pixels, 8, 8, &bytes, &size, &error));
-    /* The IEND chunk, 12 bytes, adds nothing that is looked at. */
+    /* The IEND chunk, 12 bytes, contains nothing that matters. */
     for (size_t cut = 0; cut < size - 12; cut++) {
         assert_false(decode(&image, bytes, cut, &error));
     }
@@ -139,7 +142,7 @@ static void interlaced_png(void **state)
     image_free(&image);
 }
 
-/* What a header promises is refused before memory is taken for it. */
+/* What a header announces is refused before memory is allocated for it. */
 static void impossible_sizes(void **state)
 {
     (void)state;
@@ -172,7 +175,7 @@ static void expect_pixels(const char *text, int width, int height, const uint8_t
     image_free(&image);
     for (size_t cut = 0; cut < strlen(text); cut++) {
         if (decode(&image, (const uint8_t *)text, cut, &error)) {
-            image_free(&image); /* digits at the end may go without the number becoming none */
+            image_free(&image); /* digits may be missing at the end and still leave a number */
             assert_true(cut + 3 >= strlen(text));
         }
     }

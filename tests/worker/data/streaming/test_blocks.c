@@ -1,4 +1,4 @@
-/* Blocks: cut where they are large, shared out to the last example, in a new order every epoch. */
+/* Blocks: split where they are large, shared out to the last example, in a new order every epoch. */
 #include "worker/data/streaming/blocks.h"
 
 #include <setjmp.h>
@@ -39,7 +39,7 @@ static void begins_another_block_where_one_is_large(void **state)
     blocks_free(&blocks);
 }
 
-/* Blocks of 1 to 40 examples, by turns of the files. */
+/* Blocks of 1 to 40 examples, alternating between the files. */
 static struct blocks make_blocks(struct test_random *random)
 {
     struct blocks blocks = {.items = NULL};

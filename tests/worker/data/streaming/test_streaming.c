@@ -1,4 +1,4 @@
-/* Batches of a set that streams, over a source of the test's own: example i has label i, and its pixels say so too. */
+/* Batches of a streaming set, from the test's own source: example i has label i, and its pixels say so too. */
 #include "worker/data/streaming/streaming.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ enum { SIDE = 3, PIXELS = SIDE * SIDE, BATCH = 10, MOST = 2000, OF_BLOCK = 37 };
 
 struct fake_source {
     struct example_source source;
-    int broken_from; /* reads of this example, and of those behind it, fail */
+    int broken_from; /* reads of this example and of later ones fail */
     int delay_us;
 };
 
@@ -111,7 +111,7 @@ static void every_example_once_an_epoch(void **state)
         int examples = cases[c][0];
         int64_t batches = (examples + BATCH - 1) / BATCH;
         struct fixture fixture = make(examples, cases[c][1], MOST, 0);
-        int32_t first[2] = {0}; /* labels of the second epoch begin otherwise than the first's */
+        int32_t first[2] = {0}; /* labels of the second epoch start differently */
         for (int64_t epoch = 0; epoch < 3; epoch++) {
             bool seen[MOST] = {false};
             int total = 0;
@@ -134,7 +134,7 @@ static void every_example_once_an_epoch(void **state)
     }
 }
 
-/* What a resumed run does, and a worker that joins late; also backward, and the same step again. */
+/* What a resumed run does, and a worker that joins late; also backwards, and the same step again. */
 static void a_jump_gives_what_going_there_gives(void **state)
 {
     (void)state;
@@ -228,7 +228,7 @@ static void a_failure_is_for_good(void **state)
     streaming_destroy(fixture.streaming);
 }
 
-/* As two connections of one worker do, of which one is about to be cut. */
+/* As for two connections of one worker, one of which is about to be cut. */
 static void *draw_many(void *context)
 {
     struct fixture *fixture = context;

@@ -1,4 +1,4 @@
-/* CSV files as people and programs write them, and numbers as strtod reads them. */
+/* CSV files as people and programs write them; numbers as strtod reads them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static void test_numbers_are_strtods(void **state)
     }
 }
 
-/* Any digits with a point among them, read from memory that ends where they end, from each side of eight bytes on. */
+/* Any digits with a point among them, in memory that ends where they end, at every offset within eight bytes. */
 static void test_digits_are_strtods(void **state)
 {
     (void)state;
@@ -238,7 +238,7 @@ static void test_a_line_without_end_is_refused(void **state)
     free(bytes);
 }
 
-/* Rows of all lengths across the buffer's end, quoted or not, come out as they went in. */
+/* Rows of all lengths across the buffer's end, quoted or not, are read as they were written. */
 static void test_rows_of_every_length(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Surveys of parts, merged, say what the survey of the whole does; and no text breaks anything. */
+/* Merged surveys of parts equal the survey of the whole; and no text breaks anything. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,7 +82,7 @@ static void check_same(const struct schema *merged, const struct schema *whole)
     }
 }
 
-/* Rows of the whole and of random parts, the first of which has at least two of everything. */
+/* Rows of the whole and of random parts; the first part has at least two of everything. */
 static void run_split(struct test_random *random)
 {
     static char whole[ROWS * ROW_TEXT + 64], parts[PARTS][ROWS * ROW_TEXT + 64];
@@ -157,7 +157,7 @@ static void what_does_not_fit_is_named(void **state)
     survey_free(&other);
 }
 
-/* Single bytes changed: whatever comes of it, it is an answer. */
+/* Single bytes changed: whatever results is a valid answer. */
 static void damage_is_an_error(void **state)
 {
     (void)state;
@@ -186,7 +186,7 @@ static void damage_is_an_error(void **state)
     }
 }
 
-/* Each number is a good one, and yet there is no deviation of them all. */
+/* Each number is valid, and yet together they have no deviation. */
 static void numbers_that_are_too_far_apart(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Tables that are surveyed, read and described while one allocation after another fails: each failure is said and
- * leaves nothing behind, and what there is never becomes something else.
+ * Tables surveyed, read and described while one allocation after another fails: each failure is reported and leaks
+ * nothing, and no result is ever wrong.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static char folder[64];
 static char *figures;        /* of the rows */
 static struct schema schema; /* of the rows */
 
-/* Each makes something and takes it down again; false: it could not. */
+/* Each creates something and destroys it again; false: it failed. */
 static bool try_survey(struct error *error)
 {
     struct survey survey;
@@ -60,7 +60,7 @@ static bool try_schema(struct error *error)
     return true;
 }
 
-/* As an owner of rows that stay where they are: by a schema that is given, or by its own. */
+/* As an owner of rows that stay where they are: by a given schema, or by its own. */
 static bool read_with(bool is_given, struct error *error)
 {
     struct dataset dataset = {.bytes = 0};
@@ -90,7 +90,7 @@ static bool try_given(struct error *error)
     return read_with(true, error);
 }
 
-/* Never the wrong answer. */
+/* Never a wrong result. */
 static bool try_kind(struct error *error)
 {
     bool is_table;

@@ -1,4 +1,4 @@
-/* Plain rows, taken side by side, give the same bits as each alone: hashes, surveys, and what the model sees. */
+/* Plain rows processed side by side give the same bits as each alone: hashes, surveys, and the model's inputs. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static void hashes_side_by_side(void **state)
     }
 }
 
-/* Which rows are held out must stay what it was. */
+/* Which rows are held out must never change. */
 static void hashes_are_what_they_were(void **state)
 {
     (void)state;
@@ -114,7 +114,7 @@ static struct rows *open_table(const struct table *table)
 
 /* --- surveys --- */
 
-/* Every third row or so is left out, as one for the test would be. */
+/* About every third row is left out, as a test row would be. */
 static bool counts(uint64_t line)
 {
     return line * 2654435761u >> 8 & 3;
@@ -222,7 +222,7 @@ static void check_encoding(const struct table *table, bool reversed)
     struct error error, other;
     assert_true(encoder_begin(&encoder, &schema, rows, true, &error));
     assert_true(encoder_allocate(&examples, &schema, 2, true, &error));
-    encoder.numbers.is_wide &= table->rows % 2 == 0; /* the loop of every processor, too */
+    encoder.numbers.is_wide &= table->rows % 2 == 0; /* the loop for every processor, too */
     while (rows_next(rows, &row, &error) == CSV_ROW) {
         const bool done = encoder_add(&encoder, rows, &row, &examples, 0, &error);
         row.plain = 0;

@@ -1,4 +1,4 @@
-/* Samples of numbers and their quantiles, and times as they are written. */
+/* Samples of numbers and their quantiles; times as they are written. */
 #include "worker/data/table/sample.h"
 
 #include <math.h>

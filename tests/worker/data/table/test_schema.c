@@ -1,4 +1,4 @@
-/* Preprocessing that a checkpoint carries, as somebody else may have written it. */
+/* A checkpoint's preprocessing, possibly written by another program. */
 #include "worker/data/table/schema.h"
 
 #include <setjmp.h>
@@ -15,7 +15,7 @@
     "{\"name\":\"y\",\"role\":\"target\",\"kind\":\"number\",\"may_miss\":true,\"center\":1,\"scale\":2,\"fill\":0}"
 #define CLASS(names) "{\"name\":\"y\",\"role\":\"target\",\"kind\":\"category\",\"categories\":[" names "]}"
 
-/* What is understood is what is written again: a target that is missing is no row to learn from. */
+/* What is understood is written again unchanged: a row without a target is not trained on. */
 static void only_features_may_miss(void **state)
 {
     (void)state;

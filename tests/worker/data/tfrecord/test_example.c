@@ -1,5 +1,5 @@
 /*
- * tf.train.Example: what is written reads back; every kind of image and label; what no image is refused with a reason.
+ * tf.train.Example: what is written reads back; every kind of image and label; anything else is refused with a reason.
  */
 #include "worker/data/tfrecord/example.h"
 
@@ -17,7 +17,7 @@ static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
 
 enum kind { BYTES = 1, FLOATS = 2, INTEGERS = 3 };
 
-/* Puts one feature into a map of features; content: the encoded list. */
+/* Adds one feature to a map of features; content: the encoded list. */
 static void put_feature(struct proto *map, const char *name, enum kind kind, const struct proto *content)
 {
     size_t entry = proto_begin(map, 1);
@@ -243,7 +243,7 @@ static void reasons(void **state)
     refuses(&map, "its height or width is not a number from 1 to 16384");
 }
 
-/* Cut anywhere, an Example is refused, or still holds all that counts. */
+/* Truncated anywhere, an Example is refused, or still contains everything that matters. */
 static void cut_anywhere(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void cut_anywhere(void **state)
     for (size_t size = 0; size < record.size; size++) {
         struct example example = {.capacity = 0};
         struct error error;
-        uint8_t *exact = calloc(1, size > 0 ? size : 1); /* what lies behind an empty one must not matter */
+        uint8_t *exact = calloc(1, size > 0 ? size : 1); /* bytes after an empty one must not matter */
         memcpy(exact, record.bytes, size);
         assert_false(example_decode(&example, exact, size, &names, &error));
         example_free(&example);
@@ -261,7 +261,7 @@ static void cut_anywhere(void **state)
     proto_free(&record);
 }
 
-/* Where six pixels stand in a record. */
+/* Where six pixels lie in a record. */
 static uint8_t *pixels_of(uint8_t *record, size_t size)
 {
     uint8_t *at = record;
@@ -271,7 +271,7 @@ static uint8_t *pixels_of(uint8_t *record, size_t size)
     return at + sizeof six <= record + size ? at : NULL;
 }
 
-/* Whatever was read before, a record is what it is to one who has read nothing. */
+/* Whatever was read before, a record is read as by a fresh reader. */
 static void what_came_before_changes_nothing(void **state)
 {
     (void)state;
@@ -306,7 +306,7 @@ static void what_came_before_changes_nothing(void **state)
         uint8_t *bytes = calloc(1, size > 0 ? size : 1);
         memcpy(bytes, record->bytes, size);
         if (round % 50 == 1) {
-            memcpy(pixels_of(bytes, size), "P5 1 1", sizeof six); /* a picture, or what is left of one */
+            memcpy(pixels_of(bytes, size), "P5 1 1", sizeof six); /* an image, or the rest of one */
         }
         for (int flips = test_random_below(&random, 4); flips > 1 && size > 0; flips--) {
             bytes[test_random_below(&random, (int)size)] ^= (uint8_t)(1 << test_random_below(&random, 8));

@@ -1,4 +1,4 @@
-/* Records through the reader: whole, damaged, cut, packed; large ones beyond its buffer. */
+/* Records through the reader: whole, damaged, truncated, compressed; and larger than its buffer. */
 #include "worker/data/tfrecord/reader.h"
 
 #include <setjmp.h>
@@ -152,7 +152,7 @@ static void damage_costs_one_record(void **state)
     tfrecord_close(reader);
 
     file.bytes[33 + 14] ^= 1;
-    file.bytes[33 + 2] ^= 1; /* in its length: where the next one begins has to be found */
+    file.bytes[33 + 2] ^= 1; /* in its length: the start of the next one must be found */
     assert_true(tfrecord_open_bytes(&reader, "file", file.bytes, file.size, &error));
     expect_record(reader, 0);
     expect_record(reader, 1);
@@ -164,7 +164,7 @@ static void damage_costs_one_record(void **state)
     proto_free(&file);
 }
 
-/* Cut anywhere, what is whole is read, and what is not is told, once. */
+/* Truncated anywhere, whole records are read, and the damage is reported once. */
 static void cut_files(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void cut_files(void **state)
     proto_free(&file);
 }
 
-/* Whatever is done to the bytes, every record that comes out is one that went in, and the reader ends. */
+/* However the bytes are changed, every record read is one that was written, and the reader ends. */
 static void random_damage(void **state)
 {
     (void)state;
@@ -220,7 +220,7 @@ static void random_damage(void **state)
     }
 }
 
-/* Back and forth in a plain file, forward in packed ones; within the buffer and beyond it. */
+/* Back and forth in a plain file, forward in compressed ones; within the buffer and beyond it. */
 static void goes_to_any_record(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static void goes_to_any_record(void **state)
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     for (int packed = 0; packed < 2; packed++) {
-        gzFile out = gzopen(path, packed ? "wb" : "wbT"); /* T: as it is */
+        gzFile out = gzopen(path, packed ? "wb" : "wbT"); /* T: uncompressed */
         struct tfrecord_reader *reader;
         struct error error;
         assert_non_null(out);

@@ -1,6 +1,6 @@
 /*
- * A chief on shards of its test's own, which tell what they are asked for: they stand in for worker/remote/chief's
- * transfers, and see what is saved.
+ * A chief on the test's own shards, which record requests: they replace worker/remote/chief's transfers, and see what
+ * is saved.
  */
 #ifndef TESTS_WORKER_REMOTE_CHIEF_SHARDS_H
 #define TESTS_WORKER_REMOTE_CHIEF_SHARDS_H
@@ -33,10 +33,10 @@ enum { SHARDS = 2, MOST_ORDERS = 64, LAST_STEP = 95 };
 
 struct kept {
     uint64_t number;
-    int64_t step; /* that it is of */
+    int64_t step;
 };
 
-/* Locked by the story's lock where the saving thread and the test meet: all of it. */
+/* All of it is guarded by the story's lock, which the saving thread and the test share. */
 static struct {
     pthread_mutex_t lock;
     struct shard_status status[SHARDS];
@@ -44,17 +44,17 @@ static struct {
     struct kept orders[MOST_ORDERS];
     int order_count;
     int64_t passed; /* orders up to here come too late */
-    int64_t lost;   /* the order of this step was not kept, as is found out when it is asked for again */
+    int64_t lost;   /* the order of this step was not kept, as the next request for it shows */
     int64_t stuck;  /* likewise: never taken by all */
-    bool trains;    /* shards come to any step that is asked for */
-    bool apart;     /* they never meet */
-    int breaks;     /* so many snapshots fail as their connection breaks */
-    bool mute;      /* snapshots and reads are not told */
-    float value;    /* of all that is read */
-    enum exchange_result asked, checked, written, ended, read, ordered, taken; /* how the next ends; then well */
-    struct kept plain;                                                         /* the snapshot of now */
-    float first;      /* of the parameters that were written last */
-    float first_sent; /* likewise, of the sent model */
+    bool trains;    /* shards reach any requested step */
+    bool apart;     /* they are never at the same step */
+    int breaks;     /* this many snapshots fail because their connection breaks */
+    bool mute;      /* snapshots and reads are not recorded */
+    float value;    /* of everything read */
+    enum exchange_result asked, checked, written, ended, read, ordered, taken; /* of the next; then success */
+    struct kept plain;                                                         /* the current snapshot */
+    float first;                                                               /* of the parameters written last */
+    float first_sent;                                                          /* likewise, of the sent model */
 } shards = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline enum exchange_result once(enum exchange_result *end)
@@ -74,7 +74,7 @@ static inline int64_t lowest(void)
     return shards.steps[0] < shards.steps[1] ? shards.steps[0] : shards.steps[1];
 }
 
-/* The shards go on to this step; the chief's own worker has seen it. */
+/* The shards advance to this step; the chief's own worker has seen it. */
 static inline void advance(struct chief *chief, int64_t step)
 {
     pthread_mutex_lock(&shards.lock);
@@ -244,14 +244,14 @@ enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, 
 bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *message, double deadline_s,
                       struct error *error)
 {
-    assert_true(deadline_s > clock_monotonic_s()); /* cut links have time to come back */
+    assert_true(deadline_s > clock_monotonic_s()); /* broken links have time to reconnect */
     (void)exchange;
     tell("end job %d at %lld, %.2f: %s\n", message->job_state, (long long)message->global_step,
          (double)message->test_accuracy, message->message);
     return once(&shards.ended) == EXCHANGE_OK || error_set(error, "ps 1 is gone");
 }
 
-/* --- The folder, and what came by a rollout --- */
+/* --- The folder, and what a rollout brought --- */
 
 bool __real_checkpoint_folder_save(struct checkpoint_folder *folder, int targets, const struct checkpoint_state *state,
                                    const struct checkpoint_info *info, struct error *error);
@@ -346,7 +346,7 @@ static inline void create(struct bench *bench)
     }
 }
 
-/* Checkpoints every so many steps, of two shards without a model. */
+/* Checkpoints every few steps, for two shards without a model. */
 static inline void begin(struct bench *bench, const char *save_steps)
 {
     const struct config_setting settings[] = {{"insecure", "true"},
@@ -386,7 +386,7 @@ static inline void begin(struct bench *bench, const char *save_steps)
     create(bench);
 }
 
-/* The files of the folder, by name; then it is gone. */
+/* Lists the folder's files by name, and removes it. */
 static inline const char *files(const char *folder, bool clear)
 {
     static char text[4096];

@@ -1,10 +1,10 @@
 /*
- * The chief's checkpoints where something is in the way: requests that fail, orders that are kept waiting or dropped,
- * shards that are apart; what is told of them, and the sent model, which lies beside them.
+ * The chief's checkpoints in difficulties: requests that fail, orders that are delayed or dropped, shards at different
+ * steps; what is reported of them; and the sent model beside them.
  */
 #include "tests/worker/remote/chief/shards.h"
 
-/* --- How the saving thread rests --- */
+/* --- The saving thread's waits --- */
 
 static atomic_bool rests_are_told;
 
@@ -19,7 +19,7 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mu
     return __real_pthread_cond_timedwait(condition, mutex, until);
 }
 
-/* A chief with another config than begin() gives it, on shards that are empty. */
+/* A chief with another config than begin() gives it, on empty shards. */
 static void create_again(struct bench *bench)
 {
     struct chief_start found;
@@ -30,9 +30,9 @@ static void create_again(struct bench *bench)
     assert_int_equal(start(bench, &found), EXCHANGE_OK);
 }
 
-/* --- What people read --- */
+/* --- Messages --- */
 
-/* Each checkpoint is told once, with its path; the best one as such. */
+/* Each checkpoint is reported once, with its path; the best one as such. */
 static void checkpoints_are_told(void **state)
 {
     struct bench bench;
@@ -58,11 +58,11 @@ static void checkpoints_are_told(void **state)
     assert_int_equal(times(text, "checkpoint at"), 2);
     struct updater_record kept;
     chief_record(bench.chief, &kept);
-    assert_non_null(strstr(kept.last_checkpoint, "/model-0000000009.safetensors")); /* the best is none to go on from */
+    assert_non_null(strstr(kept.last_checkpoint, "/model-0000000009.safetensors")); /* not the best one */
     end(&bench, "best.safetensors model-0000000009.safetensors ");
 }
 
-/* A checkpoint that fails leaves the one before, and its step, as the last good one. */
+/* After a failed checkpoint the previous one, with its step, is still the last good one. */
 static void a_checkpoint_that_fails_after_a_good_one(void **state)
 {
     struct bench bench;
@@ -94,7 +94,7 @@ static void a_checkpoint_that_fails_after_a_good_one(void **state)
 
 /* --- Trouble --- */
 
-/* A connection that breaks while an order is asked for, or read, costs a try, and no checkpoint. */
+/* A connection that breaks during an order or a read costs an attempt, but no checkpoint. */
 static void orders_are_asked_for_again(void **state)
 {
     struct bench bench;
@@ -114,7 +114,7 @@ static void orders_are_asked_for_again(void **state)
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors ");
 }
 
-/* A snapshot that is refused, or that nobody waits for any more, is not asked for again. */
+/* A snapshot that is refused, or that nobody waits for any more, is not requested again. */
 static void snapshots_that_fail(void **state)
 {
     static const enum exchange_result ends[] = {EXCHANGE_STOPPED, EXCHANGE_FAILED};
@@ -136,11 +136,11 @@ static void snapshots_that_fail(void **state)
     assert_true(await_told("saved 10")); /* nothing is held back */
     shards.taken = EXCHANGE_STOPPED;
     assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_STOPPED);
-    assert_false(was_told("engine: ")); /* of what was not read nothing is tested */
+    assert_false(was_told("engine: ")); /* nothing that was not read is tested */
     end(&bench, "model-0000000010.safetensors ");
 }
 
-/* While shards wait at the last step that was ordered, a snapshot is of no later one. */
+/* While shards wait at the last ordered step, no snapshot is of a later one. */
 static void snapshots_where_shards_wait(void **state)
 {
     struct bench bench;
@@ -149,7 +149,7 @@ static void snapshots_where_shards_wait(void **state)
     int64_t step;
     (void)state;
     begin_training(&bench, "10");
-    shards.stuck = 10; /* so that none is let go */
+    shards.stuck = 10; /* so that none is released */
     shards.trains = true;
     shards.steps[0] = 24;
     shards.steps[1] = 26;
@@ -158,18 +158,18 @@ static void snapshots_where_shards_wait(void **state)
     chief_release(bench.chief, false);
     assert_non_null(strstr(told(), "snapshot at -1, 250 ms\nsnapshot at 30, 250 ms\nread 30\n"));
     shards.steps[0] = 28;
-    shards.steps[1] = 30; /* the very step, which the other one never comes to here */
+    shards.steps[1] = 30; /* this very step, which the other one never reaches here */
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
     assert_int_equal(times(told(), "snapshot at 30, 250 ms\n"), 4);
     shards.steps[0] = 31;
-    shards.steps[1] = 32; /* somewhere they did not wait */
+    shards.steps[1] = 32; /* some shard did not wait */
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     assert_int_equal(step, 37);
     chief_release(bench.chief, false);
     end(&bench, "");
 }
 
-/* Of asynchronous rounds so many workers make fewer steps: what is under way is that much less. */
+/* In asynchronous rounds these workers make fewer steps, so fewer are in flight. */
 static void snapshots_of_steps_that_take_several_pushes(void **state)
 {
     struct bench bench;
@@ -178,7 +178,7 @@ static void snapshots_of_steps_that_take_several_pushes(void **state)
     int64_t step;
     (void)state;
     begin_training(&bench, "0");
-    bench.config.train.buffer_size = 3; /* as many as there are workers */
+    bench.config.train.buffer_size = 3; /* equal to the number of workers */
     shards.trains = true;
     shards.steps[0] = 40;
     shards.steps[1] = 42;
@@ -188,7 +188,7 @@ static void snapshots_of_steps_that_take_several_pushes(void **state)
     end(&bench, "");
 }
 
-/* Shards may know snapshots of an earlier chief still: none has the number of one of those. */
+/* Shards may still have an earlier chief's snapshots: no new number equals one of those. */
 static void snapshots_of_two_chiefs(void **state)
 {
     struct bench bench;
@@ -207,7 +207,7 @@ static void snapshots_of_two_chiefs(void **state)
 
 /* --- The saving thread --- */
 
-/* As long as there is something to save it does not rest. */
+/* It does not rest while there is something to save. */
 static void no_rest_before_all_is_saved(void **state)
 {
     struct bench bench;
@@ -227,7 +227,7 @@ static void no_rest_before_all_is_saved(void **state)
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors ");
 }
 
-/* What was ordered and is there comes before the state of the moment, which is of a later step. */
+/* Orders that are there are saved before the current state, which is of a later step. */
 static void ordered_steps_are_saved_before_the_moment(void **state)
 {
     struct bench bench;
@@ -246,7 +246,7 @@ static void ordered_steps_are_saved_before_the_moment(void **state)
     end(&bench, "model-0000000010.safetensors model-0000000012.safetensors ");
 }
 
-/* After a step was lost the shards are not made to wait for 64 checkpoints; then they are again. */
+/* After a lost step the shards are not held for 64 checkpoints; then they are again. */
 static void caution_ends(void **state)
 {
     struct bench bench;
@@ -282,7 +282,7 @@ static void caution_ends(void **state)
     end(&bench, "");
 }
 
-/* Orders that a rollout drops are none that training came past. */
+/* Orders dropped for a rollout are not reported as missed. */
 static void orders_that_are_dropped_are_not_missed(void **state)
 {
     struct bench bench;
@@ -319,7 +319,7 @@ static bool is_there(const struct bench *bench, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* It lies beside each checkpoint, and comes back with it; where it is lost workers are sent all. */
+/* It lies beside each checkpoint, and is restored with it; if it is lost, workers are sent the complete model. */
 static void what_was_told_comes_back(void **state)
 {
     struct bench bench;
@@ -330,7 +330,7 @@ static void what_was_told_comes_back(void **state)
     (void)state;
     listen_in();
     begin_telling(&bench);
-    assert_true(shards.first_sent == shards.first && shards.first != 0); /* of a new model all is sent */
+    assert_true(shards.first_sent == shards.first && shards.first != 0); /* a new model is sent completely */
     advance(bench.chief, 10);
     assert_true(await_told("saved 10"));
     assert_true(was_told("read 10 and what was told\n"));
@@ -338,7 +338,7 @@ static void what_was_told_comes_back(void **state)
     told();
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     chief_release(bench.chief, true);
-    assert_true(was_told("read 34\n")); /* a validation has no use for it */
+    assert_true(was_told("read 34\n")); /* a validation does not need it */
     assert_false(is_there(&bench, "told-34"));
     assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
     assert_true(is_there(&bench, "told-10") && is_there(&bench, "told-34"));
@@ -355,7 +355,7 @@ static void what_was_told_comes_back(void **state)
                 "model-0000000030.safetensors model-0000000034.safetensors ");
 }
 
-/* That it can't be kept is no reason not to save. */
+/* Failing to store it is no reason not to save. */
 static void what_was_told_can_not_be_kept(void **state)
 {
     struct bench bench;

@@ -1,10 +1,10 @@
 /*
- * The chief on shards of the test's own: what it writes into them and when, which steps it has them keep, what becomes
- * a checkpoint, and what it does when a shard is gone, is past a step, or holds something else than the others.
+ * The chief on the test's own shards: what it writes into them and when, which steps it orders, what becomes a
+ * checkpoint, and what it does when a shard is gone, is past a step, or holds something else than the others.
  */
 #include "tests/worker/remote/chief/shards.h"
 
-/* Where all shards are empty a new model goes in, behind all generations, and orders go before its release. */
+/* If all shards are empty a new model is written, with a later generation than any, and orders precede its release. */
 static void new_model(void **state)
 {
     struct bench bench;
@@ -22,7 +22,7 @@ static void new_model(void **state)
     end(&bench, "");
 }
 
-/* What shards forget of generations their chief does not. */
+/* What shards forget of generations their chief remembers. */
 static void generations_go_up(void **state)
 {
     struct bench bench;
@@ -39,7 +39,7 @@ static void generations_go_up(void **state)
     end(&bench, "");
 }
 
-/* Each step that is due is saved as it was, the next is ordered before a shard may forget the last, and all is kept. */
+/* Each due step is saved as it was, the next is ordered before a shard may forget the last, and all are kept. */
 static void each_ordered_step_is_saved(void **state)
 {
     struct bench bench;
@@ -74,7 +74,7 @@ static void each_ordered_step_is_saved(void **state)
                 "model-0000000040.safetensors model-0000000050.safetensors model-0000000056.safetensors ");
 }
 
-/* Orders end before the last step, which has a checkpoint of its own; and so does the end what is saved already. */
+/* Orders end before the last step, which has its own checkpoint; and the end does not repeat what is saved. */
 static void orders_end_with_the_job(void **state)
 {
     struct bench bench;
@@ -98,7 +98,7 @@ static void orders_end_with_the_job(void **state)
     end(&bench, "");
 }
 
-/* Shards that hold the model are let be, and what is ordered comes after where they are. */
+/* Shards that hold the model are left alone, and orders start after their step. */
 static void shards_are_found_again(void **state)
 {
     struct bench bench;
@@ -114,10 +114,10 @@ static void shards_are_found_again(void **state)
     assert_string_equal(told(), "status\nstatus\ncheck\nagree as chief\norder 30\norder 40\norder 50\n");
     assert_true(found.resumed);
     assert_int_equal(found.global_step, 29);
-    shards.checked = EXCHANGE_FAILED; /* it was begun with other rows: nothing is said of these */
+    shards.checked = EXCHANGE_FAILED; /* it was begun with other rows: no message about these */
     assert_int_equal(start(&bench, &found), EXCHANGE_FAILED);
     assert_string_equal(told(), "status\ncheck\n");
-    /* One of another generation, or whose job is over, or without a model makes all of them begin again. */
+    /* A shard of another generation, of a finished job, or without a model makes all of them start over. */
     const struct shard_status others[] = {{.ready = true, .generation = 5, .global_step = 29},
                                           {.ready = true, .generation = 4, .global_step = 29, .over = true},
                                           {.generation = 4, .global_step = 29}};
@@ -136,7 +136,7 @@ static void shards_are_found_again(void **state)
     end(&bench, "");
 }
 
-/* How it ends if the process is to leave, or a ps refuses. */
+/* How it ends if the process must stop, or a ps refuses. */
 static void beginnings_that_fail(void **state)
 {
     struct bench bench;
@@ -153,7 +153,7 @@ static void beginnings_that_fail(void **state)
         assert_false(was_told("end restore"));
         told();
     }
-    shards.ended = EXCHANGE_REJOIN; /* a shard forgot it meanwhile: all again, with orders anew */
+    shards.ended = EXCHANGE_REJOIN; /* meanwhile a shard lost it: all again, with new orders */
     shards.order_count = 0;
     assert_int_equal(start(&bench, &found), EXCHANGE_OK);
     const char *text = told();
@@ -162,7 +162,7 @@ static void beginnings_that_fail(void **state)
     end(&bench, "");
 }
 
-/* A chief that comes back after everybody went restores its newest checkpoint. */
+/* A chief that returns after all had gone restores its newest checkpoint. */
 static void newest_checkpoint_is_restored(void **state)
 {
     struct bench bench;
@@ -194,7 +194,7 @@ static void newest_checkpoint_is_restored(void **state)
     end(&bench, "model-0000000034.safetensors ");
 }
 
-/* A checkpoint of other layers is taken only where a rollout leads from it, and drops things only if that is said. */
+/* A checkpoint with other layers is taken only if a rollout leads from it, and loses parameters only if allowed to. */
 static void checkpoint_of_another_model(void **state)
 {
     struct bench bench;
@@ -222,7 +222,7 @@ static void checkpoint_of_another_model(void **state)
     end(&bench, "model-0000000034.safetensors ");
 }
 
-/* Steps that some shard is past when it hears of them are not saved, which is said; those behind it are. */
+/* Steps that some shard is past when it learns of them are not saved, and that is reported; later ones are. */
 static void orders_that_come_too_late(void **state)
 {
     struct bench bench;
@@ -230,7 +230,7 @@ static void orders_that_come_too_late(void **state)
     (void)state;
     begin(&bench, "10");
     shards.status[0] = shards.status[1] = (struct shard_status){.ready = true, .generation = 4, .global_step = 8};
-    shards.passed = shards.steps[0] = 37; /* the others train on meanwhile */
+    shards.passed = shards.steps[0] = 37; /* meanwhile the others train on */
     shards.steps[1] = 36;
     listen_in();
     assert_int_equal(start(&bench, &found), EXCHANGE_OK);
@@ -243,7 +243,7 @@ static void orders_that_come_too_late(void **state)
     end(&bench, "");
 }
 
-/* One that was kept waiting for too long is lost; for a while the shards are not made to wait, which costs an order. */
+/* An order that waited too long is lost; for a while the shards are not held, which costs an order. */
 static void an_order_is_lost(void **state)
 {
     struct bench bench;
@@ -264,7 +264,7 @@ static void an_order_is_lost(void **state)
     end(&bench, "model-0000000020.safetensors model-0000000030.safetensors ");
 }
 
-/* At the end, what was ordered and will not come any more is let go, and all before the end is saved. */
+/* At the end, orders that can no longer be reached are released, and all before the end are saved. */
 static void ends_with_orders(void **state)
 {
     struct bench bench;
@@ -289,7 +289,7 @@ static void ends_with_orders(void **state)
     end(&bench, "model-0000000010.safetensors model-0000000030.safetensors ");
 }
 
-/* Shards that are not at one step agree on one that comes, later at every try; at the end on what is there. */
+/* Shards at different steps agree on a future one, later at every try; at the end on what is there. */
 static void snapshots_of_one_step(void **state)
 {
     struct bench bench;
@@ -303,7 +303,7 @@ static void snapshots_of_one_step(void **state)
     shards.breaks = 2;
     shards.trains = true;
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
-    assert_int_equal(step, 47); /* a step of each worker, and two */
+    assert_int_equal(step, 47); /* one step per worker, and two */
     assert_true(isnan(record->validation_score));
     assert_string_equal(told(), "snapshot at -1, 250 ms\nsnapshot at -1, 250 ms\nsnapshot at -1, 250 ms\n"
                                 "snapshot at 47, 250 ms\nread 47\n"
@@ -313,7 +313,7 @@ static void snapshots_of_one_step(void **state)
     chief_release(bench.chief, true);
     assert_string_equal(told(), "saved as best 47 of version 7, now\n");
     assert_true(isnan(record->validation_score));
-    shards.trains = false; /* nobody comes to any step */
+    shards.trains = false; /* no shard reaches any step */
     shards.steps[0] = 46;
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
     assert_string_equal(told(), "snapshot at -1, 250 ms\nsnapshot at 52, 250 ms\nsnapshot at 62, 250 ms\n"
@@ -324,7 +324,7 @@ static void snapshots_of_one_step(void **state)
     end(&bench, "best.safetensors model-0000000047.safetensors ");
 }
 
-/* A validation that does not find the engine well ends training; one that finds no state waits for a better time. */
+/* A validation that finds the engine failing ends training; one that finds no state waits for a better time. */
 static void validations_that_fail(void **state)
 {
     struct bench bench;
@@ -342,7 +342,7 @@ static void validations_that_fail(void **state)
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HOLD_FAILED);
     assert_int_equal(chief_finish(bench.chief, &step, &error), EXCHANGE_FAILED);
     shards.value = 0;
-    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD); /* the lock was let go */
+    assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD); /* the lock was released */
     told();
     chief_release(bench.chief, false);
     assert_string_equal(told(), "");
@@ -377,7 +377,7 @@ static void no_folder(void **state)
     end(&bench, "");
 }
 
-/* By the clock: the state of the moment, as soon as it has changed. */
+/* By the clock: the current state, as soon as it has changed. */
 static void checkpoints_by_time(void **state)
 {
     struct bench bench;
@@ -394,13 +394,13 @@ static void checkpoints_by_time(void **state)
     advance(bench.chief, 3);
     assert_true(await_told("saved 3 "));
     assert_string_equal(told(), "snapshot at -1, 250 ms\nread 3\nsaved 3 of version 7, now\n");
-    advance(bench.chief, LAST_STEP); /* which has one of its own */
+    advance(bench.chief, LAST_STEP); /* it has its own checkpoint */
     clock_pause(clock_monotonic_s() + 0.1);
     assert_string_equal(told(), "");
     end(&bench, "model-0000000003.safetensors ");
 }
 
-/* What is not finite is no checkpoint. */
+/* A state that is not finite is no checkpoint. */
 static void model_that_is_not_finite(void **state)
 {
     struct bench bench;
@@ -420,7 +420,7 @@ static void model_that_is_not_finite(void **state)
     end(&bench, "");
 }
 
-/* A full disk: training goes on, and the record says what became of it. */
+/* A full disk: training continues, and the record reports the failure. */
 static void checkpoint_that_fails(void **state)
 {
     struct bench bench;
@@ -447,7 +447,7 @@ static void checkpoint_that_fails(void **state)
     told();
     assert_true(chief_checkpoint(bench.chief, &error));
     chief_record(bench.chief, &record);
-    assert_true(record.checkpoint_failed); /* of before */
+    assert_true(record.checkpoint_failed); /* of the previous one */
     assert_int_equal(record.last_checkpoint_step, 10);
     end(&bench, "model-0000000010.safetensors ");
 }
@@ -491,7 +491,7 @@ static void checkpoint_to_go_back_to(void **state)
     end(&bench, "model-0000000010.safetensors model-0000000014.safetensors ");
 }
 
-/* A process that has just come into a new version saves nothing until the rollout is settled: it may go back. */
+/* A process that has just entered a new version saves nothing until the rollout is settled: it may go back. */
 static void fresh_version_saves_nothing(void **state)
 {
     struct bench bench;
@@ -518,8 +518,8 @@ static void *settle(void *chief)
 }
 
 /*
- * That a rollout is settled is said by who takes part in rollouts. A ps may refuse this chief until that one has taken
- * another version, so it does not wait for who begins, or validates.
+ * The participant in the rollout reports that it is settled. A ps may refuse this chief until the participant has
+ * adopted another version, so it must not wait for a thread that starts, or validates.
  */
 static void settling_waits_for_nobody(void **state)
 {
@@ -544,7 +544,7 @@ static void settling_waits_for_nobody(void **state)
     end(&bench, "");
 }
 
-/* Other intervals and another end hold at once, with what was ordered by the old ones read or let go first. */
+/* New intervals and a new end apply at once, after orders by the old ones are read or released. */
 static void retimed(void **state)
 {
     struct bench bench;
@@ -590,7 +590,7 @@ static void ends_the_job(void **state)
     end(&bench, "");
 }
 
-/* Without the thread that saves there is a checkpoint at the end; shards keep nothing that nobody would read. */
+/* Without the saving thread there is a checkpoint at the end; shards keep nothing that nobody would read. */
 static void no_thread(void **state)
 {
     struct bench bench;
@@ -615,7 +615,7 @@ static void no_thread(void **state)
     end(&bench, "model-0000000034.safetensors ");
 }
 
-/* How rows become inputs stands in the newest checkpoint; where there is none nothing is known. */
+/* The newest checkpoint contains the preprocessing; without one nothing is known. */
 static void preprocessing_of_a_checkpoint(void **state)
 {
     static char made[] = "{\"made\":\"of rows\"}";
@@ -631,7 +631,7 @@ static void preprocessing_of_a_checkpoint(void **state)
     chief_destroy(bench.chief);
     snprintf(path, sizeof path, "%s/none", bench.folder);
     free(bench.config.output.train_dir);
-    bench.config.output.train_dir = path; /* is not there yet */
+    bench.config.output.train_dir = path; /* does not exist yet */
     assert_true(chief_preprocessing(&text, &bench.config, &error));
     assert_null(text);
     assert_int_not_equal(access(path, F_OK), 0);

@@ -1,6 +1,6 @@
 /*
- * What the chief asks of all ps, on the wire: in which order, with what in it, and what each kind of failure means:
- * again on a new connection, again later, or never.
+ * The chief's requests to all ps, on the wire: their order and contents, and what each kind of failure means: again on
+ * a new connection, again later, or never.
  */
 #include "worker/remote/chief/transfer.h"
 
@@ -22,15 +22,15 @@ enum { WAIT_MS = 60000 }; /* never over before all have answered */
 
 static struct hello_identity self;
 
-/* Only one is asked at a time, and the test looks in between. */
+/* Only one is asked at a time, and the test inspects in between. */
 static struct server {
     struct fake_member member;
-    int fails[TYPES]; /* by type of request: how the next one fails, an enum error_code or one of those above */
+    int fails[TYPES]; /* by type of request: the next failure, an enum error_code or one of those above */
     uint8_t state, job_state;
     uint32_t generation;
     int64_t step;
-    bool is_old; /* from its next lease on it speaks the protocol that knows nothing of the sent model */
-    float *vectors[STORE_PS_VECTORS]; /* [float_count], as they were written */
+    bool is_old;                      /* from its next lease on it speaks a protocol without the sent model */
+    float *vectors[STORE_PS_VECTORS]; /* [float_count], as written */
 } servers[SERVERS];
 
 static struct bench {
@@ -56,7 +56,7 @@ static bool take_write(struct server *server, struct channel *channel)
                              fake_member_soon(), &error);
 }
 
-/* All that this ps holds of a vector, in a frame for each of its spans. */
+/* All that this ps holds of a vector, in one frame per span. */
 static bool send_vector(struct server *server, struct channel *channel, int how)
 {
     const struct message_read read = channel->message.read;
@@ -213,7 +213,7 @@ static void begin(const char *layers, const char *optimizer)
 static void end(void)
 {
     for (int i = 0; i < SERVERS; i++) {
-        fake_member_stop(&servers[i].member); /* one may still be sending the spans of the exchange */
+        fake_member_stop(&servers[i].member); /* one may still be sending the exchange's spans */
     }
     push_pull_destroy(&bench.exchange);
     checkpoint_state_destroy(&bench.state);
@@ -232,7 +232,7 @@ static int connections(int index)
     return atomic_load(&servers[index].member.connections);
 }
 
-/* What shards say of themselves. */
+/* The shards' reports about themselves. */
 static void status(void **state)
 {
     struct shard_status found[SERVERS];
@@ -257,7 +257,7 @@ static void status(void **state)
     servers[0].step = 30;
     assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), EXCHANGE_OK);
     assert_int_equal(step, 30);
-    bench.given_up = true; /* a link that is open is used all the same; one that is not is not waited for */
+    bench.given_up = true; /* an open link is used anyway; a closed one is not waited for */
     assert_int_equal(transfer_newest_step(&bench.exchange, &step, &error), EXCHANGE_OK);
     link_close(&bench.exchange.parts[1].link);
     bench.exchange.parts[1].link.next_try_s = INFINITY;
@@ -293,8 +293,8 @@ static enum exchange_result ask(enum message_type type, struct error *error)
 }
 
 /*
- * Connections that break, requests and answers that make no sense are tried again on another connection, those of a
- * restore at once; refusals never.
+ * After broken connections, and invalid requests or answers, it tries again on another connection, for a restore at
+ * once; after refusals never.
  */
 static void failures(void **state)
 {
@@ -335,7 +335,7 @@ static void failures(void **state)
     end();
 }
 
-/* A link whose peer refuses us is no use to wait for. */
+/* It is pointless to wait for a link whose peer refuses us. */
 static void refusals(void **state)
 {
     static const enum message_type types[] = {MESSAGE_get_model,   MESSAGE_heartbeat, MESSAGE_begin_restore,
@@ -352,7 +352,7 @@ static void refusals(void **state)
     end();
 }
 
-/* All vectors of the state, each to who holds it, in a new generation; then the release. */
+/* All vectors of the state, each to the ps that holds it, in a new generation; then the release. */
 static void a_restore(void **state)
 {
     struct error error;
@@ -381,7 +381,7 @@ static void a_restore(void **state)
     end();
 }
 
-/* A vector that is too long for a frame goes in several. */
+/* A vector too long for a frame is sent in several. */
 static void a_large_model(void **state)
 {
     struct error error;
@@ -397,7 +397,7 @@ static void a_large_model(void **state)
     end();
 }
 
-/* A connection that breaks costs what was under way, of which less is sent then; nothing else is sent twice. */
+/* A broken connection costs what was in flight, and later requests are smaller; nothing else is sent twice. */
 static void a_restore_over_connections_that_break(void **state)
 {
     struct error error;
@@ -432,7 +432,7 @@ static void a_restore_over_connections_that_break(void **state)
     end();
 }
 
-/* It is halved as long as that leaves enough to be worth a request. */
+/* It is halved as long as the rest is worth a request. */
 static void how_little_is_sent_at_once(void **state)
 {
     struct error error;
@@ -456,7 +456,7 @@ static void how_little_is_sent_at_once(void **state)
     end();
 }
 
-/* All hear of a snapshot before anybody is waited for; steps may differ, and some may not come to it in time. */
+/* All learn of a snapshot before any is waited for; steps may differ, and some may not be reached in time. */
 static void snapshots(void **state)
 {
     struct snapshot_answer answer;
@@ -481,12 +481,12 @@ static void snapshots(void **state)
     assert_true(!answer.taken && answer.global_step == 11);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
     assert_int_equal(transfer_snapshot(&bench.exchange, 9, -1, WAIT_MS, &answer, &error), EXCHANGE_OK);
-    assert_string_equal(told(), "ps 0: snapshot 9 at -1\nps 1: snapshot 9 at -1\n"); /* of now: nothing to wait for */
+    assert_string_equal(told(), "ps 0: snapshot 9 at -1\nps 1: snapshot 9 at -1\n"); /* the current state: no waiting */
     assert_false(answer.taken);
     end();
 }
 
-/* One that is ordered is taken once all have it, and lost if one has not. */
+/* An ordered one is taken once all have it, and lost if one has not. */
 static void orders(void **state)
 {
     enum order_state order;
@@ -502,7 +502,7 @@ static void orders(void **state)
     assert_int_equal(order, ORDER_PENDING);
     servers[0].fails[MESSAGE_snapshot] = ERROR_PASSED;
     assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), EXCHANGE_OK);
-    assert_string_equal(told(), "ps 0: snapshot 5 at 50\n"); /* the others need not hear of it */
+    assert_string_equal(told(), "ps 0: snapshot 5 at 50\n"); /* the others need not be told */
     assert_int_equal(order, ORDER_LOST);
     servers[0].fails[MESSAGE_snapshot] = ERROR_TOO_LATE;
     servers[1].fails[MESSAGE_snapshot] = ERROR_PASSED;
@@ -513,7 +513,7 @@ static void orders(void **state)
     end();
 }
 
-/* What is asked for goes where it belongs; the snapshot is let go only when all of it is here. */
+/* What is read goes straight to its place; the snapshot is released only after all of it has arrived. */
 static void reading(void **state)
 {
     struct error error;
@@ -549,7 +549,7 @@ static void reading(void **state)
     end();
 }
 
-/* A ps that holds nothing is asked for nothing. */
+/* A ps without parameters is sent no requests. */
 static void a_ps_without_parameters(void **state)
 {
     struct snapshot_answer answer;
@@ -571,8 +571,8 @@ static void a_ps_without_parameters(void **state)
 }
 
 /*
- * The sent model goes and comes with the rest, unless it is the parameters themselves, which a ps takes for it
- * anyway. One of an earlier program knows nothing of it, and sends its parameters.
+ * The sent model is written and read with the rest, unless it equals the parameters, which a ps takes for it anyway. A
+ * ps of an earlier program knows nothing of it, and sends its parameters.
  */
 static void what_workers_were_told(void **state)
 {
@@ -617,7 +617,7 @@ static void what_workers_were_told(void **state)
     end();
 }
 
-/* A release that gets lost is sent again, once; one that is refused is not, and who is not there is passed over. */
+/* A lost release is sent again, once; a refused one is not, and an absent ps is skipped. */
 static void releases(void **state)
 {
     (void)state;
@@ -637,7 +637,7 @@ static void releases(void **state)
     end();
 }
 
-/* All are told of the end, if only the second time, and who can't be is said. */
+/* All are told of the end, if only at the second attempt, and those that can't be are reported. */
 static void the_end(void **state)
 {
     const struct message_end_job message = {
@@ -651,7 +651,7 @@ static void the_end(void **state)
     assert_true(transfer_end_job(&bench.exchange, &message, fake_member_soon(), &error));
     assert_string_equal(told(),
                         "ps 0: end 3 at 90, 0.5: well\nps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
-    servers[0].fails[MESSAGE_end_job] = ERROR_NOT_READY; /* a refusal is not asked again */
+    servers[0].fails[MESSAGE_end_job] = ERROR_NOT_READY; /* after a refusal no second attempt */
     assert_false(transfer_end_job(&bench.exchange, &message, fake_member_soon(), &error));
     assert_string_equal(told(), "ps 0: end 3 at 90, 0.5: well\nps 1: end 3 at 90, 0.5: well\n");
     assert_non_null(strstr(error.text, "as the test wants"));
@@ -660,7 +660,7 @@ static void the_end(void **state)
     assert_false(transfer_end_job(&bench.exchange, &message, 0, &error));
     assert_string_equal(told(), "ps 1: end 3 at 90, 0.5: well\n");
     bench.exchange.parts[0].link.next_try_s = 0;
-    atomic_store(&servers[0].member.refusal, REFUSAL_MEMBER); /* it will not be told later either */
+    atomic_store(&servers[0].member.refusal, REFUSAL_MEMBER); /* nor will it be told later */
     const double begun_s = clock_monotonic_s();
     assert_false(transfer_end_job(&bench.exchange, &message, begun_s + 20, &error));
     assert_true(clock_monotonic_s() - begun_s < 10);

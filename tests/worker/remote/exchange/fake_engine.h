@@ -27,7 +27,7 @@ static inline float *fake_engine_parameters(struct engine *base)
     return ((struct fake_engine *)base)->parameters;
 }
 
-/* One whose parameters lie at hand, as the CPU's do, and one where they have to be handed over, as a GPU's. */
+/* One whose parameters are in memory, like the CPU's, and one that must be handed them, like a GPU's. */
 static const struct engine_table fake_engine_near = {
     .name = "near", .write = fake_engine_write, .parameters = fake_engine_parameters};
 static const struct engine_table fake_engine_far = {.name = "far", .write = fake_engine_write};

@@ -1,7 +1,7 @@
 /*
- * A parameter server of tests: one shard of the whole model over plain TCP, as simple as can be. A push takes its
- * gradient off the parameters, once for each sequence, and the answer holds them all. What it does wrong, and when, the
- * test says. Several connections may be open, one of them is served at a time.
+ * A parameter server for tests: one shard with the whole model over plain TCP, as simple as possible. A push subtracts
+ * its gradient from the parameters, once for each sequence number, and the answer contains them all. The test chooses
+ * its errors and when they occur. Several connections may be open; one at a time is served.
  */
 #ifndef TESTS_WORKER_REMOTE_EXCHANGE_FAKE_PS_H
 #define TESTS_WORKER_REMOTE_EXCHANGE_FAKE_PS_H
@@ -35,32 +35,32 @@ struct fake_ps {
     pthread_t thread;
     atomic_bool stopping;
     float *parameters;
-    uint16_t *known;       /* what the open connection was told, as bfloat16 */
-    bool knows;            /* it was told something */
-    float *sent_model;     /* where answers are packed: as the worker got it... */
-    uint64_t sent_version; /* ...as this version */
+    uint16_t *known;       /* what was sent on the open connection, as bfloat16 */
+    bool knows;            /* something was sent */
+    float *sent_model;     /* with packed answers: as the worker received it... */
+    uint64_t sent_version; /* ...in this version */
     uint32_t generation;
     uint64_t applied; /* highest sequence */
     int64_t steps;
-    uint64_t sequences[FAKE_MOST_PUSHES]; /* of all pushes that came in full, in order */
+    uint64_t sequences[FAKE_MOST_PUSHES]; /* of all pushes received completely, in order */
     struct push_seen {
         int64_t base_step, local_step;
         uint64_t base_version;
     } seen[FAKE_MOST_PUSHES];
     int pushes, connections, frames; /* frames: of pushes */
     uint64_t sent_floats;            /* in the ranges of pushes */
-    atomic_int overlapped;           /* pushes that were answered while the worker computed */
+    atomic_int overlapped;           /* pushes answered while the worker computed */
 
-    /* To be set before anything is sent. */
+    /* Set these before anything is sent. */
     int delay_ms;          /* before each answer to a push */
-    atomic_bool *computes; /* is the worker computing? Looked at after that delay; NULL: not asked */
-    int cut_in_push;       /* connections are cut while this push comes (counted from 1); once */
+    atomic_bool *computes; /* is the worker computing? Read after that delay; NULL: not read */
+    int cut_in_push;       /* connections are cut during this push (counted from 1); once */
     int cut_before_answer; /* likewise, after it was applied */
     int cut_in_answer;     /* likewise, in the middle of its answer */
-    int cut_behind;        /* likewise, before the frame that would say that the answer is over */
-    int short_at;          /* differences, or what is packed, after this push lack their last byte; once */
-    int beyond_at;         /* the answer to this push speaks of a float that it does not hold; once */
-    int nonsense_at;       /* likewise, or have a first byte that cannot be */
+    int cut_behind;        /* likewise, before the answer's last frame */
+    int short_at;          /* after this push, differences or packed values lack their last byte; once */
+    int beyond_at;         /* the answer to this push contains a float that the ps does not hold; once */
+    int nonsense_at;       /* likewise, or their first byte is invalid */
     int wrong_at;          /* this push is answered by `error`, or by `outcome`; once */
     uint16_t error;
     uint8_t outcome;
@@ -78,7 +78,7 @@ static inline bool fake_is_now(int *when, int push)
     return now;
 }
 
-/* Packed is what brings the sent model up to the parameters, for who knows it; others get it in full. */
+/* Packed: the changes that bring the sent model up to the parameters, for a peer that has it; others get it whole. */
 static inline enum dtype fake_dtype(struct fake_ps *ps, uint8_t wanted, uint64_t since_version)
 {
     if (!dtype_is_packed((enum dtype)wanted) || (since_version > 0 && since_version == ps->sent_version)) {
@@ -87,7 +87,7 @@ static inline enum dtype fake_dtype(struct fake_ps *ps, uint8_t wanted, uint64_t
     return DTYPE_FLOAT32;
 }
 
-/* The parameters in one frame; `half` of them and then the end of the connection. */
+/* The parameters in one frame; or `half` of them, followed by the end of the connection. */
 static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *channel, enum message_type type,
                                         uint64_t request, void *message, struct ranges *ranges, enum dtype dtype)
 {

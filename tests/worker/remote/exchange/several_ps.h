@@ -1,6 +1,4 @@
-/*
- * Several ps, which say what the test wants, and a worker that pushes to them and pulls from them.
- */
+/* Several ps, which report what the test wants, and a worker that pushes to them and pulls from them. */
 #ifndef TESTS_WORKER_REMOTE_EXCHANGE_SEVERAL_PS_H
 #define TESTS_WORKER_REMOTE_EXCHANGE_SEVERAL_PS_H
 
@@ -43,33 +41,33 @@ double __wrap_clock_monotonic_s(void)
 
 static struct hello_identity self;
 
-/* It answers one request at a time, and the test looks in between. */
+/* It answers one request at a time, and the test inspects in between. */
 static struct server {
     struct fake_member member;
     struct span spans[PLACEMENT_MAX_SPANS]; /* that it holds */
     int span_count;
-    int fails[TYPES]; /* by type of request: how the next one fails, an enum error_code or one of those above */
-    int unready;      /* it has no model yet when it is asked so often */
+    int fails[TYPES]; /* by type of request: the next failure, an enum error_code or one of those above */
+    int unready;      /* the number of requests before it has a model */
     uint8_t unready_state;
-    uint32_t generation, later_generation; /* of the model; the second from the second question on, unless it is 0 */
+    uint32_t generation, later_generation; /* of the model; the second from the second request on, unless it is 0 */
     const char *message;                   /* what it waits for then */
     int64_t step, token;
     uint64_t version;
     bool advances; /* a pull that waits for a step gets it */
     uint8_t outcome;
     uint32_t staleness;
-    int pings;                                 /* before the next answer to a push */
-    int64_t float_count, first, count, ranges; /* added to what it says of its model */
+    int pings;                                 /* sent before the next answer to a push */
+    int64_t float_count, first, count, ranges; /* added to its report of its model */
     float gradient[1024];                      /* of the last push */
     float value;                               /* of all its parameters */
     struct message_push push;
     _Atomic(int) pushes, pings_answered;
-    uint32_t wait_ms; /* that a model was to be waited for last */
+    uint32_t wait_ms; /* the last time given to wait for a model */
     struct {
         enum dtype dtype; /* of the next answer to a pull, if bytes > 0 */
-        size_t bytes;     /* zeros, of its first span */
+        size_t bytes;     /* zeros, for its first span */
     } odd;
-    bool knows; /* who has its version is told that nothing has changed */
+    bool knows; /* a peer with its version is told that nothing has changed */
 } servers[MOST_SERVERS];
 
 static struct bench {
@@ -111,7 +109,7 @@ static inline bool say_model(struct server *server, struct channel *channel)
     return fake_member_say(channel, MESSAGE_model, &model);
 }
 
-/* All parameters, in a frame for each span. */
+/* All parameters, one frame per span. */
 static inline bool send_parameters(struct server *server, struct channel *channel, enum message_type type,
                                    void *message, struct ranges *ranges, int how)
 {
@@ -143,7 +141,7 @@ static inline bool send_parameters(struct server *server, struct channel *channe
     return true;
 }
 
-/* As another dtype says it, of which the bytes may be nonsense. */
+/* In another dtype, whose bytes may be invalid. */
 static inline bool answer_oddly(struct server *server, struct channel *channel)
 {
     uint8_t bytes[RANGE_BYTES], *zeros = calloc(1, server->odd.bytes);
@@ -391,7 +389,7 @@ static inline void end(void)
     heard();
 }
 
-/* The parameters in the engine are those of the ps that holds them. */
+/* The engine's parameters are those of the ps that holds them. */
 static inline void assert_landed(void)
 {
     for (int i = 0; i < bench.count; i++) {

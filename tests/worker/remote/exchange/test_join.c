@@ -1,9 +1,9 @@
-/* Several ps: who is asked for what and in which order, when shards fit together, and what is pulled from them. */
+/* Several ps: which is asked for what and in which order, when shards fit together, and what is pulled from them. */
 #include "tests/worker/remote/exchange/several_ps.h"
 
 /* --- Joining --- */
 
-/* All have a model of one generation, and then all of it is pulled; ps that hold nothing are asked for nothing. */
+/* All have a model of one generation, and then all of it is pulled; ps without parameters are sent no requests. */
 static void joining(void **state)
 {
     struct error error;
@@ -31,7 +31,7 @@ static void joining(void **state)
     end();
 }
 
-/* Who is not ready is asked again, and those behind it are not asked meanwhile; people are told what it waits for. */
+/* A ps that is not ready is asked again, and those after it are not asked meanwhile; people learn what it waits for. */
 static void unready(void **state)
 {
     const uint8_t states[] = {MODEL_ABSENT, MODEL_BEING_WRITTEN, MODEL_READY};
@@ -71,7 +71,7 @@ static void *pass_five_seconds(void *context)
     return NULL;
 }
 
-/* Of very many workers none has a ps wait for it: each asks again later. The chief does not wait so long. */
+/* With very many workers none has a ps wait for it: each asks again later. The chief does not wait that long. */
 static void unready_for_very_many(void **state)
 {
     struct error error;
@@ -113,7 +113,7 @@ static void generations(void **state)
     end();
 }
 
-/* Who would have to write the model itself does not wait for it. */
+/* A caller that would have to write the model itself does not wait for it. */
 static void who_writes_the_model(void **state)
 {
     struct error error;
@@ -131,12 +131,12 @@ static void who_writes_the_model(void **state)
     servers[1].unready_state = MODEL_READY; /* for others to wait for */
     assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     assert_landed();
-    servers[1].fails[MESSAGE_get_model] = NO_ANSWER; /* says nothing of a model */
+    servers[1].fails[MESSAGE_get_model] = NO_ANSWER; /* says nothing about a model */
     assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
     end();
 }
 
-/* A ps that holds other parts of the model is of another program, or other data. */
+/* A ps that holds other parts of the model has another program, or other data. */
 static void other_parts(void **state)
 {
     struct error error;
@@ -156,7 +156,7 @@ static void other_parts(void **state)
     }
 }
 
-/* What joining makes of errors: some pass, some are for good, and the caller may have enough. */
+/* How joining treats errors: some are temporary, some final, and the caller may give up. */
 static void joining_fails(void **state)
 {
     const int passing[] = {ERROR_NOT_READY, ERROR_OLD_GENERATION, ERROR_JOB_OVER, NO_ANSWER, OTHER_ANSWER};
@@ -175,7 +175,7 @@ static void joining_fails(void **state)
         servers[1].fails[types[t]] = ERROR_NOT_ALLOWED;
         assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "as the test wants"));
-        atomic_store(&bench.given_up, true); /* what is ready is taken all the same */
+        atomic_store(&bench.given_up, true); /* what is ready is taken anyway */
         assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         servers[1].unready = 1000;
         assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_STOPPED);
@@ -188,7 +188,7 @@ static void joining_fails(void **state)
     end();
 }
 
-/* An answer that is none of this pull's, or speaks of what the ps does not hold, ends the connection. */
+/* An answer that is not this pull's, or names what the ps does not hold, ends the connection. */
 static void pulls_answered_wrongly(void **state)
 {
     const int ways[] = {OTHER_REQUEST, BEYOND, OTHER_ANSWER};
@@ -209,7 +209,7 @@ static void pulls_answered_wrongly(void **state)
     end();
 }
 
-/* A step that others make is waited for, the very first one, too. */
+/* It waits for a step that others make, including the very first one. */
 static void the_first_step(void **state)
 {
     const char *const settings[] = {"issync", "true", NULL};
@@ -226,8 +226,8 @@ static void the_first_step(void **state)
 }
 
 /*
- * Where answers are packed, what came in full is the sent model. The worker knows it still when it pulls again, after
- * the engine was used for something else: then it asks for no more than what came since.
+ * With packed answers, a full answer is the sent model. The worker still has it when it pulls again, after the engine
+ * was used for something else: then it requests only the changes since.
  */
 static void what_was_told_is_known(void **state)
 {
@@ -242,7 +242,7 @@ static void what_was_told_is_known(void **state)
     assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: pull since 20, after -1\nps 1: pull since 21, after -1\n");
     assert_landed();
-    servers[1].fails[MESSAGE_pull] = BEYOND; /* what is wrong costs the connection, and all is told again */
+    servers[1].fails[MESSAGE_pull] = BEYOND; /* an error costs the connection, and everything is sent again */
     servers[1].knows = false;
     servers[1].value = 7;
     assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
@@ -256,7 +256,7 @@ static void what_was_told_is_known(void **state)
     end();
 }
 
-/* Answers that break off in the middle of a float, to pulls and to pushes, wherever floats land and however packed. */
+/* Answers truncated in the middle of a float, to pulls and to pushes, wherever floats land and however packed. */
 static void answers_that_break_off(void **state)
 {
     static const char *const plain[] = {"issync", "true", NULL};
@@ -275,7 +275,7 @@ static void answers_that_break_off(void **state)
         assert_int_equal(push_pull_refresh(&bench.exchange, &error), EXCHANGE_OK);
         assert_landed();
         assert_int_equal(atomic_load(&servers[1].member.connections), 2);
-        if (i < 2) { /* these servers take no packed pushes */
+        if (i < 2) { /* these servers don't accept packed pushes */
             servers[1].fails[MESSAGE_push] = TORN;
             servers[1].value = 6;
             assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
@@ -289,7 +289,7 @@ static void answers_that_break_off(void **state)
     }
 }
 
-/* What nobody asked for, or what is more than there can be, costs the connection, and is pulled again. */
+/* Data that nobody requested, or more than there can be, costs the connection, and is pulled again. */
 static void answers_as_nobody_asked(void **state)
 {
     static const char *const plain[] = {"issync", "true", NULL};

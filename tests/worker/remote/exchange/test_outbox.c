@@ -45,7 +45,7 @@ static size_t at(const struct variable *variable, int row, int col)
     return variable->offset + (size_t)row * (size_t)variable->stride + (size_t)col;
 }
 
-/* A gradient of random rows, a third of them zero, in the model's layout; rows go in in strips of up to 7 columns. */
+/* A gradient of random rows, a third of them zero, in the model's layout; added in strips of up to 7 columns. */
 static void fill(struct outbox *outbox, struct test_random *random, float *gradient)
 {
     struct gradient_sink sink = outbox_sink(outbox);
@@ -119,8 +119,8 @@ static void all_of_it_once(void **state)
                 empty(&outbox, spans, count, sent, &floats, &runs);
             }
             assert_memory_equal(sent, gradient, model.float_count * sizeof *sent);
-            assert_true(floats < model.float_count * 9 / 10); /* rows of zeros stayed behind */
-            assert_true(runs < (int)outbox.rows * 7 / 10);    /* rows that follow one another went together */
+            assert_true(floats < model.float_count * 9 / 10); /* rows of zeros were left out */
+            assert_true(runs < (int)outbox.rows * 7 / 10);    /* neighbouring rows were combined */
         }
     }
     outbox_destroy(&outbox);
@@ -128,7 +128,7 @@ static void all_of_it_once(void **state)
     free(sent);
 }
 
-/* As bfloat16: what was sent and what is kept add up to all gradients so far, no matter who lends the residual. */
+/* With bfloat16, what was sent and what is kept add up to all gradients so far, whoever lends the residual. */
 static void rounding_loses_nothing(void **state)
 {
     enum { STEPS = 50, BOXES = 3 };
@@ -166,7 +166,7 @@ static void rounding_loses_nothing(void **state)
     free(owed);
 }
 
-/* What is not finite leaves at once, so that a ps can refuse it, and nothing of it stays. */
+/* Values that are not finite are sent at once, so that a ps can refuse them, and leave no residual. */
 static void not_finite_does_not_stay(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -227,8 +227,8 @@ static void unpack(const struct outbox *outbox, const struct span *span, float *
 }
 
 /*
- * Packed, in any form: what was sent and the residual add up to all gradients that counted, no matter how many
- * outboxes share it, or among how many ps the model is divided.
+ * Packed, in any form: what was sent and the residual add up to all gradients that counted, however many outboxes share
+ * it, and however many ps the model is divided among.
  */
 static void packing_loses_nothing(void **state)
 {
@@ -272,7 +272,7 @@ static void packing_loses_nothing(void **state)
         }
         for (size_t i = 0; i < model.float_count; i++) {
             assert_true(fabs(owed[i] - (double)boxes[0].residual->now[i]) < 1e-4);
-            assert_true(kind > 0 || fabs(owed[i]) < 1.01 / 127); /* of 2, as rests add to it */
+            assert_true(kind > 0 || fabs(owed[i]) < 1.01 / 127); /* of 2, because residuals are added */
             chosen += sent[i] != 0;
         }
         assert_true(kind == 0 || (chosen > floats / 25 && chosen <= floats / 20 + 3));

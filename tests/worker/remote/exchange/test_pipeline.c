@@ -52,7 +52,7 @@ static void end(struct bench *bench)
     fake_ps_free(&bench->ps);
 }
 
-/* Each gradient takes 1 off every parameter's negative: parameters count the pushes that they hold. */
+/* Each gradient subtracts 1 from every parameter's negative: parameters count the pushes that they contain. */
 static void fill(struct outbox *outbox, const struct model *model)
 {
     struct gradient_sink sink = outbox_sink(outbox);
@@ -71,7 +71,7 @@ static void fill(struct outbox *outbox, const struct model *model)
     }
 }
 
-/* All parameters hold the same pushes. */
+/* All parameters contain the same pushes. */
 static int pushes_held(const struct bench *bench)
 {
     const struct model *model = &bench->ps.model;
@@ -88,7 +88,7 @@ static int pushes_held(const struct bench *bench)
     return held;
 }
 
-/* Until the pushes of so many steps were answered while this one "computes"; ten seconds at most. */
+/* Until the pushes of that many steps were answered while this one "computes"; ten seconds at most. */
 static void compute(struct bench *bench, int overlapped)
 {
     atomic_store(&bench->computes, true);
@@ -98,7 +98,7 @@ static void compute(struct bench *bench, int overlapped)
     atomic_store(&bench->computes, false);
 }
 
-/* Step number i, 0 and up: "computes" on what the engine holds, for that long, then hands over. */
+/* Step number i, from 0: "computes" on the engine's parameters, for that long, then hands over. */
 static enum exchange_result step(struct bench *bench, int i, int overlapped, int64_t *global_step, struct error *error)
 {
     struct push_answer answer;
@@ -109,7 +109,7 @@ static enum exchange_result step(struct bench *bench, int i, int overlapped, int
     compute(bench, overlapped);
     struct push_note note = {.base_step = *global_step, .local_step = i, .examples = 1};
     enum exchange_result how = pipeline_push(bench->pipeline, &note, &answer, &answers, error);
-    if (answers > 0 && how == EXCHANGE_OK) { /* else they stay in the mirror */
+    if (answers > 0 && how == EXCHANGE_OK) { /* otherwise they stay in the mirror */
         *global_step = answer.global_step;
         assert_int_equal(answer.global_step, pushes_held(bench));
         assert_true(answer.staleness <= (unsigned)bench->depth);
@@ -152,7 +152,7 @@ static void order_and_age(void **state)
     }
 }
 
-/* A push is under way while the next step is computed. */
+/* A push is in flight while the next step is computed. */
 static void steps_overlap(void **state)
 {
     struct bench bench;
@@ -191,7 +191,7 @@ static void broken_connections(void **state)
     end(&bench);
 }
 
-/* What some push came to is in the sum of answers, however many came together. */
+/* The result of a push is in the sum of answers, however many came together. */
 static void a_push_that_is_not_finite(void **state)
 {
     struct bench bench;
@@ -219,7 +219,7 @@ static void a_push_that_is_not_finite(void **state)
     end(&bench);
 }
 
-/* The model was restored: pushes under way are forgotten, none is sent behind the one that failed, and all goes on. */
+/* The model was restored: pushes in flight are dropped, none is sent after the failed one, and training continues. */
 static void restored_model(void **state)
 {
     struct bench bench;

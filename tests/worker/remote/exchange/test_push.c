@@ -1,12 +1,12 @@
 /*
- * Several ps: how their shards come to one step, who is asked for a round, and what each answer, silence or refusal to
- * a push means.
+ * Several ps: how their shards reach one step, which workers are selected for a round, and what each answer, silence or
+ * refusal of a push means.
  */
 #include "tests/worker/remote/exchange/several_ps.h"
 
 /* --- Pushing --- */
 
-/* Each ps gets its own part of the gradient; answers are of all of them: the worst, and the end only if all end. */
+/* Each ps gets its own part of the gradient; answers are combined: the worst counts, and the end only if all end. */
 static void pushing(void **state)
 {
     struct push_answer answer;
@@ -59,7 +59,7 @@ static void pushing(void **state)
     end();
 }
 
-/* In step with others: shards that answer at an earlier step are asked until they are there, too. */
+/* In step with others: shards that answer at an earlier step are asked until they have reached it, too. */
 static void steps_in_common(void **state)
 {
     const char *const settings[] = {"issync", "true", NULL};
@@ -101,7 +101,7 @@ static void steps_in_common(void **state)
     end();
 }
 
-/* Without steps in common nobody waits for a shard that is behind. */
+/* Without common steps nobody waits for a shard that is behind. */
 static void steps_of_their_own(void **state)
 {
     struct push_answer answer;
@@ -116,8 +116,10 @@ static void steps_of_their_own(void **state)
     end();
 }
 
-/* While an answer is held back, pings are answered; whoever waits can give up, or learn that there is nothing to wait
- * for, and connections on which an answer may still come are closed. */
+/*
+ * While an answer is delayed, pings are answered; the caller can give up, or learn that waiting is pointless, and
+ * connections on which an answer may still come are closed.
+ */
 static void waiting_for_answers(void **state)
 {
     struct push_answer answer;
@@ -154,7 +156,7 @@ static void *free_after_two(void *context)
     return NULL;
 }
 
-/* A ps that gives no sign of life owes the answer to another connection. */
+/* A ps that gives no sign of life must answer on another connection. */
 static void silence(void **state)
 {
     struct push_answer answer;
@@ -191,7 +193,7 @@ static void *pass_time(void *context)
     return NULL;
 }
 
-/* Who waits for long says for whom, and what that ps said of others; once in ten seconds. */
+/* A long wait is logged with whom it waits for, and with that ps's own message; once in ten seconds. */
 static void long_waits_are_told(void **state)
 {
     struct push_answer answer;
@@ -212,7 +214,7 @@ static void long_waits_are_told(void **state)
     end();
 }
 
-/* An answer to another request, or by another message, costs the connection, and the push comes again. */
+/* An answer to another request, or of another type, costs the connection, and the push is sent again. */
 static void pushes_answered_wrongly(void **state)
 {
     const int ways[] = {OTHER_REQUEST, BEYOND, OTHER_ANSWER, NO_ANSWER};
@@ -239,9 +241,9 @@ static void pushes_answered_wrongly(void **state)
     end();
 }
 
-/* --- Rounds of some --- */
+/* --- Rounds with participation below 1 --- */
 
-/* Who is not asked pulls a single float until it is; the ps that decides says who is. */
+/* A worker that is not selected pulls a single float until it is; the deciding ps says who is. */
 static void rounds(void **state)
 {
     const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};
@@ -307,7 +309,7 @@ static void rounds_fail(void **state)
     end();
 }
 
-/* Who waits to be asked does not wait for a ps that is silent, nor once it is to stop. */
+/* A worker that waits to be selected does not wait for a silent ps, nor after it is told to stop. */
 static void rounds_of_a_silent_ps(void **state)
 {
     const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};

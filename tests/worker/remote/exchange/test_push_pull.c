@@ -1,5 +1,5 @@
 /*
- * Push and pull against a ps that breaks connections and says no: each push counts once, and its error tells what to
+ * Push and pull against a ps that breaks connections and refuses: each push counts once, and its error tells what to
  * do.
  */
 #include "worker/remote/exchange/push_pull.h"
@@ -87,7 +87,7 @@ static enum exchange_result push(struct bench *bench, int number, struct push_an
     return push_pull_exchange(&bench->exchange, &bench->outbox, &note, answer, error);
 }
 
-/* All rows of the engine's parameters are `value`, and the padding between them is what it was. */
+/* All rows of the engine's parameters are `value`, and the padding between them is unchanged. */
 static void assert_parameters(const struct bench *bench, float value)
 {
     for (int v = 0; v < bench->ps.model.variable_count; v++) {
@@ -138,9 +138,7 @@ static void parameters_land(void **state)
     }
 }
 
-/*
- * Differences that cannot be end the connection; the next one is told everything, and nothing is lost or counted twice.
- */
+/* Invalid differences end the connection; the next one is sent everything, and nothing is lost or counted twice. */
 static void differences_that_make_no_sense(void **state)
 {
     const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
@@ -159,8 +157,8 @@ static void differences_that_make_no_sense(void **state)
 }
 
 /*
- * Packed answers: whoever knows a version is told what leads from it to the next. An answer that breaks off, or makes
- * no sense, leaves no version behind, and all is told in full: what was added once must not be added again.
+ * Packed answers: a worker with a version is sent the changes to the next. A truncated or malformed answer leaves no
+ * version, and everything is sent again: what was added once must not be added again.
  */
 static void packed_answers_count_once(void **state)
 {
@@ -183,14 +181,17 @@ static void packed_answers_count_once(void **state)
         assert_int_equal(bench.ps.pushes, PUSHES + 5);
         for (int k = 1; k < bench.ps.pushes; k++) {
             const bool again = bench.ps.sequences[k] == bench.ps.sequences[k - 1];
-            const bool broke_off = again && k != 8 && k != 12; /* of those nothing had landed */
+            const bool broke_off = again && k != 8 && k != 12; /* none of those had arrived */
             assert_int_equal(bench.ps.seen[k].base_version, broke_off ? 0 : bench.ps.sequences[k]);
         }
         end(&bench);
     }
 }
 
-/* The connection breaks while a push comes, after it was applied, and in its answer: it is sent again, counts once. */
+/*
+ * The connection breaks while a push is sent, after it was applied, and in its answer: it is sent again, and counts
+ * once.
+ */
 static void broken_connections(void **state)
 {
     (void)state;
@@ -203,7 +204,7 @@ static void broken_connections(void **state)
     push_all(&bench);
     fake_ps_stop(&bench.ps);
     assert_int_equal(bench.ps.steps, PUSHES);
-    assert_int_equal(bench.ps.pushes, PUSHES + 3); /* those that were applied and not answered came twice */
+    assert_int_equal(bench.ps.pushes, PUSHES + 3); /* those applied but not answered were sent twice */
     assert_int_equal(bench.ps.connections, 5);
     assert_int_equal(atomic_load(&bench.traffic.retries), 4);
     end(&bench);
@@ -249,7 +250,7 @@ static void errors_tell_what_to_do(void **state)
         assert_int_equal(push(&bench, 2, &answer, &error), cases[i].end);
         assert_non_null(strstr(error.text, "as the test wants"));
         assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
-        /* And nothing of it is left: after joining again all goes on. */
+        /* And nothing of it is left: after joining again training continues. */
         assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         assert_parameters(&bench, 1);
         assert_int_equal(push(&bench, 3, &answer, &error), EXCHANGE_OK);
@@ -294,7 +295,7 @@ static void waiting_can_be_given_up(void **state)
     end(&bench);
 }
 
-/* What is too long for a frame, by its bytes or by its ranges, goes in several, and none of it is lost. */
+/* Data too long for a frame, by bytes or by ranges, is sent in several, and none of it is lost. */
 static void pushes_of_several_frames(void **state)
 {
     static const char *const layers[] = {"1100,1000", "9000,3"};
@@ -329,7 +330,7 @@ static void pushes_of_several_frames(void **state)
     }
 }
 
-/* Where a ps restarts all wait for worker 0, which has the model. What it shares out grows with the fleet. */
+/* If a ps restarts all wait for worker 0, which has the model. The delay grows with the fleet. */
 static void worker_0_comes_back_first(void **state)
 {
     (void)state;
@@ -345,7 +346,7 @@ static void worker_0_comes_back_first(void **state)
     for (int index = 0; index < 2; index++) {
         begin(&bench, &fake_engine_near, NULL);
         push_pull_destroy(&bench.exchange);
-        fake_ps_stop(&bench.ps); /* nobody is called any more */
+        fake_ps_stop(&bench.ps); /* nobody is connected to any more */
         bench.ps.config.cluster.task_index = index;
         bench.ps.config.cluster.lease_secs = 30;
         const struct push_pull_options options = {.config = &bench.ps.config,

@@ -1,4 +1,4 @@
-/* Files of residuals: the right one is found again, damaged ones are passed over, few are kept. */
+/* Files of residuals: the right one is found again, damaged ones are skipped, few are kept. */
 #include "worker/remote/exchange/residual_files.h"
 
 #include <dirent.h>
@@ -44,7 +44,7 @@ static void save(int64_t step)
     assert_true(residual_files_save(&files, step, floats, &error));
 }
 
-/* The step that is found; its floats are that step's. */
+/* The step found; its floats are that step's. */
 static int64_t load(int64_t step)
 {
     float floats[COUNT];
@@ -79,7 +79,7 @@ static void the_newest_that_is_not_later(void **state)
     assert_int_equal(count(), RESIDUAL_FILES_DUE + RESIDUAL_FILES_OTHERS);
     assert_int_equal(load(100), 83);
     assert_int_equal(load(82), 82);
-    assert_int_equal(load(83), 82); /* that future is over */
+    assert_int_equal(load(83), 82); /* that run was abandoned */
     assert_int_equal(load(81), 80);
     assert_int_equal(load(40), 40);
     assert_int_equal(load(39), -1);
@@ -124,13 +124,13 @@ static void what_is_damaged_is_passed_over(void **state)
     assert_int_equal(load(5), 1);
     files.count--; /* another model's */
     assert_int_equal(load(5), -1);
-    snprintf(path, sizeof path, "%s/left-over-worker3-09", folder); /* not a name of ours */
+    snprintf(path, sizeof path, "%s/left-over-worker3-09", folder); /* not one of our names */
     close(open(path, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(load(0), -1);
     assert_int_equal(access(path, F_OK), 0);
 }
 
-/* More files than are ever kept, from another program say, are read from the newest on, and removed but for a few. */
+/* More files than are ever kept, from another program say, are read from the newest on, and all but a few removed. */
 static void more_than_are_kept(void **state)
 {
     char path[128];
@@ -142,7 +142,7 @@ static void more_than_are_kept(void **state)
         close(open(path, O_CREAT | O_WRONLY, 0600));
     }
     assert_int_equal(count(), 21);
-    assert_int_equal(load(30), -1); /* nothing is in the newest of them */
+    assert_int_equal(load(30), -1); /* the newest of them are empty */
     save(21);
     assert_int_equal(load(30), 21);
     assert_true(count() < 21);
@@ -156,7 +156,7 @@ static void a_folder_that_is_not_there(void **state)
     snprintf(path, sizeof path, "%s/a/b", folder);
     files.folder = path;
     assert_int_equal(load(5), -1);
-    save(3); /* makes it */
+    save(3); /* creates it */
     assert_int_equal(load(5), 3);
     char blocked[96];
     snprintf(blocked, sizeof blocked, "%s/a/b/left-over-worker3-3/c", folder);

@@ -1,6 +1,6 @@
 /*
- * What workers tell of validations, and what the chief hears of them, with a ps of the test's own: questions that break
- * off are asked again, and others wait for those who are missing, but not for ever.
+ * What workers report of validations, and what the chief receives, with the test's own ps: broken requests are
+ * repeated, and the chief waits for missing workers, but not for ever.
  */
 #include "worker/remote/exchange/validations.h"
 
@@ -19,7 +19,7 @@
 
 enum { NO_ANSWER = -1, OTHER_ANSWER = -2, HALF_AN_ANSWER = -3 };
 
-/* So many blocks are refused of the size that what worker 1 found is read into. */
+/* How many allocations fail of the size into which worker 1's results are read. */
 enum { FIRST_BYTES = sizeof "one" };
 static atomic_int refused;
 
@@ -36,7 +36,7 @@ void *__wrap_malloc(size_t size)
 static struct {
     struct fake_member member;
     int fails;        /* how the next request fails; 0: it does not */
-    uint32_t missing; /* that many are said to be missing, one less each time */
+    uint32_t missing; /* reported as missing, one fewer each time */
 } ps;
 
 static struct {
@@ -138,7 +138,7 @@ static void end(void)
     heard();
 }
 
-/* --- Telling --- */
+/* --- Reporting --- */
 
 static enum exchange_result tell_of(int64_t step, struct error *error)
 {
@@ -205,11 +205,11 @@ static void gathering(void **state)
     assert_int_equal(missing, 0);
     assert_int_equal(times(told(), "wait 500"), 3);
     ps.missing = 2;
-    assert_int_equal(gather(0, &missing, &error), EXCHANGE_OK); /* with what there is */
+    assert_int_equal(gather(0, &missing, &error), EXCHANGE_OK); /* with what has arrived */
     assert_int_equal(missing, 2);
     assert_non_null(strstr(told(), "wait 0"));
     ps.missing = 0;
-    ps.fails = HALF_AN_ANSWER; /* from the beginning again */
+    ps.fails = HALF_AN_ANSWER; /* from the start again */
     assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK);
     all = told();
     assert_int_equal(times(all, "begins"), 2);
@@ -220,7 +220,7 @@ static void gathering(void **state)
     end();
 }
 
-/* What there is no memory for does not count, and is not asked for again and again. */
+/* Results for which memory ran out don't count, and are not requested again and again. */
 static void gathering_without_memory(void **state)
 {
     struct error error;
@@ -238,7 +238,7 @@ static void gathering_without_memory(void **state)
     end();
 }
 
-/* A ps of an earlier version would not know the messages. */
+/* A ps of an earlier version does not know the messages. */
 static void an_earlier_ps(void **state)
 {
     struct error error;

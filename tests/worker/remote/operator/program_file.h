@@ -1,4 +1,4 @@
-/* A file that looks like a trainer for some architecture: its headers, noise, and the mark of a trainer. */
+/* A file that looks like a trainer for some architecture: its headers, noise, and a trainer's mark. */
 #ifndef TESTS_WORKER_REMOTE_OPERATOR_PROGRAM_FILE_H
 #define TESTS_WORKER_REMOTE_OPERATOR_PROGRAM_FILE_H
 

@@ -1,6 +1,6 @@
 /*
- * A fleet of which `trainer rollout` sees ps 0 alone, which says what the test wants; and the command itself, on this
- * machine's config and with an operator's key. Pauses take no time.
+ * A fleet of which `trainer rollout` sees only ps 0, which says what the test wants; and the command itself, with this
+ * machine's config and an operator's key. Pauses take no time.
  */
 #ifndef TESTS_WORKER_REMOTE_OPERATOR_ROLLOUT_FLEET_H
 #define TESTS_WORKER_REMOTE_OPERATOR_ROLLOUT_FLEET_H
@@ -35,8 +35,8 @@ double __wrap_clock_monotonic_s(void)
     return __real_clock_monotonic_s() + atomic_load(&jumped_s);
 }
 
-static double back_s;       /* then ps 0 is there again; 0: it stays as it is */
-static atomic_bool *absent; /* what is to change then */
+static double back_s;       /* when ps 0 returns; 0: it stays as it is */
+static atomic_bool *absent; /* what changes then */
 
 void __wrap_clock_pause(double until_s)
 {
@@ -47,9 +47,9 @@ void __wrap_clock_pause(double until_s)
     }
 }
 
-static const char *program;  /* that comes by --binary; NULL: none does */
+static const char *program;  /* passed by --binary; NULL: none */
 static const char *key_flag; /* --key; NULL: not given */
-static double interrupted_s; /* from then on a signal is pending; 0: none comes */
+static double interrupted_s; /* from then on a signal is pending; 0: none */
 
 int __wrap_signals_pending(void)
 {
@@ -65,24 +65,24 @@ int __wrap_isatty(int fd)
 
 static const struct hello_identity self = {.program = "p", .cluster = "digits", .digest = "d", .job = "{}"};
 
-/* What ps 0 says, and what it was told. */
+/* ps 0's answers, and what it was sent. */
 static struct {
     struct fake_member member;
     struct message_rollout news; /* its texts: below, or constants */
     uint8_t *manifest;           /* malloc'd; shown with the answer */
     size_t manifest_size;
-    uint8_t then; /* enum outcome, some reports after a proposal: 0: it stays under way */
+    uint8_t then; /* enum outcome, some reports after a proposal; 0: still under way */
     int reports;  /* until then */
     bool refuses, cuts, forgets;
-    bool other, misnumbers;            /* answers by another message, to a request that was not made */
+    bool other, misnumbers;            /* answers by another message, or to a request that was never made */
     bool is_torn;                      /* reports end in the middle of their manifest */
     bool mute;                         /* reports are not answered */
-    bool leaves;                       /* once it has been asked after a proposal: nobody listens any more */
-    uint8_t bytes[MANIFEST_MAX_BYTES]; /* of what it was given last */
+    bool leaves;                       /* after the first query following a proposal nobody listens any more */
+    uint8_t bytes[MANIFEST_MAX_BYTES]; /* of what it last received */
     size_t size;
     double healthy_s;
     int proposals, aborts, offers;
-    size_t program_bytes; /* that it was given of a program */
+    size_t program_bytes; /* of a program, received so far */
     char who[256];
 } ps;
 
@@ -126,7 +126,7 @@ static inline bool answer_report(struct channel *channel)
                       : channel_send_frame(channel, &frame, fake_member_soon(), &error);
 }
 
-/* Of a program, which it takes piece by piece. */
+/* For a program, which it receives piece by piece. */
 static inline bool answer_program(struct channel *channel)
 {
     const bool offers = channel->frame.type == MESSAGE_offer_program;
@@ -179,7 +179,7 @@ static inline void write_file(const char *path, const char *text)
     fclose(file);
 }
 
-/* A complete config of this fleet. extra: more of `train`, with a comma before it. */
+/* A complete config of this fleet. extra: more of `train`, preceded by a comma. */
 static inline void write_config(const char *path, int version, const char *extra)
 {
     char text[2048];
@@ -295,7 +295,7 @@ static inline struct manifest manifest_from(uint64_t from, const char *from_text
         .fallback = {.version = from, .text = from_text, .text_size = strlen(from_text), .local = ""}};
 }
 
-/* ps 0 shows it from now on, signed by the operator. */
+/* From now on ps 0 shows it, signed by the operator. */
 static inline void show_signed(struct manifest *manifest)
 {
     struct error error;
@@ -311,7 +311,7 @@ static inline void show_manifest(uint64_t from, const char *from_text, uint64_t 
     show_signed(&manifest);
 }
 
-/* The job's text of another version, and of another learning rate; the caller frees it. */
+/* The job's text of a version with another learning rate; the caller frees it. */
 static inline char *text_of(int version, const char *extra)
 {
     struct config config;

@@ -1,7 +1,7 @@
 /*
- * `trainer cluster` with members that do what the test wants: this program starts itself, and is a member then. What
- * they are given, what of their output is shown, who is told to leave in which order, and what the outcome is. Members
- * wait for one another, by marks in a folder, so that nothing depends on who is started when.
+ * `trainer cluster` with members that do what the test wants: this program starts itself as the members. What they
+ * receive, what of their output is shown, which are told to stop in which order, and the outcome. Members wait for one
+ * another, by marks in a folder, so that nothing depends on timing.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -23,16 +23,16 @@
 #include "tests/worker/remote/story.h"
 #include "worker/profile/trace.h"
 
-static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: what MARKS says */
+static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: the value of MARKS */
 static double faster = 1;
-static bool interrupts; /* once all members are there */
+static bool interrupts; /* after all members have started */
 
 double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
 int __wrap_signals_pending(void);
 int __wrap_threads_available(void);
 
-/* Eight, which workers share. */
+/* Eight, divided among workers. */
 int __wrap_threads_available(void)
 {
     return 8;
@@ -43,11 +43,11 @@ double __wrap_clock_monotonic_s(void)
     return faster * __real_clock_monotonic_s();
 }
 
-/* --- The progress line, profiles, and what may fail --- */
+/* --- The progress line, profiles, and failures --- */
 
 static struct {
     bool has_terminal;
-    int looks, unknown; /* so many of them do not know the step yet */
+    int looks, unknown; /* number of looks that don't know the step yet */
     double looked_s[8];
     bool joins_profiles, cannot_write;
     int cannot_start; /* member, counted from 1; 0: none */
@@ -81,12 +81,12 @@ void __wrap_progress_end(struct progress *progress)
     tell(progress->active ? "the line ends\n" : "");
 }
 
-/* One ps, and then two workers. */
+/* One ps, then two workers. */
 const struct board_member *__wrap_status_query_ask(struct status_query *query, double timeout_s, int *count)
 {
     static struct board_member members[3];
     assert_non_null(query);
-    assert_true(timeout_s > 0 && timeout_s <= 0.5); /* output is not shown meanwhile */
+    assert_true(timeout_s > 0 && timeout_s <= 0.5); /* meanwhile no output is shown */
     terminal.looked_s[terminal.looks % 8] = story_s();
     members[0].global_step = terminal.looks < terminal.unknown ? -1 : terminal.looks - terminal.unknown;
     members[0].steps_per_s = 2.5;
@@ -124,7 +124,7 @@ pid_t __wrap_fork(void)
     return __real_fork();
 }
 
-/* Whoever sees the mark can read whose it is. */
+/* Writes it whole, so that a reader of the mark sees whose it is. */
 static void mark(const char *name)
 {
     char path[512], hidden[512];
@@ -145,7 +145,7 @@ static bool is_marked(const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* How many members are ready. With `clear` their marks go. */
+/* The number of ready members. `clear` removes their marks. */
 static int count_marks(bool clear)
 {
     struct dirent **entries;
@@ -186,7 +186,7 @@ static void await_marks(void)
     }
 }
 
-/* Until it is told, or all is over, and says so. */
+/* Until it is told to stop, or all is over, and reports which. */
 static int wait_for_word(void)
 {
     while (!told_to_leave && !is_marked("over")) {
@@ -227,7 +227,7 @@ static int be_chief(const char *does, int argc, char **argv)
             return 9;
         }
         fclose(file);
-        while (kill(pid, 0) == 0 || errno != ESRCH) { /* until its death has been seen */
+        while (kill(pid, 0) == 0 || errno != ESRCH) { /* until its death has been noticed */
             usleep(2000);
         }
     } else if (strcmp(does, "ps dies") == 0 || strcmp(does, "wait") == 0) {
@@ -271,10 +271,10 @@ static int be_member(int argc, char **argv)
 
 /* --- The command --- */
 
-static const char config_file[] = "config.json"; /* of the folder that tests run in */
+static const char config_file[] = "config.json"; /* in the folder where tests run */
 static struct config config;
 
-/* counts: of ps and of workers, as they are given; NULL: not given. */
+/* counts: of ps and of workers, as given; NULL: not given. */
 static int run(const char *does, const char *ps, const char *workers, const struct config_setting *settings, int count,
                const char **text)
 {
@@ -297,7 +297,7 @@ static int run(const char *does, const char *ps, const char *workers, const stru
     return status;
 }
 
-/* Behind its name in the member's list of arguments; the story's text. */
+/* The value after its name in the member's arguments; within the story's text. */
 static const char *value_of(const char *text, const char *name)
 {
     static char value[2][256];
@@ -313,7 +313,7 @@ static const char *value_of(const char *text, const char *name)
     return value[which];
 }
 
-/* Training flags as they were given, addresses that the system chose, a key, and what each member is. */
+/* Training flags as given, addresses chosen by the system, a key, and each member's role. */
 static void what_members_are_given(void **state)
 {
     const struct config_setting settings[] = {{"batch_size", "50"}, {"num_threads", "3"}, {"insecure", "true"},
@@ -338,7 +338,7 @@ static void what_members_are_given(void **state)
     assert_null(value_of(text, "learning_rate"));
     assert_null(value_of(text, "profile"));
     assert_string_equal(value_of(text, "config"), config_file);
-    assert_string_equal(value_of(text, "group"), "own"); /* signals of the terminal are not for members */
+    assert_string_equal(value_of(text, "group"), "own"); /* members don't get the terminal's signals */
     assert_int_equal(atoi(value_of(text, "dies_by")), SIGTERM);
     assert_int_equal(strncmp(value_of(text, "fleet_key"), folder, strlen(folder)), 0);
     int ports[5];
@@ -355,7 +355,7 @@ static void what_members_are_given(void **state)
     assert_int_equal(times(text, "ps 1      | leaves"), 1);
 }
 
-/* One ps and two workers unless somebody says otherwise; threads are shared. */
+/* One ps and two workers by default; threads are divided. */
 static void how_many(void **state)
 {
     static const char *const wrong[] = {"0", "129", "", "2x", "-1"};
@@ -372,11 +372,11 @@ static void how_many(void **state)
     assert_int_equal(sscanf(value_of(text, "worker_hosts"), "127.0.0.1:%d,127.0.0.1:%d", &ports[0], &ports[1]), 2);
     assert_null(strchr(value_of(text, "ps_hosts"), ','));
     assert_string_equal(value_of(text, "num_threads"), "4");
-    assert_int_equal(run("arguments", "1", "9", NULL, 0, &text), COMMAND_DONE); /* one each at least */
+    assert_int_equal(run("arguments", "1", "9", NULL, 0, &text), COMMAND_DONE); /* at least one each */
     assert_string_equal(value_of(text, "num_threads"), "1");
 }
 
-/* Lines with their member's name, the last one even without its end; what is longer than a line in pieces. */
+/* Lines prefixed with their member's name, even an incomplete last one; longer lines in pieces. */
 static void what_is_shown(void **state)
 {
     const char *text;
@@ -393,7 +393,7 @@ static void what_is_shown(void **state)
     assert_int_equal(times(text, "worker 0  | bbb"), 1);
 }
 
-/* For programs: events with their member's name, the end as the last of them, and all else on standard error. */
+/* For programs: events with their member's name, the end as the last of them, and everything else on standard error. */
 static void events(void **state)
 {
     const char *text;
@@ -412,7 +412,7 @@ static void events(void **state)
     assert_string_equal(strchr(last, '\n'), "\n");
 }
 
-/* Without a worker the others go on; without the chief or a ps they stop, workers first. */
+/* Without a worker the others continue; without the chief or a ps they stop, workers first. */
 static void deaths(void **state)
 {
     const char *text;
@@ -442,7 +442,9 @@ static void interrupted(void **state)
     assert_true(strstr(text, "worker 1  | leaves") < strstr(text, "ps 0      | leaves"));
 }
 
-/* Who does not leave is killed in the end: six seconds to leave alone, twenty once told, and six more for a ps. */
+/*
+ * A member that does not stop is killed in the end: six seconds to stop alone, twenty once told, and six more for a ps.
+ */
 static void stubborn_members(void **state)
 {
     const char *text;
@@ -454,11 +456,11 @@ static void stubborn_members(void **state)
     faster = 1;
     assert_int_equal(status, COMMAND_DONE);
     assert_int_equal(times(text, "| stays"), 2);
-    assert_int_equal(times(text, "died"), 0); /* it is over: nobody wants to know */
+    assert_int_equal(times(text, "died"), 0); /* over: not worth reporting */
     assert_true(took_s >= 32);
 }
 
-/* Profiles of all members are joined; where there are none the run has failed. */
+/* The members' profiles are merged; without any the run has failed. */
 static void profiles(void **state)
 {
     const struct config_setting settings[] = {{"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}};
@@ -470,7 +472,7 @@ static void profiles(void **state)
     assert_int_equal(run("fail", NULL, NULL, settings, 2, &text), 5);
 }
 
-/* The profiles that members wrote of themselves become one. */
+/* Merges the profiles that members wrote. */
 static void profiles_are_joined(void **state)
 {
     const struct config_setting settings[] = {{"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}};
@@ -490,7 +492,9 @@ static void profiles_are_joined(void **state)
     }
 }
 
-/* On a terminal a line shows how far the job is, a few times a second, once it is known; members log no steps then. */
+/*
+ * On a terminal a line shows the job's progress, several times a second, once it is known; members log no steps then.
+ */
 static void progress_line(void **state)
 {
     struct config_setting settings[] = {
@@ -507,7 +511,7 @@ static void progress_line(void **state)
         const int status = run("wait", NULL, NULL, settings, 5, &text);
         interrupts = false;
         assert_int_equal(status, 128 + SIGINT);
-        assert_int_equal(terminal.looks, 4); /* none once it is leaving */
+        assert_int_equal(terminal.looks, 4); /* none once it is stopping */
         for (int i = 1; i < 4; i++) {
             assert_true(terminal.looked_s[i] - terminal.looked_s[i - 1] >= 0.2);
         }
@@ -526,7 +530,7 @@ static void progress_line(void **state)
     memset(&terminal, 0, sizeof terminal);
 }
 
-/* Where a member can't be started, those that were are told to leave. */
+/* If a member can't be started, the others are told to stop. */
 static void a_member_that_can_not_be_started(void **state)
 {
     const char *text;
@@ -547,7 +551,7 @@ static void a_member_that_can_not_be_started(void **state)
     memset(&terminal, 0, sizeof terminal);
 }
 
-/* Where no key can be made nothing is started. */
+/* If no key can be made nothing is started. */
 static void no_folder(void **state)
 {
     const char *text;

@@ -1,4 +1,4 @@
-/* `trainer health` of a member that says what the test wants: what it is asked, and what its answer comes to. */
+/* `trainer health` with a member that says what the test wants: the request, and the meaning of the answer. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,11 +14,11 @@
 #include "base/clock.h"
 #include "net/socket.h"
 
-/* A member's HTTP server, for one question. */
+/* A member's HTTP server, for one request. */
 static struct member {
     int listener;
     char address[32];
-    const char *status; /* of its answer, with the number */
+    const char *status; /* of its answer, including the number */
     pthread_t thread;
 } member;
 
@@ -32,7 +32,7 @@ static void *answer_one(void *context)
     if (!accept_in_time(member.listener, &fd, name, clock_monotonic_s() + 10, &error)) {
         return NULL;
     }
-    fcntl(fd, F_SETFL, 0); /* it waits for the request */
+    fcntl(fd, F_SETFL, 0); /* blocking */
     while (!strstr(request, "\r\n\r\n") && size < sizeof request - 1) {
         const ssize_t got = read(fd, request + size, sizeof request - 1 - size);
         if (got <= 0) {
@@ -50,7 +50,7 @@ static void *answer_one(void *context)
     return NULL;
 }
 
-/* status: NULL if nobody is there. */
+/* status: NULL if nobody listens. */
 static int run(const char *status, bool ready, const char **text)
 {
     const struct config_setting settings[] = {{"http", member.address}};
@@ -80,7 +80,7 @@ static int run(const char *status, bool ready, const char **text)
     return result;
 }
 
-/* One that answers is healthy; whether it is ready, too, is another question. */
+/* A member that answers is healthy; readiness is a separate question. */
 static void members_that_are_well(void **state)
 {
     const char *text;
@@ -93,7 +93,7 @@ static void members_that_are_well(void **state)
     assert_string_equal(text, "ready\n");
 }
 
-/* One that says no, or is not there, is not; why stands in the log. */
+/* One that refuses, or is absent, is not healthy; the log says why. */
 static void members_that_are_not_well(void **state)
 {
     const char *text;
@@ -106,7 +106,7 @@ static void members_that_are_not_well(void **state)
     assert_non_null(strstr(text, "onnection refused"));
 }
 
-/* Without an address there is nobody to ask. */
+/* Without an address there is nothing to query. */
 static void no_address(void **state)
 {
     struct config config;

@@ -1,6 +1,6 @@
 /*
- * `trainer rollout` and a ps 0 that says what the test wants: what is shown, what is signed and what is not, and when
- * the command takes the rollout for done, undone or lost. Pauses take no time.
+ * `trainer rollout` with a ps 0 that says what the test wants: what is shown, what is signed and what is not, and when
+ * the command considers the rollout done, undone or lost. Pauses take no time.
  */
 #include "tests/worker/remote/operator/rollout_fleet.h"
 
@@ -42,7 +42,7 @@ static void a_rollout(void **state)
     }
 }
 
-/* What can't be rolled out, or is not meant to be, is not even signed. */
+/* What can't be rolled out, or must not be, is not even signed. */
 static void not_rolled_out(void **state)
 {
     const char *text;
@@ -66,12 +66,12 @@ static void not_rolled_out(void **state)
     unlink(fleet.key);
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
     assert_non_null(strstr(text, "operator.key"));
-    assert_int_equal(run(fleet.next, DRY, NULL, &text), COMMAND_DONE); /* one may look */
+    assert_int_equal(run(fleet.next, DRY, NULL, &text), COMMAND_DONE); /* --dry-run is allowed */
     assert_int_equal(ps.proposals, 0);
     end();
 }
 
-/* A machine's own keys come along where the new file sets them to something else. */
+/* Local keys come along if the new file changes them. */
 static void keys_of_machines(void **state)
 {
     struct manifest manifest;
@@ -94,7 +94,7 @@ static void keys_of_machines(void **state)
     end();
 }
 
-/* ps 0 may refuse, answer nonsense, or break off: then it is asked whether it has it. */
+/* ps 0 may refuse, answer nonsense, or break off: then it is asked whether it has accepted. */
 static void answers_to_a_proposal(void **state)
 {
     const char *text;
@@ -113,7 +113,7 @@ static void answers_to_a_proposal(void **state)
         assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
         assert_non_null(strstr(text, nonsense[i]));
         assert_int_equal(times(text, "; asking ps 0 whether it has version 4\n"), 1);
-        assert_int_equal(times(text, "error: "), 0); /* it had */
+        assert_int_equal(times(text, "error: "), 0); /* it had accepted */
         assert_int_equal(atomic_load(&ps.member.connections), 2);
         end();
     }
@@ -124,12 +124,12 @@ static void answers_to_a_proposal(void **state)
         ps.reports = 0;
         assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
         assert_int_equal(times(text, "ps 0 knows nothing of version 4"), 1);
-        assert_true(cut ? atomic_load(&jumped_s) > 9 : atomic_load(&jumped_s) == 0); /* what it took is there at once */
+        assert_true(cut ? atomic_load(&jumped_s) > 9 : atomic_load(&jumped_s) == 0); /* if accepted, at once */
         end();
     }
 }
 
-/* Where nobody listens there is no use to wait. */
+/* If nobody listens it is pointless to wait. */
 static void ps_is_gone(void **state)
 {
     const char *text;
@@ -143,7 +143,7 @@ static void ps_is_gone(void **state)
     end();
 }
 
-/* What ps 0 says of the config in force is believed only if this machine's config or a signature says so, too. */
+/* ps 0's config in force is trusted only if this machine's config or a signature confirms it. */
 static void the_word_of_ps_0(void **state)
 {
     const char *text;
@@ -156,7 +156,7 @@ static void the_word_of_ps_0(void **state)
     assert_non_null(strstr(text, "--yes is not enough"));
     assert_int_equal(run(fleet.next, DRY, NULL, &text), COMMAND_DONE);
     assert_non_null(strstr(text, "only ps 0 says that this version 3 is in force: "));
-    show_manifest(2, before, 3, other); /* it came by this */
+    show_manifest(2, before, 3, other); /* this manifest brought it */
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
     assert_null(strstr(text, "only ps 0 says"));
     ps.proposals = 0;
@@ -165,7 +165,7 @@ static void the_word_of_ps_0(void **state)
     show_manifest(3, other, 9, before); /* or went back to it */
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
     ps.proposals = 0;
-    fleet.secret[0] ^= 1; /* somebody else's */
+    fleet.secret[0] ^= 1; /* by another signer */
     ps.manifest[ps.manifest_size - 1] ^= 1;
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
     ps.news.job = "{\"fleet\":{\"name\":\"digits\",\"version\":3}}";
@@ -181,7 +181,9 @@ static void the_word_of_ps_0(void **state)
     end();
 }
 
-/* Back to what a signed manifest says was before, as a new version; without one there is nothing to believe. */
+/*
+ * Reverts to what a signed manifest names as the previous config, as a new version; without one nothing can be trusted.
+ */
 static void a_revert(void **state)
 {
     struct manifest manifest;
@@ -204,21 +206,21 @@ static void a_revert(void **state)
     assert_int_equal(manifest.target.version, 7);
     assert_int_equal(manifest.fallback.version, 3);
     ps.proposals = 0;
-    ps.news.highest = 3 + 1001; /* somebody hides what came since */
+    ps.news.highest = 3 + 1001; /* later versions are being hidden */
     ps.news.target = 0;
     assert_int_equal(run("revert", YES, NULL, &text), COMMAND_FAILED);
     assert_non_null(strstr(text, "and version 1004 was proposed"));
     ps.news.highest = 3 + 1000;
     ps.reports = 3;
     assert_int_equal(run("revert", YES, NULL, &text), COMMAND_DONE);
-    fleet.here.fleet.version = 5; /* this machine knows more */
+    fleet.here.fleet.version = 5; /* this machine knows a later one */
     assert_int_equal(run("revert", YES, NULL, &text), COMMAND_FAILED);
     assert_non_null(strstr(text, "but this machine has version 5"));
     free(before);
     end();
 }
 
-/* Only what this operator signed can be aborted, by a word that is signed, too. */
+/* Only what this operator signed can be aborted, by a signed message. */
 static void an_abort(void **state)
 {
     struct manifest_abort abort;
@@ -260,7 +262,7 @@ static void an_abort(void **state)
     end();
 }
 
-/* What a fleet does, member by member; and what was done on this machine. */
+/* The fleet's state, member by member; and what was done on this machine. */
 static void looking(void **state)
 {
     const char *text;

@@ -1,6 +1,6 @@
 /*
- * `trainer rollout` beyond a plain rollout: what an operator is asked on a terminal, flags, other keys, programs, and
- * what becomes of the command while ps 0 is away. The fleet is that of rollout_fleet.h.
+ * `trainer rollout` beyond a plain rollout: questions on a terminal, flags, other keys, programs, and how the command
+ * behaves while ps 0 is away. The fleet is that of rollout_fleet.h.
  */
 #include "tests/worker/remote/operator/rollout_fleet.h"
 
@@ -8,7 +8,7 @@
 
 #include "tests/worker/remote/operator/program_file.h"
 
-/* Yes is yes, and all else is no. */
+/* Only yes means yes. */
 static void a_question_on_a_terminal(void **state)
 {
     static const struct {
@@ -28,12 +28,12 @@ static void a_question_on_a_terminal(void **state)
     }
     begin();
     typed = "";
-    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE); /* flag --yes has answered */
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE); /* --yes has answered */
     assert_null(strstr(text, "[y/N]"));
     end();
 }
 
-/* What rests on the word of ps 0 is shown, and asked whatever flags say. */
+/* What rests on ps 0's word alone is shown, and confirmed whatever the flags. */
 static void the_word_of_ps_0_on_a_terminal(void **state)
 {
     const char *text;
@@ -55,7 +55,7 @@ static void the_word_of_ps_0_on_a_terminal(void **state)
     }
 }
 
-/* ps 0 may be away for a while, as it restarts in many rollouts; not for ever. */
+/* ps 0 may be away for a while, since it restarts in many rollouts; not for ever. */
 static void ps_0_is_away(void **state)
 {
     const char *text;
@@ -79,7 +79,7 @@ static void ps_0_is_away(void **state)
     end();
 }
 
-/* Who leaves leaves the rollout to the fleet. */
+/* An operator who leaves leaves the rollout to the fleet. */
 static void an_operator_who_leaves(void **state)
 {
     const char *text;
@@ -93,7 +93,7 @@ static void an_operator_who_leaves(void **state)
     end();
 }
 
-/* One that is at its end already when it is looked at, of another version, is not this one. */
+/* A finished rollout of another version is not this one. */
 static void another_rollout_ends(void **state)
 {
     const char *text;
@@ -108,7 +108,7 @@ static void another_rollout_ends(void **state)
     end();
 }
 
-/* The new file stands under the flags of this command, as the old one does. */
+/* The new file is read with this command's flags, like the old one. */
 static void flags_hold_for_both(void **state)
 {
     const struct config_setting flag = {"batch_size", "12"};
@@ -133,7 +133,7 @@ static void flags_hold_for_both(void **state)
     end();
 }
 
-/* By another key, and at a time; without a name of its own the author is unknown. */
+/* With another key, and at a given time; without a given name the author is unknown. */
 static void who_signs(void **state)
 {
     struct manifest manifest;
@@ -158,7 +158,7 @@ static void who_signs(void **state)
     end();
 }
 
-/* How it comes to the machines depends on what changes. */
+/* How it reaches the machines depends on what changes. */
 static void a_restart_of_the_whole_job(void **state)
 {
     const char *text;
@@ -171,7 +171,7 @@ static void a_restart_of_the_whole_job(void **state)
     end();
 }
 
-/* A key of machines that came with the version in force still comes if the new file has it, whatever is here. */
+/* A local key that came with the version in force still comes if the new file has it, whatever is here. */
 static void keys_of_machines_that_stay(void **state)
 {
     struct manifest manifest;
@@ -194,7 +194,7 @@ static void keys_of_machines_that_stay(void **state)
     assert_non_null(memmem(manifest.target.local, manifest.target.local_size, "num_threads", strlen("num_threads")));
     assert_int_equal(manifest.fallback.local_size, strlen(ps.news.local));
     end();
-    begin(); /* one that comes anew, as it is here already, does not */
+    begin(); /* a new one that is here already does not */
     write_config(fleet.path, 3, ",\"num_threads\":2");
     write_config(fleet.next, 4, ",\"num_threads\":2,\"learning_rate\":0.25");
     config_free(&fleet.here);
@@ -207,7 +207,7 @@ static void keys_of_machines_that_stay(void **state)
 
 /* --- Programs --- */
 
-/* Alone, a program comes with what the fleet runs, as a version above all that were proposed. */
+/* A program alone comes with the fleet's present config, as a version above all that were proposed. */
 static void a_program_alone(void **state)
 {
     struct manifest manifest;
@@ -238,7 +238,7 @@ static void a_program_alone(void **state)
     end();
 }
 
-/* A version that brought a program is not reverted by its config alone. */
+/* A version that brought a program can't be reverted by its config alone. */
 static void a_revert_of_a_program(void **state)
 {
     const char *text;
@@ -265,7 +265,7 @@ static void a_revert_of_a_program(void **state)
 
 /* --- Other verbs --- */
 
-/* After a pause it goes on by a signed word, too. */
+/* After a pause it continues on a signed message, too. */
 static void a_rollout_that_is_resumed(void **state)
 {
     struct manifest_abort word;
@@ -296,7 +296,7 @@ static void a_rollout_that_is_resumed(void **state)
     end();
 }
 
-/* What is of another fleet, a manifest or the config in force, is none of this one's. */
+/* A manifest or config of another fleet does not count for this one. */
 static void another_fleet(void **state)
 {
     const char *text;
@@ -332,7 +332,10 @@ static void another_fleet(void **state)
     end();
 }
 
-/* A manifest says what was before only of the very version that it led to: number, keys of the job, and of machines. */
+/*
+ * A manifest tells the previous config only of the very version that it led to: number, keys of the job, and local
+ * keys.
+ */
 static void a_manifest_of_something_else(void **state)
 {
     static const char local[] = "{\"train\":{\"num_threads\":2}}";
@@ -357,7 +360,7 @@ static void a_manifest_of_something_else(void **state)
     }
 }
 
-/* A manifest that does not come in full is none, and nothing is done without it. */
+/* An incomplete manifest counts as none, and nothing is done without it. */
 static void a_manifest_that_breaks_off(void **state)
 {
     static const char *const verbs[] = {"revert", "abort"};
@@ -379,7 +382,7 @@ static void a_manifest_that_breaks_off(void **state)
     }
 }
 
-/* ps 0 is there, and says nothing. */
+/* ps 0 is there, and silent. */
 static void no_answer(void **state)
 {
     static const char *const verbs[] = {"status", "abort", "revert"};
@@ -397,7 +400,7 @@ static void no_answer(void **state)
     end();
 }
 
-/* What was done on this machine can't be told where nothing is kept, or it can't be read. */
+/* The audit log can't be shown where nothing is kept, or if it can't be read. */
 static void no_history(void **state)
 {
     const char *text;
@@ -411,7 +414,7 @@ static void no_history(void **state)
         write_file(path, "newer\n");
         strcat(path, i == 0 ? ".1" : "");
         unlink(path);
-        assert_int_equal(mkdir(path, 0700), 0); /* no file */
+        assert_int_equal(mkdir(path, 0700), 0); /* not a file */
         assert_int_equal(run("history", 0, NULL, &text), COMMAND_FAILED);
         assert_null(strstr(text, "newer"));
         rmdir(path);

@@ -1,6 +1,6 @@
 /*
- * Programs that an operator rolls out: which files are taken, with what rate and waves, what follows of those in force,
- * and how they are brought to a ps 0 that has part of them, forgets, or is too old.
+ * Programs that an operator rolls out: which files are accepted, with what rate and waves, what follows from those in
+ * force, and how they are sent to a ps 0 that has part of them, forgets, or is too old.
  */
 #include "worker/remote/operator/rollout_programs.h"
 
@@ -135,7 +135,7 @@ static void files_that_are_programs(void **state)
     rollout_programs_free(&programs);
     assert_int_equal(programs.programs.count, 0);
     assert_null(programs.bytes[0]);
-    write_program("one", EM_X86_64, 0x102, MARK_AT + 28); /* the mark is the last thing in it */
+    write_program("one", EM_X86_64, 0x102, MARK_AT + 28); /* the mark is at the very end */
     programs = taken(file("one"), NULL, NULL);
     assert_int_equal(programs.programs.count, 1);
     assert_int_equal(programs.programs.protocol, 0x102);
@@ -243,17 +243,17 @@ static void what_is_in_force_is_gone_back_to(void **state)
     assert_string_equal(programs.programs.items[0].architecture, "x86_64");
     assert_int_equal(programs.programs.items[0].size, SIZE);
     assert_string_equal(programs.programs.items[0].fallback, old.items[1].digest);
-    assert_string_equal(programs.programs.items[1].architecture, "aarch64"); /* stays, and is its own fallback */
+    assert_string_equal(programs.programs.items[1].architecture, "aarch64"); /* stays, as its own fallback */
     assert_string_equal(programs.programs.items[1].digest, old.items[0].digest);
     assert_string_equal(programs.programs.items[1].fallback, old.items[0].digest);
     assert_null(programs.bytes[1]);
     assert_int_equal(programs.programs.protocol, 3);
-    assert_int_equal(programs.programs.rate_kib, 977); /* as the operator said */
+    assert_int_equal(programs.programs.rate_kib, 977); /* as the operator specified */
     assert_int_equal(programs.programs.waves.count, 2);
     rollout_programs_free(&programs);
     programs = taken(file("x"), NULL, NULL);
     rollout_programs_follow(&programs, &others);
-    assert_int_equal(programs.programs.count, MANIFEST_MAX_PROGRAMS); /* one of the others finds no room */
+    assert_int_equal(programs.programs.count, MANIFEST_MAX_PROGRAMS); /* one of the others does not fit */
     assert_string_equal(programs.programs.items[3].architecture, "mips");
     assert_int_equal(programs.programs.protocol, 2);
     rollout_programs_free(&programs);
@@ -289,20 +289,20 @@ static void what_is_shown(void **state)
     rollout_programs_free(&programs);
 }
 
-/* --- Bringing --- */
+/* --- Sending --- */
 
 static const struct hello_identity self = {.program = "p", .cluster = "", .digest = "d", .job = "{}"};
 
-/* A ps 0 that takes programs. */
+/* A ps 0 that accepts programs. */
 static struct {
     struct fake_member member;
     uint8_t bytes[SIZE];
     uint64_t there;
     int offers, puts;
-    bool forgets;             /* at the second piece it is as if started again */
-    bool stands_still;        /* says that nothing came */
-    bool exaggerates;         /* says that more came than there is */
-    enum message_type odd;    /* answers by this; 0: as it should */
+    bool forgets;             /* at the second piece it behaves as if restarted */
+    bool stands_still;        /* reports no progress */
+    bool exaggerates;         /* reports more than there is */
+    enum message_type odd;    /* answers with this; 0: correctly */
     bool refuses, misnumbers; /* misnumbers: answers a request that was not made */
     char digest[PROGRAM_DIGEST_HEX + 1];
     uint8_t manifest[16];
@@ -354,7 +354,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     return ps.odd ? fake_member_say(channel, ps.odd, &done) : fake_member_say(channel, MESSAGE_program, &program);
 }
 
-/* What comes of it; NULL: well. */
+/* The result; NULL: success. */
 static const char *bring(uint64_t there)
 {
     static struct error error;
@@ -372,7 +372,7 @@ static const char *bring(uint64_t there)
     struct rollout_programs programs = taken(file("x"), NULL, NULL);
     const char *const kept[] = {"aarch64"};
     const struct manifest_programs old = in_force(1, kept, 1);
-    rollout_programs_follow(&programs, &old); /* of which nothing is to be brought */
+    rollout_programs_follow(&programs, &old); /* from this one nothing must be sent */
     assert_true(config_parse(&config, "the test", NULL, 0, settings, 3, &error));
     if (!rollout_client_open(&client, &config, &error) || !rollout_client_reach(&client, &error)) {
         fail_msg("%s", error.text);

@@ -1,4 +1,4 @@
-/* `trainer status` of a cluster that says what the test wants: whose word counts, what is shown, what is missing. */
+/* `trainer status` of a cluster that says what the test wants: whose report counts, what is shown, what is missing. */
 #include "ps/status_query.h"
 
 #include <math.h>
@@ -19,19 +19,19 @@ enum { SERVERS = 2, MOST = 9 };
 static const struct hello_identity self = {
     .program = "a program", .cluster = "", .digest = "d", .job = "{}", .lease_ms = 10000};
 
-/* What each ps says, in order. */
+/* Each ps's reports, in order. */
 static struct server {
     struct fake_member member;
     struct message_status says[MOST];
     int count;
-    struct message_rounds rounds[2]; /* told behind all others */
+    struct message_rounds rounds[2]; /* sent after all others */
     int round_count;
     int asked;
-    bool asks_for_all;    /* so it was asked last */
+    bool asks_for_all;    /* the last request asked for all */
     int gone_after;       /* cut before this frame of the answer, counted from 1; 0: never */
-    int silent;           /* questions that are not answered */
+    int silent;           /* requests that are not answered */
     enum message_type by; /* another answer; 0: the right one */
-    int without_digest;   /* so many answers say no digest */
+    int without_digest;   /* this many answers have no digest */
 } servers[SERVERS];
 
 static struct config config;
@@ -116,7 +116,7 @@ static struct message_status worker_status(int index, uint32_t silent_ms)
     return status;
 }
 
-/* Both ps know of two workers; ps 0 heard of worker 0 last, ps 1 of worker 1. */
+/* Both ps know two workers; ps 0 last heard worker 0, ps 1 worker 1. */
 static void begin(void)
 {
     struct error error;
@@ -157,7 +157,7 @@ static void end(void)
     config_free(&config);
 }
 
-/* Its exit status; *text: all that it said. Addresses become ps0:1 and ps1:1. */
+/* Its exit status; *text: its output. Addresses become ps0:1 and ps1:1. */
 static int run(bool json, const char **text)
 {
     static char plain[256 * 1024];
@@ -177,7 +177,7 @@ static int run(bool json, const char **text)
     return status;
 }
 
-/* Each speaks for itself; of workers the freshest word counts, but ps 0's on versions. */
+/* Each ps reports about itself; for workers the freshest report counts, but ps 0's on versions. */
 static void a_table(void **state)
 {
     const char *text;
@@ -204,12 +204,12 @@ static void a_table(void **state)
         assert_int_equal(servers[i].asked, 1);
         assert_true(servers[i].asks_for_all);
         assert_int_equal(servers[i].member.peer.member.role, MEMBER_OPERATOR);
-        assert_string_equal(servers[i].member.peer.digest, ""); /* whatever config is here, it may ask */
+        assert_string_equal(servers[i].member.peer.digest, ""); /* it may ask, whatever config is here */
     }
     end();
 }
 
-/* Below a worker: the rounds that it was asked for, and how its own rows fare, as far as there is anything to tell. */
+/* Below a worker: its rounds, and its results on its own rows, as far as there are any. */
 static void rounds_and_own_rows(void **state)
 {
     const char *text;
@@ -246,7 +246,7 @@ static void rounds_and_own_rows(void **state)
     end();
 }
 
-/* A step of 0 is one; of who has none there is a dash. Programs and configs that differ are told apart, each once. */
+/* A step of 0 is shown; without a step there is a dash. Differing programs and configs are listed, each once. */
 static void steps_and_versions(void **state)
 {
     const char *text;
@@ -276,7 +276,7 @@ static void steps_and_versions(void **state)
     "\"config_version\":null,\"config_digest\":\"\",\"message\":\"\",\"memory_bytes\":1048576,"                        \
     "\"cpu_percent\":50,\"gpu_percent\":null}"
 
-/* The same for programs, by --json or by the config. */
+/* The same for programs, with --json or by the config. */
 static void as_json(void **state)
 {
     const char *text;
@@ -320,7 +320,7 @@ static void as_json(void **state)
     }
 }
 
-/* Numbers of bytes as people read them. */
+/* Byte counts as people read them. */
 static void counts_of_bytes(void **state)
 {
     const struct {
@@ -352,7 +352,7 @@ static void counts_of_bytes(void **state)
     end();
 }
 
-/* A ps that is not there, refuses, or breaks off is missing; what the other says of the workers is shown. */
+/* A ps that is absent, refuses, or breaks off is missing; the other's reports of the workers are shown. */
 static void a_ps_is_missing(void **state)
 {
     const char *text;
@@ -377,13 +377,13 @@ static void a_ps_is_missing(void **state)
         assert_non_null(strstr(text, wanted));
         assert_non_null(strstr(text, "worker 1    training "));
         assert_non_null(strstr(text, "\n1 of 4 members missing\n"));
-        assert_int_equal(servers[0].asked, i < 2 ? 2 : 1); /* a second look tells more of who has said nothing */
+        assert_int_equal(servers[0].asked, i < 2 ? 2 : 1); /* a second query tells more about those that were silent */
         assert_int_equal(atomic_load(&servers[0].member.connections), 1);
         end();
     }
 }
 
-/* Who has just joined has no version yet: a second look a little later. One that is gone says nothing any more. */
+/* A worker that has just joined has no version yet: a second query a little later. One that is gone reports nothing. */
 static void a_second_look(void **state)
 {
     const char *text;
@@ -416,8 +416,10 @@ static void a_second_look(void **state)
     end();
 }
 
-/* Workers beyond the list are shown once they join, however many this machine's config lets join; what is said of
- * others than there can be is passed over. */
+/*
+ * Unlisted workers are shown once they join, however many this machine's config allows; reports of impossible ones are
+ * ignored.
+ */
 static void workers_that_are_not_listed(void **state)
 {
     const char *text;
@@ -438,7 +440,7 @@ static void workers_that_are_not_listed(void **state)
     end();
 }
 
-/* A ps that is silent costs the time that it is given; the connection is not used again, and the next look is fresh. */
+/* A silent ps costs the time allowed for it; the connection is not used again, and the next query is fresh. */
 static void a_ps_is_silent(void **state)
 {
     struct status_query *query;
@@ -457,7 +459,7 @@ static void a_ps_is_silent(void **state)
     assert_true(entries[0].is_missing);
     assert_string_equal(entries[0].state, "absent");
     assert_false(entries[1].is_missing);
-    assert_string_equal(entries[3].digest, "six"); /* of ps 1, as ps 0 says nothing */
+    assert_string_equal(entries[3].digest, "six"); /* from ps 1, because ps 0 is silent */
     entries = status_query_ask(query, 10, &count);
     assert_false(entries[0].is_missing);
     assert_string_equal(entries[0].message, "");

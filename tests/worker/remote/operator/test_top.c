@@ -1,6 +1,6 @@
 /*
- * `trainer top` on the ps of a cluster: what they say as the run that is shown, what changed as events, and which of
- * the two sources a config means. Drawing has tests of its own.
+ * `trainer top` on the ps of a cluster: their reports as the run that is shown, changes as events, and which of the two
+ * sources a config selects. Drawing has its own tests.
  */
 #include "observe/top/top.h"
 
@@ -26,7 +26,7 @@ bool __wrap_top_show(const struct top_source *source, const struct top_options *
 
 static struct board_member members[MEMBERS];
 static bool has_query = true;
-static int queries; /* that are open */
+static int queries; /* open ones */
 static void (*look)(const struct top_source *source, const struct top_options *options);
 static bool is_shown = true;
 
@@ -81,7 +81,7 @@ static void set_members(void)
 static const char named[] = "{\"fleet\":{\"name\":\"a fleet\"}}";
 static const char *file = named; /* config.json */
 
-/* The command, with these settings, once. */
+/* Runs the command once with these settings. */
 static int run(const struct config_setting *settings, int count, const char **text)
 {
     struct config config;
@@ -138,7 +138,7 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
     assert_int_equal(board->numbers.state, BOARD_TRAINING);
     assert_int_equal(board->numbers.bytes_in, 15000);
     assert_int_equal(board->numbers.bytes_out, 15);
-    assert_true(board->loss == 1.25); /* the mean of workers */
+    assert_true(board->loss == 1.25); /* the mean over workers */
     assert_true(board->steps_per_s == 10);
     assert_true(shown.eta_s == 20);
     assert_true(shown.time_s >= begun_s && shown.time_s <= clock_wall_s());
@@ -151,7 +151,7 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
     assert_true(bucket->values[history_series(&board->history, "steps_per_s")] == 10.0f);
     assert_true(isnan(bucket->values[history_series(&board->history, "another")]));
 
-    members[2].is_missing = true; /* and what it said last counts no more */
+    members[2].is_missing = true; /* and its last report no longer counts */
     members[3].generation = 7;
     snprintf(members[0].message, sizeof members[0].message, "waiting for worker 0");
     members[0].steps_per_s = 0;
@@ -164,7 +164,7 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
     assert_true(isnan(shown.eta_s));
 
     members[3].loss = NAN;
-    members[0].loss = 9; /* of a ps it says nothing */
+    members[0].loss = 9; /* from a ps it means nothing */
     members[0].steps_per_s = 5;
     members[3].generation = 2;
     members[1].global_step = 400; /* past the end */

@@ -1,4 +1,4 @@
-/* How a worker takes leave, whom it waits for then, and what becomes of the role as a whole; the world: world.h. */
+/* How a worker ends, whom it waits for then, and the result of the role as a whole; the world: world.h. */
 #include "tests/worker/remote/worker/bench.h"
 
 /* --- The end --- */
@@ -37,7 +37,7 @@ static enum training_end finish(struct bench *bench, enum training_end how)
     return bench->worker.training.end;
 }
 
-/* A worker that has done its last step waits for the chief's word. */
+/* A worker that has done its last step waits for the chief's announcement. */
 static void waits_for_the_end(void **state)
 {
     struct bench bench;
@@ -84,7 +84,7 @@ static void waits_for_the_end(void **state)
     end(&bench);
 }
 
-/* The chief saves and ends the job; a rollout's end goes before everything, and a signal saves only what is there. */
+/* The chief saves and ends the job; a rollout's end comes first, and a signal only saves what is there. */
 static void chief_takes_leave(void **state)
 {
     struct bench bench;
@@ -122,13 +122,13 @@ static void chief_takes_leave(void **state)
     assert_int_equal(training->leave_status, COMMAND_DONE);
     assert_string_equal(told(), "");
     end(&bench);
-    assert_true(begin(&bench, chief_flags, &error)); /* which has not joined: nothing of it is there to save */
+    assert_true(begin(&bench, chief_flags, &error)); /* it has not joined: it has nothing to save */
     assert_int_equal(finish(&bench, TRAINING_INTERRUPTED), TRAINING_INTERRUPTED);
     assert_string_equal(told(), "");
     end(&bench);
 }
 
-/* The job's end is told by the chief alone, if it has had part in it and no other has taken its place. */
+/* Only the chief announces the job's end, if it has taken part and no other has replaced it. */
 static void concludes(void **state)
 {
     struct bench bench;
@@ -185,7 +185,7 @@ static void signal_at_three(void)
     }
 }
 
-/* From start to end; and what those who look on are told. */
+/* From start to end; and what observers see. */
 static void whole_runs(void **state)
 {
     void (*const at_push[])(void) = {end_at_three, restart_at_three, signal_at_three};

@@ -1,4 +1,4 @@
-/* The residual of packed gradients: when it is kept, and what a process that joins takes up again. */
+/* The residual of packed gradients: when it is saved, and what a process that joins loads again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +74,7 @@ static void recall(int64_t step)
     assert_true(worker_recall_residual(&worker, &error));
 }
 
-/* A process has it still within a generation; at the beginning of another it is that of the step, or nothing. */
+/* Within a generation a process still has it; at the start of another it is that of the step, or nothing. */
 static void recalled(void **state)
 {
     (void)state;
@@ -92,14 +92,14 @@ static void recalled(void **state)
     assert_non_null(strstr(heard(), "continues at step 15 with the unsent parts of pushes at step 10\n"));
     assert_filled(100);
     worker.exchange.generation = 5;
-    recall(5); /* before all that was kept */
+    recall(5); /* before everything saved */
     for (int i = 0; i < COUNT; i++) {
         assert_true(now[i] == 0 && next[i] == -1);
     }
-    assert_int_equal(files(), 0); /* of a future that will not be */
+    assert_int_equal(files(), 0); /* of an abandoned run */
 }
 
-/* Who keeps none, or has no folder, begins with nothing. */
+/* A worker that keeps none, or has no folder, starts with nothing. */
 static void not_kept(void **state)
 {
     struct error error;
@@ -116,10 +116,10 @@ static void not_kept(void **state)
     worker_keep_residual(&worker, 10);
     assert_int_equal(files(), 0);
     assert_true(worker_recall_residual(&worker, &error));
-    assert_int_equal(worker.residual_of, 3); /* it was none of that generation */
+    assert_int_equal(worker.residual_of, 3); /* there was none of that generation */
 }
 
-/* What can't be written is a warning. */
+/* A failure to write is a warning. */
 static void warned(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void warned(void **state)
     worker.residual_files.folder = folder;
 }
 
-/* At the steps of checkpoints, whichever of them is passed; after each round. */
+/* At the steps of checkpoints, whichever is passed; after each round. */
 static void when_it_is_due(void **state)
 {
     static const struct {

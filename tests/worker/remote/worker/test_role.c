@@ -1,6 +1,6 @@
 /*
- * What the role of a worker has around its steps: data that stream, the fleet that a chief shows, and how it begins and
- * ends as a process. The world around it is that of world.h.
+ * What the role of a worker has around its steps: streaming data, the fleet that a chief shows, and its start and end
+ * as a process. The world around it is that of world.h.
  */
 #include "tests/worker/remote/worker/bench.h"
 
@@ -8,7 +8,7 @@
 #include "ps/fleet_watch.h"
 #include "worker/data/streaming/streaming.h"
 
-/* --- Data that stream --- */
+/* --- Streaming data --- */
 
 bool __wrap_streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, struct examples *drawn,
                            struct error *error);
@@ -46,7 +46,7 @@ void __wrap_streaming_destroy(struct streaming *streaming)
     (void)streaming;
 }
 
-/* Batches are drawn from the files, and all that were drawn are trained on, in their order. */
+/* Batches are drawn from the files, and all that were drawn are trained on, in order. */
 static void batches_from_files(void **state)
 {
     const char *const flags[] = {"task_index", "2", "data_sharding", "disjoint", NULL};
@@ -106,7 +106,7 @@ bool __wrap_fleet_watch_create(struct fleet_watch **watch, const struct config *
 
 void __wrap_fleet_watch_destroy(struct fleet_watch *watch)
 {
-    assert_null(source); /* nobody asks it any more */
+    assert_null(source); /* nobody queries it any more */
     assert_ptr_equal(watch, &the_watch);
     tell("watch ends\n");
 }
@@ -131,7 +131,7 @@ void __wrap_observe_source(void (*fill)(void *context, struct board *board), voi
     source_context = context;
 }
 
-/* Who looks at the chief sees all members, and how a rollout stands; whom nobody looks at watches nobody. */
+/* The chief's dashboards show all members, and a rollout's state; without a viewer nothing is watched. */
 static void the_fleet_that_a_chief_shows(void **state)
 {
     struct bench bench;
@@ -141,7 +141,7 @@ static void the_fleet_that_a_chief_shows(void **state)
     begin_joined(&bench, chief_flags, 0);
     atomic_store(&observe_serves, false);
     assert_non_null(source);
-    board.rollout.is_under_way = true; /* the stand-in says that there is none */
+    board.rollout.is_under_way = true; /* the stand-in reports none */
     source(source_context, &board);
     assert_int_equal(board.member_count, 3);
     assert_int_equal(board.members[0].task, 7);
@@ -164,7 +164,7 @@ static void the_fleet_that_a_chief_shows(void **state)
     }
 }
 
-/* One that can't be watched is no reason not to train. */
+/* Failing to watch is no reason not to train. */
 static void a_fleet_that_can_not_be_watched(void **state)
 {
     struct bench bench;
@@ -182,7 +182,7 @@ static void a_fleet_that_can_not_be_watched(void **state)
 
 /* --- The process --- */
 
-/* With more than two members to a processor here, by the names of their hosts, a worker gives way. */
+/* With more than two members per processor here, judging by host names, a worker gives way. */
 static void crowded_machines(void **state)
 {
     static const struct {
@@ -193,7 +193,7 @@ static void crowded_machines(void **state)
                  {"a:1,b:2", "a:3,a:4,a:5", "2", false}, /* likewise, and one elsewhere */
                  {"b:1,b:2", "b:3,b:4,a:5", "2", false}, /* others are crowded */
                  {"a:1,a:2,a:3", "a:4,b:5,a:6", "2", true},
-                 {"a:1,a:2", "a:3,a:4,a:5", "3", false}}; /* not listed: nothing is known of where it is */
+                 {"a:1,a:2", "a:3,a:4,a:5", "3", false}}; /* not listed: its place is unknown */
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *const flags[] = {"ps_hosts", cases[i].ps,  "worker_hosts", cases[i].workers, "elastic",
@@ -209,7 +209,7 @@ static void crowded_machines(void **state)
     }
 }
 
-/* How it ends where it can't even begin: with a word, or as the signal says that came meanwhile. */
+/* How it ends if it can't even start: with an error, or as the signal that arrived meanwhile says. */
 static void beginnings_that_fail(void **state)
 {
     struct bench bench;
@@ -227,7 +227,7 @@ static void beginnings_that_fail(void **state)
     bench.config.cluster.ps_hosts.count = 0;
     assert_int_equal(remote_worker_run(&bench.config), COMMAND_MISUSED);
     assert_int_equal(times(heard(), "error: "), 1);
-    assert_string_equal(told(), ""); /* nothing was begun */
+    assert_string_equal(told(), ""); /* nothing was started */
     bench.config.cluster.ps_hosts.count = 2;
     config_free(&bench.config);
 }

@@ -1,13 +1,13 @@
 /*
- * Rounds of a worker (train.local_steps): which batches it draws for one, what it pushes of them, and what gives a
- * round up. The world around it is that of world.h.
+ * Rounds of a worker (train.local_steps): which batches it draws, what it pushes, and what aborts a round. The world
+ * around it is that of world.h.
  */
 #include "tests/worker/remote/worker/bench.h"
 
 static const char *const three_steps[] = {"task_index", "2", "issync", "true", "local_steps", "3", NULL};
 static const char *const two_epochs[] = {"task_index", "2", "issync", "true", "local_epochs", "2", NULL};
 
-/* The batches of a round follow from its step; its loss is their mean, and it counts by the worker's examples. */
+/* The batches of a round follow from its step; its loss is their mean, and its weight is the worker's examples. */
 static void a_round(void **state)
 {
     struct bench bench;
@@ -23,7 +23,7 @@ static void a_round(void **state)
     assert_true(was_told("rounds go\n"));
 }
 
-/* By epochs it is all batches of the worker's share, so many times. */
+/* By epochs it is all batches of the worker's share, that many times. */
 static void a_round_of_epochs(void **state)
 {
     struct bench bench;
@@ -38,7 +38,7 @@ static void a_round_of_epochs(void **state)
     end(&bench);
 }
 
-/* Asynchronous rounds: each worker goes on with what it would have drawn by now, had it been there. */
+/* Asynchronous rounds: each worker continues with what it would have drawn by now if it had been there. */
 static void asynchronous_rounds(void **state)
 {
     const char *const flags[] = {"task_index", "2", "local_steps", "3", "buffer_size", "2", NULL};
@@ -48,12 +48,12 @@ static void asynchronous_rounds(void **state)
     assert_int_equal(bench.worker.first_draw, 9 * 2 / 3 * 3);
     assert_true(step(&bench));
     assert_non_null(strstr(told(), "round of step 9\n4 of batch 18\n"));
-    assert_true(join(&bench)); /* again: it has drawn three meanwhile */
+    assert_true(join(&bench)); /* again: meanwhile it has drawn three */
     assert_int_equal(bench.worker.first_draw + bench.worker.training.local_step, 10 * 2 / 3 * 3);
     end(&bench);
 }
 
-/* A loss that is not finite ends the round at once, and nothing of it is pushed: one without anything in it is. */
+/* A loss that is not finite ends the round at once, and an empty push replaces the difference. */
 static void a_round_that_diverges(void **state)
 {
     struct bench bench;
@@ -69,7 +69,7 @@ static void a_round_that_diverges(void **state)
     end(&bench);
 }
 
-/* Who is asked to leave, or hears that the job is over, does not finish the round. */
+/* A worker that is told to stop, or learns that the job is over, does not finish the round. */
 static void a_round_that_is_given_up(void **state)
 {
     struct bench bench;
@@ -106,7 +106,7 @@ static void rounds_that_fail(void **state)
     }
 }
 
-/* While others make rounds it says now and then how it is. */
+/* During others' rounds it reports its state now and then. */
 static void vitals_while_others_are_asked(void **state)
 {
     struct bench bench;
@@ -125,14 +125,14 @@ static void vitals_while_others_are_asked(void **state)
     end(&bench);
 }
 
-/* A look at which no step has passed is none at which something may be due. */
+/* If no step has passed nothing can be due. */
 static void no_step_has_passed(void **state)
 {
     struct bench bench;
     (void)state;
     begin_joined(&bench, sync_flags, 5);
     world.unasked = 1;
-    world.step = 4; /* the answer is of the step that it is at */
+    world.step = 4; /* the answer is of its present step */
     assert_false(step(&bench));
     assert_null(strstr(told(), "looks"));
     assert_int_equal(bench.worker.training.end, TRAINING_GOES_ON);
@@ -159,8 +159,8 @@ static void look_for_step_10(void)
 }
 
 /*
- * In step with others it is kept before the push that makes a step of a checkpoint: whichever there is of it, all
- * files are there.
+ * In step with others it is saved before the push that makes a step with a checkpoint: whichever checkpoint there is,
+ * all files exist.
  */
 static void rest_is_kept_before_the_push(void **state)
 {
@@ -177,7 +177,7 @@ static void rest_is_kept_before_the_push(void **state)
     assert_false(was_there);
     assert_true(step(&bench));
     assert_true(was_there);
-    world.answer.stale = true; /* what was sent did not count: it is residual, too */
+    world.answer.stale = true; /* what was sent did not count: it is in the residual, too */
     world.step = 19;
     bench.worker.training.global_step = 8;
     assert_true(step(&bench));
@@ -186,7 +186,7 @@ static void rest_is_kept_before_the_push(void **state)
     rmdir(folder);
 }
 
-/* Otherwise after the answer, which says what step it made. */
+/* Otherwise after the answer, which tells what step it made. */
 static void rest_is_kept_after_the_answer(void **state)
 {
     struct bench bench;

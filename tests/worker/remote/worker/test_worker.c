@@ -1,14 +1,14 @@
 /*
  * The role of a worker without a network: shards, heartbeats, chief, rollouts and the clock are the test's own, and
- * tell what they are asked for. What it is made of, in which order it joins and steps, what it says of itself
- * meanwhile, and what each answer makes it do.
+ * record what they are asked. Its parts, the order in which it joins and steps, what it reports meanwhile, and what
+ * each answer makes it do.
  */
 #include "tests/worker/remote/worker/bench.h"
 
 static const char *const piped_flags[] = {"task_index", "2", "pipeline_depth", "2", NULL};
 static const char *const fed_flags[] = {"task_index", "2", "data_sharding", "chief", NULL};
 
-/* What each is made of, and the order in which it goes. */
+/* What each consists of, and in which order it is destroyed. */
 static void parts_of_a_worker(void **state)
 {
     struct bench bench;
@@ -36,7 +36,7 @@ static void parts_of_a_worker(void **state)
                                 "goodbye: bye\nengine goes\n");
 }
 
-/* A worker without data learns of the chief how much there is, and plans by that. */
+/* A worker without data learns from the chief how much there is, and plans accordingly. */
 static void data_by_the_chief(void **state)
 {
     struct bench bench;
@@ -98,7 +98,7 @@ static void configs_that_do_not_fit(void **state)
     }
 }
 
-/* Each draws from a part of its own where the config says so; what a batch is follows from task and step. */
+/* Each draws from its own part if the config says so; a batch depends on task and step. */
 static void share_of_the_data(void **state)
 {
     const char *const disjoint[] = {"task_index", "2", "data_sharding", "disjoint", NULL};
@@ -121,7 +121,7 @@ static void share_of_the_data(void **state)
     end(&bench);
 }
 
-/* The chief sees to it first that there is a model; others wait for it. Again, should a ps be lost meanwhile. */
+/* The chief first ensures that there is a model; others wait for it. Again, if a ps is lost meanwhile. */
 static void joining(void **state)
 {
     struct bench bench;
@@ -167,7 +167,7 @@ static void joining(void **state)
     end(&bench);
 }
 
-/* The preprocessing was made anew meanwhile: the rows here are encoded by it, too, by a process that starts again. */
+/* The preprocessing was derived again meanwhile: this process restarts to encode its rows by it. */
 static void joins_a_job_begun_anew(void **state)
 {
     const char *const flags[] = {"task_index", "2", "data_sharding", "own", NULL};
@@ -190,7 +190,7 @@ static void joins_a_job_begun_anew(void **state)
     world.told_again = EXCHANGE_FAILED;
     assert_false(join(&bench));
     assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
-    bench.worker.dataset.schema = NULL; /* pictures mean the same to all */
+    bench.worker.dataset.schema = NULL; /* images mean the same to all */
     bench.worker.training.end = TRAINING_GOES_ON;
     told();
     assert_true(join(&bench));
@@ -218,7 +218,7 @@ static void gives_way(void **state)
     }
 }
 
-/* A step: draw, compute, push what is there; then count, look for a change, say how it is at times. */
+/* A step: draw, compute, push; then count, check for a change, and report the state at times. */
 static void steps(void **state)
 {
     struct bench bench;
@@ -253,7 +253,7 @@ static void steps(void **state)
     end(&bench);
 }
 
-/* What shards answer to a push. */
+/* The shards' answers to a push. */
 static void answers_to_a_push(void **state)
 {
     struct bench bench;
@@ -282,7 +282,7 @@ static void answers_to_a_push(void **state)
     end(&bench);
 }
 
-/* How a push that did not go well ends training, by who says what. */
+/* How a failed push ends training, depending on who reports what. */
 static void ends_of_a_push(void **state)
 {
     struct bench bench;
@@ -318,7 +318,7 @@ static void ends_of_a_push(void **state)
     end(&bench);
 }
 
-/* Nothing is pushed of a loss that is not finite. Newer parameters may be better; if not, the chief gives up. */
+/* If a loss is not finite nothing is pushed. Newer parameters may be better; if not, the chief gives up. */
 static void loss_that_is_not_finite(void **state)
 {
     struct bench bench;
@@ -326,7 +326,7 @@ static void loss_that_is_not_finite(void **state)
     for (int is_chief = 0; is_chief < 2; is_chief++) {
         begin_joined(&bench, is_chief ? chief_flags : other_flags, 5);
         world.loss = INFINITY;
-        world.is_rolling = true; /* which handles it */
+        world.is_rolling = true; /* the rollout handles it */
         for (int i = 1; i <= 12; i++) {
             const double before_s = world.now_s;
             assert_false(step(&bench));
@@ -343,7 +343,7 @@ static void loss_that_is_not_finite(void **state)
         if (is_chief) {
             assert_non_null(strstr(bench.worker.training.error.text, "the loss is inf after step 5"));
         }
-        world.loss = 0.5; /* all is well again: counted anew */
+        world.loss = 0.5; /* all is well: the count starts over */
         bench.worker.training.end = TRAINING_GOES_ON;
         assert_true(step(&bench));
         world.loss = NAN;
@@ -357,7 +357,7 @@ static void loss_that_is_not_finite(void **state)
     }
 }
 
-/* With synchronous steps the others wait for a push: it goes out with nothing in it, and the next step is awaited. */
+/* In synchronous training the others wait for a push: an empty one is sent, and the next step is awaited. */
 static void empty_push(void **state)
 {
     struct bench bench;
@@ -384,7 +384,10 @@ static void empty_push(void **state)
     end(&bench);
 }
 
-/* Rounds of some: the chief looks at each step that others make, another worker sleeps until it is asked. */
+/*
+ * Rounds with participation below 1: the chief looks at each step that others make, another worker sleeps until it is
+ * selected.
+ */
 static void rounds_of_others(void **state)
 {
     struct bench bench;
@@ -412,7 +415,10 @@ static void rounds_of_others(void **state)
     end(&bench);
 }
 
-/* Rows of one's own are validated when it is due, and worker 0, who adds all up, is told; no answer ends training. */
+/*
+ * Own rows are validated when due, and worker 0, which adds up the results, gets them; a missing answer does not end
+ * training.
+ */
 static void validates_together(void **state)
 {
     const char *const others[] = {"task_index",    "2",   "issync",         "true", "ema_decay", "0",
@@ -422,7 +428,7 @@ static void validates_together(void **state)
     begin_joined(&bench, others, 0);
     struct training *training = &bench.worker.training;
     begin_evaluation(&training->evaluation);
-    bench.worker.dataset.validation.count = 6; /* they share the memory of those to train on */
+    bench.worker.dataset.validation.count = 6; /* they share memory with the training rows */
     assert_true(step(&bench));
     assert_false(was_told("validated"));
     assert_true(step(&bench));
@@ -481,7 +487,7 @@ static void chief_adds_up_validations(void **state)
     end(&bench);
 }
 
-/* Pushes under way are waited for before the shards are asked for something else. */
+/* Pushes in flight are waited for before the shards are asked for something else. */
 static void pipelined(void **state)
 {
     struct bench bench;
@@ -516,7 +522,7 @@ static void pipelined(void **state)
     end(&bench);
 }
 
-/* A validation borrows the engine: the next step brings the parameters back first. */
+/* A validation borrows the engine: the next step first restores the parameters. */
 static void validation_borrows_the_engine(void **state)
 {
     struct bench bench;
@@ -542,7 +548,7 @@ static void validation_borrows_the_engine(void **state)
     assert_false(step(&bench));
     assert_string_equal(told(), "refreshes\n");
     bench.worker.training.end = TRAINING_GOES_ON;
-    assert_true(join(&bench)); /* which brings them, too */
+    assert_true(join(&bench)); /* this brings them, too */
     told();
     assert_true(step(&bench));
     assert_false(was_told("refreshes"));
@@ -558,7 +564,7 @@ static void validation_borrows_the_engine(void **state)
     end(&bench);
 }
 
-/* What of the chief's record the loop is told; others have none. */
+/* What the loop learns of the chief's record; others have none. */
 static void record_of_the_run(void **state)
 {
     struct bench bench;
@@ -584,7 +590,7 @@ static void record_of_the_run(void **state)
     end(&bench);
 }
 
-/* Whether there is an end in sight, and whose word counts for whom. */
+/* Is an end known, and whose report counts for whom? */
 static void looks_for_the_end(void **state)
 {
     const char *const one_ps[] = {"task_index", "2", "ps_hosts", "127.0.0.1:1", "train_steps", "20", NULL};
