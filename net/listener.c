@@ -41,7 +41,6 @@ static const double ROUSE_S = 0.5;   /* between two looks for sessions whose tim
 struct attendant {
     pthread_t thread;
     struct listener *listener;
-    struct connection_spare spare;
     pthread_cond_t call;
     bool called;
     struct attendant *next, *before; /* that waits for a call, or ended */
@@ -77,8 +76,7 @@ struct listener {
     int working;               /* that serve a session after a rest, and do not wait for others */
     struct attendant *waiting; /* for a call: the last one to begin is called first, for it has the warmest caches */
     struct attendant *ended;   /* to be joined */
-    struct connection_spare spare; /* of the owner's thread */
-    pthread_cond_t no_more;        /* a thread ended */
+    pthread_cond_t no_more;    /* a thread ended */
     bool ending, over;
     uint64_t bytes_in, bytes_out; /* of connections that ended */
     pthread_cond_t left;          /* a session is gone */
@@ -451,7 +449,6 @@ static void *attend(void *context)
     while ((session = await_session(attendant))) {
         const bool fresh = session->fresh;
         session->life = SESSION_SERVED;
-        session->spare = &attendant->spare;
         session->since_s = clock_monotonic_s();
         listener->serving++;
         session->fresh = session->roused = session->deaf = session->glanced = false;
@@ -461,7 +458,6 @@ static void *attend(void *context)
         serve_once(session, fresh);
         lock(listener);
     }
-    connection_spare_free(&attendant->spare);
     listener->threads--;
     attendant->next = listener->ended;
     listener->ended = attendant;
@@ -733,7 +729,6 @@ static void go_on(struct listener *listener, struct listener_session *session)
         listener->timed -= session->rouse_s < INFINITY;
         session->life = SESSION_SERVED;
         session->since_s = clock_monotonic_s();
-        session->spare = &listener->spare;
         session->roused = session->deaf = false;
         session->glanced = true;
         session->rouse_s = INFINITY;
@@ -1033,7 +1028,6 @@ void listener_destroy(struct listener *listener)
     pthread_cond_destroy(&listener->no_more);
     pthread_cond_destroy(&listener->left);
     door_destroy(&listener->door);
-    connection_spare_free(&listener->spare);
     free(listener->lobby.waits);
     free(listener->sessions);
     free(listener);

@@ -215,14 +215,14 @@ static bool await_request(struct session *session, bool answered, bool *rests, s
         if (!look_around(session, &linger_s, error)) {
             return false;
         }
-        *rests = answered && session->seldom && channel_rest(channel, session->base.spare);
+        *rests = answered && session->seldom && channel_rest(channel);
         if (*rests) {
             return true;
         }
         if (!connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
             return false;
         }
-        *rests = !there && channel_rest(channel, session->base.spare);
+        *rests = !there && channel_rest(channel);
         if (!there && !*rests && linger_s == 0 && /* half a frame keeps its thread */
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
@@ -311,7 +311,7 @@ static bool glance(struct session *session, enum listener_glance *how, struct er
             return false;
         }
     }
-    *how = rests || (goes_on && channel_rest(channel, session->base.spare)) ? GLANCE_RESTS : GLANCE_SERVE;
+    *how = rests || (goes_on && channel_rest(channel)) ? GLANCE_RESTS : GLANCE_SERVE;
     return true;
 }
 
@@ -329,7 +329,7 @@ enum listener_glance serve_at_a_glance(struct session *session)
     enum listener_glance how = GLANCE_SERVE;
     struct error error = {""};
     if (session->server->leaving || connection_unsent(session->channel->connection) > 0 ||
-        !channel_resume(session->channel, session->base.spare, &error)) {
+        !channel_resume(session->channel, &error)) {
         return GLANCE_SERVE;
     }
     if (!glance(session, &how, &error)) {
@@ -343,7 +343,7 @@ bool serve(struct session *session)
 {
     struct error error = {""};
     bool rests = false;
-    if (!channel_resume(session->channel, session->base.spare, &error)) {
+    if (!channel_resume(session->channel, &error)) {
         log_warning("dropped %s", error.text);
         return false;
     }
