@@ -25,9 +25,9 @@ void channel_close(struct channel *channel)
     *channel = (struct channel){.connection = NULL};
 }
 
-bool channel_rest(struct channel *channel, struct connection_spare *spare)
+bool channel_rest(struct channel *channel)
 {
-    if (channel->bulk_left > 0 || !connection_rest(channel->connection, spare)) {
+    if (channel->bulk_left > 0 || !connection_rest(channel->connection)) {
         return false;
     }
     free(channel->received.bytes);
@@ -36,9 +36,9 @@ bool channel_rest(struct channel *channel, struct connection_spare *spare)
     return true;
 }
 
-bool channel_resume(struct channel *channel, struct connection_spare *spare, struct error *error)
+bool channel_resume(struct channel *channel, struct error *error)
 {
-    return connection_resume(channel->connection, spare, error);
+    return connection_resume(channel->connection, error);
 }
 
 static bool reserve(struct channel *channel, struct channel_buffer *buffer, size_t size, struct error *error)

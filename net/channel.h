@@ -51,8 +51,8 @@ void channel_close(struct channel *channel); /* also fine if closed, or all zero
 bool channel_has_frame(const struct channel *channel, uint16_t *type);
 
 /* As connection_rest and connection_resume; channel->message is lost. */
-bool channel_rest(struct channel *channel, struct connection_spare *spare);
-bool channel_resume(struct channel *channel, struct connection_spare *spare, struct error *error);
+bool channel_rest(struct channel *channel);
+bool channel_resume(struct channel *channel, struct error *error);
 
 /* Sends a single frame: a whole request or answer without bulk. */
 bool channel_send(struct channel *channel, enum message_type type, uint64_t request, const void *message,

@@ -20,6 +20,8 @@
 
 #include "base/clock.h"
 #include "base/copy.h"
+#include "base/sanitizer.h"
+#include "base/simulation.h"
 #include "net/transport.h"
 
 /* TLS records are sent once this many bytes have gathered: the peer decrypts these while we encrypt the next ones. */
@@ -228,28 +230,49 @@ bool transport_flush(struct connection *connection, double started_s, double dea
     return send_parts(connection, &part, part.iov_len > 0, started_s, deadline_s, error);
 }
 
-/* spare: as for connection_resume. */
-static bool take_buffers(struct connection *connection, struct connection_spare *spare)
+/* Pairs of buffers that nobody uses. None in the simulator, where a machine that dies takes all its memory with it. */
+enum { IDLE = SMALLER(CONNECTION_IDLE, 0) };
+static _Atomic(uint8_t *) idle[CONNECTION_IDLE];
+
+static bool take_buffers(struct connection *connection)
 {
-    uint8_t *buffers = spare && spare->bytes ? spare->bytes : malloc(2 * (size_t)CONNECTION_BUFFER);
-    if (spare) {
-        spare->bytes = NULL;
+    const size_t size = 2 * (size_t)CONNECTION_BUFFER;
+    uint8_t *buffers = NULL;
+    for (int i = 0; i < IDLE && !buffers; i++) {
+        buffers = idle[i] ? atomic_exchange(&idle[i], NULL) : NULL;
+    }
+    if (buffers) {
+        sanitizer_unpoison(buffers, size);
+    } else {
+        buffers = malloc(size);
     }
     connection->in = buffers;
     connection->out = buffers ? buffers + CONNECTION_BUFFER : NULL;
     return buffers;
 }
 
-void connection_spare_free(struct connection_spare *spare)
+static void give_buffers_back(struct connection *connection)
 {
-    free(spare->bytes);
-    spare->bytes = NULL;
+    uint8_t *buffers = connection->in;
+    connection->in = connection->out = NULL;
+    connection->in_start = connection->in_end = connection->out_start = connection->out_end = 0;
+    if (!buffers) {
+        return;
+    }
+    sanitizer_poison(buffers, 2 * (size_t)CONNECTION_BUFFER);
+    for (int i = 0; i < IDLE; i++) {
+        uint8_t *nothing = NULL;
+        if (!idle[i] && atomic_compare_exchange_strong(&idle[i], &nothing, buffers)) {
+            return;
+        }
+    }
+    free(buffers);
 }
 
 static struct connection *create(int fd, const char *peer, const struct wake *wake)
 {
     struct connection *connection = calloc(1, sizeof *connection);
-    if (!connection || !take_buffers(connection, NULL)) {
+    if (!connection || !take_buffers(connection)) {
         free(connection);
         return NULL;
     }
@@ -269,25 +292,19 @@ bool connection_is_empty(const struct connection *connection)
            (!connection->transport->gathered || connection->transport->gathered(connection) == 0);
 }
 
-bool connection_rest(struct connection *connection, struct connection_spare *spare)
+bool connection_rest(struct connection *connection)
 {
     assert(connection->state == CONNECTION_OPEN);
     if (!connection_is_empty(connection)) {
         return false;
     }
-    if (spare && !spare->bytes) {
-        spare->bytes = connection->in;
-    } else {
-        free(connection->in);
-    }
-    connection->in = connection->out = NULL;
-    connection->in_start = connection->in_end = connection->out_start = connection->out_end = 0;
+    give_buffers_back(connection);
     return true;
 }
 
-bool connection_resume(struct connection *connection, struct connection_spare *spare, struct error *error)
+bool connection_resume(struct connection *connection, struct error *error)
 {
-    return connection->in || take_buffers(connection, spare) ||
+    return connection->in || take_buffers(connection) ||
            error_set(error, "out of memory for the connection with %s", connection->name);
 }
 
@@ -380,7 +397,7 @@ void connection_close(struct connection *connection)
     if (!connection) {
         return;
     }
-    if (connection->state == CONNECTION_OPEN && !connection->in && !take_buffers(connection, NULL)) {
+    if (connection->state == CONNECTION_OPEN && !connection->in && !take_buffers(connection)) {
         connection->state = CONNECTION_BROKEN; /* without memory there is no goodbye */
     }
     connection->transport->close(connection, connection->state == CONNECTION_OPEN);
@@ -389,7 +406,7 @@ void connection_close(struct connection *connection)
                            connection->out_end - connection->out_start);
     }
     close(connection->fd);
-    free(connection->in);
+    give_buffers_back(connection);
     free(connection);
 }
 

@@ -9,8 +9,10 @@
  * A deadline is absolute: bytes that have arrived when it passes are still read, once; a peer that keeps sending or
  * reading does not extend it. Calls with the same deadline share that one last read.
  *
- * Memory: CONNECTION_BUFFER bytes for each direction, allocated while it is open and released while it rests, and 2 KiB
- * more with TLS; about 60 KiB in addition during a TLS handshake.
+ * Memory: CONNECTION_BUFFER bytes for each direction while it is open and does not rest, and 2 KiB more with TLS; about
+ * 60 KiB in addition during a TLS handshake. Buffers of those that rest or were closed serve the next connections, of
+ * whatever thread: up to CONNECTION_IDLE pairs, 8 MiB, are kept until the process ends, for mapping and unmapping
+ * memory costs as much as answering a heartbeat.
  */
 #ifndef NET_CONNECTION_H
 #define NET_CONNECTION_H
@@ -29,6 +31,7 @@ struct credentials;
 
 enum {
     CONNECTION_BUFFER = 256 * 1024,         /* bytes batched into one send or receive */
+    CONNECTION_IDLE = 16,                   /* pairs of buffers kept for the next connections */
     CONNECTION_HANDSHAKE_BYTES = 64 * 1024, /* limit on a TLS handshake; honest ones take some 2 KiB */
     CONNECTION_NAME = ENDPOINT_TEXT + MEMBER_TEXT + 4,
 };
@@ -81,19 +84,14 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
 size_t connection_peek(const struct connection *connection, const uint8_t **bytes);
 
 /*
- * connection_rest releases the buffers if they are empty. False: they are not, perhaps because of half a record, whose
- * rest must be awaited with connection_wait. A resting connection allows only connection_resume, connection_close, and
- * the queries below. Resuming one that does not rest is fine; if memory is out, resuming fails and it continues to
- * rest. spare, which may be NULL, keeps the buffers of one that rests for the next that resumes: mapping and unmapping
- * memory costs as much as answering a heartbeat.
+ * connection_rest gives the buffers back if they are empty. False: they are not, perhaps because of half a record,
+ * whose rest must be awaited with connection_wait. A resting connection allows only connection_resume,
+ * connection_close, and the queries below. Resuming one that does not rest is fine; if memory is out, resuming fails
+ * and it continues to rest.
  */
-struct connection_spare {
-    uint8_t *bytes; /* NULL: none */
-};
 bool connection_is_empty(const struct connection *connection); /* true: it may rest */
-bool connection_rest(struct connection *connection, struct connection_spare *spare);
-bool connection_resume(struct connection *connection, struct connection_spare *spare, struct error *error);
-void connection_spare_free(struct connection_spare *spare);
+bool connection_rest(struct connection *connection);
+bool connection_resume(struct connection *connection, struct error *error);
 
 /*
  * Sets the idle timeout: a wait also ends, as if its deadline had passed, if for this long nothing came from the peer

@@ -67,7 +67,6 @@ static void go_on(struct listener *listener, struct listener_session *session)
         listener->timed -= session->rouse_s < INFINITY;
         session->life = SESSION_SERVED;
         session->since_s = clock_monotonic_s();
-        session->spare = &listener->spare;
         session->roused = session->deaf = false;
         session->glanced = true;
         session->rouse_s = INFINITY;
@@ -367,7 +366,6 @@ void listener_destroy(struct listener *listener)
     pthread_cond_destroy(&listener->no_more);
     pthread_cond_destroy(&listener->left);
     door_destroy(&listener->door);
-    connection_spare_free(&listener->spare);
     free(listener->lobby.waits);
     free(listener->sessions);
     free(listener);

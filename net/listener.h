@@ -59,8 +59,7 @@ struct listener_session {
     uint64_t number;          /* of the connection: 1, 2, ... */
     /* Private to the thread that serves it. */
     struct channel channel;
-    struct connection_spare *spare; /* of that thread, for the channel's rest */
-    bool deaf;                      /* its next rest ends only when its peer hangs up or it is roused */
+    bool deaf; /* its next rest ends only when its peer hangs up or it is roused */
     /* Guarded by the lock. */
     double heard_s; /* when it was admitted; the owner may update it on each request */
     bool admitted;

@@ -326,7 +326,6 @@ static void *attend(void *context)
     while ((session = await_session(attendant))) {
         const bool fresh = session->fresh;
         session->life = SESSION_SERVED;
-        session->spare = &attendant->spare;
         session->since_s = clock_monotonic_s();
         listener->serving++;
         session->fresh = session->roused = session->deaf = session->glanced = false;
@@ -336,7 +335,6 @@ static void *attend(void *context)
         serve_once(session, fresh);
         lock(listener);
     }
-    connection_spare_free(&attendant->spare);
     listener->threads--;
     attendant->next = listener->ended;
     listener->ended = attendant;

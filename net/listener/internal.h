@@ -14,7 +14,6 @@
 struct attendant {
     pthread_t thread;
     struct listener *listener;
-    struct connection_spare spare;
     pthread_cond_t call;
     bool called;
     struct attendant *next, *before; /* that waits for a call, or ended */
@@ -50,8 +49,7 @@ struct listener {
     int working;               /* that serve a session after a rest, and do not wait for others */
     struct attendant *waiting; /* for a call: the last one to begin is called first, for it has the warmest caches */
     struct attendant *ended;   /* to be joined */
-    struct connection_spare spare; /* of the owner's thread */
-    pthread_cond_t no_more;        /* a thread ended */
+    pthread_cond_t no_more;    /* a thread ended */
     bool ending, over;
     uint64_t bytes_in, bytes_out; /* of connections that ended */
     pthread_cond_t left;          /* a session is gone */

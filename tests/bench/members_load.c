@@ -62,7 +62,6 @@ struct player { /* plays some of the members, on a thread */
     pthread_t thread;
     struct member_link *links;
     int count, set;
-    struct connection_spare spare;
     long answers[KINDS];
     struct error error;
 };
@@ -172,8 +171,7 @@ static bool take_frame(struct player *player, struct member_link *link)
 static bool serve_link(struct player *player, struct member_link *link, bool came)
 {
     bool ready = came;
-    if (!channel_resume(&link->channel, &player->spare, &player->error) ||
-        (!came && !ask(player->load, link, &player->error))) {
+    if (!channel_resume(&link->channel, &player->error) || (!came && !ask(player->load, link, &player->error))) {
         return false;
     }
     while (ready) {
@@ -182,7 +180,7 @@ static bool serve_link(struct player *player, struct member_link *link, bool cam
             return false;
         }
     }
-    return channel_rest(&link->channel, &player->spare) || error_set(&player->error, "half a frame came at once");
+    return channel_rest(&link->channel) || error_set(&player->error, "half a frame came at once");
 }
 
 static bool begin_link(struct player *player, struct member_link *link, double now_s)
@@ -190,7 +188,7 @@ static bool begin_link(struct player *player, struct member_link *link, double n
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     /* Spread over time: real workers connect one after another. */
     link->due_s = now_s + (link->kind == WAIT ? 0 : player->load->every_s[link->kind]) * (double)rand() / RAND_MAX;
-    return channel_rest(&link->channel, &player->spare) &&
+    return channel_rest(&link->channel) &&
            epoll_ctl(player->set, EPOLL_CTL_ADD, connection_fd(link->channel.connection), &event) == 0;
 }
 
@@ -301,7 +299,6 @@ static bool run(struct load *load)
         for (int k = 0; k < players[i].count; k++) {
             channel_close(&players[i].links[k].channel);
         }
-        connection_spare_free(&players[i].spare);
         close(players[i].set);
         free(players[i].links);
     }

@@ -85,12 +85,12 @@ static inline bool listening_serve(struct listener_session *base)
     struct listening *owner = ((struct listening_session *)(void *)base)->owner;
     struct channel *channel = &base->channel;
     struct error error;
-    bool ready, good = !atomic_load(&owner->drops) && channel_resume(channel, base->spare, &error);
+    bool ready, good = !atomic_load(&owner->drops) && channel_resume(channel, &error);
     atomic_fetch_add(&owner->served, 1);
     while (good) {
         const double until_s = owner->linger_s > 0 ? clock_monotonic_s() + owner->linger_s : INFINITY;
         good = connection_wait(channel->connection, until_s, &ready, &error);
-        if (good && !ready && channel_rest(channel, base->spare)) {
+        if (good && !ready && channel_rest(channel)) {
             int worker = ((struct listening_session *)(void *)base)->worker;
             if (worker > 0 && atomic_compare_exchange_strong(&owner->timed, &worker, 0)) {
                 pthread_mutex_lock(&owner->lock);

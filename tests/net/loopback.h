@@ -6,6 +6,7 @@
 #define TESTS_NET_LOOPBACK_H
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,20 @@ static inline void loopback_end(struct loopback *loopback)
 {
     pthread_join(loopback->thread, NULL);
     close(loopback->listener);
+}
+
+/* A connection whose peer is gone, for its buffers. */
+static inline struct connection *loopback_alone(void)
+{
+    int ends[2];
+    struct error error;
+    struct connection *connection;
+    bool made = socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0;
+    assert(made);
+    close(ends[1]);
+    made = connection_serve(&connection, ends[0], "nobody", NULL, NULL, INFINITY, &error);
+    assert(made);
+    return connection;
 }
 
 /* A fresh folder for a test's files, and its removal with everything in it. */

@@ -17,6 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/sanitizer.h"
+#include "net/transport.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
@@ -700,6 +702,48 @@ static void nobody_listens(void **state)
     assert_non_null(strstr(error.text, "nothing listens there"));
 }
 
+/* Of both sanitizers; gcc has no header for it. */
+size_t __sanitizer_get_current_allocated_bytes(void);
+
+/* Of the buffers of those that rest or were closed the next are served; but not all that ever were are kept. */
+static void idle_buffers_are_used_again(void **state)
+{
+    enum { MANY = CONNECTION_IDLE + 5, PAIR = 2 * CONNECTION_BUFFER };
+    struct connection *connections[MANY];
+    struct error error;
+    (void)state;
+    const size_t before = __sanitizer_get_current_allocated_bytes();
+    for (int i = 0; i < MANY; i++) {
+        connections[i] = loopback_alone();
+    }
+    const size_t open = __sanitizer_get_current_allocated_bytes();
+    for (int i = 0; i < MANY; i++) {
+        const uint8_t *in = connections[i]->in, *out = connections[i]->out;
+        (void)in, (void)out;
+        assert_true(connection_rest(connections[i]));
+        assert_null(connections[i]->in);
+#ifdef ADDRESSES_SANITIZED
+        assert_true(__asan_address_is_poisoned(in) && __asan_address_is_poisoned(out + CONNECTION_BUFFER - 1));
+#endif
+    }
+    const size_t resting = __sanitizer_get_current_allocated_bytes();
+    assert_int_equal((open - resting) / PAIR, MANY - CONNECTION_IDLE); /* each a little larger than asked for */
+    for (int i = 0; i < MANY; i++) {
+        assert_true(connection_resume(connections[i], &error));
+        memset(connections[i]->in, i, CONNECTION_BUFFER);
+        memset(connections[i]->out, i, CONNECTION_BUFFER);
+    }
+    assert_int_equal(__sanitizer_get_current_allocated_bytes(), open);
+    for (int i = 0; i < MANY; i++) { /* each has its own */
+        assert_true(connections[i]->in[0] == i && connections[i]->out[CONNECTION_BUFFER - 1] == i);
+        connection_close(connections[i]);
+    }
+    const size_t closed = __sanitizer_get_current_allocated_bytes();
+    assert_true(closed < before + (CONNECTION_IDLE + 1) * PAIR);
+    connection_close(loopback_alone());
+    assert_int_equal(__sanitizer_get_current_allocated_bytes(), closed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -722,6 +766,7 @@ int main(void)
         cmocka_unit_test(late_is_looked_at_once),
         cmocka_unit_test(who_is_refused_is_heard_out),
         cmocka_unit_test(handshake_without_end),
+        cmocka_unit_test(idle_buffers_are_used_again),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

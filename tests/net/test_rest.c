@@ -205,12 +205,12 @@ static enum listener_glance glance(struct listener_session *session)
     struct error error;
     bool ready;
     atomic_fetch_add(&glances, 1);
-    if (!channel_resume(&session->channel, session->spare, &error) ||
+    if (!channel_resume(&session->channel, &error) ||
         !connection_wait(session->channel.connection, clock_monotonic_s(), &ready, &error)) {
         return GLANCE_ENDS;
     }
     if (!ready) {
-        return channel_rest(&session->channel, session->spare) ? GLANCE_RESTS : GLANCE_SERVE;
+        return channel_rest(&session->channel) ? GLANCE_RESTS : GLANCE_SERVE;
     }
     if (!channel_receive(&session->channel, clock_monotonic_s() + 5, &error) ||
         session->channel.message.ping.nonce == 3) {
@@ -219,9 +219,7 @@ static enum listener_glance glance(struct listener_session *session)
     const struct message_pong pong = {session->channel.message.ping.nonce + 100};
     const bool said = channel_send(&session->channel, MESSAGE_pong, session->channel.frame.request, &pong,
                                    clock_monotonic_s() + 5, &error);
-    return !said                                                                   ? GLANCE_ENDS
-           : pong.nonce == 102 || !channel_rest(&session->channel, session->spare) ? GLANCE_SERVE
-                                                                                   : GLANCE_RESTS;
+    return !said ? GLANCE_ENDS : pong.nonce == 102 || !channel_rest(&session->channel) ? GLANCE_SERVE : GLANCE_RESTS;
 }
 
 static int enter_with_glances(void **state)

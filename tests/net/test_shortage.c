@@ -218,14 +218,33 @@ static bool converse(const struct credentials *server_key, struct error *error)
     return well;
 }
 
+/* All buffers that connections keep for the next: these will have to allocate theirs. */
+static struct connection *holders[CONNECTION_IDLE];
+
+static void hold_buffers(void)
+{
+    for (int i = 0; i < CONNECTION_IDLE; i++) {
+        holders[i] = loopback_alone();
+    }
+}
+
+static void release_buffers(void)
+{
+    for (int i = 0; i < CONNECTION_IDLE; i++) {
+        connection_close(holders[i]);
+    }
+}
+
 static void try_all(enum kind kind, const char *name)
 {
     struct credentials *server_key;
     struct error error = {""};
     assert_true(credentials_load(&server_key, key, &error));
+    hold_buffers();
     fail_calls(kind, 0, 0);
     assert_true(converse(server_key, &error));
     const long calls = atomic_load(&shortage.calls[kind]);
+    release_buffers();
     assert_true(calls > 0);
     /* About a hundred of the calls, different ones each time, once and permanently. */
     struct test_random dice = test_random_begin(name);
@@ -234,15 +253,17 @@ static void try_all(enum kind kind, const char *name)
     for (long n = 1 + test_random_below(&dice, (int)stride); n <= calls; n += stride) {
         for (int often = 0; often < 2; often++) {
             error.text[0] = '\0';
+            hold_buffers();
             fail_calls(kind, n, often ? calls : 1);
             if (!converse(server_key, &error)) {
                 assert_true(error.text[0] != '\0');
                 failures++;
             }
+            fail_calls(kind, 0, 0);
+            release_buffers();
             tried++;
         }
     }
-    fail_calls(kind, 0, 0);
     if (!converse(server_key, &error)) {
         fail_msg("after all that: %s", error.text);
     }

@@ -194,7 +194,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
                  job_is_current(&server->job, session->worker, session->incarnation) &&
                  send_keepalive(session, &held->keepalive_sent_s);
     bool waits = alive && !is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
-    if (waits && channel_rest(session->channel, session->base.spare)) {
+    if (waits && channel_rest(session->channel)) {
         const double keepalive_s = held->keepalive_sent_s + identity_idle_timeout_s(&server->identity) / 4;
         session->base.deaf = *rests = true;
         listener_rouse_at(&session->base, keepalive_s < held->deadline_s ? keepalive_s : held->deadline_s);

@@ -221,14 +221,14 @@ static bool await_request(struct session *session, bool answered, bool *rests, s
         if (!look_around(session, &linger_s, error)) {
             return false;
         }
-        *rests = answered && session->seldom && channel_rest(channel, session->base.spare);
+        *rests = answered && session->seldom && channel_rest(channel);
         if (*rests) {
             return true;
         }
         if (!connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
             return false;
         }
-        *rests = !there && channel_rest(channel, session->base.spare);
+        *rests = !there && channel_rest(channel);
         if (!there && !*rests && linger_s == 0 && /* half a frame keeps its thread */
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
@@ -320,7 +320,7 @@ static bool glance(struct session *session, enum listener_glance *how, struct er
             return false;
         }
     }
-    *how = rests || (goes_on && channel_rest(channel, session->base.spare)) ? GLANCE_RESTS : GLANCE_SERVE;
+    *how = rests || (goes_on && channel_rest(channel)) ? GLANCE_RESTS : GLANCE_SERVE;
     return true;
 }
 
@@ -338,7 +338,7 @@ enum listener_glance serve_at_a_glance(struct session *session)
     enum listener_glance how = GLANCE_SERVE;
     struct error error = {""};
     if (session->server->leaving || connection_unsent(session->channel->connection) > 0 ||
-        !channel_resume(session->channel, session->base.spare, &error)) {
+        !channel_resume(session->channel, &error)) {
         return GLANCE_SERVE;
     }
     if (!glance(session, &how, &error)) {
@@ -352,7 +352,7 @@ bool serve(struct session *session)
 {
     struct error error = {""};
     bool rests = false;
-    if (!channel_resume(session->channel, session->base.spare, &error)) {
+    if (!channel_resume(session->channel, &error)) {
         log_warning("dropped %s", error.text);
         return false;
     }

@@ -19,7 +19,7 @@ static const struct message_report report = {.version = 1, .digest = "", .messag
 
 static void rest(struct serving_session *one)
 {
-    assert_true(channel_rest(one->session.channel, NULL));
+    assert_true(channel_rest(one->session.channel));
 }
 
 static int enter(void **state)
