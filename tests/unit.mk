@@ -152,7 +152,8 @@ build/san/tests/ps/server/test_no_memory: link_with += $(serving_link) $(locks_l
 build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
-build/san/tests/ps/server/test_rollouts_no_memory build/san/tests/ps/server/test_coordinator: \
+build/san/tests/ps/server/test_rollouts_no_memory build/san/tests/ps/server/test_coordinator \
+build/san/tests/ps/server/test_leader: \
 	link_with += $(serving_link) $(locks_link) -Wl,--wrap=restart_within
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
