@@ -298,7 +298,234 @@ static void nothing_is_staged_that_the_step_does_not_need(void **state)
     end(&scene);
 }
 
+static void one_gradient_may_be_enough(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 4, 1, 1);
+    assert_int_equal(scene.jobs[0].last_set_step, -1); /* no step has a set yet */
+    const uint64_t changes = scene.jobs[0].changes;
+    offer(&scene, 2, 0);
+    assert_int_equal(apply(&scene, 0), 1);
+    assert_true(scene.jobs[0].changes >= changes + 2); /* what came, and the next step */
+    assert_int_equal(scene.jobs[0].last_set_step, 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(scene.jobs[0].last_set[i], i == 2);
+    }
+    end(&scene);
+}
+
+/* Worker 1 is the only one that ever came, or so it seems: the others may come, but owe nothing yet. */
+static void who_was_refused_is_asked_again_where_nobody_else_is_there(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 0, 0, 1);
+    come(&scene, 1, 2);
+    scene.sequences[1]++;
+    assert_true(offer_as(&scene, 0, 1, 2, 0, false));
+    assert_int_equal(outcome(&scene, 1, 0), PUSH_NOT_FINITE);
+    come(&scene, 2, 3);
+    assert_int_equal(outcome(&scene, 1, 0), -1); /* that one is enough, though nothing of it is here yet */
+    end(&scene);
+}
+
+static void who_was_not_refused_is_not_asked_again(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 2, 0, 3);
+    offer(&scene, 0, 0);
+    assert_int_equal(outcome(&scene, 0, 0), -1); /* too few are there, but its own is here */
+    end(&scene);
+}
+
+/* The step was made while bytes of a gradient still came: they are not those of the next. */
+static void what_comes_too_late_is_not_of_the_next_step(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    bool receive;
+    (void)state;
+    begin(&scene, 1, 4, 3, 1);
+    const struct job_push push = {.generation = 1, .sequence = 1, .token = 0, .finite = true};
+    job_stage(&scene.jobs[0], 3, 4, &push, scene.now_s, &verdict, &receive);
+    assert_true(receive);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 3);
+    memset(&verdict, 0xff, sizeof verdict);
+    job_staged(&scene.jobs[0], 3, 4, &push, true, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    assert_int_equal(aggregation_get(&scene.jobs[0].gathered, 0, 3), PART_MISSING);
+    end(&scene);
+}
+
+static void what_is_refused_leaves_no_trace(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 1, 4, 0, 1);
+    const struct job_push ahead = {.generation = 1, .sequence = 9, .token = 1, .finite = true};
+    job_staged(&scene.jobs[0], 1, 2, &ahead, true, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
+    assert_int_equal(scene.jobs[0].workers[1].sequence, 0);
+    restore(&scene, 2, 10, 10);
+    const struct job_push behind = {.generation = 2, .sequence = 9, .token = 11, .finite = true};
+    bool receive = true;
+    job_stage(&scene.jobs[0], 1, 2, &behind, scene.now_s, &verdict, &receive); /* past the end all are told so */
+    assert_int_equal(verdict.code, 0);
+    assert_false(receive);
+    job_staged(&scene.jobs[0], 1, 2, &behind, true, scene.now_s, &verdict);
+    assert_int_equal(verdict.code, 0);
+    assert_int_equal(scene.jobs[0].workers[1].sequence, 0);
+    assert_true(job_settled(&scene.jobs[0], 1, 2, &behind, &verdict));
+    assert_int_equal(verdict.outcome, PUSH_NOT_WANTED);
+    end(&scene);
+}
+
+static void a_model_that_is_being_restored_takes_nothing(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 1, 4, 0, 1);
+    for (int i = 0; i < 4; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_true(job_has_step(&scene.jobs[0]));
+    job_begin_restore(&scene.jobs[0], 0, 2, "a checkpoint", scene.now_s, &verdict);
+    assert_false(job_has_step(&scene.jobs[0]));
+    const struct job_push early = {.generation = 2, .sequence = 1, .token = 0, .finite = true};
+    assert_true(job_settled(&scene.jobs[0], 1, 2, &early, &verdict));
+    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
+    play(&scene);
+    end(&scene);
+}
+
+/* Asked once more, on another connection, for a push that a later one follows. */
+static void an_earlier_push_changes_nothing_of_the_later_one(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 4, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 3);
+    offer(&scene, 3, 0);
+    offer(&scene, 3, 1); /* before anybody asked what the first one came to */
+    scene.sequences[3] = 1;
+    assert_int_equal(outcome(&scene, 3, 0), PUSH_STALE);
+    assert_int_equal(scene.jobs[0].workers[3].stale, 0);
+    assert_int_equal(scene.jobs[0].workers[3].outcome, PUSH_STAGED);
+    end(&scene);
+}
+
+/* Whoever pushes is alive. */
+static void pushes_are_signs_of_life(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    bool receive;
+    (void)state;
+    begin(&scene, 1, 4, 0, 1);
+    const struct job_push push = {.generation = 1, .sequence = 1, .token = 0, .finite = true};
+    pass(&scene, 9);
+    job_stage(&scene.jobs[0], 1, 2, &push, scene.now_s, &verdict, &receive);
+    job_staged(&scene.jobs[0], 2, 3, &push, true, scene.now_s, &verdict);
+    pass(&scene, 2);
+    assert_int_equal(job_present(&scene.jobs[0]), 2);
+    assert_true(scene.jobs[0].workers[1].present && scene.jobs[0].workers[2].present);
+    end(&scene);
+}
+
+/* --- Who comes by itself --- */
+
+static void who_came_by_itself_is_waited_for_while_it_is_there(void **state)
+{
+    struct scene scene;
+    struct error error;
+    (void)state;
+    begin(&scene, 1, 4, 0, 1);
+    end(&scene);
+    scene.config.cluster.worker_hosts.count = 3;
+    scene.config.cluster.elastic = true;
+    scene.config.cluster.elastic_workers = 1;
+    assert_true(job_create(&scene.jobs[0], &scene.config, 0, scene.now_s, &error));
+    for (int i = 0; i < 3; i++) {
+        scene.sequences[i] = 0;
+        come(&scene, i, (uint64_t)i + 1);
+    }
+    restore(&scene, 1, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 3); /* nobody knows of the fourth */
+    come(&scene, 3, 4);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 1);
+    }
+    pass(&scene, 2);
+    assert_true(is_said(&scene, 0, "waiting for worker 3 (10.0.0.3:1) to push step 1, 2 s"));
+    end(&scene);
+}
+
+static void the_first_of_several_that_never_came_is_named(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 0, 0, 1);
+    come(&scene, 2, 3);
+    pass(&scene, 8);
+    hear(&scene, 2);
+    pass(&scene, 2.5);
+    assert_true(told(&scene, "worker 0 (b:2222) and others are absent; steps are made without them until they join"));
+    end(&scene);
+}
+
 /* --- Between ps --- */
+
+static void an_asynchronous_job_has_no_steps_to_wait_for(void **state)
+{
+    struct scene scene;
+    struct job_step step;
+    struct error error;
+    (void)state;
+    begin(&scene, 2, 4, 0, 1);
+    end(&scene);
+    scene.config.cluster.issync = false;
+    for (int ps = 0; ps < 2; ps++) {
+        assert_true(job_create(&scene.jobs[ps], &scene.config, ps, scene.now_s, &error));
+    }
+    come(&scene, 0, 1);
+    restore(&scene, 1, 0, 0);
+    pass(&scene, 2);
+    for (int ps = 0; ps < 2; ps++) {
+        assert_false(job_is_follower(&scene.jobs[ps]));
+        assert_false(job_take_step(&scene.jobs[ps], &step));
+        assert_true(is_silent(&scene, ps));
+    }
+    end(&scene);
+}
+
+/* A set of one is a set; one of a worker that this ps has nothing of is not taken. */
+static void a_decision_is_of_what_is_here(void **state)
+{
+    const bool first[MOST] = {true}, second[MOST] = {false, true};
+    struct scene scene;
+    (void)state;
+    begin(&scene, 2, 4, 1, 1);
+    scene.sequences[1] = 1;
+    assert_true(offer_as(&scene, 1, 1, 2, 0, true));
+    assert_false(job_apply_decision(&scene.jobs[1], 1, 0, first));
+    assert_int_equal(apply(&scene, 1), 0);
+    assert_true(job_apply_decision(&scene.jobs[1], 1, 0, second));
+    assert_int_equal(apply(&scene, 1), 1);
+    end(&scene);
+}
 
 static void only_ps_that_hold_something_report(void **state)
 {
@@ -388,6 +615,18 @@ int main(void)
         cmocka_unit_test(a_step_of_a_model_that_is_given_up_counts_for_nobody),
         cmocka_unit_test(a_step_is_refused_that_cannot_be),
         cmocka_unit_test(nothing_is_staged_that_the_step_does_not_need),
+        cmocka_unit_test(one_gradient_may_be_enough),
+        cmocka_unit_test(who_was_refused_is_asked_again_where_nobody_else_is_there),
+        cmocka_unit_test(who_was_not_refused_is_not_asked_again),
+        cmocka_unit_test(what_comes_too_late_is_not_of_the_next_step),
+        cmocka_unit_test(what_is_refused_leaves_no_trace),
+        cmocka_unit_test(a_model_that_is_being_restored_takes_nothing),
+        cmocka_unit_test(an_earlier_push_changes_nothing_of_the_later_one),
+        cmocka_unit_test(pushes_are_signs_of_life),
+        cmocka_unit_test(who_came_by_itself_is_waited_for_while_it_is_there),
+        cmocka_unit_test(the_first_of_several_that_never_came_is_named),
+        cmocka_unit_test(an_asynchronous_job_has_no_steps_to_wait_for),
+        cmocka_unit_test(a_decision_is_of_what_is_here),
         cmocka_unit_test(only_ps_that_hold_something_report),
         cmocka_unit_test(a_part_that_is_not_finite_elsewhere_counts_as_that),
         cmocka_unit_test(a_ps_that_does_not_follow_takes_no_decision),
