@@ -136,11 +136,10 @@ static bool is_behind(const struct rollout_member *member, uint64_t fallback)
 
 static void note_absent(struct rollout *rollout, double now_s)
 {
-    rollout->absent = (struct rollout_absent){{0}};
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
         const int worker = member->who.index;
-        if ((is_off(member, now_s) || is_behind(member, rollout->fallback)) && worker < ROLLOUT_MAX_LISTED) {
+        if (is_off(member, now_s) || is_behind(member, rollout->fallback)) {
             rollout->absent.bits[worker / 8] |= (uint8_t)(1 << worker % 8);
         }
     }
@@ -154,7 +153,7 @@ static void choose_members(struct rollout *rollout, bool known, double now_s)
 {
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
-        const bool here = known && rollout_is_here(member, now_s);
+        const bool here = rollout_is_here(member, now_s);
         const bool may_miss =
             rollout_is_absent(&rollout->absent, member->who) || (!known && rollout->waited && may_be_off(member->who));
         member->awaited = member->listed && !may_miss;
@@ -167,15 +166,14 @@ static void choose_members(struct rollout *rollout, bool known, double now_s)
 static bool joins_in(const struct rollout *rollout, const struct rollout_member *member, bool concerns)
 {
     const bool has_it = concerns && member->phase != PHASE_NONE && member->phase != PHASE_FAILED;
-    return rollout->state != ROLLOUT_IDLE &&
-           (has_it || member->version == rollout->target ||
-            (rollout->state == ROLLOUT_STAGING && member->version == rollout->fallback));
+    return has_it || member->version == rollout->target ||
+           (rollout->state == ROLLOUT_STAGING && member->version == rollout->fallback);
 }
 
 static bool is_first_to_try(const struct rollout *rollout, const struct rollout_member *member)
 {
     return rollout->state == ROLLOUT_SWITCHING && rollout->brings_program && rollout->is_first_wave &&
-           member->takes_part && waves_place(rollout, member->who) < rollout->wave;
+           waves_place(rollout, member->who) < rollout->wave;
 }
 
 /*

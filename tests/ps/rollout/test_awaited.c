@@ -1,0 +1,264 @@
+/* Whose silence holds up a rollout, and whose does not: who is listed or came by itself, was off, behind or late. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ps/rollout/decide.h"
+#include "ps/rollout/waves.h"
+
+enum { PS = 2, WORKERS = 3, ROOM = 6 };
+
+static const struct member leader = {MEMBER_PS, 0}, other_ps = {MEMBER_PS, 1}, chief = {MEMBER_WORKER, 0},
+                           second = {MEMBER_WORKER, 1}, last = {MEMBER_WORKER, 2}, guest = {MEMBER_WORKER, 4},
+                           other_guest = {MEMBER_WORKER, 5};
+static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROLLOUT_LIVE, .healthy_s = 5},
+                                 whole = {.target = 2, .fallback = 1, .kind = ROLLOUT_JOB, .healthy_s = 5},
+                                 program = {.target = 2,
+                                            .fallback = 1,
+                                            .kind = ROLLOUT_LOCAL,
+                                            .healthy_s = 5,
+                                            .brings_program = true};
+
+static struct rollout rollout;
+static struct rollout_vitals vitals;
+static char message[ROLLOUT_MESSAGE];
+
+static int enter(void **state)
+{
+    (void)state;
+    vitals = (struct rollout_vitals){.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
+    return !rollout_create(&rollout, PS, WORKERS, ROOM);
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    rollout_destroy(&rollout);
+    return 0;
+}
+
+static void say(struct member who, enum rollout_phase phase, uint64_t version, double now_s)
+{
+    const struct rollout_report report = {.phase = phase,
+                                          .version = version,
+                                          .target = rollout.target,
+                                          .ready = true,
+                                          .runs_target = version == 2,
+                                          .steps = (int64_t)(now_s * 100),
+                                          .message = ""};
+    rollout_heard(&rollout, who, &report, now_s);
+}
+
+static void listed_say(enum rollout_phase phase, uint64_t version, double now_s)
+{
+    for (int i = 0; i < PS + WORKERS; i++) {
+        say(rollout.members[i].who, phase, version, now_s);
+    }
+    vitals.global_step += 10;
+}
+
+static void begin(const struct rollout_plan *plan, double now_s)
+{
+    assert_true(rollout_begin(&rollout, plan, &vitals, now_s, message));
+}
+
+static struct rollout_member *member(struct member who)
+{
+    return &rollout.members[who.role == MEMBER_PS ? who.index : PS + who.index];
+}
+
+static void tick(double now_s)
+{
+    rollout_tick(&rollout, &vitals, now_s);
+}
+
+static void who_was_never_heard_of_is_not_here(void **state)
+{
+    (void)state;
+    assert_false(rollout_is_here(member(chief), 0));
+    assert_false(rollout_is_here(member(chief), 5));
+    say(chief, PHASE_NONE, 1, 0);
+    assert_true(rollout_is_here(member(chief), 0));
+    assert_true(rollout_is_here(member(chief), 9.75));
+    assert_false(rollout_is_here(member(chief), 10));
+    rollout_destroy(&rollout);
+    assert_int_equal(rollout.count, 0);
+    rollout_destroy(&rollout); /* there is nothing left */
+}
+
+/* A ps has no bit of its own: that of its number is a worker's. */
+static void a_ps_that_is_off_or_behind_makes_no_worker_absent(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    listed_say(PHASE_NONE, 1, 10);
+    member(other_ps)->heard_s = 0;
+    begin(&live, 10);
+    assert_false(rollout_is_absent(&rollout.absent, second));
+    assert_true(member(other_ps)->awaited && member(second)->awaited);
+    assert_true(rollout_abort(&rollout, 10, message));
+    say(other_ps, PHASE_NONE, 3, 11);
+    begin(&live, 11);
+    assert_false(rollout_is_absent(&rollout.absent, second));
+    assert_true(member(other_ps)->awaited && member(second)->awaited);
+    assert_true(rollout_abort(&rollout, 11, message));
+    say(second, PHASE_NONE, 3, 12);
+    begin(&live, 12);
+    assert_true(rollout_is_absent(&rollout.absent, second));
+    assert_false(rollout_is_absent(&rollout.absent, last));
+    assert_false(member(second)->awaited || member(second)->takes_part);
+    assert_true(rollout_abort(&rollout, 12, message));
+    assert_false(rollout_is_absent(&rollout.absent, second)); /* which is over with the rollout */
+}
+
+/* Only who is listed can be absent, however many more may join. */
+static void who_may_join_is_not_absent(void **state)
+{
+    (void)state;
+    rollout_destroy(&rollout);
+    assert_true(rollout_create(&rollout, PS, WORKERS, ROLLOUT_MAX_LISTED + 100));
+    listed_say(PHASE_NONE, 1, 0);
+    rollout.members[rollout.count - 1].version = 7;
+    begin(&live, 1);
+    assert_false(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, WORKERS}));
+    assert_int_equal(rollout_count_members(&rollout), PS + WORKERS);
+}
+
+/* It is there when a job that waits for others gets another config: it owes an answer like any member. */
+static void who_is_there_of_a_waiting_job_is_awaited(void **state)
+{
+    (void)state;
+    vitals.waits = true;
+    listed_say(PHASE_NONE, 1, 0);
+    say(guest, PHASE_NONE, 1, 0);
+    begin(&live, 1);
+    assert_true(member(second)->awaited);
+    assert_true(member(guest)->takes_part && !member(guest)->awaited);
+    listed_say(PHASE_STAGED, 1, 50);
+    member(second)->phase = PHASE_NONE;
+    tick(1 + ROLLOUT_STAGE_S);
+    assert_string_equal(rollout.reason, "worker 1 did not stage it within 60 s");
+}
+
+static void a_restarted_leader_awaits_the_chief_and_every_ps(void **state)
+{
+    struct rollout_plan plan = whole;
+    (void)state;
+    plan.waited = true;
+    rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", 0);
+    assert_true(member(chief)->awaited && member(leader)->awaited && member(other_ps)->awaited);
+    assert_false(member(second)->awaited || member(last)->awaited);
+    say(leader, PHASE_STAGED, 2, 1);
+    say(other_ps, PHASE_STAGED, 2, 1);
+    tick(ROLLOUT_SWITCH_S);
+    assert_string_equal(rollout.reason, "worker 0 did not restart within 60 s");
+}
+
+/* Both came by themselves. Who came late to one rollout is as good as others in the next. */
+static void late_is_who_came_late_to_this_one(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&program, 0);
+    listed_say(PHASE_STAGED, 1, 1);
+    tick(1);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    say(guest, PHASE_STAGED, 1, 2);
+    say(other_guest, PHASE_STAGED, 1, 2);
+    assert_true(member(other_guest)->is_late);
+    assert_true(rollout_abort(&rollout, 3, message));
+    listed_say(PHASE_BACK, 1, 3);
+    say(guest, PHASE_BACK, 1, 3);
+    say(other_guest, PHASE_BACK, 1, 3);
+    tick(4);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    begin(&program, 5);
+    assert_false(member(other_guest)->is_late);
+    say(guest, PHASE_STAGED, 1, 6); /* it takes part from the beginning */
+    assert_false(member(guest)->is_late);
+}
+
+/* In the first wave of a program, ordered to try it; each of those in its own architecture. */
+static void try_with_guests(double now_s)
+{
+    listed_say(PHASE_NONE, 1, now_s);
+    say(guest, PHASE_NONE, 1, now_s);
+    say(other_guest, PHASE_NONE, 1, now_s);
+    member(guest)->architecture = 1; /* the only one of its kind: a canary */
+    begin(&program, now_s);
+    for (int i = 0; i < rollout.count; i++) {
+        if (rollout.members[i].takes_part) {
+            rollout.members[i].phase = PHASE_STAGED;
+        }
+    }
+    tick(now_s);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(rollout_order(&rollout, guest), ORDER_RESTART);
+    assert_int_equal(rollout_order(&rollout, last), ORDER_RESTART);
+    assert_int_equal(rollout_order(&rollout, other_guest), ORDER_STAGE);
+}
+
+static void only_a_canary_s_silence_is_borne(void **state)
+{
+    (void)state;
+    try_with_guests(100);
+    listed_say(PHASE_STAGED, 1, 109);
+    tick(109.75);
+    assert_true(member(guest)->takes_part && member(other_guest)->takes_part);
+    tick(110);
+    assert_true(member(guest)->takes_part); /* it may be trying */
+    assert_false(member(guest)->ready);
+    assert_false(member(other_guest)->takes_part);
+    for (int now_s = 115; now_s < 100 + ROLLOUT_SWITCH_S; now_s += 5) {
+        listed_say(PHASE_STAGED, 1, now_s);
+        say(last, PHASE_STAGED, 2, now_s);
+        tick(now_s);
+        assert_true(member(guest)->takes_part);
+    }
+    listed_say(PHASE_STAGED, 1, 100 + ROLLOUT_SWITCH_S - 1);
+    say(last, PHASE_STAGED, 2, 100 + ROLLOUT_SWITCH_S - 1);
+    tick(100 + ROLLOUT_SWITCH_S - 0.25);
+    assert_true(member(guest)->takes_part);
+    tick(100 + ROLLOUT_SWITCH_S);
+    assert_false(member(guest)->takes_part);
+    assert_true(rollout.wave_s == 100 + ROLLOUT_SWITCH_S); /* another has its time from now on */
+}
+
+/* What is known of a first wave is over with its rollout: while the next one is staged, silence is just that. */
+static void a_canary_of_the_rollout_before_is_none(void **state)
+{
+    (void)state;
+    try_with_guests(100);
+    assert_true(rollout_abort(&rollout, 101, message));
+    listed_say(PHASE_BACK, 1, 102);
+    say(guest, PHASE_BACK, 1, 102);
+    say(other_guest, PHASE_BACK, 1, 102);
+    tick(102);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    begin(&program, 103);
+    listed_say(PHASE_NONE, 1, 111);
+    tick(112);
+    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+    assert_false(member(guest)->takes_part);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(who_was_never_heard_of_is_not_here),
+        TEST(a_ps_that_is_off_or_behind_makes_no_worker_absent),
+        TEST(who_may_join_is_not_absent),
+        TEST(who_is_there_of_a_waiting_job_is_awaited),
+        TEST(a_restarted_leader_awaits_the_chief_and_every_ps),
+        TEST(late_is_who_came_late_to_this_one),
+        TEST(only_a_canary_s_silence_is_borne),
+        TEST(a_canary_of_the_rollout_before_is_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
