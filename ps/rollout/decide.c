@@ -284,8 +284,7 @@ static enum rollout_order restart_order(const struct rollout *rollout, struct me
     if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
         return ORDER_STAGE;
     }
-    if (rollout->kind == ROLLOUT_LOCAL && rollout->ps_turn == PS_WAITS_FOR_SAVE && is_chief(who) &&
-        order == ORDER_RESTART) {
+    if (rollout->ps_turn == PS_WAITS_FOR_SAVE && is_chief(who) && order == ORDER_RESTART) {
         return ORDER_SAVE;
     }
     const bool with_leader = rollout->kind == ROLLOUT_JOB || rollout->brings_program;
@@ -327,7 +326,7 @@ enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_f
 {
     const bool live = rollout->kind == ROLLOUT_LIVE;
     bool is_target = in_force == rollout->target, is_fallback = in_force == rollout->fallback;
-    if (version == in_force || (!is_target && !is_fallback)) {
+    if (version == in_force) {
         return ORDER_NOTHING;
     }
     if (is_target && version < in_force) {
@@ -446,13 +445,10 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
     rollout->may_lose = plan->may_lose;
     rollout->brings_program = plan->brings_program;
     rollout->waves = plan->brings_program ? plan->waves : (struct rollout_waves){.count = 0};
-    rollout->ps_turn = PS_STAYS;
-    rollout->guessed = false;
     rollout->step = 0;
     rollout->waited = plan->waited;
     rollout->absent = plan->absent;
     rollout->last_step = plan->last_step;
-    rollout->waits = rollout->at_once = false;
 }
 
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,

@@ -199,6 +199,7 @@ static void ps_0_restarts_a_second_after_the_others_or_once_they_know(void **sta
     tick(0.5);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
     assert_true(rollout_abort(&rollout, 0.5, message));
+    assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
     tick(1.25);
     assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
     assert_int_equal(rollout_order(&rollout, last), ORDER_RETURN);

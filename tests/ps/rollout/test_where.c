@@ -178,9 +178,42 @@ static void what_each_is_told(void **state)
     assert_int_equal(rollout_order(&rollout, worker), ORDER_RESTART);
     member(worker)->takes_part = false;
     assert_int_equal(rollout_order(&rollout, worker), ORDER_STAGE);
+    be(ROLLOUT_LOCAL, ROLLOUT_GOING_BACK); /* then there is nothing to be saved */
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_RETURN);
     be(ROLLOUT_LIVE, ROLLOUT_GOING_BACK); /* from which nobody is called back */
     assert_false(rollout_abort(&rollout, 0, message));
     assert_non_null(strstr(message, "there is no rollout to abort: it is going back"));
+}
+
+static void who_is_ahead_or_behind_catches_up_or_waits(void **state)
+{
+    static const struct {
+        uint64_t in_force, version;
+        enum rollout_order live, job;
+    } cases[] = {{4, 4, ORDER_NOTHING, ORDER_NOTHING},   {7, 7, ORDER_NOTHING, ORDER_NOTHING},
+                 {7, 4, ORDER_SWITCH, ORDER_CATCH_UP},   {7, 3, ORDER_CATCH_UP, ORDER_CATCH_UP},
+                 {7, 5, ORDER_CATCH_UP, ORDER_CATCH_UP}, {7, 8, ORDER_NOTHING, ORDER_NOTHING},
+                 {4, 7, ORDER_BACK, ORDER_CATCH_UP},     {4, 6, ORDER_CATCH_UP, ORDER_CATCH_UP},
+                 {4, 8, ORDER_NOTHING, ORDER_NOTHING},   {5, 3, ORDER_NOTHING, ORDER_NOTHING},
+                 {5, 6, ORDER_NOTHING, ORDER_NOTHING},   {5, 7, ORDER_NOTHING, ORDER_NOTHING}};
+    (void)state;
+    rollout.target = 7;
+    rollout.fallback = 4;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rollout.kind = ROLLOUT_LIVE;
+        assert_int_equal(rollout_catch_up(&rollout, cases[i].in_force, cases[i].version), cases[i].live);
+        rollout.kind = ROLLOUT_JOB;
+        assert_int_equal(rollout_catch_up(&rollout, cases[i].in_force, cases[i].version), cases[i].job);
+    }
+}
+
+static void something_may_have_to_be_undone(void **state)
+{
+    (void)state;
+    for (int at = ROLLOUT_IDLE; at <= ROLLOUT_SAVING; at++) {
+        assert_int_equal(rollout_state_is_risky((enum rollout_state)at),
+                         at >= ROLLOUT_SWITCHING && at <= ROLLOUT_RESTORING);
+    }
 }
 
 /* With a config of machines alone ps 0 need not be the last, for it does not restart for others' sake. */
@@ -212,6 +245,8 @@ int main(void)
         TEST(a_program_must_run_and_work),
         TEST(a_job_waits_until_its_config_has_come_to_all),
         TEST(what_each_is_told),
+        TEST(who_is_ahead_or_behind_catches_up_or_waits),
+        TEST(something_may_have_to_be_undone),
         TEST(ps_0_goes_last_where_all_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
