@@ -558,7 +558,7 @@ bool rollout_abort(struct rollout *rollout, double now_s, char message[ROLLOUT_M
 
 bool rollout_go_on(struct rollout *rollout, double now_s, char message[ROLLOUT_MESSAGE])
 {
-    if (rollout->state != ROLLOUT_SWITCHING || !rollout->is_paused) {
+    if (!rollout->is_paused) { /* as it can be only while it switches */
         snprintf(message, ROLLOUT_MESSAGE, "there is no rollout that is paused: it is %s",
                  rollout_state_name(rollout->state));
         return false;

@@ -246,6 +246,129 @@ static void a_canary_of_the_rollout_before_is_none(void **state)
     assert_false(member(guest)->takes_part);
 }
 
+/* At the end of the time a listed one is named, whoever else is missing; who came by itself is left behind alone. */
+static void who_came_by_itself_is_left_behind(void **state)
+{
+    (void)state;
+    for (int missing = 0; missing < 2; missing++) {
+        listed_say(PHASE_NONE, 1, 100);
+        say(guest, PHASE_NONE, 1, 100);
+        begin(&live, 100);
+        for (int now_s = 105; now_s <= 100 + ROLLOUT_STAGE_S; now_s += 5) {
+            listed_say(PHASE_STAGED, 1, now_s);
+            if (missing) {
+                say(last, PHASE_NONE, 1, now_s);
+            }
+            say(guest, PHASE_NONE, 1, now_s);
+            if (now_s < 100 + ROLLOUT_STAGE_S) {
+                tick(now_s);
+                assert_int_equal(rollout.state, ROLLOUT_STAGING);
+            }
+        }
+        tick(100 + ROLLOUT_STAGE_S);
+        assert_int_equal(rollout.state, missing ? ROLLOUT_IDLE : ROLLOUT_SWITCHING);
+        rollout_abort(&rollout, 200, message);
+        rollout.state = ROLLOUT_IDLE;
+    }
+    assert_non_null(strstr(rollout.reason, "worker 2 did not stage it within 60 s"));
+}
+
+/* --- What a report does --- */
+
+static void what_is_said_of_another_rollout_is_nothing(void **state)
+{
+    const struct rollout_report of_another = {
+        .phase = PHASE_FAILED, .version = 1, .target = 9, .ready = true, .message = "can't"};
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&live, 0);
+    rollout_heard(&rollout, last, &of_another, 1);
+    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+    assert_int_equal(member(last)->phase, PHASE_NONE);
+    rollout_heard(&rollout, (struct member){MEMBER_WORKER, 99}, &of_another, 1); /* who is not there says nothing */
+    rollout_heard(&rollout, (struct member){MEMBER_OPERATOR, 0}, &of_another, 1);
+    assert_true(rollout_abort(&rollout, 2, message));
+    say(last, PHASE_STAGED, 1, 3); /* nor does anybody of one that is over */
+    assert_int_equal(member(last)->phase, PHASE_NONE);
+}
+
+static void a_failure_counts_while_there_is_a_way_forward(void **state)
+{
+    static const struct {
+        enum rollout_kind kind;
+        enum rollout_state state, next;
+    } cases[] = {
+        {ROLLOUT_JOB, ROLLOUT_STAGING, ROLLOUT_IDLE},          {ROLLOUT_JOB, ROLLOUT_TRYING, ROLLOUT_IDLE},
+        {ROLLOUT_JOB, ROLLOUT_SAVING, ROLLOUT_IDLE},           {ROLLOUT_JOB, ROLLOUT_SWITCHING, ROLLOUT_GOING_BACK},
+        {ROLLOUT_JOB, ROLLOUT_WATCHING, ROLLOUT_GOING_BACK},   {ROLLOUT_LIVE, ROLLOUT_WATCHING, ROLLOUT_WATCHING},
+        {ROLLOUT_LIVE, ROLLOUT_SWITCHING, ROLLOUT_GOING_BACK}, {ROLLOUT_JOB, ROLLOUT_GOING_BACK, ROLLOUT_GOING_BACK}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        listed_say(PHASE_NONE, 1, 0);
+        rollout.state = ROLLOUT_IDLE;
+        begin(cases[i].kind == ROLLOUT_JOB ? &whole : &live, 0);
+        rollout.state = cases[i].state;
+        say(last, PHASE_FAILED, 1, 1);
+        assert_int_equal(rollout.state, cases[i].next);
+    }
+}
+
+/* --- What is refused --- */
+
+static void what_is_not_begun(void **state)
+{
+    struct rollout_plan plan = whole;
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    vitals.training = false;
+    assert_false(rollout_begin(&rollout, &whole, &vitals, 0, message));
+    assert_string_equal(message, "the job is not training now: try again once `trainer status` shows that it is");
+    vitals.training = true;
+    vitals.global_step = 1200;
+    plan.last_step = 1;
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 0, message));
+    assert_string_equal(message,
+                        "the job would be over after step 1, by train.train_steps or train.epochs, and would be "
+                        "at step 1200 by then: raise them; to end the job now, stop worker 0, which saves it");
+    plan = whole;
+    plan.from = plan.to = (struct rollout_demand){.listed = WORKERS, .least = WORKERS};
+    member(last)->heard_s = -1;
+    assert_false(rollout_begin(&rollout, &plan, &vitals, 0, message));
+    vitals.waits = true; /* it waits for them already */
+    begin(&plan, 0);
+}
+
+/* Only a program goes on where ps 0 is in the target again: of a live change it knows nothing any more. */
+static void a_restarted_leader_goes_on_with_a_program_alone(void **state)
+{
+    struct rollout_plan plan = live;
+    (void)state;
+    plan.leader_is_in_target = true;
+    rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", 0);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    plan = program;
+    plan.leader_is_in_target = true;
+    rollout_resume(&rollout, ROLLOUT_WATCHING, &plan, 0.5, "", 0);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", 7);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(rollout.ps_turn, PS_RESTARTS);
+    assert_true(rollout.began_s == 7);
+}
+
+static void what_goes_on_is_kept(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&program, 0);
+    assert_false(rollout_go_on(&rollout, 0, message));
+    rollout.state = ROLLOUT_SWITCHING;
+    rollout.is_paused = true;
+    const uint64_t changes = rollout.changes;
+    assert_true(rollout_go_on(&rollout, 5, message));
+    assert_true(rollout.changes > changes && !rollout.is_paused && rollout.wave_s == 5);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
@@ -259,6 +382,12 @@ int main(void)
         TEST(late_is_who_came_late_to_this_one),
         TEST(only_a_canary_s_silence_is_borne),
         TEST(a_canary_of_the_rollout_before_is_none),
+        TEST(who_came_by_itself_is_left_behind),
+        TEST(what_is_said_of_another_rollout_is_nothing),
+        TEST(a_failure_counts_while_there_is_a_way_forward),
+        TEST(what_is_not_begun),
+        TEST(a_restarted_leader_goes_on_with_a_program_alone),
+        TEST(what_goes_on_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

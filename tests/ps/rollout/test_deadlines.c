@@ -438,6 +438,7 @@ static void all_deadlines_wait_for_a_leader_that_stood_still(void **state)
     assert_true(rollout_is_here(&rollout.members[rollout.count - 1], 100));
     assert_false(rollout_is_here(&rollout.members[rollout.count - 1], 110));
     assert_false(rollout_is_here(&rollout.members[0], 100));
+    assert_false(rollout_is_here(&rollout.members[0], 5));
 }
 
 /* Each change must be on the disk before anybody hears of it: it is one that the host can see. */
