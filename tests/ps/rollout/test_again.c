@@ -114,6 +114,58 @@ static void what_is_not_saved_in_a_minute_goes_back(void **state)
     assert_string_equal(rollout.reason, "worker 0 did not save the job within 60 s");
 }
 
+/* What the canary was measured to make, which made 100 steps a second before; all are heard of. */
+static void tick_at_pace(double rate, double now_s)
+{
+    struct rollout_member *one = &rollout.members[rollout.count - 1];
+    one->pace = (struct rollout_pace){
+        .since_s = now_s, .of_target = true, .rate = rate, .before = 100, .seconds = 1, .steps = one->steps};
+    for (int i = 0; i < rollout.count; i++) {
+        rollout.members[i].heard_s = now_s;
+    }
+    rollout_tick(&rollout, &vitals, now_s);
+}
+
+/* Once is chance, and so is it now and then; a canary that is slow for five seconds takes all back. */
+static void a_canary_is_slow_for_five_seconds_on_end(void **state)
+{
+    (void)state;
+    plan.kind = ROLLOUT_LOCAL;
+    plan.brings_program = true;
+    plan.healthy_s = 5;
+    plan.waves.least_speed = 50;
+    vitals.in_step = true;
+    begin(0);
+    all_say(PHASE_STAGED, 0);
+    rollout_tick(&rollout, &vitals, 0);
+    works(canary, PHASE_SWITCHED, 0);
+    tick_at_pace(34, 0);
+    tick_at_pace(34, 0.25);
+    tick_at_pace(34, 4.5);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    tick_at_pace(100, 4.75);
+    tick_at_pace(34, 4.875);
+    tick_at_pace(34, 9.75);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    assert_true(rollout.is_first_wave); /* nobody follows one that is slow */
+    tick_at_pace(34, 9.875);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    assert_string_equal(rollout.reason,
+                        "worker 2 makes 34 steps/s in the new program, but made 100 before: less than 50%");
+    leave(NULL);
+    enter(NULL);
+    begin(0);
+    all_say(PHASE_STAGED, 0);
+    rollout_tick(&rollout, &vitals, 0);
+    works(canary, PHASE_SWITCHED, 0);
+    for (int i = 0; i < 20; i++) {
+        tick_at_pace(34, i / 4.0);
+        assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    }
+    tick_at_pace(34, 5);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+}
+
 static void the_step_of_the_last_one_is_not_that_of_the_next(void **state)
 {
     (void)state;
@@ -187,6 +239,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_ps_restarts_once_the_job_is_saved),
         TEST(what_is_not_saved_in_a_minute_goes_back),
+        TEST(a_canary_is_slow_for_five_seconds_on_end),
         TEST(the_step_of_the_last_one_is_not_that_of_the_next),
         TEST(a_model_that_may_lose_is_compared_with_one_that_knows_nothing),
         TEST(a_guess_is_not_looked_at_again_without_training),
