@@ -369,6 +369,83 @@ static void what_goes_on_is_kept(void **state)
     assert_true(rollout.changes > changes && !rollout.is_paused && rollout.wave_s == 5);
 }
 
+/* --- From state to state --- */
+
+static void a_job_that_waits_switches_where_it_stands(void **state)
+{
+    (void)state;
+    vitals.waits = true;
+    listed_say(PHASE_NONE, 1, 0);
+    strcpy(member(last)->message, "of before");
+    begin(&live, 0);
+    assert_string_equal(member(last)->message, "");
+    listed_say(PHASE_STAGED, 1, 1);
+    tick(1);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(rollout.step, vitals.global_step);
+    assert_int_equal(rollout_order_step(&rollout), 0);
+}
+
+/* One that only began to wait after the rollout is no such job: it must make steps. */
+static void a_job_that_trained_must_go_on(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&live, 0);
+    vitals.waits = true;
+    tick(1);
+    assert_false(rollout.waits || rollout_keeps_waiting(&rollout));
+}
+
+/* What is tried is saved, too, before the last step is looked at; and all have their minute from the order on. */
+static void a_job_is_saved_before_it_restarts(void **state)
+{
+    struct rollout_plan plan = whole;
+    (void)state;
+    plan.last_step = 1100;
+    listed_say(PHASE_NONE, 1, 100);
+    begin(&plan, 100);
+    listed_say(PHASE_STAGED, 1, 101);
+    tick(101);
+    vitals.global_step = 1100;
+    say(chief, PHASE_TRIED, 1, 102);
+    tick(102);
+    assert_int_equal(rollout.state, ROLLOUT_SAVING);
+    vitals.global_step = 1099;
+    say(chief, PHASE_SAVED, 1, 110);
+    tick(110);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    tick(110 + ROLLOUT_SWITCH_S - 0.25);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    tick(110 + ROLLOUT_SWITCH_S);
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+}
+
+/* Without every ps, or without worker 0, there is no way back; other workers hear of it when they are back. */
+static void the_way_back_waits_for_every_ps_and_the_chief(void **state)
+{
+    static const struct member missing[] = {{MEMBER_PS, 1}, {MEMBER_WORKER, 0}, {MEMBER_WORKER, 2}};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        rollout.state = ROLLOUT_IDLE;
+        listed_say(PHASE_NONE, 1, 0);
+        begin(&live, 0);
+        listed_say(PHASE_STAGED, 1, 0);
+        tick(0);
+        assert_true(rollout_abort(&rollout, 1, message));
+        for (int k = 0; k < PS + WORKERS; k++) {
+            const struct member who = rollout.members[k].who;
+            if (who.role != missing[i].role || who.index != missing[i].index) {
+                say(who, PHASE_BACK, 1, 1000);
+            }
+        }
+        tick(1000);
+        assert_int_equal(rollout.state, i < 2 ? ROLLOUT_GOING_BACK : ROLLOUT_RESTORING);
+    }
+    tick(2000); /* and the restoring for worker 0 */
+    assert_int_equal(rollout.state, ROLLOUT_RESTORING);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
@@ -388,6 +465,10 @@ int main(void)
         TEST(what_is_not_begun),
         TEST(a_restarted_leader_goes_on_with_a_program_alone),
         TEST(what_goes_on_is_kept),
+        TEST(a_job_that_waits_switches_where_it_stands),
+        TEST(a_job_that_trained_must_go_on),
+        TEST(a_job_is_saved_before_it_restarts),
+        TEST(the_way_back_waits_for_every_ps_and_the_chief),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
