@@ -51,11 +51,16 @@ build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,m
 build/san/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
 build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
+build/san/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
 
 # Tests in which memory runs short (tests/no_memory.h).
 memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup)
 
-build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_memory: link_with += $(memory_link)
+build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_memory \
+build/san/tests/ps/test_no_memory build/san/tests/ps/checkpoint/test_no_memory \
+build/san/tests/ps/job/test_no_memory build/san/tests/ps/rollout/test_no_memory \
+build/san/tests/ps/server/test_no_memory build/san/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
+build/san/tests/ps/test_no_memory build/san/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
 
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
@@ -142,14 +147,16 @@ build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
 build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed build/san/tests/ps/server/test_validations \
 build/san/tests/ps/server/test_requests build/san/tests/ps/server/test_restores build/san/tests/ps/server/test_pushes \
-build/san/tests/ps/server/test_reads build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers: \
+build/san/tests/ps/server/test_reads build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers \
+build/san/tests/ps/server/test_no_memory: \
 	link_with += $(serving_link) $(locks_link)
 build/san/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
 build/san/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
 build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
-build/san/tests/ps/server/test_coordinator: \
+build/san/tests/ps/server/test_rollouts_no_memory build/san/tests/ps/server/test_coordinator \
+build/san/tests/ps/server/test_leader: \
 	link_with += $(serving_link) $(locks_link) -Wl,--wrap=restart_within
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)

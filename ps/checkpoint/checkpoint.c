@@ -148,43 +148,52 @@ static void put_loss(struct safetensors_writer *writer, const struct checkpoint_
     }
 }
 
-/* For a table only. Column names may need escapes, and are short. */
-static void put_held_out(struct safetensors_writer *writer, const struct checkpoint_info *info)
-{
-    const struct {
-        const char *key, *name;
-    } columns[] = {{"group", info->group}, {"time", info->time}};
-    if (info->test_share >= 0) {
-        put(writer, "test_share", "%.17g", info->test_share);
-    }
-    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
-        char *escaped = columns[i].name && columns[i].name[0] != '\0' ? safetensors_escape(columns[i].name) : NULL;
-        if (escaped && strlen(escaped) < METADATA_VALUE) {
-            safetensors_write_metadata(writer, columns[i].key, escaped);
-        }
-        free(escaped);
-    }
-}
-
-/* Long texts of the metadata, escaped for the header; NULL: none. */
+/* Texts of the metadata, escaped for the header; NULL: none. */
 struct escaped {
-    char *preprocessing, *class_names;
-    size_t size; /* of both */
+    char *preprocessing, *group, *time, *class_names;
+    size_t size; /* of those that may be long */
 };
+
+/* False if out of memory. "" is as good as none. */
+static bool escape_text(const char *text, char **escaped)
+{
+    *escaped = text && text[0] != '\0' ? safetensors_escape(text) : NULL;
+    return *escaped || !text || text[0] == '\0';
+}
 
 static bool escape(struct escaped *escaped, const struct checkpoint_info *info)
 {
-    *escaped = (struct escaped){.preprocessing = info->preprocessing ? safetensors_escape(info->preprocessing) : NULL,
-                                .class_names = info->class_names ? safetensors_escape(info->class_names) : NULL};
+    *escaped = (struct escaped){NULL};
+    if (!escape_text(info->preprocessing, &escaped->preprocessing) || !escape_text(info->group, &escaped->group) ||
+        !escape_text(info->time, &escaped->time) || !escape_text(info->class_names, &escaped->class_names)) {
+        return false;
+    }
     escaped->size = (escaped->preprocessing ? strlen(escaped->preprocessing) : 0) +
                     (escaped->class_names ? strlen(escaped->class_names) : 0);
-    return (escaped->preprocessing || !info->preprocessing) && (escaped->class_names || !info->class_names);
+    return true;
 }
 
 static void escaped_free(struct escaped *escaped)
 {
     free(escaped->preprocessing);
+    free(escaped->group);
+    free(escaped->time);
     free(escaped->class_names);
+}
+
+/* For a table only. Column names are short. */
+static void put_held_out(struct safetensors_writer *writer, const struct checkpoint_info *info,
+                         const struct escaped *escaped)
+{
+    if (info->test_share >= 0) {
+        put(writer, "test_share", "%.17g", info->test_share);
+    }
+    if (escaped->group && strlen(escaped->group) < METADATA_VALUE) {
+        safetensors_write_metadata(writer, "group", escaped->group);
+    }
+    if (escaped->time && strlen(escaped->time) < METADATA_VALUE) {
+        safetensors_write_metadata(writer, "time", escaped->time);
+    }
 }
 
 /* Returns the header's size and the position of its digest. */
@@ -213,7 +222,7 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put_loss(&writer, info);
     if (escaped->preprocessing) {
         safetensors_write_metadata(&writer, "preprocessing", escaped->preprocessing);
-        put_held_out(&writer, info);
+        put_held_out(&writer, info, escaped);
     }
     if (escaped->class_names) {
         safetensors_write_metadata(&writer, "class_names", escaped->class_names);

@@ -221,21 +221,21 @@ bool job_initialised(const struct job *job)
     return job->state == JOB_TRAINING || (job_is_over(job) && job->generation > 0);
 }
 
-bool job_ready(struct job *job, double now_s, char message[256])
+bool job_ready(struct job *job, double now_s, char message[JOB_MESSAGE])
 {
     const char *chief = job->config.cluster.worker_hosts.items[0];
     int seconds = (int)(now_s - job->began_s);
     message[0] = '\0';
     switch (job->state) {
     case JOB_WAITING:
-        snprintf(message, 256, "waiting for worker 0 (%s) to initialise the model, %d s", chief, seconds);
+        snprintf(message, JOB_MESSAGE, "waiting for worker 0 (%s) to initialise the model, %d s", chief, seconds);
         return false;
     case JOB_RESTORING:
-        snprintf(message, 256, "waiting for worker 0 (%s) to finish writing the model, %d s", chief, seconds);
+        snprintf(message, JOB_MESSAGE, "waiting for worker 0 (%s) to finish writing the model, %d s", chief, seconds);
         return false;
     case JOB_DONE:
     case JOB_FAILED:
-        snprintf(message, 256, "training %s at global step %lld", job->state == JOB_DONE ? "is over" : "failed",
+        snprintf(message, JOB_MESSAGE, "training %s at global step %lld", job->state == JOB_DONE ? "is over" : "failed",
                  (long long)job->global_step);
         return true;
     case JOB_TRAINING:
@@ -244,11 +244,11 @@ bool job_ready(struct job *job, double now_s, char message[256])
     if (!job->started) {
         int missing = job->config.cluster.min_workers - job_present(job);
         if (missing <= 0) {
-            snprintf(message, 256, "waiting for all members to have the config that is being rolled out, %d s",
+            snprintf(message, JOB_MESSAGE, "waiting for all members to have the config that is being rolled out, %d s",
                      seconds);
             return false;
         }
-        snprintf(message, 256, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
+        snprintf(message, JOB_MESSAGE, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
                  missing == 1 ? "" : "s", job->config.cluster.min_workers, seconds);
         return false;
     }
@@ -256,24 +256,24 @@ bool job_ready(struct job *job, double now_s, char message[256])
 }
 
 /* The differences gathered for the next step, and the staleness of the last step's. */
-static void describe_buffer(const struct job *job, char message[256])
+static void describe_buffer(const struct job *job, char message[JOB_MESSAGE])
 {
     char staleness[96] = "";
     if (!isnan(job->mean_staleness)) {
         snprintf(staleness, sizeof staleness, "; those of the last step were %.2f steps old on average",
                  job->mean_staleness);
     }
-    snprintf(message, 256, "has %d of %d differences for step %lld%s", job->buffered, job->config.train.buffer_size,
-             (long long)job->global_step, staleness);
+    snprintf(message, JOB_MESSAGE, "has %d of %d differences for step %lld%s", job->buffered,
+             job->config.train.buffer_size, (long long)job->global_step, staleness);
 }
 
-void job_describe(struct job *job, double now_s, char message[256])
+void job_describe(struct job *job, double now_s, char message[JOB_MESSAGE])
 {
     if (!job_ready(job, now_s, message)) {
         return;
     }
     if (job->message[0] != '\0') {
-        snprintf(message, 256, "%s", job->message);
+        snprintf(message, JOB_MESSAGE, "%s", job->message);
     } else if (job->state == JOB_TRAINING && job->config.train.buffer_size > 0) {
         describe_buffer(job, message);
     } else if (job->state == JOB_TRAINING) {

@@ -43,6 +43,7 @@
 enum {
     JOB_FENCED = 16,           /* replaced incarnations remembered per worker, the latest */
     JOB_MAX_LINES = 16,        /* log lines kept until taken; further ones are counted */
+    JOB_MESSAGE = 256,         /* room for what a job says of itself */
     JOB_ASK_MS = 500,          /* a host told JOB_ASK_AGAIN asks again more often than this */
     JOB_PROBE_MS = 1000,       /* time for a worker to prove that it is alive, when another claims its place */
     JOB_TICK_MS = 1000,        /* ticks further apart than this mean that the ps stood still */
@@ -294,7 +295,7 @@ bool job_is_follower(const struct job *job);
  * Describes what a synchronous step waits for: "waiting for worker 2 (d:2222) to push step 41, 12 s". False: nothing,
  * or not for long, and the message is empty.
  */
-bool job_describe_wait(struct job *job, double now_s, char message[256]);
+bool job_describe_wait(struct job *job, double now_s, char message[JOB_MESSAGE]);
 
 /* A pull: code 0 if there are parameters and training may run. */
 void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
@@ -304,7 +305,7 @@ void job_pull(struct job *job, int worker, uint64_t incarnation, uint32_t genera
  * True if there is nothing left to wait for; `message` is then empty, or says that training is over. Otherwise
  * `message` says what is awaited, and since when.
  */
-bool job_ready(struct job *job, double now_s, char message[256]);
+bool job_ready(struct job *job, double now_s, char message[JOB_MESSAGE]);
 /* True if there are parameters, even if workers are missing. */
 bool job_initialised(const struct job *job);
 
@@ -355,7 +356,7 @@ enum member_state job_worker_state(const struct job *job, int worker);
 uint64_t job_dropped(const struct job *job);    /* unused gradients of all workers */
 uint64_t job_not_finite(const struct job *job); /* those of them that were not finite; the rest arrived too late */
 /* Describes what the job waits for, or how it ended; may be empty. */
-void job_describe(struct job *job, double now_s, char message[256]);
+void job_describe(struct job *job, double now_s, char message[JOB_MESSAGE]);
 int job_present(const struct job *job); /* workers present */
 
 #endif

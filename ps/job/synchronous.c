@@ -142,7 +142,6 @@ void job_consider(struct job *job, double now_s)
     aggregation_count(&job->gathered, job->awaited, &possible, &whole);
     if (possible < job->gathered.least && job_ask_more(job, now_s)) {
         MARK("others are selected, since too few of those selected can answer");
-        see_awaited(job, now_s);
     }
     tell_absent(job, now_s);
     aggregation_decide(&job->gathered, job->awaited);
@@ -155,7 +154,7 @@ bool job_has_step(const struct job *job)
 
 bool job_take_step(struct job *job, struct job_step *step)
 {
-    if (!job->synchronous || !job_has_step(job)) {
+    if (!job_has_step(job)) {
         return false;
     }
     job->stepping = true;
@@ -171,10 +170,10 @@ bool job_take_step(struct job *job, struct job_step *step)
     return true;
 }
 
-/* A restore may have come while the host applied the step, without the lock: then the step does not count. */
+/* A restore may have begun while the host applied the step, without the lock: then the step does not count. */
 void job_step_applied(struct job *job, const struct job_step *step, bool applied, double now_s)
 {
-    if (step->generation != job->generation || job->state == JOB_RESTORING || !applied) {
+    if (step->generation != job->generation || !applied) {
         return;
     }
     assert(job->stepping && step->step == job->global_step);
@@ -255,7 +254,6 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
     if (!check_push(job, index, incarnation, push, now_s, verdict) || job_is_past_end(job)) {
         return;
     }
-    job->workers[index].counts = true;
     note_new_push(job, index, push);
     if (!received || push->token != job->global_step || job->gathered.decided) {
         return;
@@ -409,7 +407,7 @@ static int ps_of_shard(const struct job *job, int shard)
     return ps;
 }
 
-bool job_describe_wait(struct job *job, double now_s, char message[256])
+bool job_describe_wait(struct job *job, double now_s, char message[JOB_MESSAGE])
 {
     int worker, shard, possible, whole;
     double seconds = now_s - job->gathering_s;
@@ -423,23 +421,24 @@ bool job_describe_wait(struct job *job, double now_s, char message[256])
         see_awaited(job, now_s);
         aggregation_count(&job->gathered, job->awaited, &possible, &whole);
         if (job_is_coordinator(job) && (worker = find_cut_off(job)) >= 0) {
-            snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld: it %.100s", worker,
+            snprintf(message, JOB_MESSAGE, "waiting for worker %d (%.80s) to push step %lld: it %.100s", worker,
                      worker_host(job, worker), step, job->workers[worker].message);
         } else if (job_is_coordinator(job)) {
-            snprintf(message, 256, "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
+            snprintf(message, JOB_MESSAGE,
+                     "waiting for %d more worker%s to push step %lld (min_replicas is %d), %.0f s",
                      job->gathered.least - possible, job->gathered.least - possible == 1 ? "" : "s", step,
                      job->gathered.least, seconds);
         } else {
-            snprintf(message, 256, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
+            snprintf(message, JOB_MESSAGE, "waiting for ps %d (%s) to decide on step %lld, %.0f s", job->coordinator,
                      job->config.cluster.ps_hosts.items[job->coordinator], step, seconds);
         }
-    } else if (job_is_coordinator(job) && aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
+    } else if (aggregation_get(&job->gathered, own_shard(job), worker) == PART_HERE) {
         int ps = ps_of_shard(job, shard);
-        snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s", worker,
-                 worker_host(job, worker), step, ps, job->config.cluster.ps_hosts.items[ps], seconds);
+        snprintf(message, JOB_MESSAGE, "waiting for worker %d (%.80s) to push step %lld to ps %d (%.80s), %.0f s",
+                 worker, worker_host(job, worker), step, ps, job->config.cluster.ps_hosts.items[ps], seconds);
     } else {
         bool refused = aggregation_get(&job->gathered, shard, worker) == PART_NOT_FINITE;
-        snprintf(message, 256, "waiting for worker %d (%.80s) to push step %lld%s, %.0f s", worker,
+        snprintf(message, JOB_MESSAGE, "waiting for worker %d (%.80s) to push step %lld%s, %.0f s", worker,
                  worker_host(job, worker), step, refused ? " again, since its gradient was not finite" : "", seconds);
     }
     return true;

@@ -162,21 +162,22 @@ static void take_plan(struct rollout *rollout, const struct rollout_plan *plan, 
 }
 
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
-                   double now_s, char message[256])
+                   double now_s, char message[ROLLOUT_MESSAGE])
 {
     if (rollout->state != ROLLOUT_IDLE) {
-        snprintf(message, 256,
+        snprintf(message, ROLLOUT_MESSAGE,
                  "the rollout of version %llu is in progress (%s), and only one can be at a time; `trainer rollout "
                  "abort` ends it",
                  (unsigned long long)rollout->target, rollout_state_name(rollout->state));
         return false;
     }
     if (!vitals->training) {
-        snprintf(message, 256, "the job is not training now: try again once `trainer status` shows that it is");
+        snprintf(message, ROLLOUT_MESSAGE,
+                 "the job is not training now: try again once `trainer status` shows that it is");
         return false;
     }
     if (plan->last_step > 0 && vitals->global_step >= plan->last_step) {
-        snprintf(message, 256, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
+        snprintf(message, ROLLOUT_MESSAGE, ROLLOUT_OVER, (long long)plan->last_step, (long long)vitals->global_step);
         return false;
     }
     const bool restarts = plan->kind == ROLLOUT_JOB || plan->brings_program;
@@ -253,10 +254,11 @@ void rollout_heard(struct rollout *rollout, struct member who, const struct roll
     }
 }
 
-bool rollout_abort(struct rollout *rollout, double now_s, char message[256])
+bool rollout_abort(struct rollout *rollout, double now_s, char message[ROLLOUT_MESSAGE])
 {
     if (rollout->state == ROLLOUT_IDLE || rollout->state == ROLLOUT_GOING_BACK || rollout->state == ROLLOUT_RESTORING) {
-        snprintf(message, 256, "there is no rollout to abort: it is %s", rollout_state_name(rollout->state));
+        snprintf(message, ROLLOUT_MESSAGE, "there is no rollout to abort: it is %s",
+                 rollout_state_name(rollout->state));
         return false;
     }
     give_reason(rollout, "the operator aborted it");
@@ -264,10 +266,11 @@ bool rollout_abort(struct rollout *rollout, double now_s, char message[256])
     return true;
 }
 
-bool rollout_go_on(struct rollout *rollout, double now_s, char message[256])
+bool rollout_go_on(struct rollout *rollout, double now_s, char message[ROLLOUT_MESSAGE])
 {
     if (rollout->state != ROLLOUT_SWITCHING || !rollout->is_paused) {
-        snprintf(message, 256, "there is no rollout that is paused: it is %s", rollout_state_name(rollout->state));
+        snprintf(message, ROLLOUT_MESSAGE, "there is no rollout that is paused: it is %s",
+                 rollout_state_name(rollout->state));
         return false;
     }
     waves_leave_behind(rollout);
@@ -479,7 +482,7 @@ static void wait_for_save(struct rollout *rollout, double now_s)
 /* Are the canaries known to be fast enough? Gives up if one is too slow for too long. */
 static bool are_fast_enough(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
 {
-    char why[256];
+    char why[ROLLOUT_MESSAGE];
     if (!rollout->brings_program || !rollout->is_first_wave) {
         return true;
     }

@@ -83,7 +83,7 @@ void rollout_destroy(struct rollout *rollout);
  * wait for workers that are off. The host has checked the manifest.
  */
 bool rollout_begin(struct rollout *rollout, const struct rollout_plan *plan, const struct rollout_vitals *vitals,
-                   double now_s, char message[256]);
+                   double now_s, char message[ROLLOUT_MESSAGE]);
 
 /*
  * The leader was restarted during a rollout; `state` is its stored state. A rollout that restarts the whole job
@@ -103,10 +103,10 @@ void rollout_stood_still(struct rollout *rollout, double seconds);
 void rollout_moves(struct rollout *rollout, double now_s);
 
 /* False, with a message, if there is nothing to abort. */
-bool rollout_abort(struct rollout *rollout, double now_s, char message[256]);
+bool rollout_abort(struct rollout *rollout, double now_s, char message[ROLLOUT_MESSAGE]);
 
 /* Continues without the members that could not follow. False, with a message, if it is not paused. */
-bool rollout_go_on(struct rollout *rollout, double now_s, char message[256]);
+bool rollout_go_on(struct rollout *rollout, double now_s, char message[ROLLOUT_MESSAGE]);
 
 /* True if the job must not begin to train yet. */
 bool rollout_keeps_waiting(const struct rollout *rollout);

@@ -186,33 +186,39 @@ static bool name_record(const struct versions *versions, const char *name, char 
 }
 
 /* cJSON itself writes numbers with 15 digits only. */
-static void add_number(cJSON *root, const char *name, double number)
+static bool put_number(cJSON *root, const char *name, double number)
 {
     char text[40];
     snprintf(text, sizeof text, "%.17g", number);
-    cJSON_AddRawToObject(root, name, isfinite(number) ? text : "null");
+    return json_put(root, name, cJSON_CreateRaw(isfinite(number) ? text : "null"));
 }
 
-static cJSON *record_as_json(const struct record *record)
+static bool put_absent(cJSON *root, const struct rollout_absent *absent)
+{
+    cJSON *list = cJSON_CreateArray();
+    bool done = true;
+    for (int i = 0; i < ROLLOUT_MAX_LISTED && done; i++) {
+        done =
+            !rollout_is_absent(absent, (struct member){MEMBER_WORKER, i}) || json_append(list, cJSON_CreateNumber(i));
+    }
+    if (!done) {
+        cJSON_Delete(list);
+        return false;
+    }
+    return json_put(root, "absent_workers", list);
+}
+
+/* False if out of memory. A loss_before of null was not finite. */
+static bool put_record(cJSON *root, const struct record *record)
 {
     const struct rollout_plan *plan = &record->plan;
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "state", rollout_state_name(record->state));
-    cJSON_AddStringToObject(root, "kind", kind_names[plan->kind]);
-    add_number(root, "target", (double)plan->target);
-    add_number(root, "fallback", (double)plan->fallback);
-    add_number(root, "highest", (double)record->highest);
-    add_number(root, "healthy_s", plan->healthy_s);
-    add_number(root, "loss_before", record->loss_before); /* null if it was not finite */
-    cJSON_AddBoolToObject(root, "job_waited", plan->waited);
-    cJSON *absent = cJSON_AddArrayToObject(root, "absent_workers");
-    for (int i = 0; i < ROLLOUT_MAX_LISTED; i++) {
-        if (rollout_is_absent(&plan->absent, (struct member){MEMBER_WORKER, i})) {
-            json_append(absent, cJSON_CreateNumber(i));
-        }
-    }
-    cJSON_AddStringToObject(root, "reason", record->reason);
-    return root;
+    return json_put(root, "state", cJSON_CreateString(rollout_state_name(record->state))) &&
+           json_put(root, "kind", cJSON_CreateString(kind_names[plan->kind])) &&
+           put_number(root, "target", (double)plan->target) && put_number(root, "fallback", (double)plan->fallback) &&
+           put_number(root, "highest", (double)record->highest) && put_number(root, "healthy_s", plan->healthy_s) &&
+           put_number(root, "loss_before", record->loss_before) &&
+           json_put(root, "job_waited", cJSON_CreateBool(plan->waited)) && put_absent(root, &plan->absent) &&
+           json_put(root, "reason", cJSON_CreateString(record->reason));
 }
 
 /* The last member covers all before it; a reason can't look like it, because JSON escapes line ends. */
@@ -246,11 +252,11 @@ static bool is_sound(const char *path, const char *text, size_t size)
 bool record_store(const struct versions *versions, const struct record *record, struct error *error)
 {
     char path[VERSIONS_PATH], former[VERSIONS_PATH], end[CHECKSUM_END];
-    cJSON *root = record_as_json(record);
-    char *text = cJSON_Print(root);
+    cJSON *root = cJSON_CreateObject();
+    char *text = put_record(root, record) ? cJSON_Print(root) : NULL;
     cJSON_Delete(root);
     if (!text) {
-        return error_set(error, "out of memory");
+        return error_set(error, "%s: out of memory for the state of the rollout", versions->folder);
     }
     const size_t size = strlen(text) - 2; /* without its "\n}" */
     bool done = name_record(versions, "rollout.json", path, error) && name_record(versions, "rollout", former, error);
@@ -481,27 +487,33 @@ static void append(const char *path, const char *text)
     }
 }
 
-void audit_write(const struct versions *versions, const struct audit_entry *entry)
+/* False if out of memory. */
+static bool put_entry(cJSON *line, const struct audit_entry *entry)
 {
-    char path[VERSIONS_PATH], when[32], text[AUDIT_LINE];
-    struct error error;
+    char when[32];
     struct tm date;
     time_t now = time(NULL);
-    cJSON *line = cJSON_CreateObject();
     gmtime_r(&now, &date);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &date);
-    cJSON_AddStringToObject(line, "when", when);
-    cJSON_AddStringToObject(line, "member", entry->member);
-    cJSON_AddStringToObject(line, "who", entry->who);
-    cJSON_AddStringToObject(line, "what", entry->what);
-    cJSON_AddNumberToObject(line, "version", (double)entry->version);
-    cJSON_AddStringToObject(line, "outcome", entry->outcome);
-    if (entry->left_out > 0) {
-        cJSON_AddNumberToObject(line, "left_out", (double)entry->left_out);
-    }
-    bool printed = cJSON_PrintPreallocated(line, text, sizeof text - 1, false) != 0;
+    return json_put(line, "when", cJSON_CreateString(when)) &&
+           json_put(line, "member", cJSON_CreateString(entry->member)) &&
+           json_put(line, "who", cJSON_CreateString(entry->who)) &&
+           json_put(line, "what", cJSON_CreateString(entry->what)) &&
+           json_put(line, "version", cJSON_CreateNumber((double)entry->version)) &&
+           json_put(line, "outcome", cJSON_CreateString(entry->outcome)) &&
+           (entry->left_out == 0 || json_put(line, "left_out", cJSON_CreateNumber((double)entry->left_out)));
+}
+
+void audit_write(const struct versions *versions, const struct audit_entry *entry)
+{
+    char path[VERSIONS_PATH], text[AUDIT_LINE];
+    struct error error;
+    cJSON *line = cJSON_CreateObject();
+    const bool printed = put_entry(line, entry) && cJSON_PrintPreallocated(line, text, sizeof text - 1, false);
     cJSON_Delete(line);
-    if (printed && file_join(path, sizeof path, versions->folder, "audit.log", &error)) {
+    if (!printed) {
+        log_warning("%s: a line of the audit log is lost: it is too long, or memory ran out", versions->folder);
+    } else if (file_join(path, sizeof path, versions->folder, "audit.log", &error)) {
         strcat(text, "\n"); /* NOLINT: a byte was kept for it */
         append(path, text);
     }

@@ -152,7 +152,8 @@ void members_let_go(struct rollout *rollout, double now_s)
     }
 }
 
-bool members_would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s, char message[256])
+bool members_would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s,
+                        char message[ROLLOUT_MESSAGE])
 {
     const struct rollout_demand *demands[] = {&plan->to, &plan->from};
     for (int k = 0; k < 2; k++) {
@@ -168,7 +169,7 @@ bool members_would_wait(const struct rollout *rollout, const struct rollout_plan
         }
         if (first && there < demands[k]->least) {
             snprintf(
-                message, 256,
+                message, ROLLOUT_MESSAGE,
                 "worker %d is %s, and the job would restart and wait for %d workers (min_workers), of which %d can "
                 "come: start it, or roll out a lower cluster.min_workers first",
                 first->who.index, is_off(first, now_s) ? "off" : "behind", demands[k]->least, there);

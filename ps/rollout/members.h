@@ -36,6 +36,6 @@ void members_let_go(struct rollout *rollout, double now_s);
  * back in its fallback.
  */
 bool members_would_wait(const struct rollout *rollout, const struct rollout_plan *plan, double now_s,
-                        char message[256]);
+                        char message[ROLLOUT_MESSAGE]);
 
 #endif

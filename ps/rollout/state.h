@@ -67,7 +67,7 @@ enum {
     ROLLOUT_STANDING_S = 20      /* a job without a step for this long is not healthy */
 };
 
-enum { ROLLOUT_MAX_LISTED = 1024 };
+enum { ROLLOUT_MAX_LISTED = 1024, ROLLOUT_MESSAGE = 256 /* room for a reason */ };
 
 /* Workers of the list that were off when the rollout began: bit i % 8 of bits[i / 8] is worker i's. */
 struct rollout_absent {

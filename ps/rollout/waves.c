@@ -261,7 +261,8 @@ static double share_of_others(const struct rollout *rollout)
     return before > 0 ? fmin(rate / before, 1) : 1;
 }
 
-enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct rollout_vitals *vitals, char reason[256])
+enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct rollout_vitals *vitals,
+                                   char reason[ROLLOUT_MESSAGE])
 {
     const double others = vitals->in_step ? 1 : share_of_others(rollout);
     const double share = others * rollout->waves.least_speed / 100.0;
@@ -276,7 +277,7 @@ enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct r
             found = PACE_UNKNOWN;
         } else if (is_too_few(member->pace.rate * member->pace.seconds,
                               share * member->pace.before * member->pace.seconds)) {
-            snprintf(reason, 256,
+            snprintf(reason, ROLLOUT_MESSAGE,
                      "worker %d makes %.3g steps/s in the new program, but made %.3g before: less than %u%%",
                      member->who.index, member->pace.rate, member->pace.before, rollout->waves.least_speed);
             const bool again = rollout->slow_since_s >= 0 && member->pace.since_s > rollout->slow_since_s;

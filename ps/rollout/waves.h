@@ -46,6 +46,6 @@ enum pace_verdict { PACE_FINE, PACE_UNKNOWN, PACE_SLOW, PACE_STILL_SLOW };
 /* Compares the canaries' speed with their previous one. PACE_SLOW: `reason` names the slow one. PACE_STILL_SLOW:
    also in a count that ended after rollout->slow_since_s, since one count of a few steps may be slow by chance. */
 enum pace_verdict pace_of_canaries(const struct rollout *rollout, const struct rollout_vitals *vitals,
-                                   char reason[256]);
+                                   char reason[ROLLOUT_MESSAGE]);
 
 #endif

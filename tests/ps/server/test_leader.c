@@ -1,0 +1,270 @@
+/* What ps 0 keeps of a rollout that it leads, tells of it only once that is kept, and knows of members. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "tests/ps/server/leading.h"
+
+static struct error error;
+
+/* --- What is known of training --- */
+
+static void a_loss_of_zero_has_been_told(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    fakes[0].loss = 0;
+    report(0);
+    assert_false(coordinator_vitals(coordinator).unsure);
+    assert_true(coordinator_vitals(coordinator).loss == 0.5);
+    end();
+}
+
+/* Of a single output it can't be said what a model loses that has learnt nothing, unless the loss is one of classes. */
+static void a_guess_is_one_of_classes(void **state)
+{
+    static const struct {
+        enum loss_kind loss;
+        int outputs;
+        double guess;
+    } cases[] = {{LOSS_AUTO, 1, INFINITY}, {LOSS_AUTO, 2, 0.69314718055994529}, {LOSS_SOFTMAX, 1, 0}};
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    const int outputs = serving.config.model.layers[2];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        serving.config.train.loss = cases[i].loss;
+        serving.config.model.layers[2] = cases[i].outputs;
+        assert_true(coordinator_vitals(coordinator).guess == cases[i].guess);
+    }
+    serving.config.model.layers[2] = outputs;
+    end();
+}
+
+static void a_job_that_waits_is_known_as_such(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    assert_false(coordinator_vitals(coordinator).waits);
+    serving.server.job.started = false;
+    assert_true(coordinator_vitals(coordinator).waits);
+    serving.server.job.state = JOB_RESTORING;
+    assert_false(coordinator_vitals(coordinator).waits);
+    serving.server.job.state = JOB_TRAINING;
+    serving.server.job.started = true;
+    end();
+}
+
+/* By what it pushed, or by what it says, whichever is more: it may push a step of several. */
+static void steps_of_a_worker_are_its_own(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    report(0);
+    assert_int_equal(coordinator->rollout.members[2].steps, 2);
+    serving.server.job.workers[0].local_step = 50;
+    report(0);
+    assert_int_equal(coordinator->rollout.members[2].steps, 50);
+    report(PS_1);
+    assert_int_equal(coordinator->rollout.members[1].steps, 0);
+    end();
+}
+
+static void each_architecture_has_its_number(void **state)
+{
+    static const char *const names[] = {"x86_64", "aarch64"};
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    coordinator->carried.count = 2;
+    for (int i = 0; i < 2; i++) {
+        strcpy(coordinator->carried.items[i].architecture, names[i]);
+        memset(coordinator->carried.items[i].digest, 'a' + i, PROGRAM_DIGEST_HEX);
+    }
+    const struct rollout_member *member = &coordinator->rollout.members[2 + 1];
+    for (int i = 0; i < 3; i++) {
+        snprintf(serving.sessions[1].session.program, 65, "trainer 1, build %.16s %s",
+                 i < 2 ? coordinator->carried.items[i].digest : "cccccccccccccccc", names[i % 2]);
+        report(1);
+        assert_int_equal(member->architecture, i % 2 + 1);
+        assert_int_equal(member->runs_target, i < 2);
+    }
+    end();
+}
+
+/* --- What is kept --- */
+
+/* All but worker 2, which is off. */
+static void pass_without_2(enum rollout_phase of_chief)
+{
+    serving.now_s += 0.25;
+    for (int i = 0; i < WORKERS + 2; i++) {
+        fakes[i].phase = i == 0 ? of_chief : PHASE_STAGED;
+        fakes[i].target = 2;
+        if (i != 2) {
+            report(i);
+        }
+    }
+    coordinator_tick(coordinator);
+}
+
+static void a_restarted_leader_knows_the_plan(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
+    for (int i = 0; i < WORKERS + 2; i++) {
+        if (i != 2) {
+            report(i);
+        }
+    }
+    sign(1, 0.5, 2, 0.5, ",\"issync\":true", secret_key);
+    accepted();
+    pass_without_2(PHASE_STAGED);
+    pass_without_2(PHASE_TRIED);
+    pass_without_2(PHASE_SAVED);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    assert_true(lead(&error));
+    const struct rollout *rollout = &coordinator->rollout;
+    assert_int_equal(rollout->state, ROLLOUT_SWITCHING);
+    assert_int_equal(coordinator->stored_state, ROLLOUT_SWITCHING);
+    assert_int_equal(rollout->target, 2);
+    assert_int_equal(rollout->fallback, 1);
+    assert_int_equal(rollout->kind, ROLLOUT_JOB);
+    assert_true(rollout->healthy_s == 3 && rollout->loss_before == 0.5 && !rollout->waited);
+    assert_true(rollout_is_absent(&rollout->absent, (struct member){MEMBER_WORKER, 2}));
+    assert_false(rollout_is_absent(&rollout->absent, (struct member){MEMBER_WORKER, 1}));
+    assert_false(rollout->members[2 + 2].takes_part);
+    assert_string_equal(coordinator->author, "me@desk");
+    assert_int_equal(coordinator->highest, 2);
+    end();
+}
+
+/* What the disk does not take nobody is told; it goes on once it does. */
+static void nobody_is_told_what_is_not_kept(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    assert_int_equal(mkdir(path_of("config.json.d/rollout.json"), 0777), 0); /* in the way */
+    for (int i = 0; i < 3; i++) {
+        pass(0.25);
+        report(1);
+        assert_int_equal(order, ORDER_NOTHING);
+        assert_int_equal(told.state, ROLLOUT_IDLE);
+        assert_null(strstr(audit(), "\"what\":\"staging\""));
+    }
+    assert_int_equal(rmdir(path_of("config.json.d/rollout.json")), 0);
+    pass(0.25);
+    report(1);
+    assert_int_equal(order, ORDER_STAGE);
+    assert_int_equal(told.state, ROLLOUT_STAGING);
+    audited("\"what\":\"staging\"");
+    const size_t size = strlen(audit());
+    pass(0.25); /* what has not changed is not written again */
+    assert_int_equal(strlen(audit()), size);
+    end();
+}
+
+static void keep_as_last(void)
+{
+    const struct file_part part = {proposal, proposal_size};
+    assert_true(file_write_atomic(path_of("config.json.d/manifest"), &part, 1, &error));
+}
+
+/* Without the manifest of its rollout it leads none, but gives its number away no more; early programs kept one. */
+static void a_leader_without_its_manifest_leads_nothing(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    everybody(PHASE_STAGED, 2, 1);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(unlink(path_of("config.json.d/00000002.manifest")), 0);
+    sign(1, 0.5, 3, 0.125, "", secret_key);
+    keep_as_last(); /* of another rollout */
+    assert_true(lead(&error));
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+    assert_int_equal(coordinator->highest, 2);
+    assert_null(coordinator->manifest);
+    coordinator_tick(coordinator);
+    report(1);
+    assert_int_equal(order, ORDER_NOTHING);
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    keep_as_last();
+    assert_true(lead(&error));
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_GOING_BACK);
+    assert_non_null(coordinator->manifest);
+    write_text("config.json.d/manifest", "not what it was");
+    assert_false(lead(&error));
+    assert_true(is_told(error.text, "config.json.d/manifest"));
+    end();
+}
+
+/* --- What operators are told of who comes and goes --- */
+
+static void who_came_by_itself_is_listed_while_it_is_there(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":1"));
+    operator_comes();
+    all_come();
+    assert_null(strstr(status()->members, "worker 3"));
+    struct serving_session *one = come(OTHER, MEMBER_WORKER, WORKERS, true);
+    const struct message_report says = report_of(1);
+    assert_int_equal(ask(one, MESSAGE_report, &says, NULL, 0), MESSAGE_rollout);
+    assert_true(is_told(status()->members, "worker 3: version 1, 0.0 s ago\n"));
+    serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
+    assert_null(strstr(status()->members, "worker 3"));
+    end();
+}
+
+/* It is there, if cut off from another ps: no other process may speak for it. */
+static void nobody_speaks_for_who_is_cut_off(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    all_come();
+    come(OTHER, MEMBER_WORKER, 1, false); /* another process than session 1 */
+    serving.server.job.workers[1].present = false;
+    serving.server.job.workers[1].cut_off = true;
+    fakes[1].version = 7;
+    report(1);
+    assert_int_equal(coordinator->rollout.members[2 + 1].version, 1);
+    serving.server.job.workers[1].cut_off = false;
+    report(1);
+    assert_int_equal(coordinator->rollout.members[2 + 1].version, 7);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_loss_of_zero_has_been_told, enter, leave),
+        cmocka_unit_test_setup_teardown(a_guess_is_one_of_classes, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_that_waits_is_known_as_such, enter, leave),
+        cmocka_unit_test_setup_teardown(steps_of_a_worker_are_its_own, enter, leave),
+        cmocka_unit_test_setup_teardown(each_architecture_has_its_number, enter, leave),
+        cmocka_unit_test_setup_teardown(a_restarted_leader_knows_the_plan, enter, leave),
+        cmocka_unit_test_setup_teardown(nobody_is_told_what_is_not_kept, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_without_its_manifest_leads_nothing, enter, leave),
+        cmocka_unit_test_setup_teardown(who_came_by_itself_is_listed_while_it_is_there, enter, leave),
+        cmocka_unit_test_setup_teardown(nobody_speaks_for_who_is_cut_off, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
