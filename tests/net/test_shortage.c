@@ -18,6 +18,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "net/channel.h"
 #include "net/credentials.h"
 #include "net/resolver.h"
 #include "net/tls/tls.h"
@@ -340,11 +341,48 @@ static void test_lookups(void **state)
     assert_true(resolver_find(&address, NULL, clock_monotonic_s() + DEADLINE_S, &endpoints, &error));
 }
 
+/* A message that there is no memory for ends a call with words, and the channel goes on with the next one. */
+static void test_messages(void **state)
+{
+    struct error error;
+    int ends[2];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct connection *here, *there;
+        struct channel ours, theirs;
+        fail_calls(ALLOCATION, 0, 0);
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+        assert_true(connection_serve(&here, ends[0], "ours", NULL, NULL, clock_monotonic_s() + DEADLINE_S, &error));
+        assert_true(connection_serve(&there, ends[1], "theirs", NULL, NULL, clock_monotonic_s() + DEADLINE_S, &error));
+        channel_open(&ours, here);
+        channel_open(&theirs, there);
+        ours.version = theirs.version = PROTOCOL_VERSION_MAX;
+        const struct message_ping ping = {.nonce = 5};
+        const double deadline_s = clock_monotonic_s() + DEADLINE_S;
+        bool good[2];
+        fail_calls(ALLOCATION, 1 + i, 1); /* the sender's buffer, the receiver's */
+        good[0] = channel_send(&theirs, MESSAGE_ping, 1, &ping, deadline_s, &error);
+        good[1] = good[0] && channel_receive(&ours, deadline_s, &error);
+        fail_calls(ALLOCATION, 0, 0);
+        assert_true(good[0] == (i == 1) && !good[1]);
+        assert_string_equal(error.text, i == 0 ? "out of memory for a message of 8 bytes with theirs"
+                                               : "out of memory for a message of 8 bytes with ours");
+        if (i == 0) {
+            assert_true(channel_send(&theirs, MESSAGE_ping, 1, &ping, deadline_s, &error));
+            assert_true(channel_receive(&ours, deadline_s, &error));
+            assert_int_equal(ours.message.ping.nonce, 5);
+        }
+        channel_close(&ours);
+        channel_close(&theirs);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allocations),   cmocka_unit_test(test_receiving),       cmocka_unit_test(test_sending),
         cmocka_unit_test(test_interruptions), cmocka_unit_test(test_keys_of_members), cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_messages),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }
