@@ -61,7 +61,7 @@ build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
 build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
-build/san/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
+build/san/tests/net/test_listener build/san/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
 
 # The training loop with an updater and a clock of its tests' own, which hear of all that it says (tests/worker/loop.h).
 build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \

@@ -21,6 +21,7 @@
 
 #include "base/cli/commands.h"
 #include "net/credentials.h"
+#include "net/minisign.h"
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
 
@@ -423,7 +424,16 @@ static void what_keygen_says(void **state)
     told(keygen(file("s0.key"), file("sca"), "ps:0", NULL, NULL), file("s0.key, the key of ps:0, valid for 365 days"),
          "start that member with --fleet_key=");
     told(keygen(file("s1.key"), file("sca"), "ps:1", NULL, "7"), file("s1.key"), "the key of ps:1, valid for 7 days");
-    told(keygen(NULL, NULL, NULL, file("sop"), NULL), file("sop, which signs configs"), file("sop.pub: copy it"));
+    const int signs = keygen(NULL, NULL, NULL, file("sop"), NULL);
+    struct minisign_key key;
+    struct error error;
+    uint8_t public_key[OPERATOR_PUBLIC_KEY];
+    char known_as[MINISIGN_KEY_TEXT + 32] = "minisign knows it as ";
+    assert_true(operator_key_read_public(file("sop.pub"), public_key, &error));
+    minisign_key_of(&key, public_key);
+    minisign_key_format(&key, known_as + strlen(known_as));
+    told(signs, file("sop, which signs configs"), known_as);
+    told(keygen(NULL, NULL, NULL, file("sop2"), NULL), file("sop2, which signs configs"), file("sop2.pub: copy it"));
     dup2(kept, 1);
     close(kept);
     close(log);

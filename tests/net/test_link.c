@@ -82,6 +82,27 @@ static void backs_off(void **state)
     link_destroy(&bench.link);
 }
 
+/* A thousand links do not come back in step: each draws from all of the upper half. */
+static void delays_differ(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct error error;
+    double least_s = 1, most_s = 0;
+    create_link(&bench, free_port(), (struct link_options){.longest_delay_s = 0.1});
+    for (int i = 0; i < 50; i++) {
+        bench.link.next_try_s = 0;
+        bench.link.failures = 10;
+        const double before_s = clock_monotonic_s();
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+        assert_true(bench.link.next_try_s >= before_s + bench.link.delay_s);
+        least_s = fmin(least_s, bench.link.delay_s);
+        most_s = fmax(most_s, bench.link.delay_s);
+    }
+    assert_true(least_s >= 0.05 && least_s < 0.075 && most_s > 0.075 && most_s <= 0.1);
+    link_destroy(&bench.link);
+}
+
 static void comes_back(void **state)
 {
     (void)state;
@@ -606,6 +627,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(backs_off),
+        cmocka_unit_test(delays_differ),
         cmocka_unit_test(comes_back),
         cmocka_unit_test(comes_back_in_its_turn),
         cmocka_unit_test(a_peer_that_drops_whom_it_welcomed),

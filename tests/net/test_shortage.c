@@ -122,7 +122,7 @@ enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake,
 
 enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
 {
-    bool lingers = deadline_s - clock_monotonic_s() < 1;
+    bool lingers = deadline_s - clock_monotonic_s() <= 0.5;
     enum wake_result how = __real_wake_wait(fd, events, wake, deadline_s);
     if (how == WAKE_TIMEOUT && !lingers) {
         atomic_fetch_add(&deadlines_met, 1);
