@@ -60,7 +60,9 @@ build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
-build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
+build/san/tests/net/test_listener build/san/tests/net/test_rest build/san/tests/net/test_crowds: \
+	link_with += $(locks_link)
+build/san/tests/net/test_crowds: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s door_rest pthread_create)
 build/san/tests/net/test_listener build/san/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
 
 # The training loop with an updater and a clock of its tests' own, which hear of all that it says (tests/worker/loop.h).
