@@ -436,6 +436,7 @@ static void who_is_silent(void **state)
     static const double heard_s[] = {7, 5, 6};
     struct visitor visitors[3];
     struct listener_session *sessions[3], *silent;
+    uint64_t in, out;
     (void)state;
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i + 1);
@@ -448,6 +449,11 @@ static void who_is_silent(void **state)
         assert_true(sessions[i]->connection->timeout_s == 10);
         sessions[i]->heard_s = heard_s[i];
     }
+    listener_bytes(owner.listener, &in, &out);
+    for (int i = 0; i < 3; i++) {
+        in -= connection_bytes_in(sessions[i]->connection);
+        out -= connection_bytes_out(sessions[i]->connection);
+    }
     const bool is_last = !listener_next(owner.listener, sessions[2]);
     const int count = listener_count(owner.listener, any, NULL, &silent);
     const bool is_second = silent == sessions[1];
@@ -455,6 +461,8 @@ static void who_is_silent(void **state)
     const int left = listener_count(owner.listener, any, NULL, &silent);
     const bool is_third = silent == sessions[2];
     pthread_mutex_unlock(&owner.lock);
+    assert_int_equal(in, 0); /* none of them is missing */
+    assert_int_equal(out, 0);
     assert_true(linger_s > 0 && is_last && is_second && is_third);
     assert_int_equal(count, 3);
     assert_int_equal(left, 2);
