@@ -51,6 +51,7 @@ build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,m
 build/san/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
 build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
+build/san/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).
 memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup)

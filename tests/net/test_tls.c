@@ -12,11 +12,28 @@
 #include <sodium.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "net/credentials.h"
+#include "net/tls/tls.h"
 #include "tests/net/keys.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
+
+/* The date, which may be another than today. */
+static time_t ahead_s;
+
+time_t __real_time(time_t *now);
+time_t __wrap_time(time_t *now);
+
+time_t __wrap_time(time_t *now)
+{
+    const time_t then = __real_time(NULL) + ahead_s;
+    if (now) {
+        *now = then;
+    }
+    return then;
+}
 
 static struct credentials *load(const char *name)
 {
@@ -172,6 +189,47 @@ static void expired(void **state)
     (void)state;
     assert_refused(try("worker1.key", "expired.key", ps0), "its certificate expired on ", NULL);
     assert_refused(try("expired.key", "ps0.key", ps0), "our certificate is expired", "its certificate expired on ");
+}
+
+/* With the date, for it may be a clock that is wrong. */
+static void dates_are_told(void **state)
+{
+    (void)state;
+    enum { DAY = 86400 };
+    struct error error;
+    char words[96];
+    time_t when = time(NULL) - 100 * DAY;
+    ahead_s = -200 * DAY;
+    assert_true(credentials_create_member(file("ca"), &ps0, 100, file("past.key"), &error));
+    ahead_s = 0;
+    strftime(words, sizeof words, "its certificate expired on %Y-%m-%d (by our clock)", gmtime(&when));
+    assert_refused(try("worker1.key", "past.key", ps0), words, NULL);
+    ahead_s = 300 * DAY;
+    assert_true(credentials_create_member(file("ca"), &ps0, 100, file("future.key"), &error));
+    ahead_s = 0;
+    when = time(NULL) + 299 * DAY; /* with a day of grace */
+    strftime(words, sizeof words, "its certificate is valid from %Y-%m-%d only (by our clock)", gmtime(&when));
+    const struct attempt attempt = try("worker1.key", "future.key", ps0);
+    assert_refused(attempt, words, NULL);
+    assert_non_null(strstr(attempt.first_read.text, "refused us: "));
+}
+
+/* A name is one that fits, whole. */
+static void common_names(void **state)
+{
+    (void)state;
+    struct credentials *credentials = load("worker1.key"), *pinned = load("a.key");
+    char name[32] = "";
+    assert_true(tls_common_name(&credentials->own, name, sizeof name));
+    assert_string_equal(name, "worker:1");
+    memset(name, 'x', sizeof name);
+    assert_true(tls_common_name(&credentials->own, name, sizeof "worker:1"));
+    assert_string_equal(name, "worker:1");
+    assert_false(tls_common_name(&credentials->own, name, sizeof "worker:1" - 1));
+    assert_false(tls_is_pinned(&pinned->own, &credentials->own));
+    assert_true(tls_is_pinned(&pinned->own, &pinned->trusted));
+    credentials_free(credentials);
+    credentials_free(pinned);
 }
 
 static void plain_text(void **state)
@@ -338,6 +396,8 @@ int main(void)
         cmocka_unit_test(wrong_role_or_index),
         cmocka_unit_test(other_authority),
         cmocka_unit_test(expired),
+        cmocka_unit_test(dates_are_told),
+        cmocka_unit_test(common_names),
         cmocka_unit_test(plain_text),
         cmocka_unit_test(damaged_files),
         cmocka_unit_test(passes_of_members),
