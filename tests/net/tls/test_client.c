@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/time.h>
 
 #include "net/tls/record.h"
@@ -156,8 +157,58 @@ static void sayings(void **state)
     }
 }
 
+/* A first flight that differs from a true one, and what its sender is told, without any keys. */
+static void first_flights(void **state)
+{
+    static const struct {
+        uint8_t from[7], to[7]; /* from NULs: the client's share of the key, which is no point */
+        size_t size;
+        int alert;
+        const char *says;
+    } cases[] = {
+        {{0, 43, 0, 3, 2, 3, 4}, {0, 43, 0, 3, 2, 3, 3}, 7, 70, " does not speak TLS 1.3"},
+        {{0, 43, 0, 3, 2, 3, 4}, {0, 43, 0, 3, 3, 3, 4}, 7, 50, "a syntactic error"},
+        {{22, 3}, {23, 3}, 2, 71, "speaks plain text, but this side TLS"},
+        {{0, 13}, {255, 13}, 2, 109, "was incorrect or inconsistent"},
+        {{0x13, 2, 0x13, 3}, {0x13, 9, 0x13, 9}, 4, 40, "handshake"},
+        {{0}, {0}, 0, 47, ""},
+    };
+    uint8_t hello[1024];
+    (void)state;
+    const size_t size = loopback_hello(fleet_key, hello, sizeof hello);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loopback server = {0};
+        struct error error;
+        uint8_t changed[1024], alert[8] = {0};
+        int fd;
+        memcpy(changed, hello, size);
+        uint8_t *at = cases[i].size > 0 ? memmem(changed, size, cases[i].from, cases[i].size)
+                                        : memmem(changed, size, (uint8_t[]){0, 51}, 2);
+        if (!at) {
+            assert_int_equal(cases[i].alert, 40); /* without AES in hardware one cipher alone is offered */
+            continue;
+        }
+        memcpy(at, cases[i].to, cases[i].size);
+        if (cases[i].size == 0) {
+            memset(at + 10, 0, at[9]);
+        }
+        loopback_start(&server, fleet_key, NULL, NULL);
+        assert_true(socket_connect(&fd, &server.address, NULL, clock_monotonic_s() + 10, &error));
+        assert_int_equal(send(fd, changed, size, MSG_NOSIGNAL), size);
+        assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 10), WAKE_READY);
+        const ssize_t got = recv(fd, alert, sizeof alert, 0);
+        close(fd);
+        loopback_end(&server);
+        if (got != 7 || memcmp(alert, (uint8_t[]){21, 3, 3, 0, 2, 2}, 6) != 0 || alert[6] != cases[i].alert ||
+            !strstr(server.error.text, cases[i].says)) {
+            fail_msg("case %zu: %zd bytes, alert %d, \"%s\"", i, got, alert[6], server.error.text);
+        }
+        assert_ptr_equal(strstr(server.error.text, "refused 127.0.0.1:"), server.error.text);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sayings)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sayings), cmocka_unit_test(first_flights)};
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }
