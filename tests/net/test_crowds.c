@@ -23,8 +23,8 @@
 
 /* --- What the system does --- */
 
-static _Atomic double ahead_s; /* of the true time */
-static atomic_bool has_threads = true, has_room = true;
+static _Atomic double ahead_s, stopped_s; /* of the true time; when the clock was stopped, 0: it runs */
+static atomic_bool has_threads = true, has_room = true, is_impatient;
 static atomic_int begun;
 static atomic_size_t stack_size;
 
@@ -35,9 +35,18 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 bool __real_door_rest(const struct door *door, int fd, void *session, bool for_requests);
 bool __wrap_door_rest(const struct door *door, int fd, void *session, bool for_requests);
 
+bool __real_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
+bool __wrap_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
+
+bool __wrap_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds)
+{
+    return __real_condition_wait_for(condition, mutex, atomic_load(&is_impatient) ? fmin(seconds, 0.001) : seconds);
+}
+
 double __wrap_clock_monotonic_s(void)
 {
-    return __real_clock_monotonic_s() + atomic_load(&ahead_s);
+    const double at_s = atomic_load(&stopped_s);
+    return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&ahead_s);
 }
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
@@ -77,11 +86,11 @@ static struct listening owner;
 static int fds[MOST], came, log_file, kept_log;
 static char log_text[64 * 1024];
 
-static void begin(struct credentials *credentials)
+static void begin(struct credentials *credentials, int members)
 {
     char path[128];
     came = 0;
-    owner = (struct listening){.refusal = 0};
+    owner = (struct listening){.members = members};
     snprintf(path, sizeof path, "%s/log", key_folder);
     fflush(stderr);
     kept_log = dup(2);
@@ -94,14 +103,25 @@ static void begin(struct credentials *credentials)
 static int begin_plain(void **state)
 {
     (void)state;
-    begin(NULL);
+    begin(NULL, 0);
     return 0;
 }
 
 static int begin_tls(void **state)
 {
     (void)state;
-    begin(fleet_key);
+    begin(fleet_key, 0);
+    return 0;
+}
+
+enum { MANY = LISTENER_THREADS + 2 };
+
+/* For more members, whose sessions rest as soon as they have nothing to do. */
+static int begin_many(void **state)
+{
+    (void)state;
+    begin(NULL, MANY);
+    owner.linger_s = 0.0001;
     return 0;
 }
 
@@ -471,6 +491,142 @@ static void who_is_silent(void **state)
     }
 }
 
+/* Looks until a count is what it should be. */
+static void look_until(atomic_int *count, int wanted)
+{
+    const double until_s = __real_clock_monotonic_s() + 10;
+    while (atomic_load(count) < wanted && __real_clock_monotonic_s() < until_s) {
+        look();
+        usleep(500);
+    }
+    assert_int_equal(atomic_load(count), wanted);
+}
+
+/* Half a request: whoever serves it has to wait for the rest. */
+static void say_half(const struct visitor *visitor)
+{
+    assert_int_equal(send(connection_fd(visitor->channel.connection), "half", 4, MSG_NOSIGNAL), 4);
+}
+
+static struct listener_session *session_of(int worker)
+{
+    struct listener_session *session = listener_next(owner.listener, NULL);
+    while (session && ((struct listening_session *)(void *)session)->worker != worker) {
+        session = listener_next(owner.listener, session);
+    }
+    assert_non_null(session);
+    return session;
+}
+
+/* Many that go on at once share some threads; others have theirs once those are slow, or wait for somebody else. */
+static void many_share_threads(void **state)
+{
+    static struct visitor visitors[MANY];
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        let_in(&visitors[i], i);
+    }
+    look_until(&owner.rested, MANY);
+    atomic_store(&stopped_s, __real_clock_monotonic_s()); /* however busy this machine is */
+    int served = atomic_load(&owner.served);
+    for (int i = 0; i < LISTENER_THREADS; i++) {
+        say_half(&visitors[i]);
+    }
+    look_until(&owner.served, served += LISTENER_THREADS);
+    const int threads = atomic_load(&begun);
+    say_half(&visitors[LISTENER_THREADS]);
+    usleep(1000);
+    look();
+    assert_int_equal(atomic_load(&begun), threads);
+    assert_int_equal(atomic_load(&owner.served), served);
+    pthread_mutex_lock(&owner.lock);
+    const double linger_s = listener_linger_s(owner.listener);
+    pthread_mutex_unlock(&owner.lock);
+    assert_true(linger_s == 0); /* somebody waits for a thread */
+    pass(2 * LISTENER_SLOW_S);
+    look_until(&owner.served, served += 1);
+    assert_int_equal(atomic_load(&begun), threads + 1);
+    pass(-2 * LISTENER_SLOW_S);
+    say_half(&visitors[LISTENER_THREADS + 1]);
+    usleep(1000);
+    look();
+    assert_int_equal(atomic_load(&begun), threads + 1);
+    pthread_mutex_lock(&owner.lock);
+    listener_waits(session_of(3), true);
+    listener_waits(session_of(4), true);
+    pthread_mutex_unlock(&owner.lock);
+    look_until(&owner.served, served += 1);
+    assert_int_equal(atomic_load(&begun), threads + 2);
+    atomic_store(&stopped_s, 0);
+    for (int i = 0; i < MANY; i++) {
+        channel_close(&visitors[i].channel);
+    }
+    const double until_s = __real_clock_monotonic_s() + 10;
+    while (atomic_load(&owner.left) < MANY && __real_clock_monotonic_s() < until_s) {
+        look();
+        usleep(500);
+    }
+    assert_int_equal(atomic_load(&owner.left), MANY);
+}
+
+/* A thread that nobody needs ends, and another one begins when somebody does. */
+static void threads_end(void **state)
+{
+    struct visitor visitor;
+    (void)state;
+    atomic_store(&is_impatient, true);
+    let_in(&visitor, 1);
+    for (int i = 0; i < 3; i++) {
+        const int threads = atomic_load(&begun);
+        const struct message_ping ping = {.nonce = 5};
+        struct error error;
+        look_until(&owner.rested, i + 1);
+        usleep(5000); /* five times as long as it stays */
+        pass(0.2);
+        look(); /* it is joined */
+        assert_true(channel_send(&visitor.channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));
+        look_until(&begun, threads + 1);
+        assert_true(channel_receive(&visitor.channel, clock_monotonic_s() + 10, &error));
+    }
+    atomic_store(&is_impatient, false);
+    channel_close(&visitor.channel);
+}
+
+/* Who has a time to go on at is served then, once, and nobody else is. */
+static void a_time_to_go_on(void **state)
+{
+    struct visitor visitors[3];
+    struct error error;
+    const struct message_ping ping = {.nonce = 5};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        let_in(&visitors[i], i);
+    }
+    look_until(&owner.rested, 3);
+    int served = atomic_load(&owner.served);
+    for (int i = 1; i < 3; i++) {
+        pass(0.6);
+        look();
+        assert_int_equal(atomic_load(&owner.served), served);
+        atomic_store(&owner.timed, i); /* a tenth of a second after its next rest */
+        assert_true(channel_send(&visitors[i].channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));
+        look_until(&owner.rested, 2 + 2 * i);
+        assert_int_equal(atomic_load(&owner.served), served += 1);
+        pass(0.6);
+        look();
+        look_until(&owner.rested, 3 + 2 * i);
+        assert_int_equal(atomic_load(&owner.served), served += 1);
+        pass(0.6);
+        look();
+        usleep(1000);
+        assert_int_equal(atomic_load(&owner.served), served);
+        assert_true(channel_receive(&visitors[i].channel, clock_monotonic_s() + 10, &error));
+    }
+    for (int i = 0; i < 3; i++) {
+        channel_close(&visitors[i].channel);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -485,6 +641,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_files, begin_plain, end),
         cmocka_unit_test_setup_teardown(without_rest, begin_plain, end),
         cmocka_unit_test_setup_teardown(who_is_silent, begin_plain, end),
+        cmocka_unit_test_setup_teardown(many_share_threads, begin_many, end),
+        cmocka_unit_test_setup_teardown(threads_end, begin_many, end),
+        cmocka_unit_test_setup_teardown(a_time_to_go_on, begin_many, end),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }
