@@ -51,6 +51,16 @@ static void mapped_addresses(void **state)
     memcpy(&endpoint.address, &six, sizeof six);
     endpoint_format(&endpoint, text);
     assert_string_equal(text, "10.1.2.3:80");
+    endpoint_format_host(&endpoint, text);
+    assert_string_equal(text, "10.1.2.3");
+    inet_pton(AF_INET6, "2001:db8::1", &six.sin6_addr);
+    memcpy(&endpoint.address, &six, sizeof six);
+    endpoint_format_host(&endpoint, text);
+    assert_string_equal(text, "2001:db8::1");
+    const struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x0a010204)};
+    memcpy(&endpoint.address, &four, sizeof four);
+    endpoint_format_host(&endpoint, text);
+    assert_string_equal(text, "10.1.2.4");
 }
 
 static void unknown_names(void **state)
@@ -66,10 +76,10 @@ static void unknown_names(void **state)
 static void members(void **state)
 {
     (void)state;
-    static const char *const good[] = {"ps:0", "worker:65535", "ps", "worker", "operator"};
+    static const char *const good[] = {"ps:0", "ps:90", "worker:65535", "ps", "worker", "operator"};
     static const char *const bad[] = {
-        "",      "ps:",       "ps:-1", "worker:65536",           "worker:01", "operator:1", "worker:1x",
-        "chief", "workers:1", "ps 0",  "ps:99999999999999999999"};
+        "",     "ps:",  "ps:-1", "worker:65536",           "worker:01", "operator:1", "worker:1x", "chief", "workers:1",
+        "ps 0", "ps:/", "ps::",  "ps:99999999999999999999"};
     struct member member;
     struct error error;
     char text[MEMBER_TEXT];

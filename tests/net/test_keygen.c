@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -189,6 +190,26 @@ static void a_key_is_on_disk(void **state)
     const int next = dup(0);
     close(next);
     assert_int_equal(next, unused);
+}
+
+/* The names of both halves fit, or neither half is made. */
+static void a_path_that_is_just_too_long(void **state)
+{
+    (void)state;
+    struct error error;
+    for (size_t more = 0; more < 2; more++) {
+        char path[PATH_MAX], half[PATH_MAX];
+        const size_t length = sizeof path - 1 - strlen(".pub") + more;
+        const size_t used = (size_t)snprintf(path, sizeof path, "%s/", file(""));
+        for (size_t i = used; i < length - 4; i++) {
+            path[i] = (i - used) % 2 == 0 ? '.' : '/';
+        }
+        snprintf(path + length - 4, 5, "/op%zu", more);
+        assert_int_equal(operator_key_create(path, &error), more == 0);
+        assert_int_equal(access(path, F_OK), more == 0 ? 0 : -1);
+        snprintf(half, sizeof half, "%.*s.pu", (int)length, path); /* nor is what a name that was cut would be */
+        assert_int_equal(access(half, F_OK), -1);
+    }
 }
 
 static void a_key_with_another_head_or_size(void **state)
@@ -514,6 +535,7 @@ int main(void)
         cmocka_unit_test(no_key_is_overwritten),
         cmocka_unit_test(a_full_disk_leaves_no_key),
         cmocka_unit_test(a_key_is_on_disk),
+        cmocka_unit_test(a_path_that_is_just_too_long),
         cmocka_unit_test(a_key_with_another_head_or_size),
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
         cmocka_unit_test(keys_whose_parts_do_not_fit),

@@ -301,6 +301,11 @@ static void frames(void **state)
     assert_int_equal(message_max_size(9999), 0);
     assert_int_equal(message_max_bulk(0), 0);
     assert_int_equal(message_max_bulk(9999), 0);
+    frame.message_bytes = message_max_size(MESSAGE_push);
+    frame.bulk_bytes = message_max_bulk(MESSAGE_push);
+    frame_encode(&frame, bytes);
+    assert_true(frame_decode(bytes, &got, &error)); /* all that there may be of both */
+    frame.bulk_bytes = 0;
     frame.message_bytes = message_max_size(MESSAGE_push) + 1;
     frame_encode(&frame, bytes);
     assert_false(frame_decode(bytes, &got, &error));

@@ -341,6 +341,45 @@ static void passes_of_members(void **state)
     assert_false(passes("a.key", "old.key"));
 }
 
+/* No more keys than there is room for, and without any a pass is nobody's. */
+static void keys_of_passes(void **state)
+{
+    (void)state;
+    struct pass_keys *keys = calloc(1, sizeof *keys);
+    uint8_t pass[PASS_SIZE], other[PASS_SIZE];
+    pass_make(keys, pass);
+    pass_make(keys, other);
+    assert_memory_not_equal(pass, other, sizeof pass);
+    assert_false(pass_check(keys, pass));
+    for (int i = 0; i < PASS_KEYS + 3; i++) {
+        pass_keys_add(keys, (uint8_t[]){(uint8_t)i, 1}, 2);
+        assert_int_equal(keys->count, i < PASS_KEYS ? i + 1 : PASS_KEYS);
+    }
+    for (int i = 0; i < PASS_KEYS; i++) { /* any of them is good */
+        struct pass_keys one = {.count = 0};
+        pass_keys_add(&one, (uint8_t[]){(uint8_t)i, 1}, 2);
+        pass_make(&one, pass);
+        assert_true(pass_check(keys, pass));
+    }
+    free(keys);
+}
+
+/* Members with keys of an authority are told apart by them, and a fleet key tells nobody apart. */
+static void identities(void **state)
+{
+    (void)state;
+    struct credentials *worker = load("worker1.key"), *again = load("worker1.key"), *ps = load("ps0.key");
+    struct credentials *fleet = load("a.key");
+    assert_true(credentials_identity(worker) != 0);
+    assert_true(credentials_identity(worker) == credentials_identity(again));
+    assert_true(credentials_identity(worker) != credentials_identity(ps));
+    assert_true(credentials_identity(fleet) == 0);
+    credentials_free(worker);
+    credentials_free(again);
+    credentials_free(ps);
+    credentials_free(fleet);
+}
+
 struct caller {
     struct address address;
     struct credentials *credentials;
@@ -401,6 +440,8 @@ int main(void)
         cmocka_unit_test(plain_text),
         cmocka_unit_test(damaged_files),
         cmocka_unit_test(passes_of_members),
+        cmocka_unit_test(keys_of_passes),
+        cmocka_unit_test(identities),
         cmocka_unit_test(hello_has_the_pass),
         cmocka_unit_test(a_pass_is_made_as_documented),
     };

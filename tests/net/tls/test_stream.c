@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include "tests/net/fleet_key.h"
@@ -570,6 +571,41 @@ static void refused_records(void **state)
     }
 }
 
+/* Plain text without end; the number of bytes that were taken of it. */
+static void *flood(void *context)
+{
+    static char text[1 << 16];
+    size_t *taken = malloc(sizeof *taken);
+    ssize_t sent;
+    *taken = 0;
+    memset(text, 'x', sizeof text);
+    while ((sent = send(*(int *)context, text, sizeof text, MSG_NOSIGNAL)) > 0) {
+        *taken += (size_t)sent;
+    }
+    return taken;
+}
+
+/* Who is refused is heard out for a moment, but not for as long as it likes. */
+static void who_is_refused_and_goes_on(void **state)
+{
+    (void)state;
+    struct connection *connection;
+    struct error error;
+    pthread_t thread;
+    size_t *taken;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(pthread_create(&thread, NULL, flood, &ends[1]), 0);
+    assert_false(connection_serve(&connection, ends[0], "a peer", fleet_key, NULL, soon(), &error));
+    connection_close(connection);
+    pthread_join(thread, (void **)&taken);
+    assert_in_range(*taken, CONNECTION_BUFFER, 8 * CONNECTION_BUFFER); /* with what the sockets hold */
+    assert_non_null(strstr(error.text, "refused a peer: a peer speaks plain text"));
+    free(taken);
+    close(ends[1]);
+}
+
 static void tickets_and_echo(struct connection *connection, struct script *script)
 {
     static uint8_t block[BLOCK];
@@ -634,6 +670,7 @@ int main(void)
         cmocka_unit_test(nothing_comes_amid_a_ticket),
         cmocka_unit_test(rests_end_in_order),
         cmocka_unit_test(refused_records),
+        cmocka_unit_test(who_is_refused_and_goes_on),
         cmocka_unit_test(tickets_go_by),
         cmocka_unit_test(update_in_pieces),
     };

@@ -13,6 +13,7 @@
 #include <mbedtls/ecp.h>
 #include <sodium.h>
 
+#include "net/operator_key.h"
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"
@@ -184,11 +185,36 @@ static void no_private_key_is_left(void **state)
     }
 }
 
+/* The secret half of an operator's key that was made and read: as it is, and as the text that its file has. */
+static void no_operators_key_is_left(void **state)
+{
+    (void)state;
+    char path[128], public_path[sizeof path + 4], text[2 * NEEDLE + 1];
+    uint8_t secret[OPERATOR_SECRET_KEY];
+    struct error error;
+    memset(&needles, 0, sizeof needles);
+    snprintf(path, sizeof path, "%s/operator", key_folder);
+    snprintf(public_path, sizeof public_path, "%s.pub", path);
+    assert_true(operator_key_create(path, &error) && operator_key_read_secret(path, secret, &error));
+    keep(secret, "an operator's key");
+    sodium_bin2hex(text, sizeof text, secret, NEEDLE);
+    keep((const uint8_t *)text, "an operator's key in hex");
+    sodium_memzero(secret, sizeof secret);
+    sodium_memzero(text, sizeof text);
+    const char *found = search_memory();
+    unlink(path);
+    unlink(public_path);
+    if (found) {
+        fail_msg("%s is still in memory", found);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_secret_is_left),
         cmocka_unit_test(no_private_key_is_left),
+        cmocka_unit_test(no_operators_key_is_left),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }
