@@ -356,6 +356,26 @@ static void a_next_key_without_its_private_half(void **state)
     credentials_free(NULL);
 }
 
+/* What lies beside a key is only what has all of its name. */
+static void a_key_of_a_long_name(void **state)
+{
+    (void)state;
+    struct error error;
+    struct credentials *credentials;
+    char path[PATH_MAX], beside[PATH_MAX];
+    const size_t length = sizeof path - strlen(".next");
+    const size_t used = (size_t)snprintf(path, sizeof path, "%s/", file(""));
+    for (size_t i = used; i < length - 4; i++) {
+        path[i] = (i - used) % 2 == 0 ? '.' : '/';
+    }
+    snprintf(path + length - 4, 5, "/far");
+    assert_true(credentials_create_fleet_key(path, &error));
+    snprintf(beside, sizeof beside, "%.*s.nex", (int)length, path);
+    write_text(beside, "garbage", 7);
+    assert_true(credentials_load(&credentials, path, &error));
+    credentials_free(credentials);
+}
+
 /* --- Certificates --- */
 
 static void parse(const char *name, mbedtls_x509_crt *certificate)
@@ -540,6 +560,7 @@ int main(void)
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
         cmocka_unit_test(keys_whose_parts_do_not_fit),
         cmocka_unit_test(a_next_key_without_its_private_half),
+        cmocka_unit_test(a_key_of_a_long_name),
         cmocka_unit_test(what_certificates_are_good_for),
         cmocka_unit_test(what_keygen_says),
         cmocka_unit_test(what_keygen_makes),
