@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -386,8 +385,8 @@ static void parse(const char *name, mbedtls_x509_crt *certificate)
     assert_int_equal(mbedtls_x509_crt_parse(certificate, (const uint8_t *)text, size + 1), 0);
 }
 
-/* Days from `now` to a date, rounded down. */
-static int days_until(const mbedtls_x509_time *date, time_t now)
+/* A date is so many days from `now` on, and made in the seconds since then. */
+static void assert_days(const mbedtls_x509_time *date, time_t now, int days)
 {
     struct tm parts = {.tm_year = date->year - 1900,
                        .tm_mon = date->mon - 1,
@@ -395,7 +394,8 @@ static int days_until(const mbedtls_x509_time *date, time_t now)
                        .tm_hour = date->hour,
                        .tm_min = date->min,
                        .tm_sec = date->sec};
-    return (int)floor(difftime(timegm(&parts), now) / 86400);
+    const double since_s = difftime(timegm(&parts), now) - 86400.0 * days;
+    assert_true(since_s >= 0 && since_s <= difftime(time(NULL), now));
 }
 
 /* What each may be used for, and when: an authority signs, members sign nothing, a fleet key has no dates. */
@@ -419,14 +419,14 @@ static void what_certificates_are_good_for(void **state)
     assert_int_equal(authority.MBEDTLS_PRIVATE(ca_istrue), 1);
     assert_int_equal(mbedtls_x509_crt_check_key_usage(&authority, MBEDTLS_X509_KU_KEY_CERT_SIGN), 0);
     assert_int_not_equal(mbedtls_x509_crt_check_key_usage(&authority, MBEDTLS_X509_KU_DIGITAL_SIGNATURE), 0);
-    assert_in_range(days_until(&authority.valid_from, now) + 10, 9, 9); /* a day ago */
-    assert_in_range(days_until(&authority.valid_to, now), 3650, 3650);
+    assert_days(&authority.valid_from, now, -1);
+    assert_days(&authority.valid_to, now, 3650);
     assert_int_equal(member.MBEDTLS_PRIVATE(ca_istrue), 0);
     assert_true(mbedtls_x509_crt_has_ext_type(&member, MBEDTLS_X509_EXT_BASIC_CONSTRAINTS));
     assert_int_equal(mbedtls_x509_crt_check_key_usage(&member, MBEDTLS_X509_KU_DIGITAL_SIGNATURE), 0);
     assert_int_not_equal(mbedtls_x509_crt_check_key_usage(&member, MBEDTLS_X509_KU_KEY_CERT_SIGN), 0);
-    assert_in_range(days_until(&member.valid_from, now) + 10, 9, 9);
-    assert_in_range(days_until(&member.valid_to, now), 30, 30);
+    assert_days(&member.valid_from, now, -1);
+    assert_days(&member.valid_to, now, 30);
     assert_true(mbedtls_x509_dn_gets(subject, sizeof subject, &member.subject) > 0);
     assert_true(mbedtls_x509_dn_gets(issuer, sizeof issuer, &member.issuer) > 0);
     assert_string_equal(subject, "CN=worker:7");
@@ -442,9 +442,29 @@ static void what_certificates_are_good_for(void **state)
         assert_true(one->serial.p[0] >= 0x40 && one->serial.p[0] < 0x80);
         assert_int_equal(one->version, 3);
     }
+    assert_memory_not_equal(authority.serial.p, member.serial.p, 16);
+    assert_memory_not_equal(authority.serial.p, fleet.serial.p, 16);
     mbedtls_x509_crt_free(&authority);
     mbedtls_x509_crt_free(&member);
     mbedtls_x509_crt_free(&fleet);
+    assert_false(credentials_create_member(file("nowhere"), &worker7, 30, file("w8.key"), &error));
+    says(&error, file("nowhere/ca.key"), "does not exist; make it with: trainer keygen --ca=");
+}
+
+/* Where a program has closed its input, a key is written all the same. */
+static void a_key_by_number_0(void **state)
+{
+    (void)state;
+    struct error error;
+    const int input = dup(0);
+    close(0);
+    const bool made = credentials_create_fleet_key(file("zero.key"), &error);
+    const bool made_too = operator_key_create(file("zero"), &error);
+    if (input >= 0) {
+        dup2(input, 0);
+        close(input);
+    }
+    assert_true(made && made_too);
 }
 
 /* --- The command --- */
@@ -562,6 +582,7 @@ int main(void)
         cmocka_unit_test(a_next_key_without_its_private_half),
         cmocka_unit_test(a_key_of_a_long_name),
         cmocka_unit_test(what_certificates_are_good_for),
+        cmocka_unit_test(a_key_by_number_0),
         cmocka_unit_test(what_keygen_says),
         cmocka_unit_test(what_keygen_makes),
         cmocka_unit_test(what_keygen_refuses),
