@@ -444,6 +444,60 @@ static void without_rest(void **state)
     channel_close(&visitor.channel);
 }
 
+/* One more comes, and says what a stranger says first for TLS, or something else; and no more. */
+static void come_as_stranger(bool speaks_tls)
+{
+    uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
+    bytes[0] = speaks_tls ? 22 : 'G';
+    knock();
+    assert_int_equal(send(fds[came - 1], bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    look();
+    look();
+}
+
+/* Strangers have less time, and the oldest of them leaves, once half of their places are taken. */
+static void a_crowd_of_strangers(void **state)
+{
+    enum { HALF = LISTENER_SPARE / 2 };
+    (void)state;
+    for (int i = 0; i < HALF; i++) {
+        come_as_stranger(true);
+    }
+    assert_int_equal(count_closed(0, came), 0);
+    come_as_stranger(true);
+    await_closed(0, came, 1);
+    assert_true(is_closed(0));
+    pass(LISTENER_CROWDED_S + 1);
+    for (int i = 1; i < came; i++) {
+        assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
+    }
+    await_closed(1, came, 1);
+    assert_true(is_closed(came - 1));
+    pass(LISTENER_HANDSHAKE_S - LISTENER_CROWDED_S);
+    for (int i = 1; i < came - 1; i++) {
+        assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
+    }
+    await_closed(0, came, came);
+}
+
+/* What strangers may take of a processor has an end, and those who come then are told what is wrong with them. */
+static void strangers_who_take_their_share(void **state)
+{
+    enum { SHARE = 50 }; /* half of what all may take, in handshakes of the least cost */
+    struct visitor visitor;
+    (void)state;
+    do {
+        come_as_stranger(true);
+    } while (!is_closed(came - 1) && came < 4 * SHARE);
+    assert_in_range(came, SHARE + 1, 4 * SHARE - 1); /* it fills up all the while */
+    assert_non_null(strstr(said(), "it shows no pass, and unauthenticated handshakes have used up their CPU time\n"));
+    come_as_stranger(false);
+    assert_true(is_closed(came - 1));
+    assert_non_null(strstr(said(), ": it does not speak TLS\n"));
+    let_in(&visitor, 1); /* members come in as ever */
+    channel_close(&visitor.channel);
+}
+
 static bool any(const struct listener_session *session, const void *context)
 {
     (void)session, (void)context;
@@ -641,6 +695,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_files, begin_plain, end),
         cmocka_unit_test_setup_teardown(without_rest, begin_plain, end),
         cmocka_unit_test_setup_teardown(who_is_silent, begin_plain, end),
+        cmocka_unit_test_setup_teardown(a_crowd_of_strangers, begin_tls, end),
+        cmocka_unit_test_setup_teardown(strangers_who_take_their_share, begin_tls, end),
         cmocka_unit_test_setup_teardown(many_share_threads, begin_many, end),
         cmocka_unit_test_setup_teardown(threads_end, begin_many, end),
         cmocka_unit_test_setup_teardown(a_time_to_go_on, begin_many, end),
