@@ -25,7 +25,7 @@
 
 static _Atomic double ahead_s, stopped_s; /* of the true time; when the clock was stopped, 0: it runs */
 static atomic_bool has_threads = true, has_room = true, is_impatient;
-static atomic_int begun;
+static atomic_int begun, ended; /* threads */
 static atomic_size_t stack_size;
 
 double __real_clock_monotonic_s(void);
@@ -49,6 +49,20 @@ double __wrap_clock_monotonic_s(void)
     return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&ahead_s);
 }
 
+struct task {
+    void *(*run)(void *context);
+    void *context;
+};
+
+static void *run_task(void *context)
+{
+    const struct task task = *(struct task *)context;
+    free(context);
+    void *result = task.run(task.context);
+    atomic_fetch_add(&ended, 1);
+    return result;
+}
+
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
     size_t size = 0;
@@ -59,8 +73,11 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     if (!atomic_load(&has_threads)) {
         return EAGAIN;
     }
+    struct task *task = malloc(sizeof *task);
+    assert_non_null(task);
+    *task = (struct task){run, context};
     atomic_fetch_add(&begun, 1);
-    return __real_pthread_create(thread, attributes, run, context);
+    return __real_pthread_create(thread, attributes, run_task, task);
 }
 
 bool __wrap_door_rest(const struct door *door, int fd, void *session, bool for_requests)
@@ -635,7 +652,7 @@ static void threads_end(void **state)
         const struct message_ping ping = {.nonce = 5};
         struct error error;
         look_until(&owner.rested, i + 1);
-        usleep(5000); /* five times as long as it stays */
+        look_until(&ended, threads);
         pass(0.2);
         look(); /* it is joined */
         assert_true(channel_send(&visitor.channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));

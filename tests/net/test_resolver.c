@@ -42,6 +42,25 @@ static int next_number(void)
     return fd;
 }
 
+/* The number of the next file before anything was looked up; threads that look up give theirs back in a moment. */
+static int unused;
+
+static int count_files(void **state)
+{
+    (void)state;
+    unused = next_number();
+    return 0;
+}
+
+static void await_threads(void)
+{
+    const double until_s = clock_monotonic_s() + 60;
+    while (next_number() != unused && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    assert_int_equal(next_number(), unused);
+}
+
 /* Longer than anything takes but a lookup that nobody ends. */
 static const double LONG_S = 60;
 
@@ -201,7 +220,7 @@ static void shortages(void **state)
     struct endpoints endpoints;
     struct error error;
     struct rlimit before;
-    const int unused = next_number();
+    await_threads();
     atomic_store(&none_left, true);
     for (int i = 0; i < 2 * RESOLVER_MOST; i++) {
         assert_false(resolver_find(&named, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error));
@@ -217,11 +236,7 @@ static void shortages(void **state)
     assert_string_equal(error.text, "host box.example: out of memory while looking it up");
     atomic_store(&answers, true);
     assert_true(resolver_find(&named, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error));
-    const double deadline_s = clock_monotonic_s() + LONG_S;
-    while (next_number() != unused && clock_monotonic_s() < deadline_s) { /* its thread lets go */
-        usleep(1000);
-    }
-    assert_int_equal(next_number(), unused);
+    await_threads();
 }
 
 int main(void)
@@ -234,5 +249,5 @@ int main(void)
         cmocka_unit_test(no_such_host),
         cmocka_unit_test_setup_teardown(shortages, with_slow_lookup, without_it),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, count_files, NULL);
 }
