@@ -261,6 +261,32 @@ static void whose_time_it_is(void **state)
     assert_int_equal(door.count, ROOM);
 }
 
+/* Who was heard, and had to make room before anybody looked, is passed over. */
+static void heard_and_gone(void **state)
+{
+    (void)state;
+    struct pending out, pending;
+    uint8_t bytes[ENOUGH];
+    bool comes;
+    a_first_flight(bytes, fleet_key);
+    for (int i = 0; i < ROOM; i++) {
+        put(i, 100 + i);
+        says(i, bytes, ENOUGH);
+    }
+    door_wait(&door, listener, NULL, clock_monotonic_s() + 10, &comes);
+    pending = pending_of(9, 110);
+    assert_true(door_put(&door, &pending, &out));
+    assert_int_equal(out.source.bytes[0], 0);
+    close(out.fd);
+    for (int i = 1; i < ROOM; i++) {
+        assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
+        assert_int_equal(pending.source.bytes[0], i);
+        close(pending.fd);
+    }
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_NOTHING);
+    assert_int_equal(door.count, 1);
+}
+
 /* Those that rest are told apart from those that wait: each is heard once, by its session. */
 static void sessions_that_rest(void **state)
 {
@@ -382,6 +408,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(several_speak_at_once, open_door, close_door),
         cmocka_unit_test_setup_teardown(looks_stay_with_their_owners, open_door, close_door),
         cmocka_unit_test_setup_teardown(whose_time_it_is, open_door, close_door),
+        cmocka_unit_test_setup_teardown(heard_and_gone, open_door, close_door),
         cmocka_unit_test_setup_teardown(sessions_that_rest, open_door, close_door),
         cmocka_unit_test_setup_teardown(somebody_comes, open_door, close_door),
         cmocka_unit_test_setup_teardown(without_keys_all_are_members, open_door, close_door),

@@ -486,6 +486,7 @@ static void states_have_names(void **state)
     assert_string_equal(member_state_name(STATE_FAILED), "failed");
     assert_string_equal(member_state_name((enum member_state)(STATE_FAILED + 1)), "unknown");
     assert_string_equal(message_name(MESSAGE_TYPES), "unknown");
+    assert_string_equal(message_name(0), "unknown");
 }
 
 int main(void)
