@@ -214,6 +214,16 @@ static void dates_are_told(void **state)
     assert_non_null(strstr(attempt.first_read.text, "refused us: "));
 }
 
+/* With a fleet key clocks do not matter, however wrong they are. */
+static void a_fleet_key_has_no_dates(void **state)
+{
+    (void)state;
+    ahead_s = -(time_t)30 * 365 * 86400;
+    const struct attempt attempt = try("a.key", "a.key", ps0);
+    ahead_s = 0;
+    assert_well(attempt);
+}
+
 /* A name is one that fits, whole. */
 static void common_names(void **state)
 {
@@ -438,6 +448,7 @@ int main(void)
         cmocka_unit_test(other_authority),
         cmocka_unit_test(expired),
         cmocka_unit_test(dates_are_told),
+        cmocka_unit_test(a_fleet_key_has_no_dates),
         cmocka_unit_test(common_names),
         cmocka_unit_test(plain_text),
         cmocka_unit_test(damaged_files),
