@@ -173,7 +173,7 @@ bool door_rest(const struct door *door, int fd, void *session, bool for_requests
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT | (for_requests ? EPOLLIN : 0),
                                 .data.u64 = (uint64_t)(uintptr_t)session};
     return epoll_ctl(door->set, EPOLL_CTL_MOD, fd, &event) == 0 ||
-           (errno == ENOENT && epoll_ctl(door->set, EPOLL_CTL_ADD, fd, &event) == 0);
+           epoll_ctl(door->set, EPOLL_CTL_ADD, fd, &event) == 0; /* it rests for the first time */
 }
 
 void *door_stirred(struct door *door)

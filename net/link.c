@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <sodium.h>
 
@@ -73,7 +72,6 @@ void link_close(struct link *link)
 void link_destroy(struct link *link)
 {
     link_close(link);
-    memset(link, 0, sizeof *link);
 }
 
 static void pause_between(struct link *link, double from_s, double to_s)

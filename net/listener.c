@@ -66,7 +66,6 @@ static void go_on(struct listener *listener, struct listener_session *session)
     if (glances) {
         listener->timed -= session->rouse_s < INFINITY;
         session->life = SESSION_SERVED;
-        session->since_s = clock_monotonic_s();
         session->roused = session->deaf = false;
         session->glanced = true;
         session->rouse_s = INFINITY;

@@ -21,11 +21,11 @@ enum {
     PIECE = 64 * 1024,
 };
 
-/* Copies the next line without its end, and returns what follows it; NULL: there is none, or it is too long. */
+/* Copies the next line without its end, and returns what follows it; NULL: it is too long. */
 static const char *next_line(const char *text, char line[LINE])
 {
     size_t length = strcspn(text, "\r\n");
-    if (length == 0 || length >= LINE) {
+    if (length >= LINE) {
         return NULL;
     }
     memcpy(line, text, length);
@@ -40,8 +40,7 @@ static bool decode(const char *line, uint8_t *bytes, size_t size)
 {
     size_t decoded = 0;
     const char *end = NULL;
-    return line[0] != '\0' &&
-           sodium_base642bin(bytes, size, line, strlen(line), NULL, &decoded, &end, sodium_base64_VARIANT_ORIGINAL) ==
+    return sodium_base642bin(bytes, size, line, strlen(line), NULL, &decoded, &end, sodium_base64_VARIANT_ORIGINAL) ==
                0 &&
            decoded == size && *end == '\0';
 }

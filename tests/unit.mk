@@ -49,9 +49,11 @@ build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,m
 	recv recvmsg send sendmsg wake_wait)
 
 build/san/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
+build/san/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
 build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
 build/san/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
+build/san/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).
 memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup)
@@ -65,8 +67,11 @@ build/san/tests/ps/test_no_memory build/san/tests/ps/checkpoint/test_no_memory: 
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
-build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += $(locks_link)
-build/san/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
+build/san/tests/net/test_listener build/san/tests/net/test_rest build/san/tests/net/test_crowds: \
+	link_with += $(locks_link)
+build/san/tests/net/test_crowds: link_with += $(addprefix -Wl$(comma)--wrap=, \
+	clock_monotonic_s condition_wait_for door_rest pthread_create)
+build/san/tests/net/test_listener build/san/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
 
 # The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).
 build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \

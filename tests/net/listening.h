@@ -124,8 +124,8 @@ static inline void *listening_run(void *context)
     return NULL;
 }
 
-/* port: 0, or the one to listen on */
-static inline void listening_start(struct listening *owner, struct credentials *credentials, uint16_t port)
+/* port: 0, or the one to listen on. No thread accepts yet. */
+static inline void listening_create(struct listening *owner, struct credentials *credentials, uint16_t port)
 {
     struct error error;
     const struct listener_options options = {
@@ -147,18 +147,29 @@ static inline void listening_start(struct listening *owner, struct credentials *
     };
     owner->credentials = credentials;
     pthread_mutex_init(&owner->lock, NULL);
-    bool good = listener_create(&owner->listener, &options, &error) && wake_create(&owner->wake, &error) &&
-                pthread_create(&owner->thread, NULL, listening_run, owner) == 0;
+    bool good = listener_create(&owner->listener, &options, &error) && wake_create(&owner->wake, &error);
     assert(good);
+}
+
+static inline void listening_start(struct listening *owner, struct credentials *credentials, uint16_t port)
+{
+    listening_create(owner, credentials, port);
+    bool good = pthread_create(&owner->thread, NULL, listening_run, owner) == 0;
+    assert(good);
+}
+
+static inline void listening_destroy(struct listening *owner)
+{
+    listener_destroy(owner->listener);
+    wake_destroy(&owner->wake);
+    pthread_mutex_destroy(&owner->lock);
 }
 
 static inline void listening_stop(struct listening *owner)
 {
     wake_raise(&owner->wake);
     pthread_join(owner->thread, NULL);
-    listener_destroy(owner->listener);
-    wake_destroy(&owner->wake);
-    pthread_mutex_destroy(&owner->lock);
+    listening_destroy(owner);
 }
 
 /* A worker's hello; context: its index. */

@@ -82,8 +82,8 @@ static void shares(void **state)
     const double all_s = take(admission, many, 1000, 0.006, 400, 100);
     assert_true(all_s <= ADMISSION_SAVED_S + 100 * ADMISSION_SHARE + 0.01);
     assert_true(all_s >= 100 * ADMISSION_SHARE - 0.02);
-    /* A handshake that costs more than was reserved for it is charged afterwards. */
-    assert_true(take(admission, many, 1000, 0.5, 600, 1000) <= ADMISSION_SAVED_S + 1000 * ADMISSION_SHARE + 0.5);
+    /* A handshake that costs more than was held for it is paid for later. */
+    assert_true(take(admission, many, 1000, 0.5, 600, 100) <= ADMISSION_SAVED_S + 100 * ADMISSION_SHARE + 0.5);
     free(admission);
 }
 
@@ -119,6 +119,80 @@ static void what_is_under_way_counts(void **state)
     free(admission);
 }
 
+static struct admission_source number(int i)
+{
+    struct admission_source source = source_of("10.0.0.1");
+    source.bytes[13] = (uint8_t)(i >> 8);
+    source.bytes[14] = (uint8_t)i;
+    return source;
+}
+
+/* One that costs nothing. */
+static void come(struct admission *admission, int i, double now_s)
+{
+    const struct admission_source source = number(i);
+    assert_true(admission_begin(admission, &source, now_s));
+    admission_end(admission, &source, 0, now_s);
+}
+
+/* How many handshakes this one may begin. */
+static int use_up(struct admission *admission, int i, double now_s)
+{
+    const struct admission_source source = number(i);
+    int begun = 0;
+    while (begun < 1000 && admission_begin(admission, &source, now_s)) {
+        begun++;
+    }
+    return begun;
+}
+
+/* Where more come than can be remembered, the one that came least recently is forgotten, and has its share anew. */
+static void who_is_forgotten(void **state)
+{
+    (void)state;
+    enum { GREEDY = 100 };
+    struct admission *admission = malloc(sizeof *admission);
+    for (int recent = 0; recent < 2; recent++) {
+        double now_s = 1000;
+        admission_start(admission, now_s);
+        for (int i = 0; i < ADMISSION_ADDRESSES; i++, now_s += 0.001) {
+            if (i == GREEDY) {
+                assert_in_range(use_up(admission, i, now_s), 40, 50);
+            } else {
+                come(admission, i, now_s);
+            }
+        }
+        for (int i = 0; i <= GREEDY - !recent; i++, now_s += 0.001) { /* those before it again, and perhaps it, too */
+            if (i < GREEDY) {
+                come(admission, i, now_s);
+            } else {
+                assert_in_range(use_up(admission, i, now_s), 0, 5);
+            }
+        }
+        come(admission, ADMISSION_ADDRESSES, now_s);
+        const int begun = use_up(admission, GREEDY, now_s);
+        assert_true(recent ? begun <= 5 : begun >= 40);
+        for (int i = 0; i < ADMISSION_ADDRESSES; i++) { /* what one that is forgotten had begun may still end */
+            come(admission, 1000 + i, now_s + 1000 + i);
+        }
+        const struct admission_source greedy = number(GREEDY);
+        admission_end(admission, &greedy, 0.1, now_s + 2000);
+    }
+    free(admission);
+}
+
+/* A clock that is a little behind takes nothing from anybody. */
+static void time_does_not_go_back(void **state)
+{
+    (void)state;
+    struct admission *admission = malloc(sizeof *admission);
+    admission_start(admission, 1000);
+    come(admission, 1, 1000);
+    come(admission, 1, 900);
+    assert_in_range(use_up(admission, 1, 900), 40, 50);
+    free(admission);
+}
+
 static void passes_are_good_once(void **state)
 {
     (void)state;
@@ -148,6 +222,8 @@ int main(void)
         cmocka_unit_test(shares),
         cmocka_unit_test(the_least_and_nothing),
         cmocka_unit_test(what_is_under_way_counts),
+        cmocka_unit_test(who_is_forgotten),
+        cmocka_unit_test(time_does_not_go_back),
         cmocka_unit_test(passes_are_good_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

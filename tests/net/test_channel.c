@@ -1,16 +1,22 @@
-/* When a frame is complete, and which frames are answers. */
+/* When a frame is whole, and which frames are an answer. */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include <cmocka.h>
 
+#include <pthread.h>
+
 #include "base/clock.h"
+#include "net/bytes.h"
 #include "net/channel.h"
+#include "net/transport.h"
 
 /* Two channels connected by a pair of sockets. */
 struct pair {
@@ -104,6 +110,7 @@ static void frames_that_are_not_whole(void **state)
     assert_true(channel_has_frame(&pair.ours, &type));
     assert_int_equal(type, MESSAGE_done);
     assert_false(channel_receive(&pair.ours, INFINITY, &error));
+    assert_ptr_equal(strstr(error.text, "ours: "), error.text);
     end(&pair);
     begin(&pair);
     bytes[0] ^= 1;
@@ -124,6 +131,60 @@ static void frames_that_are_not_whole(void **state)
     assert_memory_equal(bytes, "{}", 2);
     assert_true(channel_has_frame(&pair.ours, &type));
     assert_int_equal(type, MESSAGE_done);
+    end(&pair);
+}
+
+/* What is no frame yet may look like one: with what lay there before, or with bulk that looks like a frame. */
+static void what_looks_like_a_frame(void **state)
+{
+    const struct message_describe describe = {.digest = ""};
+    struct pair pair;
+    struct error error;
+    uint8_t done[128], bytes[256];
+    uint16_t type;
+    const size_t size = encode(MESSAGE_done, &(struct message_done){.global_step = 5}, 0, done);
+    (void)state;
+    begin(&pair);
+    put(&pair, done, size);
+    assert_true(channel_receive(&pair.ours, INFINITY, &error));
+    put(&pair, done, FRAME_HEADER - 1); /* the last byte of a header is the former frame's */
+    assert_false(channel_has_frame(&pair.ours, &type));
+    end(&pair);
+    for (uint32_t bulk = 1; bulk <= size; bulk += (uint32_t)size - 1) {
+        begin(&pair);
+        const size_t head = encode(MESSAGE_describe, &describe, bulk, bytes);
+        memcpy(bytes + head, done, size);
+        put(&pair, bytes, head + size);
+        assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        assert_int_equal(pair.ours.bulk_left, bulk);
+        assert_false(channel_has_frame(&pair.ours, &type));
+        end(&pair);
+    }
+}
+
+/* Only what is said before a version is agreed on may be of another one. */
+static void versions(void **state)
+{
+    const struct message_hello hello = {.program = "", .cluster = "", .digest = "", .job = ""};
+    const struct message_welcome welcome = {.program = "", .digest = ""};
+    const struct message_refused refused = {.message = ""};
+    const struct message_ping ping = {.nonce = 5};
+    const struct {
+        enum message_type type;
+        const void *message;
+    } cases[] = {
+        {MESSAGE_hello, &hello}, {MESSAGE_welcome, &welcome}, {MESSAGE_refused, &refused}, {MESSAGE_ping, &ping}};
+    struct pair pair;
+    struct error error;
+    (void)state;
+    begin(&pair);
+    pair.theirs.version = PROTOCOL_VERSION_MIN;
+    for (int i = 0; i < 4; i++) {
+        assert_true(channel_send(&pair.theirs, cases[i].type, 1, cases[i].message, INFINITY, &error));
+        assert_int_equal(channel_receive(&pair.ours, INFINITY, &error), i < 3);
+        assert_int_equal(pair.ours.frame.type, cases[i].type);
+    }
+    assert_string_equal(error.text, "ours: frame of protocol version 1, and 4 was agreed on");
     end(&pair);
 }
 
@@ -168,10 +229,42 @@ static void answers(void **state)
     assert_false(ask(&pair, &code, &error));
     assert_int_equal(code, 0);
     assert_string_equal(error.text, "ours: answer to a request that was not made");
+    const struct message_pong late = {.nonce = ERROR_BAD_REQUEST}; /* no error, though it may look like one */
+    assert_true(channel_send(&pair.theirs, MESSAGE_pong, 9, &late, INFINITY, &error));
+    assert_true(channel_send(&pair.theirs, MESSAGE_pong, 12, &pong, INFINITY, &error));
+    assert_true(ask(&pair, NULL, &error));
+    assert_int_equal(pair.ours.message.pong.nonce, 5);
+    code = 99;
+    assert_true(channel_check_answer(&pair.ours, MESSAGE_ping, 12, MESSAGE_pong, &code, &error));
+    assert_int_equal(code, 0);
     end(&pair);
 }
 
-/* An unreadable frame is refused under its own number, and by earlier versions under that of the one before. */
+/* A peer that is gone is no answer, whether that is found out as we ask, wait, or pass over what nobody wanted. */
+static void nobody_is_there(void **state)
+{
+    const struct message_describe describe = {.digest = ""};
+    struct error error;
+    uint8_t bytes[128];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct pair pair;
+        uint16_t code = 99;
+        begin(&pair);
+        if (i == 2) {
+            put(&pair, bytes, encode(MESSAGE_describe, &describe, 2, bytes));
+            assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        }
+        shutdown(connection_fd(pair.theirs.connection), i == 0 ? SHUT_RDWR : SHUT_WR);
+        error.text[0] = '\0';
+        assert_false(i < 2 ? ask(&pair, &code, &error) : channel_receive(&pair.ours, INFINITY, &error));
+        assert_int_equal(code, i < 2 ? 0 : 99);
+        assert_string_equal(error.text, i == 0 ? "lost ours: Broken pipe" : "ours closed the connection");
+        end(&pair);
+    }
+}
+
+/* A frame that can't be read is refused under its own number, and by earlier versions under that of the one before. */
 static void refusals_of_what_can_not_be_read(void **state)
 {
     const struct frame strange = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_TYPES + 1, .request = 7};
@@ -198,13 +291,175 @@ static void refusals_of_what_can_not_be_read(void **state)
     end(&pair);
 }
 
+/* What has more behind it waits for that, and only the last frame says that it is the last. */
+static void frames_that_wait_for_more(void **state)
+{
+    const struct message_done done = {.global_step = 5};
+    struct outgoing outgoing = {.type = MESSAGE_done, .request = 3, .message = &done, .more = true};
+    struct pair pair;
+    struct error error;
+    (void)state;
+    begin(&pair);
+    assert_true(channel_send_frame(&pair.theirs, &outgoing, INFINITY, &error));
+    assert_int_equal(connection_bytes_out(pair.theirs.connection), 0);
+    outgoing.more = false;
+    assert_true(channel_send_frame(&pair.theirs, &outgoing, INFINITY, &error));
+    const uint64_t sent = connection_bytes_out(pair.theirs.connection);
+    assert_int_equal(sent, 2 * (FRAME_HEADER + message_size(PROTOCOL_VERSION_MAX, MESSAGE_done, &done)));
+    for (int i = 0; i < 2; i++) {
+        assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        assert_int_equal(pair.ours.frame.flags, i == 0 ? 0 : FRAME_LAST);
+    }
+    end(&pair);
+}
+
+/* Bulk that nobody has read, all of it or some, is in nobody's way. */
+static void bulk_that_nobody_wants(void **state)
+{
+    static const size_t sizes[] = {1, 4095, 4096, 4097, 20000};
+    static char bytes[20000];
+    const struct message_describe describe = {.digest = ""};
+    struct error error;
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        const size_t size = sizes[i / 2];
+        const struct iovec bulk[] = {{bytes, size / 3}, {bytes + size / 3, size - size / 3}};
+        const struct outgoing outgoing = {
+            .type = MESSAGE_describe, .request = 1, .message = &describe, .bulk = bulk, .bulk_parts = 2};
+        struct pair pair;
+        begin(&pair);
+        assert_true(channel_send_frame(&pair.theirs, &outgoing, INFINITY, &error));
+        assert_true(
+            channel_send(&pair.theirs, MESSAGE_done, 2, &(struct message_done){.global_step = 5}, INFINITY, &error));
+        assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        assert_int_equal(pair.ours.bulk_left, size);
+        if (i % 2 == 1) {
+            char byte;
+            assert_true(channel_read_bulk(&pair.ours, &byte, 1, INFINITY, &error));
+        }
+        assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        assert_int_equal(pair.ours.message.done.global_step, 5);
+        end(&pair);
+    }
+}
+
+/* Buffers grow to the largest message, whose size is its sender's choice; what is no larger takes no other. */
+static void buffers_grow_and_stay(void **state)
+{
+    static const size_t sizes[] = {10, 10, 5000, 30, 5000};
+    struct pair pair;
+    struct error error;
+    char text[5001];
+    (void)state;
+    begin(&pair);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const uint8_t *before[] = {pair.theirs.sent.bytes, pair.ours.received.bytes};
+        memset(text, 'x', sizeof text);
+        text[sizes[i]] = '\0';
+        const struct message_hello hello = {.program = "", .cluster = "", .digest = "", .job = text};
+        assert_true(channel_send(&pair.theirs, MESSAGE_hello, 1, &hello, INFINITY, &error));
+        assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        assert_string_equal(pair.ours.message.hello.job, text);
+        if (i % 2 == 1 || i == 4) {
+            assert_ptr_equal(pair.theirs.sent.bytes, before[0]);
+            assert_ptr_equal(pair.ours.received.bytes, before[1]);
+        }
+    }
+    end(&pair);
+}
+
+/* A channel rests where nothing is under way, not even what is still to come; then it has no buffers. */
+static void a_channel_rests(void **state)
+{
+    const struct message_describe describe = {.digest = ""};
+    struct connection_spare spare = {NULL};
+    struct pair pair;
+    struct error error;
+    uint8_t bytes[256];
+    (void)state;
+    begin(&pair);
+    put(&pair, bytes, encode(MESSAGE_describe, &describe, 2, bytes));
+    assert_false(channel_rest(&pair.ours, &spare)); /* a frame is there */
+    assert_true(channel_receive(&pair.ours, INFINITY, &error));
+    assert_false(channel_rest(&pair.ours, &spare)); /* its bulk is to come */
+    assert_non_null(pair.ours.received.bytes);
+    put(&pair, (const uint8_t *)"{}", 2);
+    assert_true(channel_read_bulk(&pair.ours, bytes, 2, INFINITY, &error));
+    assert_true(channel_send(&pair.ours, MESSAGE_done, 1, &(struct message_done){.global_step = 5}, INFINITY, &error));
+    for (int i = 0; i < 2; i++) { /* the second time with the buffers that were spared */
+        assert_true(channel_rest(&pair.ours, &spare));
+        assert_true(spare.bytes && !pair.ours.connection->in);
+        assert_true(!pair.ours.received.bytes && pair.ours.received.size == 0);
+        assert_true(!pair.ours.sent.bytes && pair.ours.sent.size == 0);
+        assert_true(channel_resume(&pair.ours, &spare, &error));
+        assert_null(spare.bytes);
+        assert_true(
+            channel_send(&pair.theirs, MESSAGE_done, 2, &(struct message_done){.global_step = 6}, INFINITY, &error));
+        assert_true(channel_receive(&pair.ours, INFINITY, &error));
+        assert_int_equal(pair.ours.message.done.global_step, 6);
+    }
+    end(&pair);
+}
+
+enum { LATE_S = 5, LARGE = 2 * LATE_S * CHANNEL_LEAST_RATE };
+
+static void *take_all(void *context)
+{
+    struct error error;
+    struct channel *channel = context;
+    void *bytes = malloc(LARGE);
+    const bool good =
+        channel_receive(channel, INFINITY, &error) && channel_read_bulk(channel, bytes, LARGE, INFINITY, &error);
+    free(bytes);
+    return good ? channel : NULL;
+}
+
+/* What is large may also take longer to send: here its deadline has passed for half of the time that it is allowed. */
+static void large_frames_have_more_time(void **state)
+{
+    uint8_t range[RANGE_BYTES];
+    const struct message_values message = {.ranges = {range, 1}};
+    char *bytes = calloc(1, LARGE);
+    const struct iovec bulk = {bytes, LARGE};
+    const struct outgoing outgoing = {
+        .type = MESSAGE_values, .request = 1, .message = &message, .bulk = &bulk, .bulk_parts = 1};
+    struct pair pair;
+    struct error error = {""};
+    pthread_t thread;
+    void *taken;
+    (void)state;
+    range_put(range, 0, (struct range){0, LARGE / sizeof(float)});
+    begin(&pair);
+    assert_int_equal(fcntl(connection_fd(pair.theirs.connection), F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(pthread_create(&thread, NULL, take_all, &pair.ours), 0);
+    const bool sent = channel_send_frame(&pair.theirs, &outgoing, clock_monotonic_s() - LATE_S, &error);
+    if (!sent) {
+        shutdown(connection_fd(pair.theirs.connection), SHUT_RDWR);
+    }
+    pthread_join(thread, &taken);
+    end(&pair);
+    free(bytes);
+    if (!sent) {
+        fail_msg("%s", error.text);
+    }
+    assert_non_null(taken);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_frame_comes_in_part),
         cmocka_unit_test(frames_that_are_not_whole),
+        cmocka_unit_test(what_looks_like_a_frame),
+        cmocka_unit_test(versions),
         cmocka_unit_test(answers),
+        cmocka_unit_test(nobody_is_there),
         cmocka_unit_test(refusals_of_what_can_not_be_read),
+        cmocka_unit_test(frames_that_wait_for_more),
+        cmocka_unit_test(bulk_that_nobody_wants),
+        cmocka_unit_test(buffers_grow_and_stay),
+        cmocka_unit_test(a_channel_rests),
+        cmocka_unit_test(large_frames_have_more_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -261,9 +261,113 @@ static void whose_time_it_is(void **state)
     assert_int_equal(door.count, ROOM);
 }
 
-/*
- * If a program has closed its standard input, descriptor 0 is as good as any; without a free one, the door reports it.
- */
+/* Who was heard, and had to make room before anybody looked, is passed over. */
+static void heard_and_gone(void **state)
+{
+    (void)state;
+    struct pending out, pending;
+    uint8_t bytes[ENOUGH];
+    bool comes;
+    a_first_flight(bytes, fleet_key);
+    for (int i = 0; i < ROOM; i++) {
+        put(i, 100 + i);
+        says(i, bytes, ENOUGH);
+    }
+    door_wait(&door, listener, NULL, clock_monotonic_s() + 10, &comes);
+    pending = pending_of(9, 110);
+    assert_true(door_put(&door, &pending, &out));
+    assert_int_equal(out.source.bytes[0], 0);
+    close(out.fd);
+    for (int i = 1; i < ROOM; i++) {
+        assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
+        assert_int_equal(pending.source.bytes[0], i);
+        close(pending.fd);
+    }
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_NOTHING);
+    assert_int_equal(door.count, 1);
+}
+
+/* Those that rest are told apart from those that wait: each is heard once, by its session. */
+static void sessions_that_rest(void **state)
+{
+    (void)state;
+    struct pending pending;
+    uint8_t bytes[ENOUGH];
+    uint64_t sessions[2];
+    int ends[2][2];
+    bool comes;
+    const double until_s = clock_monotonic_s() + 10;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]), 0);
+        assert_true(door_rest(&door, ends[i][0], &sessions[i], i == 0)); /* the second one is deaf */
+        assert_int_equal(send(ends[i][1], "request", 7, MSG_NOSIGNAL), 7);
+    }
+    a_first_flight(bytes, fleet_key);
+    put(1, 100);
+    says(0, bytes, ENOUGH);
+    assert_int_equal(door_wait(&door, listener, NULL, until_s, &comes), WAKE_READY);
+    assert_ptr_equal(door_stirred(&door), &sessions[0]);
+    assert_null(door_stirred(&door));
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_MEMBER);
+    close(pending.fd);
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_NOTHING);
+    assert_int_equal(door_wait(&door, listener, NULL, clock_monotonic_s(), &comes), WAKE_TIMEOUT);
+    assert_null(door_stirred(&door));
+    assert_true(door_rest(&door, ends[0][0], &sessions[0], true)); /* its request is there as ever */
+    shutdown(ends[1][1], SHUT_WR);
+    assert_int_equal(door_wait(&door, listener, NULL, until_s, &comes), WAKE_READY);
+    const void *const first = door_stirred(&door), *const second = door_stirred(&door);
+    assert_true((first == &sessions[0] && second == &sessions[1]) || (first == &sessions[1] && second == &sessions[0]));
+    assert_null(door_stirred(&door));
+    for (int i = 0; i < 2; i++) {
+        close(ends[i][0]);
+        close(ends[i][1]);
+    }
+    assert_false(door_rest(&door, ends[0][0], &sessions[0], true));
+}
+
+/* Who comes is told apart from who speaks. */
+static void somebody_comes(void **state)
+{
+    (void)state;
+    struct error error;
+    struct wake wake;
+    struct pending pending;
+    struct endpoint from;
+    int fd, taken;
+    bool comes = true;
+    const struct address address = {.host = "127.0.0.1", .port = socket_port(listener)};
+    const double until_s = clock_monotonic_s() + 10;
+    assert_int_equal(door_wait(&door, listener, NULL, clock_monotonic_s(), &comes), WAKE_TIMEOUT);
+    assert_false(comes);
+    assert_true(socket_connect(&fd, &address, NULL, until_s, &error));
+    assert_int_equal(door_wait(&door, listener, NULL, until_s, &comes), WAKE_READY);
+    assert_true(comes);
+    assert_int_equal(door_next(&door, 100, &pending), DOOR_NOTHING);
+    assert_true(wake_create(&wake, &error));
+    wake_raise(&wake);
+    assert_int_equal(door_wait(&door, listener, &wake, until_s, &comes), WAKE_RAISED);
+    assert_false(comes);
+    wake_destroy(&wake);
+    assert_int_equal(socket_take(listener, &taken, &from, &error), SOCKET_TAKEN);
+    close(taken);
+    close(fd);
+}
+
+/* In plain text everybody is a member, whatever it says. */
+static void without_keys_all_are_members(void **state)
+{
+    (void)state;
+    struct error error;
+    struct door plain;
+    struct pending pending = pending_of(1, 100);
+    assert_true(door_create(&plain, NULL, ROOM, 10, &error));
+    assert_int_equal(door_look(&plain, &pending), DOOR_MEMBER);
+    close(pending.fd);
+    door_destroy(&plain);
+}
+
+/* Where a program has closed its input, the lowest number is as good as any; where there is none, it says so. */
 static void a_door_of_number_0(void **state)
 {
     struct error error, other;
@@ -304,6 +408,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(several_speak_at_once, open_door, close_door),
         cmocka_unit_test_setup_teardown(looks_stay_with_their_owners, open_door, close_door),
         cmocka_unit_test_setup_teardown(whose_time_it_is, open_door, close_door),
+        cmocka_unit_test_setup_teardown(heard_and_gone, open_door, close_door),
+        cmocka_unit_test_setup_teardown(sessions_that_rest, open_door, close_door),
+        cmocka_unit_test_setup_teardown(somebody_comes, open_door, close_door),
+        cmocka_unit_test_setup_teardown(without_keys_all_are_members, open_door, close_door),
         cmocka_unit_test(a_door_of_number_0),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);

@@ -111,9 +111,16 @@ static void welcome(void **state)
     assert_int_equal(service.peer.member.index, 1);
     assert_int_equal(service.peer.incarnation, 22);
     assert_non_null(strstr(service.name, "worker 1 (127.0.0.1:"));
+    assert_int_equal(service.peer.fleet_version, 3);
+    assert_string_equal(service.peer.program, "trainer 1.0");
+    assert_string_equal(service.peer.digest, "d1");
+    assert_int_equal(outcome.peer.member.role, MEMBER_PS);
+    assert_int_equal(outcome.peer.member.index, 0);
     assert_int_equal(outcome.peer.incarnation, 11);
+    assert_int_equal(outcome.peer.fleet_version, 3);
     assert_int_equal(outcome.peer.lease_ms, 10000);
     assert_string_equal(outcome.peer.program, "trainer 1.0");
+    assert_string_equal(outcome.peer.digest, "d1");
 }
 
 static void assert_refused(const struct hello_identity *identity, const struct member *expected,
@@ -188,6 +195,127 @@ static void other_reasons(void **state)
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -1");
     other.member = (struct member){MEMBER_PS, -2};
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 1 and index -2");
+}
+
+/* Which members there can be, and whom one may expect. */
+static void members_that_can_be(void **state)
+{
+    (void)state;
+    static const struct member any = {MEMBER_NONE, MEMBER_ANY_INDEX}, any_ps = {MEMBER_PS, MEMBER_ANY_INDEX};
+    static const struct member nobody = {MEMBER_PS, -5}, any_worker = {MEMBER_WORKER, MEMBER_ANY_INDEX};
+    struct hello_identity other = worker1;
+    struct service service = {.accepted = false};
+    const int last = MEMBER_MAX_INDEX;
+    for (int i = 0; i < 2; i++) {
+        other.member = (struct member){i == 0 ? MEMBER_WORKER : MEMBER_PS, last};
+        assert_true(shake(&other, &ps_0, &service).welcome);
+        assert_int_equal(service.peer.member.index, last);
+        other.member.index = 0;
+        assert_true(shake(&other, &ps_0, &service).welcome);
+        other.member.index = last + 1;
+        assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, " and index 65536");
+    }
+    other.member = (struct member){MEMBER_OPERATOR, 0};
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 3 and index 0");
+    other.member = any;
+    assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 0 and index -1");
+    assert_true(shake(&worker1, &any, &service).welcome);
+    assert_true(shake(&worker1, &any_ps, &service).welcome);
+    assert_refused(&worker1, &nobody, &service, REFUSAL_MEMBER, "worker 1 expects nobody we know here, but this is ps");
+    assert_refused(&worker1, &any_worker, &service, REFUSAL_MEMBER, "worker 1 expects nobody we know here");
+}
+
+static bool knows_d2(void *context, const char *digest)
+{
+    (*(int *)context)++;
+    return strcmp(digest, "d2") == 0;
+}
+
+static void tell_difference(void *context, const char *their_name, const char *theirs, const char *our_name,
+                            const char *ours, struct error *message)
+{
+    error_set(message, "%d: %s %s, %s %s", *(int *)context, their_name, theirs, our_name, ours);
+}
+
+/* A role may know other configs than its own, whatever their version, and says in its own words what differs. */
+static void what_a_role_knows(void **state)
+{
+    (void)state;
+    int asked = 0;
+    struct service service = {.rules = {.knows = knows_d2, .describe_difference = tell_difference, .context = &asked}};
+    struct hello_identity other = worker1;
+    assert_true(shake(&other, &ps_0, &service).welcome);
+    other.digest = "d2";
+    other.fleet_version = 9;
+    asked = 0;
+    assert_true(shake(&other, &ps_0, &service).welcome);
+    assert_int_equal(asked, 1);
+    assert_string_equal(service.peer.digest, "d2");
+    assert_int_equal(service.peer.fleet_version, 9);
+    other.digest = "d3";
+    assert_refused(&other, &ps_0, &service, REFUSAL_AHEAD, "worker 1 has version 9 of the config");
+    other.fleet_version = 3;
+    other.job = "theirs";
+    asked = 0;
+    assert_refused(&other, &ps_0, &service, REFUSAL_CONFIG, "1: worker 1 theirs, ps 0 {\"model\"");
+}
+
+/* No two processes are one, and none is number 0. */
+static void incarnations(void **state)
+{
+    uint64_t numbers[4];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        numbers[i] = handshake_new_incarnation();
+        assert_true(numbers[i] != 0 && (i == 0 || numbers[i] != numbers[i - 1]));
+    }
+}
+
+/* The newest version that both sides speak is agreed on; where there is none, the older one is to be upgraded. */
+static void versions_in_common(void **state)
+{
+    static const struct {
+        uint16_t least, most, agreed; /* 0: none */
+    } cases[] = {{0, 0, 0},
+                 {0, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MIN},
+                 {1, PROTOCOL_VERSION_MAX - 1, PROTOCOL_VERSION_MAX - 1},
+                 {1, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX},
+                 {PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX + 5, PROTOCOL_VERSION_MAX},
+                 {PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX + 5, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loopback loopback = {.listener = -1};
+        struct service service = {.accepted = false};
+        const struct message_hello hello = {.version_min = cases[i].least,
+                                            .version_max = cases[i].most,
+                                            .program = "trainer",
+                                            .role = MEMBER_WORKER,
+                                            .index = 1,
+                                            .expected_role = MEMBER_PS,
+                                            .cluster = "digits",
+                                            .digest = "d1"};
+        struct connection *connection;
+        struct channel channel;
+        struct error error;
+        loopback_start(&loopback, NULL, serve, &service);
+        assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
+        channel_open(&channel, connection);
+        assert_true(channel_send(&channel, MESSAGE_hello, 7, &hello, soon(), &error));
+        assert_true(channel_receive(&channel, soon(), &error));
+        assert_int_equal(channel.frame.request, 7);
+        if (cases[i].agreed > 0) {
+            assert_int_equal(channel.frame.type, MESSAGE_welcome);
+            assert_int_equal(channel.message.welcome.version, cases[i].agreed);
+            assert_int_equal(channel.frame.version, cases[i].agreed);
+        } else {
+            assert_int_equal(channel.frame.type, MESSAGE_refused);
+            assert_int_equal(channel.message.refused.reason, REFUSAL_VERSION);
+            assert_int_equal(channel.message.refused.version_min, PROTOCOL_VERSION_MIN);
+            assert_int_equal(channel.message.refused.version_max, PROTOCOL_VERSION_MAX);
+        }
+        channel_close(&channel);
+        loopback_end(&loopback);
+    }
 }
 
 static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *message)
@@ -388,7 +516,72 @@ static void greet(struct connection **connection, void *context)
     channel_close(&channel);
 }
 
-/* Only an offered version can be agreed on, and the frame that says so must use it. */
+/* Answers hello with another message: a welcome of this role and index, or what is no answer at all. */
+struct answer {
+    uint8_t role;
+    int32_t index;
+    bool is_welcome;
+};
+
+static void answer_hello(struct connection **connection, void *context)
+{
+    const struct answer *answer = context;
+    const struct message_welcome welcome = {.version = PROTOCOL_VERSION_MAX,
+                                            .program = "trainer",
+                                            .role = answer->role,
+                                            .index = answer->index,
+                                            .digest = ""};
+    struct channel channel;
+    struct error error;
+    channel_open(&channel, *connection);
+    *connection = NULL;
+    if (channel_receive(&channel, soon(), &error)) {
+        channel.version = PROTOCOL_VERSION_MAX;
+        channel.generation = 9;
+        if (answer->is_welcome) {
+            channel_send(&channel, MESSAGE_welcome, channel.frame.request, &welcome, soon(), &error);
+        } else {
+            channel.version = PROTOCOL_VERSION_MIN;
+            channel_send(&channel, MESSAGE_ping, 1, &(struct message_ping){5}, soon(), &error);
+        }
+    }
+    channel_close(&channel);
+}
+
+/* Who welcomes us must be whom we came for, and what is no welcome is none. */
+static void welcomes_of_others(void **state)
+{
+    static const struct {
+        struct answer answer;
+        const char *words; /* NULL: it is fine */
+    } cases[] = {{{MEMBER_PS, 0, true}, NULL},
+                 {{MEMBER_PS, 1, true}, "is not who it was expected to be (role 1, index 1)"},
+                 {{MEMBER_WORKER, 0, true}, "is not who it was expected to be (role 2, index 0)"},
+                 {{MEMBER_PS, MEMBER_ANY_INDEX, true}, "is not who it was expected to be (role 1, index -1)"},
+                 {{MEMBER_PS, 0, false}, "answered hello with ping"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct loopback loopback = {.listener = -1};
+        struct answer answer = cases[i].answer;
+        struct connection *connection;
+        struct channel channel;
+        struct peer peer;
+        struct error error = {""};
+        uint16_t reason = 77;
+        loopback_start(&loopback, NULL, answer_hello, &answer);
+        assert_true(connection_connect(&connection, &loopback.address, &ps_0, NULL, NULL, soon(), &error));
+        channel_open(&channel, connection);
+        const bool welcome = handshake_connect(&channel, &worker1, &ps_0, &peer, soon(), &reason, &error);
+        assert_int_equal(welcome, !cases[i].words);
+        assert_int_equal(reason, 0);
+        assert_true(welcome || strstr(error.text, cases[i].words));
+        assert_int_equal(channel.generation, welcome ? 9 : 0);
+        channel_close(&channel);
+        loopback_end(&loopback);
+    }
+}
+
+/* Only what was offered can be agreed on, and the frame that says so speaks it. */
 static void versions_that_were_not_offered(void **state)
 {
     static const struct {
@@ -546,6 +739,11 @@ int main(void)
         cmocka_unit_test(config_mismatch),
         cmocka_unit_test(other_versions),
         cmocka_unit_test(other_reasons),
+        cmocka_unit_test(members_that_can_be),
+        cmocka_unit_test(what_a_role_knows),
+        cmocka_unit_test(incarnations),
+        cmocka_unit_test(versions_in_common),
+        cmocka_unit_test(welcomes_of_others),
         cmocka_unit_test(future_version),
         cmocka_unit_test(garbage_is_refused),
         cmocka_unit_test(role_has_the_last_word),

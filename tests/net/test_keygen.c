@@ -8,7 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -21,6 +21,7 @@
 
 #include "base/cli/commands.h"
 #include "net/credentials.h"
+#include "net/minisign.h"
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
 
@@ -75,6 +76,15 @@ static void says(const struct error *error, const char *first, const char *words
 {
     if (!strstr(error->text, first) || !strstr(error->text, words)) {
         fail_msg("\"%s\" instead of \"%s ... %s\"", error->text, first, words);
+    }
+}
+
+/* What earlier calls leave on the stack is no zeros. */
+static __attribute__((noinline)) void soil_stack(void)
+{
+    volatile uint8_t bytes[96 * 1024];
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] = 0xa5;
     }
 }
 
@@ -179,6 +189,26 @@ static void a_key_is_on_disk(void **state)
     const int next = dup(0);
     close(next);
     assert_int_equal(next, unused);
+}
+
+/* The names of both halves fit, or neither half is made. */
+static void a_path_that_is_just_too_long(void **state)
+{
+    (void)state;
+    struct error error;
+    for (size_t more = 0; more < 2; more++) {
+        char path[PATH_MAX], half[PATH_MAX];
+        const size_t length = sizeof path - 1 - strlen(".pub") + more;
+        const size_t used = (size_t)snprintf(path, sizeof path, "%s/", file(""));
+        for (size_t i = used; i < length - 4; i++) {
+            path[i] = (i - used) % 2 == 0 ? '.' : '/';
+        }
+        snprintf(path + length - 4, 5, "/op%zu", more);
+        assert_int_equal(operator_key_create(path, &error), more == 0);
+        assert_int_equal(access(path, F_OK), more == 0 ? 0 : -1);
+        snprintf(half, sizeof half, "%.*s.pu", (int)length, path); /* nor is what a name that was cut would be */
+        assert_int_equal(access(half, F_OK), -1);
+    }
 }
 
 static void a_key_with_another_head_or_size(void **state)
@@ -312,7 +342,9 @@ static void a_next_key_without_its_private_half(void **state)
     assert_true(credentials_create_fleet_key(file("new.key"), &error));
     const size_t size = part_of("new.key", "-----BEGIN CERTIFICATE", text);
     write_text(file("old.key.next"), text, size);
+    soil_stack();
     assert_true(credentials_load(&old, file("old.key"), &error));
+    soil_stack();
     assert_true(credentials_load(&new, file("new.key"), &error));
     pass_make(credentials_passes(new), pass);
     assert_false(pass_check(credentials_passes(old), pass));
@@ -321,6 +353,26 @@ static void a_next_key_without_its_private_half(void **state)
     credentials_free(old);
     credentials_free(new);
     credentials_free(NULL);
+}
+
+/* What lies beside a key is only what has all of its name. */
+static void a_key_of_a_long_name(void **state)
+{
+    (void)state;
+    struct error error;
+    struct credentials *credentials;
+    char path[PATH_MAX], beside[PATH_MAX];
+    const size_t length = sizeof path - strlen(".next");
+    const size_t used = (size_t)snprintf(path, sizeof path, "%s/", file(""));
+    for (size_t i = used; i < length - 4; i++) {
+        path[i] = (i - used) % 2 == 0 ? '.' : '/';
+    }
+    snprintf(path + length - 4, 5, "/far");
+    assert_true(credentials_create_fleet_key(path, &error));
+    snprintf(beside, sizeof beside, "%.*s.nex", (int)length, path);
+    write_text(beside, "garbage", 7);
+    assert_true(credentials_load(&credentials, path, &error));
+    credentials_free(credentials);
 }
 
 /* --- Certificates --- */
@@ -333,8 +385,8 @@ static void parse(const char *name, mbedtls_x509_crt *certificate)
     assert_int_equal(mbedtls_x509_crt_parse(certificate, (const uint8_t *)text, size + 1), 0);
 }
 
-/* Days from `now` to a date, rounded down. */
-static int days_until(const mbedtls_x509_time *date, time_t now)
+/* A date is so many days from `now` on, and made in the seconds since then. */
+static void assert_days(const mbedtls_x509_time *date, time_t now, int days)
 {
     struct tm parts = {.tm_year = date->year - 1900,
                        .tm_mon = date->mon - 1,
@@ -342,7 +394,8 @@ static int days_until(const mbedtls_x509_time *date, time_t now)
                        .tm_hour = date->hour,
                        .tm_min = date->min,
                        .tm_sec = date->sec};
-    return (int)floor(difftime(timegm(&parts), now) / 86400);
+    const double since_s = difftime(timegm(&parts), now) - 86400.0 * days;
+    assert_true(since_s >= 0 && since_s <= difftime(time(NULL), now));
 }
 
 /* Permitted uses and dates: an authority signs, members sign nothing, a fleet key has no dates. */
@@ -354,8 +407,11 @@ static void what_certificates_are_good_for(void **state)
     mbedtls_x509_crt authority, member, fleet;
     char subject[128], issuer[128];
     const time_t now = time(NULL);
+    soil_stack();
     assert_true(credentials_create_authority(file("dates"), &error));
+    soil_stack();
     assert_true(credentials_create_member(file("dates"), &worker7, 30, file("w7.key"), &error));
+    soil_stack();
     assert_true(credentials_create_fleet_key(file("dates.key"), &error));
     parse("dates/ca.key", &authority);
     parse("w7.key", &member);
@@ -363,14 +419,14 @@ static void what_certificates_are_good_for(void **state)
     assert_int_equal(authority.MBEDTLS_PRIVATE(ca_istrue), 1);
     assert_int_equal(mbedtls_x509_crt_check_key_usage(&authority, MBEDTLS_X509_KU_KEY_CERT_SIGN), 0);
     assert_int_not_equal(mbedtls_x509_crt_check_key_usage(&authority, MBEDTLS_X509_KU_DIGITAL_SIGNATURE), 0);
-    assert_in_range(days_until(&authority.valid_from, now) + 10, 9, 9); /* a day ago */
-    assert_in_range(days_until(&authority.valid_to, now), 3650, 3650);
+    assert_days(&authority.valid_from, now, -1);
+    assert_days(&authority.valid_to, now, 3650);
     assert_int_equal(member.MBEDTLS_PRIVATE(ca_istrue), 0);
     assert_true(mbedtls_x509_crt_has_ext_type(&member, MBEDTLS_X509_EXT_BASIC_CONSTRAINTS));
     assert_int_equal(mbedtls_x509_crt_check_key_usage(&member, MBEDTLS_X509_KU_DIGITAL_SIGNATURE), 0);
     assert_int_not_equal(mbedtls_x509_crt_check_key_usage(&member, MBEDTLS_X509_KU_KEY_CERT_SIGN), 0);
-    assert_in_range(days_until(&member.valid_from, now) + 10, 9, 9);
-    assert_in_range(days_until(&member.valid_to, now), 30, 30);
+    assert_days(&member.valid_from, now, -1);
+    assert_days(&member.valid_to, now, 30);
     assert_true(mbedtls_x509_dn_gets(subject, sizeof subject, &member.subject) > 0);
     assert_true(mbedtls_x509_dn_gets(issuer, sizeof issuer, &member.issuer) > 0);
     assert_string_equal(subject, "CN=worker:7");
@@ -386,9 +442,29 @@ static void what_certificates_are_good_for(void **state)
         assert_true(one->serial.p[0] >= 0x40 && one->serial.p[0] < 0x80);
         assert_int_equal(one->version, 3);
     }
+    assert_memory_not_equal(authority.serial.p, member.serial.p, 16);
+    assert_memory_not_equal(authority.serial.p, fleet.serial.p, 16);
     mbedtls_x509_crt_free(&authority);
     mbedtls_x509_crt_free(&member);
     mbedtls_x509_crt_free(&fleet);
+    assert_false(credentials_create_member(file("nowhere"), &worker7, 30, file("w8.key"), &error));
+    says(&error, file("nowhere/ca.key"), "does not exist; make it with: trainer keygen --ca=");
+}
+
+/* Where a program has closed its input, a key is written all the same. */
+static void a_key_by_number_0(void **state)
+{
+    (void)state;
+    struct error error;
+    const int input = dup(0);
+    close(0);
+    const bool made = credentials_create_fleet_key(file("zero.key"), &error);
+    const bool made_too = operator_key_create(file("zero"), &error);
+    if (input >= 0) {
+        dup2(input, 0);
+        close(input);
+    }
+    assert_true(made && made_too);
 }
 
 /* --- The command --- */
@@ -423,7 +499,16 @@ static void what_keygen_says(void **state)
     told(keygen(file("s0.key"), file("sca"), "ps:0", NULL, NULL), file("s0.key, the key of ps:0, valid for 365 days"),
          "start that member with --fleet_key=");
     told(keygen(file("s1.key"), file("sca"), "ps:1", NULL, "7"), file("s1.key"), "the key of ps:1, valid for 7 days");
-    told(keygen(NULL, NULL, NULL, file("sop"), NULL), file("sop, which signs configs"), file("sop.pub: copy it"));
+    const int signs = keygen(NULL, NULL, NULL, file("sop"), NULL);
+    struct minisign_key key;
+    struct error error;
+    uint8_t public_key[OPERATOR_PUBLIC_KEY];
+    char known_as[MINISIGN_KEY_TEXT + 32] = "minisign knows it as ";
+    assert_true(operator_key_read_public(file("sop.pub"), public_key, &error));
+    minisign_key_of(&key, public_key);
+    minisign_key_format(&key, known_as + strlen(known_as));
+    told(signs, file("sop, which signs configs"), known_as);
+    told(keygen(NULL, NULL, NULL, file("sop2"), NULL), file("sop2, which signs configs"), file("sop2.pub: copy it"));
     dup2(kept, 1);
     close(kept);
     close(log);
@@ -490,11 +575,14 @@ int main(void)
         cmocka_unit_test(no_key_is_overwritten),
         cmocka_unit_test(a_full_disk_leaves_no_key),
         cmocka_unit_test(a_key_is_on_disk),
+        cmocka_unit_test(a_path_that_is_just_too_long),
         cmocka_unit_test(a_key_with_another_head_or_size),
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
         cmocka_unit_test(keys_whose_parts_do_not_fit),
         cmocka_unit_test(a_next_key_without_its_private_half),
+        cmocka_unit_test(a_key_of_a_long_name),
         cmocka_unit_test(what_certificates_are_good_for),
+        cmocka_unit_test(a_key_by_number_0),
         cmocka_unit_test(what_keygen_says),
         cmocka_unit_test(what_keygen_makes),
         cmocka_unit_test(what_keygen_refuses),

@@ -82,6 +82,27 @@ static void backs_off(void **state)
     link_destroy(&bench.link);
 }
 
+/* A thousand links do not come back in step: each draws from all of the upper half. */
+static void delays_differ(void **state)
+{
+    (void)state;
+    struct bench bench = {.wake.fd = -1};
+    struct error error;
+    double least_s = 1, most_s = 0;
+    create_link(&bench, free_port(), (struct link_options){.longest_delay_s = 0.1});
+    for (int i = 0; i < 50; i++) {
+        bench.link.next_try_s = 0;
+        bench.link.failures = 10;
+        const double before_s = clock_monotonic_s();
+        assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+        assert_true(bench.link.next_try_s >= before_s + bench.link.delay_s);
+        least_s = fmin(least_s, bench.link.delay_s);
+        most_s = fmax(most_s, bench.link.delay_s);
+    }
+    assert_true(least_s >= 0.05 && least_s < 0.075 && most_s > 0.075 && most_s <= 0.1);
+    link_destroy(&bench.link);
+}
+
 static void comes_back(void **state)
 {
     (void)state;
@@ -218,17 +239,28 @@ static void strangers(void **state)
     }
 }
 
+/* What may be different in a moment is no last word; any word shows that somebody is there. */
 static void refusals(void **state)
 {
+    static const struct {
+        uint16_t reason;
+        bool retries;
+        enum link_try result;
+    } cases[] = {{REFUSAL_CONFIG, false, LINK_REFUSED}, {REFUSAL_CLUSTER, false, LINK_REFUSED},
+                 {REFUSAL_BUSY, false, LINK_LATER},     {REFUSAL_BEHIND, false, LINK_LATER},
+                 {REFUSAL_AHEAD, false, LINK_LATER},    {REFUSAL_CONFIG, true, LINK_LATER}};
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench bench = {.wake.fd = -1};
-        struct listening owner = {.refusal = i == 1 ? REFUSAL_BUSY : REFUSAL_CONFIG};
+        struct listening owner = {.refusal = cases[i].reason};
         struct error error;
         listening_start(&owner, NULL, 0);
-        create_link(&bench, listener_port(owner.listener), (struct link_options){.retries_refusals = i == 2});
-        assert_int_equal(link_try(&bench.link, &error), i == 0 ? LINK_REFUSED : LINK_LATER);
+        create_link(&bench, listener_port(owner.listener), (struct link_options){.retries_refusals = cases[i].retries});
+        atomic_store(&bench.traffic.answer_within_s, 1000);
+        assert_int_equal(link_try(&bench.link, &error), cases[i].result);
         assert_non_null(strstr(error.text, "nobody is let in"));
+        assert_false(link_is_open(&bench.link));
+        assert_true(atomic_load(&bench.traffic.answer_within_s) == 0);
         link_destroy(&bench.link);
         listening_stop(&owner);
     }
@@ -562,10 +594,16 @@ static void held_and_woken(void **state)
     assert_true(wake_create(&bench.wake, &error));
     create_link(&bench, free_port(), (struct link_options){.wake = &bench.wake});
     atomic_store(&bench.traffic.held_until_s, clock_monotonic_s() + 60);
+    const double begun_s = clock_monotonic_s();
     assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
     assert_int_equal(bench.link.failures, 0);
+    assert_non_null(strstr(error.text, "ps 0 (127.0.0.1:"));
+    assert_non_null(strstr(error.text, " is not there"));
+    assert_true(bench.link.next_try_s > begun_s && bench.link.next_try_s <= clock_monotonic_s() + 0.05);
     assert_int_equal(link_open(&bench.link, always, NULL, &error), LINK_LATER);
     bench.link.next_try_s = clock_monotonic_s() + 60;
+    link_await_try(&bench.link); /* in slices, so that who waits can look at other things */
+    assert_true(clock_monotonic_s() >= begun_s + 0.1 && clock_monotonic_s() < begun_s + 30);
     wake_raise(&bench.wake);
     for (int i = 0; i < 1000; i++) { /* 100 s without the wake */
         link_await_try(&bench.link);
@@ -588,6 +626,10 @@ static void somebody_answers_in_time_or_it_is_hopeless(void **state)
     assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
     assert_true(atomic_load(&bench.traffic.first_try_s) >= before_s);
     atomic_store(&bench.traffic.first_try_s, clock_monotonic_s() - 1000.2);
+    bench.link.options.retries_refusals = true; /* it waits for ever */
+    bench.link.next_try_s = 0;
+    assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
+    bench.link.options.retries_refusals = false;
     assert_int_equal(link_open(&bench.link, NULL, NULL, &error), LINK_REFUSED);
     assert_non_null(strstr(error.text, "gave up waiting for ps 0"));
     assert_non_null(strstr(error.text, " s (join_secs), having reached no member: "));
@@ -603,6 +645,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(backs_off),
+        cmocka_unit_test(delays_differ),
         cmocka_unit_test(comes_back),
         cmocka_unit_test(comes_back_in_its_turn),
         cmocka_unit_test(a_peer_that_drops_whom_it_welcomed),

@@ -301,6 +301,11 @@ static void frames(void **state)
     assert_int_equal(message_max_size(9999), 0);
     assert_int_equal(message_max_bulk(0), 0);
     assert_int_equal(message_max_bulk(9999), 0);
+    frame.message_bytes = message_max_size(MESSAGE_push);
+    frame.bulk_bytes = message_max_bulk(MESSAGE_push);
+    frame_encode(&frame, bytes);
+    assert_true(frame_decode(bytes, &got, &error)); /* all that there may be of both */
+    frame.bulk_bytes = 0;
     frame.message_bytes = message_max_size(MESSAGE_push) + 1;
     frame_encode(&frame, bytes);
     assert_false(frame_decode(bytes, &got, &error));
@@ -315,14 +320,194 @@ static void frames(void **state)
     assert_false(frame_decode(bytes, &got, &error));
 }
 
+/* Is a message that has these ranges, of this dtype, and so much bulk accepted? */
+static bool is_fine(uint16_t type, enum dtype dtype, const uint32_t *counts, uint32_t bulk_bytes, struct error *error)
+{
+    static uint8_t bytes[4 * RANGE_BYTES];
+    struct ranges ranges = {bytes, 0};
+    uint64_t first = 0;
+    union message message = {0}, got;
+    size_t size;
+    for (; counts[ranges.count] > 0; ranges.count++) {
+        range_put(bytes, ranges.count, (struct range){first, counts[ranges.count]});
+        first += counts[ranges.count];
+    }
+    switch (type) {
+    case MESSAGE_write:
+        message.write = (struct message_write){.dtype = (uint8_t)dtype, .ranges = ranges};
+        break;
+    case MESSAGE_values:
+        message.values = (struct message_values){.dtype = (uint8_t)dtype, .ranges = ranges};
+        break;
+    case MESSAGE_push:
+        message.push = (struct message_push){.dtype = (uint8_t)dtype, .ranges = ranges};
+        break;
+    default:
+        message.pushed = (struct message_pushed){.dtype = (uint8_t)dtype, .ranges = ranges};
+        break;
+    }
+    uint8_t *encoded = encode(type, &message, &size);
+    const bool fine = message_decode(PROTOCOL_VERSION_MAX, type, encoded, size, bulk_bytes, &got, error);
+    free(encoded);
+    return fine;
+}
+
+/* Whatever has ranges has just the bulk that these take. */
+static void bulk_is_what_its_ranges_take(void **state)
+{
+    static const uint16_t types[] = {MESSAGE_write, MESSAGE_values, MESSAGE_push, MESSAGE_pushed};
+    static const struct {
+        enum dtype dtype;
+        uint32_t counts[4], bytes;
+    } cases[] = {{DTYPE_FLOAT32, {0}, 0},
+                 {DTYPE_FLOAT32, {1, 100000}, 400004},
+                 {DTYPE_BFLOAT16, {3, 4}, 14},
+                 {DTYPE_INT8, {0}, 0},
+                 {DTYPE_INT8, {1}, 5},
+                 {DTYPE_INT8, {64}, 68},
+                 {DTYPE_INT8, {65}, 73},
+                 {DTYPE_INT8, {1, 128, 129}, 5 + 136 + 141},
+                 {DTYPE_INT8, {PACKED_FLOATS, 2}, PACKED_FLOATS + PACKED_FLOATS / 16 + 6}};
+    struct error error;
+    (void)state;
+    for (size_t i = 0; i < 4 * sizeof cases / sizeof *cases; i++) {
+        const uint16_t type = types[i % 4];
+        const uint32_t *const counts = cases[i / 4].counts, bytes = cases[i / 4].bytes;
+        if (type == MESSAGE_write && cases[i / 4].dtype == DTYPE_INT8) {
+            continue;
+        }
+        assert_true(is_fine(type, cases[i / 4].dtype, counts, bytes, &error));
+        assert_false(is_fine(type, cases[i / 4].dtype, counts, bytes + 1, &error));
+        char words[160];
+        snprintf(words, sizeof words, "%s message: its ranges take %u bytes of bulk, and it has %u", message_name(type),
+                 bytes, bytes + 1);
+        assert_string_equal(error.text, words);
+        assert_true(bytes == 0 || !is_fine(type, cases[i / 4].dtype, counts, bytes - 1, &error));
+    }
+}
+
+/* What is packed takes as much as it takes, which its reader sees; but it comes in small pieces. */
+static void what_is_packed_is_small(void **state)
+{
+    static const uint32_t most[] = {1, PACKED_FLOATS, 0}, more[] = {1, PACKED_FLOATS + 1, 0};
+    static const uint32_t whole[] = {1, DIFFERENCES_FLOATS - 1, 0}, too_many[] = {1, DIFFERENCES_FLOATS, 0};
+    struct error error;
+    (void)state;
+    for (int dtype = DTYPE_INT8; dtype <= DTYPE_LARGEST_INT8; dtype++) {
+        for (uint32_t bulk = 0; bulk < 10 && dtype > DTYPE_INT8; bulk += 3) {
+            assert_true(is_fine(MESSAGE_push, (enum dtype)dtype, most, bulk, &error));
+        }
+        assert_false(is_fine(MESSAGE_push, (enum dtype)dtype, more, 0, &error));
+        assert_string_equal(error.text, "push message: a range of 8193 packed floats; at most 8192 are allowed");
+    }
+    assert_true(is_fine(MESSAGE_values, DTYPE_DIFFERENCES, whole, 7, &error));
+    assert_true(is_fine(MESSAGE_pushed, DTYPE_DIFFERENCES, whole, 0, &error));
+    assert_false(is_fine(MESSAGE_values, DTYPE_DIFFERENCES, too_many, 7, &error));
+    assert_string_equal(error.text, "values message: differences of 16385 floats; at most 16384 are allowed");
+    assert_false(is_fine(MESSAGE_push, DTYPE_DIFFERENCES, whole, 7, &error));
+    assert_string_equal(error.text, "push message: differences are for parameters");
+}
+
+static void bulk_of_a_batch(void **state)
+{
+    const struct message_batch batch = {.examples = 3, .pixels = 784, .description = ""};
+    union message got;
+    struct error error;
+    size_t size;
+    uint8_t *bytes = encode(MESSAGE_batch, &batch, &size);
+    (void)state;
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_batch, bytes, size, 2358, &got, &error));
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_batch, bytes, size, 2357, &got, &error));
+    assert_string_equal(error.text, "batch message: its examples take 2358 bytes of bulk, and it has 2357");
+    free(bytes);
+}
+
+/* Ranges are as many as they say, which is no more than a message may have. */
+static void ranges_that_are_cut_or_many(void **state)
+{
+    enum { MOST = 65536 };
+    uint8_t *ranges = malloc((size_t)(MOST + 1) * RANGE_BYTES);
+    struct message_pull pull = {.ranges = {ranges, 2}};
+    union message got;
+    struct error error;
+    size_t size;
+    (void)state;
+    for (uint32_t i = 0; i < MOST; i++) {
+        range_put(ranges, i, (struct range){2 * (uint64_t)i, 1});
+    }
+    uint8_t *bytes = encode(MESSAGE_pull, &pull, &size);
+    for (size_t cut = 0; cut < size; cut++) {
+        uint8_t *part = malloc(cut + 1); /* so that the sanitizer sees who reads on */
+        memcpy(part + 1, bytes, cut);
+        assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_pull, part + 1, cut, 0, &got, &error));
+        assert_ptr_equal(strstr(error.text, "pull message ends in the middle of "), error.text);
+        free(part);
+    }
+    free(bytes);
+    pull.ranges.count = MOST;
+    bytes = encode(MESSAGE_pull, &pull, &size);
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_pull, bytes, size, 0, &got, &error));
+    assert_int_equal(got.pull.ranges.count, MOST);
+    assert_int_equal(ranges_total(&got.pull.ranges), MOST);
+    const size_t count_at = size - (size_t)MOST * RANGE_BYTES - 4;
+    memcpy(bytes + count_at, (uint8_t[]){1, 0, 1, 0}, 4);
+    assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_pull, bytes, size, 0, &got, &error));
+    assert_string_equal(error.text, "pull message: 65537 ranges; at most 65536 are allowed");
+    free(bytes);
+    free(ranges);
+}
+
+/* A text that is just as long as it may be goes as it is; of one that is no text at all nothing may be left. */
+static void texts_at_their_limit(void **state)
+{
+    char text[81] = "";
+    struct message_hello hello = {.program = text};
+    union message got;
+    struct error error;
+    size_t size;
+    (void)state;
+    memset(text, 'a', 64);
+    uint8_t *bytes = encode(MESSAGE_hello, &hello, &size);
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
+    assert_string_equal(got.hello.program, text);
+    free(bytes);
+    memset(text, 0x80, 80);
+    bytes = encode(MESSAGE_hello, &hello, &size);
+    assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
+    assert_string_equal(got.hello.program, "");
+    free(bytes);
+}
+
+static void states_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(member_state_name(STATE_ABSENT), "absent");
+    assert_string_equal(member_state_name(STATE_TRAINING), "training");
+    assert_string_equal(member_state_name(STATE_FAILED), "failed");
+    assert_string_equal(member_state_name((enum member_state)(STATE_FAILED + 1)), "unknown");
+    assert_string_equal(message_name(MESSAGE_TYPES), "unknown");
+    assert_string_equal(message_name(0), "unknown");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_round_trip),    cmocka_unit_test(push_round_trip),
-        cmocka_unit_test(ranges_are_in_order), cmocka_unit_test(limits_hold),
-        cmocka_unit_test(long_texts_are_cut),  cmocka_unit_test(fields_of_later_versions),
-        cmocka_unit_test(damaged_messages),    cmocka_unit_test(frames),
-        cmocka_unit_test(texts_are_utf8),      cmocka_unit_test(steps_leave_room_to_count),
+        cmocka_unit_test(hello_round_trip),
+        cmocka_unit_test(push_round_trip),
+        cmocka_unit_test(ranges_are_in_order),
+        cmocka_unit_test(limits_hold),
+        cmocka_unit_test(long_texts_are_cut),
+        cmocka_unit_test(fields_of_later_versions),
+        cmocka_unit_test(damaged_messages),
+        cmocka_unit_test(frames),
+        cmocka_unit_test(texts_are_utf8),
+        cmocka_unit_test(steps_leave_room_to_count),
+        cmocka_unit_test(bulk_is_what_its_ranges_take),
+        cmocka_unit_test(what_is_packed_is_small),
+        cmocka_unit_test(bulk_of_a_batch),
+        cmocka_unit_test(ranges_that_are_cut_or_many),
+        cmocka_unit_test(texts_at_their_limit),
+        cmocka_unit_test(states_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

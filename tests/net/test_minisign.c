@@ -48,6 +48,7 @@ static void minisigns_own_verify(void **state)
     assert_memory_equal(&key, &same, sizeof key);
     minisign_key_format(&key, text);
     assert_string_equal(text, key_text);
+    memset(&signature, 'x', sizeof signature);
     assert_true(minisign_parse(&signature, theirs, &error));
     assert_string_equal(signature.comment, "trainer 0.1.0");
     digest_of("released\n", digest);
@@ -150,6 +151,93 @@ static void torn_texts_are_refused(void **state)
     assert_false(minisign_key_parse(&other, theirs, &error));
 }
 
+/* A text with `from`, which it has, replaced by `to`. */
+static const char *changed(const char *text, const char *from, const char *to)
+{
+    static char other[4096];
+    const char *const at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(other, sizeof other, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    return other;
+}
+
+/* The ends of lines may be of another system, and the last one may be missing. */
+static void lines_end_somehow(void **state)
+{
+    (void)state;
+    struct error error;
+    struct minisign_key key, same;
+    struct minisign signature;
+    uint8_t digest[MINISIGN_DIGEST];
+    char text[2 * sizeof theirs];
+    size_t size = 0;
+    for (const char *at = theirs; *at; at++) {
+        size += (size_t)snprintf(text + size, sizeof text - size, *at == '\n' ? "\r\n" : "%c", *at);
+    }
+    digest_of("released\n", digest);
+    assert_true(minisign_key_parse(&key, key_text, &error));
+    for (int cut = 0; cut < 3; cut++) {
+        text[size - (size_t)cut] = '\0';
+        memset(&signature, 'x', sizeof signature);
+        assert_true(minisign_parse(&signature, text, &error));
+        assert_true(minisign_verify(&signature, &key, digest, &error));
+    }
+    assert_true(minisign_key_parse(&same, changed(key_file, "4B\n", "4B\r\n"), &error));
+    assert_memory_equal(&key, &same, sizeof key);
+}
+
+/* What is valid but for one thing more, less, or else is refused. */
+static void no_word_too_many(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+    } keys[] = {{"7Ff7\n", "7Ff7\n\n"},   {"7Ff7\n", "7Ff7\nmore\n"}, {"7Ff7\n", "7Ff7 \n"},   {"7Ff7\n", "7Ff7!\n"},
+                {"7Ff7\n", "7Ff77Ff7\n"}, {"4B\n", "4B\n\n"},         {"comment:", "remark:"}, {"RWRL", "RWVL"}},
+      signatures[] = {{"LCw==\n", "LCw==\n\n"},     {"LCw==\n", "LCw==\nmore"},
+                      {"LCw==\n", "LCw==!\n"},      {"untrusted comment:", "untrusted remark:"},
+                      {"xQg=\n", "xQg= \n"},        {"key\n", "key\n\n"},
+                      {"trainer 0.1.0\n", "\n"},    {"\ntrusted comment: trainer", "\ntrusted remark:: trainer"},
+                      {"trainer 0.1.0\n", "t\n\n"}, {"RURL", "RUVL"}};
+    struct error error;
+    struct minisign_key key;
+    struct minisign signature;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        assert_false(minisign_key_parse(&key, changed(key_file, keys[i].from, keys[i].to), &error));
+        assert_string_equal(error.text, "is not a minisign public key, which begins with RW");
+    }
+    for (size_t i = 0; i < sizeof signatures / sizeof *signatures; i++) {
+        assert_false(minisign_parse(&signature, changed(theirs, signatures[i].from, signatures[i].to), &error));
+        assert_string_equal(error.text, "is not a minisign signature");
+    }
+    for (size_t length = 0; length < 150; length++) { /* nor is half of an old one an old one */
+        char text[sizeof old];
+        snprintf(text, sizeof text, "%.*s", (int)length, old);
+        assert_false(minisign_parse(&signature, text, &error));
+        assert_string_equal(error.text, "is not a minisign signature");
+    }
+}
+
+/* A comment that nobody has signed may be long, but not for ever. */
+static void lines_have_bounds(void **state)
+{
+    (void)state;
+    enum { LONGEST = 1024 + 19 };
+    struct error error;
+    struct minisign signature;
+    struct minisign_key key;
+    char line[LONGEST + 2];
+    for (int more = 0; more < 2; more++) {
+        memset(line, 'c', sizeof line);
+        line[LONGEST + more] = '\0';
+        memcpy(line, "untrusted comment: ", 19);
+        const char *const head = "untrusted comment: minisign public key 33742886D4B9564B";
+        assert_int_equal(minisign_key_parse(&key, changed(key_file, head, line), &error), more == 0);
+        const char *const other = "untrusted comment: signature from minisign secret key";
+        assert_int_equal(minisign_parse(&signature, changed(theirs, other, line), &error), more == 0);
+    }
+}
+
 static void a_comment_is_one_printable_line(void **state)
 {
     (void)state;
@@ -164,7 +252,13 @@ static void a_comment_is_one_printable_line(void **state)
     assert_false(minisign_sign(secret_key, digest, longest, text, &error));
     assert_non_null(strstr(error.text, "at most 255 characters"));
     longest[MINISIGN_COMMENT - 1] = '\0';
+    longest[0] = ' '; /* the first and the last that can be printed */
+    longest[1] = '~';
     assert_true(minisign_sign(secret_key, digest, longest, text, &error));
+    assert_non_null(strstr(text, longest));
+    struct minisign signature;
+    assert_true(minisign_parse(&signature, text, &error));
+    assert_string_equal(signature.comment, longest);
 }
 
 static void a_file_is_read_in_pieces(void **state)
@@ -181,9 +275,15 @@ static void a_file_is_read_in_pieces(void **state)
     FILE *file = fopen(path, "wb");
     assert_true(file && fwrite(bytes, 1, sizeof bytes, file) == sizeof bytes && fclose(file) == 0);
     crypto_generichash(expected, sizeof expected, bytes, sizeof bytes, NULL, 0);
+    const int before = dup(0);
+    close(before);
     assert_true(minisign_digest(path, digest, &error));
     assert_memory_equal(digest, expected, sizeof digest);
     assert_false(minisign_digest(folder, digest, &error)); /* a folder */
+    assert_non_null(strstr(error.text, "cannot be read: Is a directory"));
+    const int after = dup(0);
+    close(after);
+    assert_int_equal(after, before); /* nothing is left open */
     assert_int_equal(remove(path), 0);
     assert_false(minisign_digest(path, digest, &error));
     assert_non_null(strstr(error.text, "cannot be opened"));
@@ -193,10 +293,16 @@ static void a_file_is_read_in_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(minisigns_own_verify),        cmocka_unit_test(ours_verify),
-        cmocka_unit_test(what_was_altered_is_refused), cmocka_unit_test(a_comment_that_is_not_printable_is_refused),
-        cmocka_unit_test(torn_texts_are_refused),      cmocka_unit_test(a_comment_is_one_printable_line),
+        cmocka_unit_test(minisigns_own_verify),
+        cmocka_unit_test(ours_verify),
+        cmocka_unit_test(what_was_altered_is_refused),
+        cmocka_unit_test(a_comment_that_is_not_printable_is_refused),
+        cmocka_unit_test(torn_texts_are_refused),
+        cmocka_unit_test(a_comment_is_one_printable_line),
         cmocka_unit_test(a_file_is_read_in_pieces),
+        cmocka_unit_test(lines_end_somehow),
+        cmocka_unit_test(no_word_too_many),
+        cmocka_unit_test(lines_have_bounds),
     };
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,16 +8,60 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "net/socket.h"
 
-/* Longer than anything takes except a lookup that never ends. */
+/* Threads, which there are none of while none_left; the product's own are joined by nobody. */
+static atomic_bool none_left;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+{
+    int detached = PTHREAD_CREATE_DETACHED;
+    if (attributes) {
+        pthread_attr_getdetachstate(attributes, &detached);
+    }
+    assert_int_equal(detached, PTHREAD_CREATE_DETACHED);
+    return atomic_load(&none_left) ? EAGAIN : __real_pthread_create(thread, attributes, run, context);
+}
+
+static int next_number(void)
+{
+    const int fd = dup(0);
+    close(fd);
+    return fd;
+}
+
+/* The number of the next file before anything was looked up; threads that look up give theirs back in a moment. */
+static int unused;
+
+static int count_files(void **state)
+{
+    (void)state;
+    unused = next_number();
+    return 0;
+}
+
+static void await_threads(void)
+{
+    const double until_s = clock_monotonic_s() + 60;
+    while (next_number() != unused && clock_monotonic_s() < until_s) {
+        usleep(1000);
+    }
+    assert_int_equal(next_number(), unused);
+}
+
+/* Longer than anything takes but a lookup that nobody ends. */
 static const double LONG_S = 60;
 
 static const struct address numeric = {.host = "127.0.0.1", .port = 22}, named = {.host = "box.example", .port = 22};
@@ -135,6 +179,8 @@ static void questions_do_not_pile_up(void **state)
     struct error error;
     for (int i = 0; i < 3 * RESOLVER_MOST; i++) {
         assert_false(resolver_find(&named, NULL, clock_monotonic_s() + 0.001, &endpoints, &error));
+        assert_non_null(strstr(error.text, i < RESOLVER_MOST ? "no name server answered within "
+                                                             : "too many names are being looked up"));
     }
     double deadline_s = clock_monotonic_s() + LONG_S;
     while (atomic_load(&asked) < 1 && clock_monotonic_s() < deadline_s) {
@@ -145,6 +191,54 @@ static void questions_do_not_pile_up(void **state)
     /* without_it waits until a name is found again. */
 }
 
+static bool failing_lookup(const struct address *address, struct endpoints *endpoints, struct error *error)
+{
+    (void)endpoints;
+    return error_set(error, "host %s: no such host", address->host);
+}
+
+/* Who is not there is told by the name server's own words; and what is no name is asked of nobody. */
+static void no_such_host(void **state)
+{
+    (void)state;
+    static const struct address six = {.host = "::1", .port = 22, .is_ipv6 = true};
+    struct endpoints endpoints = {.count = 0};
+    struct error error = {""};
+    resolver_lookup = failing_lookup;
+    assert_false(resolver_find(&named, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error));
+    assert_string_equal(error.text, "host box.example: no such host");
+    assert_int_equal(endpoints.count, 0);
+    assert_true(resolver_find(&six, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error));
+    assert_int_equal(endpoints.count, 1);
+    resolver_lookup = endpoint_resolve;
+}
+
+/* Where there are no threads, or no files, it says so, keeps nothing, and is as well as ever afterwards. */
+static void shortages(void **state)
+{
+    (void)state;
+    struct endpoints endpoints;
+    struct error error;
+    struct rlimit before;
+    await_threads();
+    atomic_store(&none_left, true);
+    for (int i = 0; i < 2 * RESOLVER_MOST; i++) {
+        assert_false(resolver_find(&named, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error));
+    }
+    atomic_store(&none_left, false);
+    assert_non_null(strstr(error.text, "too many names are being looked up"));
+    assert_int_equal(next_number(), unused);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)unused, before.rlim_max}), 0);
+    const bool found = resolver_find(&named, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_false(found);
+    assert_string_equal(error.text, "host box.example: out of memory while looking it up");
+    atomic_store(&answers, true);
+    assert_true(resolver_find(&named, NULL, clock_monotonic_s() + LONG_S, &endpoints, &error));
+    await_threads();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -152,6 +246,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(answer_in_time, with_slow_lookup, without_it),
         cmocka_unit_test_setup_teardown(given_up, with_slow_lookup, without_it),
         cmocka_unit_test_setup_teardown(questions_do_not_pile_up, with_slow_lookup, without_it),
+        cmocka_unit_test(no_such_host),
+        cmocka_unit_test_setup_teardown(shortages, with_slow_lookup, without_it),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, count_files, NULL);
 }

@@ -18,9 +18,12 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "net/channel.h"
 #include "net/credentials.h"
+#include "net/listener.h"
 #include "net/resolver.h"
 #include "net/tls/tls.h"
+#include "net/tls/web.h"
 #include "net/wake.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
@@ -121,7 +124,7 @@ enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake,
 
 enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
 {
-    bool lingers = deadline_s - clock_monotonic_s() < 1;
+    bool lingers = deadline_s - clock_monotonic_s() <= 0.5;
     enum wake_result how = __real_wake_wait(fd, events, wake, deadline_s);
     if (how == WAKE_TIMEOUT && !lingers) {
         atomic_fetch_add(&deadlines_met, 1);
@@ -346,11 +349,19 @@ static void test_keys_of_members(void **state)
     }
 }
 
-/* A lookup without memory says so, and the next one works. */
+static int next_number(void)
+{
+    const int fd = dup(0);
+    close(fd);
+    return fd;
+}
+
+/* A lookup without memory says so, and the next one is well. */
 static void test_lookups(void **state)
 {
     (void)state;
     const struct address address = {.host = "localhost", .port = 22};
+    const int unused = next_number();
     struct endpoints endpoints;
     struct error error;
     fail_calls(ALLOCATION, 1, 1);
@@ -359,13 +370,154 @@ static void test_lookups(void **state)
     assert_false(found);
     assert_string_equal(error.text, "host localhost: out of memory while looking it up");
     assert_true(resolver_find(&address, NULL, clock_monotonic_s() + DEADLINE_S, &endpoints, &error));
+    const double until_s = clock_monotonic_s() + DEADLINE_S;
+    while (next_number() != unused && clock_monotonic_s() < until_s) { /* the thread that looked it up lets go */
+        usleep(1000);
+    }
+    assert_int_equal(next_number(), unused);
+}
+
+/* Keys are made, or there is none, and it says why; so it is with what browsers are shown. */
+static void test_making_keys(void **state)
+{
+    const struct member worker = {MEMBER_WORKER, 1};
+    struct error error;
+    char authority[96], path[96];
+    const int unused = next_number();
+    int failures = 0;
+    (void)state;
+    snprintf(authority, sizeof authority, "%s/makers", folder);
+    snprintf(path, sizeof path, "%s/made.key", folder);
+    assert_true(credentials_create_authority(authority, &error));
+    for (int kind = 0; kind < 3; kind++) {
+        bool made = false;
+        for (long n = 1; !made; n += n < 40 ? 1 : 97) {
+            struct credentials *credentials = NULL;
+            struct web_keys *keys = NULL;
+            unlink(path);
+            error.text[0] = '\0';
+            fail_calls(ALLOCATION, n, 1);
+            made = kind == 0   ? credentials_create_fleet_key(path, &error)
+                   : kind == 1 ? credentials_create_member(authority, &worker, 1, path, &error)
+                               : web_keys_load(&keys, key, key, &error);
+            const bool failed = atomic_load(&shortage.calls[ALLOCATION]) >= n;
+            fail_calls(ALLOCATION, 0, 0);
+            assert_int_equal(access(path, F_OK), made && kind < 2 ? 0 : -1);
+            assert_true(made || error.text[0] != '\0');
+            assert_true(!strstr(error.text, "can't make the key for ") || strstr(error.text, " - "));
+            failures += !made;
+            if (made && kind < 2) { /* where another way was found, it is as good */
+                assert_true(credentials_load(&credentials, path, &error));
+                credentials_free(credentials);
+            }
+            web_keys_free(keys);
+            made = made && !failed;
+        }
+    }
+    assert_true(failures > 20);
+    assert_int_equal(next_number(), unused);
+}
+
+/* A session of a browser is there or not. */
+static void test_sessions_of_browsers(void **state)
+{
+    struct web_keys *keys;
+    struct web_session *session = NULL;
+    struct error error;
+    (void)state;
+    assert_true(web_keys_load(&keys, key, key, &error));
+    long n = 1;
+    for (; !session; n++) {
+        fail_calls(ALLOCATION, n, 1);
+        session = web_session_create(keys, "a.name", 0);
+        fail_calls(ALLOCATION, 0, 0);
+    }
+    assert_true(n > 3);
+    web_session_destroy(session);
+    web_keys_free(keys);
+}
+
+static struct hello_identity say_nothing(const void *context)
+{
+    (void)context;
+    return (struct hello_identity){.program = ""};
+}
+
+/* A listener that there is no memory for is none, and listens on nothing. */
+static void test_listeners(void **state)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const struct listener_options options = {.host = "127.0.0.1",
+                                             .self = {.hello = say_nothing},
+                                             .lock = &lock,
+                                             .session_size = sizeof(struct listener_session),
+                                             .members = 8,
+                                             .expected = 4};
+    const int unused = next_number();
+    (void)state;
+    for (long n = 1; n < 5; n++) { /* the listener, its places, its lobby and its door */
+        struct listener *listener = (void *)&lock;
+        struct error error = {""};
+        fail_calls(ALLOCATION, n, 1);
+        const bool created = listener_create(&listener, &options, &error);
+        fail_calls(ALLOCATION, 0, 0);
+        assert_false(created);
+        assert_null(listener);
+        assert_string_equal(error.text, "out of memory");
+        assert_int_equal(next_number(), unused);
+    }
+    listener_destroy(NULL);
+}
+
+/* A message that there is no memory for ends a call with words, and the channel goes on with the next one. */
+static void test_messages(void **state)
+{
+    struct error error;
+    int ends[2];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct connection *here, *there;
+        struct channel ours, theirs;
+        fail_calls(ALLOCATION, 0, 0);
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+        assert_true(connection_serve(&here, ends[0], "ours", NULL, NULL, clock_monotonic_s() + DEADLINE_S, &error));
+        assert_true(connection_serve(&there, ends[1], "theirs", NULL, NULL, clock_monotonic_s() + DEADLINE_S, &error));
+        channel_open(&ours, here);
+        channel_open(&theirs, there);
+        ours.version = theirs.version = PROTOCOL_VERSION_MAX;
+        const struct message_ping ping = {.nonce = 5};
+        const double deadline_s = clock_monotonic_s() + DEADLINE_S;
+        bool good[2];
+        fail_calls(ALLOCATION, 1 + i, 1); /* the sender's buffer, the receiver's */
+        good[0] = channel_send(&theirs, MESSAGE_ping, 1, &ping, deadline_s, &error);
+        good[1] = good[0] && channel_receive(&ours, deadline_s, &error);
+        fail_calls(ALLOCATION, 0, 0);
+        assert_true(good[0] == (i == 1) && !good[1]);
+        assert_string_equal(error.text, i == 0 ? "out of memory for a message of 8 bytes with theirs"
+                                               : "out of memory for a message of 8 bytes with ours");
+        if (i == 0) {
+            assert_true(channel_send(&theirs, MESSAGE_ping, 1, &ping, deadline_s, &error));
+            assert_true(channel_receive(&ours, deadline_s, &error));
+            assert_int_equal(ours.message.ping.nonce, 5);
+        }
+        channel_close(&ours);
+        channel_close(&theirs);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocations),   cmocka_unit_test(test_receiving),       cmocka_unit_test(test_sending),
-        cmocka_unit_test(test_interruptions), cmocka_unit_test(test_keys_of_members), cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_receiving),
+        cmocka_unit_test(test_sending),
+        cmocka_unit_test(test_interruptions),
+        cmocka_unit_test(test_keys_of_members),
+        cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_making_keys),
+        cmocka_unit_test(test_sessions_of_browsers),
+        cmocka_unit_test(test_listeners),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

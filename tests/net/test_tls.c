@@ -12,11 +12,28 @@
 #include <sodium.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "net/credentials.h"
+#include "net/tls/tls.h"
 #include "tests/net/keys.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
+
+/* The date, which may be another than today. */
+static time_t ahead_s;
+
+time_t __real_time(time_t *now);
+time_t __wrap_time(time_t *now);
+
+time_t __wrap_time(time_t *now)
+{
+    const time_t then = __real_time(NULL) + ahead_s;
+    if (now) {
+        *now = then;
+    }
+    return then;
+}
 
 static struct credentials *load(const char *name)
 {
@@ -174,6 +191,57 @@ static void expired(void **state)
     assert_refused(try("expired.key", "ps0.key", ps0), "our certificate is expired", "its certificate expired on ");
 }
 
+/* With the date, for it may be a clock that is wrong. */
+static void dates_are_told(void **state)
+{
+    (void)state;
+    enum { DAY = 86400 };
+    struct error error;
+    char words[96];
+    time_t when = time(NULL) - 100 * DAY;
+    ahead_s = -200 * DAY;
+    assert_true(credentials_create_member(file("ca"), &ps0, 100, file("past.key"), &error));
+    ahead_s = 0;
+    strftime(words, sizeof words, "its certificate expired on %Y-%m-%d (by our clock)", gmtime(&when));
+    assert_refused(try("worker1.key", "past.key", ps0), words, NULL);
+    ahead_s = 300 * DAY;
+    assert_true(credentials_create_member(file("ca"), &ps0, 100, file("future.key"), &error));
+    ahead_s = 0;
+    when = time(NULL) + 299 * DAY; /* with a day of grace */
+    strftime(words, sizeof words, "its certificate is valid from %Y-%m-%d only (by our clock)", gmtime(&when));
+    const struct attempt attempt = try("worker1.key", "future.key", ps0);
+    assert_refused(attempt, words, NULL);
+    assert_non_null(strstr(attempt.first_read.text, "refused us: "));
+}
+
+/* With a fleet key clocks do not matter, however wrong they are. */
+static void a_fleet_key_has_no_dates(void **state)
+{
+    (void)state;
+    ahead_s = -(time_t)30 * 365 * 86400;
+    const struct attempt attempt = try("a.key", "a.key", ps0);
+    ahead_s = 0;
+    assert_well(attempt);
+}
+
+/* A name is one that fits, whole. */
+static void common_names(void **state)
+{
+    (void)state;
+    struct credentials *credentials = load("worker1.key"), *pinned = load("a.key");
+    char name[32] = "";
+    assert_true(tls_common_name(&credentials->own, name, sizeof name));
+    assert_string_equal(name, "worker:1");
+    memset(name, 'x', sizeof name);
+    assert_true(tls_common_name(&credentials->own, name, sizeof "worker:1"));
+    assert_string_equal(name, "worker:1");
+    assert_false(tls_common_name(&credentials->own, name, sizeof "worker:1" - 1));
+    assert_false(tls_is_pinned(&pinned->own, &credentials->own));
+    assert_true(tls_is_pinned(&pinned->own, &pinned->trusted));
+    credentials_free(credentials);
+    credentials_free(pinned);
+}
+
 static void plain_text(void **state)
 {
     (void)state;
@@ -212,11 +280,13 @@ static void damaged_files(void **state)
     fclose(stream);
     assert_not_loaded(file("missing.key"), "trainer keygen --out=");
     write_file(file("empty.key"), "", 0);
-    assert_not_loaded(file("empty.key"), "holds no certificate");
+    assert_not_loaded(file("empty.key"), "holds no certificate, or a damaged one (");
+    assert_not_loaded(file("empty.key"), " - ");
     const char *certificate = strstr(text, "-----BEGIN CERTIFICATE");
     assert_non_null(certificate);
     write_file(file("bare.key"), certificate, size - (size_t)(certificate - text));
-    assert_not_loaded(file("bare.key"), "holds no private key");
+    assert_not_loaded(file("bare.key"), "holds no private key, or a damaged one (");
+    assert_not_loaded(file("bare.key"), " - ");
     for (size_t cut = 0; cut + 2 < size; cut += 61) {
         write_file(file("cut.key"), text, cut);
         assert_not_loaded(file("cut.key"), "holds no");
@@ -283,6 +353,45 @@ static void passes_of_members(void **state)
     assert_false(passes("a.key", "old.key"));
 }
 
+/* No more keys than there is room for, and without any a pass is nobody's. */
+static void keys_of_passes(void **state)
+{
+    (void)state;
+    struct pass_keys *keys = calloc(1, sizeof *keys);
+    uint8_t pass[PASS_SIZE], other[PASS_SIZE];
+    pass_make(keys, pass);
+    pass_make(keys, other);
+    assert_memory_not_equal(pass, other, sizeof pass);
+    assert_false(pass_check(keys, pass));
+    for (int i = 0; i < PASS_KEYS + 3; i++) {
+        pass_keys_add(keys, (uint8_t[]){(uint8_t)i, 1}, 2);
+        assert_int_equal(keys->count, i < PASS_KEYS ? i + 1 : PASS_KEYS);
+    }
+    for (int i = 0; i < PASS_KEYS; i++) { /* any of them is good */
+        struct pass_keys one = {.count = 0};
+        pass_keys_add(&one, (uint8_t[]){(uint8_t)i, 1}, 2);
+        pass_make(&one, pass);
+        assert_true(pass_check(keys, pass));
+    }
+    free(keys);
+}
+
+/* Members with keys of an authority are told apart by them, and a fleet key tells nobody apart. */
+static void identities(void **state)
+{
+    (void)state;
+    struct credentials *worker = load("worker1.key"), *again = load("worker1.key"), *ps = load("ps0.key");
+    struct credentials *fleet = load("a.key");
+    assert_true(credentials_identity(worker) != 0);
+    assert_true(credentials_identity(worker) == credentials_identity(again));
+    assert_true(credentials_identity(worker) != credentials_identity(ps));
+    assert_true(credentials_identity(fleet) == 0);
+    credentials_free(worker);
+    credentials_free(again);
+    credentials_free(ps);
+    credentials_free(fleet);
+}
+
 struct caller {
     struct address address;
     struct credentials *credentials;
@@ -338,9 +447,14 @@ int main(void)
         cmocka_unit_test(wrong_role_or_index),
         cmocka_unit_test(other_authority),
         cmocka_unit_test(expired),
+        cmocka_unit_test(dates_are_told),
+        cmocka_unit_test(a_fleet_key_has_no_dates),
+        cmocka_unit_test(common_names),
         cmocka_unit_test(plain_text),
         cmocka_unit_test(damaged_files),
         cmocka_unit_test(passes_of_members),
+        cmocka_unit_test(keys_of_passes),
+        cmocka_unit_test(identities),
         cmocka_unit_test(hello_has_the_pass),
         cmocka_unit_test(a_pass_is_made_as_documented),
     };

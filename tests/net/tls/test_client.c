@@ -1,6 +1,6 @@
 /*
- * A client with the right key that, in the middle of the handshake, sends what no client would: a server of ours
- * refuses it at once, logs why, and sends an alert that the peer can read.
+ * A client with the right key that, in the middle of the handshake, says what no client does: a server of ours refuses
+ * it at once, says why in its log, and tells the peer by an alert that it can read. A client of ours does with servers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,19 +10,22 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/time.h>
 
 #include "net/tls/record.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
 
-/* The client: mbedTLS with our key, up to the first record that it encrypts. */
+/* The client, or server: mbedTLS with our key, up to the first record that it encrypts. */
 struct client {
     mbedtls_ssl_context ssl;
     int fd;
     bool is_done; /* that record is due, and not sent */
     size_t secret_size;
-    uint8_t own[RECORD_MOST_SECRET], servers[RECORD_MOST_SECRET]; /* for the handshake; for what follows it */
+    uint8_t own[RECORD_MOST_SECRET], servers[RECORD_MOST_SECRET]; /* of the handshake; of what follows it */
+    bool is_server;
+    uint8_t clients[RECORD_MOST_SECRET]; /* a server's: of the handshake; `own` is the server's then */
 };
 
 static int transmit(void *context, const unsigned char *bytes, size_t size)
@@ -47,22 +50,22 @@ static void keep_secret(void *context, mbedtls_ssl_key_export_type type, const u
     assert_true(size <= RECORD_MOST_SECRET);
     client->secret_size = size;
     if (type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_HANDSHAKE_TRAFFIC_SECRET) {
+        memcpy(client->is_server ? client->clients : client->own, secret, size);
+    } else if (type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_HANDSHAKE_TRAFFIC_SECRET && client->is_server) {
         memcpy(client->own, secret, size);
     } else if (type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_APPLICATION_TRAFFIC_SECRET) {
         memcpy(client->servers, secret, size);
     }
 }
 
-static void begin(struct client *client, const struct loopback *server)
+/* Up to the record that is not sent. */
+static void shake(struct client *client, const mbedtls_ssl_config *config)
 {
     const struct timeval patience = {.tv_sec = 20};
-    struct error error;
-    memset(client, 0, sizeof *client);
-    assert_true(socket_connect(&client->fd, &server->address, NULL, clock_monotonic_s() + 10, &error));
-    assert_int_equal(fcntl(client->fd, F_SETFL, 0), 0); /* blocking from here on */
+    assert_int_equal(fcntl(client->fd, F_SETFL, 0), 0); /* it waits */
     assert_int_equal(setsockopt(client->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
     mbedtls_ssl_init(&client->ssl);
-    assert_int_equal(mbedtls_ssl_setup(&client->ssl, &fleet_key->client), 0);
+    assert_int_equal(mbedtls_ssl_setup(&client->ssl, config), 0);
     assert_int_equal(mbedtls_ssl_set_hostname(&client->ssl, NULL), 0);
     mbedtls_ssl_set_bio(&client->ssl, client, transmit, receive, NULL);
     mbedtls_ssl_set_export_keys_cb(&client->ssl, keep_secret, client);
@@ -74,32 +77,47 @@ static void begin(struct client *client, const struct loopback *server)
     }
 }
 
+static void begin(struct client *client, const struct loopback *server)
+{
+    struct error error;
+    memset(client, 0, sizeof *client);
+    assert_true(socket_connect(&client->fd, &server->address, NULL, clock_monotonic_s() + 10, &error));
+    shake(client, &fleet_key->client);
+}
+
 static enum record_cipher cipher_of(const struct client *client)
 {
     return client->secret_size == record_secret_size(RECORD_AES_256_GCM_SHA384) ? RECORD_AES_256_GCM_SHA384
                                                                                 : RECORD_CHACHA20_POLY1305_SHA256;
 }
 
-/* Its first record under the handshake keys. */
-static void say_sealed(const struct client *client, uint8_t type, const void *content, size_t size)
+/* Its first record under the keys of the handshake. */
+static void say_sealed(const struct client *client, uint8_t type, const void *content, size_t size, bool is_altered)
 {
     struct record_key key;
     uint8_t record[64];
     assert_true(record_key_set(&key, cipher_of(client), client->own));
     memcpy(record + RECORD_HEADER, content, size);
     const size_t sealed = record_seal(&key, type, record, size);
+    record[sealed - 1] ^= is_altered;
     assert_int_equal(send(client->fd, record, sealed, MSG_NOSIGNAL), sealed);
 }
 
-/* The number of the alert received, under the server's application keys, since it has sent its Finished; 0: none. */
+/*
+ * The number of the alert that comes; 0: none. Under the server's keys for data, for it has sent its Finished; under
+ * the client's for the handshake, for it has not.
+ */
 static int hear_alert(const struct client *client)
 {
     struct record_key key;
     uint8_t record[RECORD_HEADER + 2 + 1 + RECORD_TAG], plain[2 + 1], type = 0;
+    if (recv(client->fd, record, 1, MSG_PEEK) == 1 && record[0] == RECORD_CHANGE_CIPHER_SPEC) {
+        assert_int_equal(recv(client->fd, record, RECORD_HEADER + 1, MSG_WAITALL), RECORD_HEADER + 1);
+    }
     if (recv(client->fd, record, sizeof record, MSG_WAITALL) != sizeof record) {
         return 0;
     }
-    assert_true(record_key_set(&key, cipher_of(client), client->servers));
+    assert_true(record_key_set(&key, cipher_of(client), client->is_server ? client->clients : client->servers));
     assert_int_equal(record_open(&key, record, sizeof record - RECORD_HEADER, plain, &type), 2);
     assert_int_equal(type, RECORD_ALERT);
     assert_int_equal(plain[0], MBEDTLS_SSL_ALERT_LEVEL_FATAL);
@@ -110,54 +128,155 @@ static int hear_alert(const struct client *client)
 struct saying {
     uint8_t type, content[2];
     size_t size;
-    bool is_plain;
+    bool is_plain, is_altered;
     int answer;       /* an alert; 0: none */
     const char *says; /* in the server's log */
 };
 
+static const struct saying cases[] = {
+    {RECORD_CHANGE_CIPHER_SPEC, {1}, 1, false, false, 10, "failed: an encrypted ChangeCipherSpec"},
+    {RECORD_ALERT, {2, MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA}, 2, false, false, 0, "refused us: it does not accept our key"},
+    {RECORD_ALERT, {2, 200}, 2, false, false, 0, "refused us: TLS alert 200"},
+    {RECORD_ALERT, {2, 200}, 2, true, false, 0, "refused us: TLS alert 200"},
+    {RECORD_DATA, {'h', 'i'}, 2, false, false, 10, "failed: "},
+    {RECORD_HANDSHAKE, {20, 1}, 2, true, false, 10, "failed: "},
+    {RECORD_HANDSHAKE, {20, 1}, 2, false, true, 20, "failed: "},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void say(const struct client *client, const struct saying *saying)
+{
+    const uint8_t plain[] = {saying->type, 3, 3, 0, 2, saying->content[0], saying->content[1]};
+    if (saying->is_plain) {
+        assert_int_equal(send(client->fd, plain, sizeof plain, MSG_NOSIGNAL), sizeof plain);
+    } else {
+        say_sealed(client, saying->type, saying->content, saying->size, saying->is_altered);
+    }
+}
+
 static void sayings(void **state)
 {
-    static const struct saying cases[] = {
-        {RECORD_CHANGE_CIPHER_SPEC,
-         {1},
-         1,
-         false,
-         MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE,
-         "failed: an encrypted ChangeCipherSpec"},
-        {RECORD_ALERT, {2, MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA}, 2, false, 0, "refused us: "},
-        {RECORD_ALERT, {2, 200}, 2, false, 0, "refused us: TLS alert 200"},
-        {RECORD_ALERT, {2, 200}, 2, true, 0, "refused us: TLS alert 200"},
-        {RECORD_DATA, {'h', 'i'}, 2, false, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "failed: "},
-        {RECORD_HANDSHAKE, {20, 1}, 2, true, MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "failed: "},
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct saying *saying = &cases[i];
-        const uint8_t plain[] = {saying->type, 3, 3, 0, 2, saying->content[0], saying->content[1]};
+    for (size_t i = 0; i < CASES; i++) {
         struct loopback server = {0};
         struct client client;
         loopback_start(&server, fleet_key, NULL, NULL);
         begin(&client, &server);
         const double begun_s = clock_monotonic_s();
-        if (saying->is_plain) {
-            assert_int_equal(send(client.fd, plain, sizeof plain, MSG_NOSIGNAL), sizeof plain);
-        } else {
-            say_sealed(&client, saying->type, saying->content, saying->size);
-        }
+        say(&client, &cases[i]);
         const int alert = hear_alert(&client);
+        close(client.fd);
         loopback_end(&server);
         assert_false(server.served);
-        if (!strstr(server.error.text, saying->says) || alert != saying->answer) {
+        if (!strstr(server.error.text, cases[i].says) || alert != cases[i].answer) {
             fail_msg("case %zu: alert %d, \"%s\"", i, alert, server.error.text);
         }
         assert_true(clock_monotonic_s() < begun_s + 8); /* it did not wait for more */
-        close(client.fd);
         mbedtls_ssl_free(&client.ssl);
+    }
+}
+
+/* A client of ours, on a thread of its own. */
+struct caller {
+    struct address address;
+    struct error error;
+    bool connected;
+};
+
+static void *call(void *context)
+{
+    struct caller *caller = context;
+    struct connection *connection;
+    caller->connected = connection_connect(&connection, &caller->address, NULL, fleet_key, NULL,
+                                           clock_monotonic_s() + 10, &caller->error);
+    connection_close(connection);
+    return NULL;
+}
+
+/* The same of a server, behind its hello. */
+static void sayings_of_servers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASES; i++) {
+        struct loopback loopback = {0};
+        struct client server = {.is_server = true};
+        struct caller caller = {.connected = false};
+        struct error error;
+        char peer[ENDPOINT_TEXT];
+        pthread_t thread;
+        loopback_listen(&loopback);
+        caller.address = loopback.address;
+        assert_int_equal(pthread_create(&thread, NULL, call, &caller), 0);
+        assert_true(accept_in_time(loopback.listener, &server.fd, peer, clock_monotonic_s() + 10, &error));
+        shake(&server, &fleet_key->server);
+        const double begun_s = clock_monotonic_s();
+        say(&server, &cases[i]);
+        const int alert = hear_alert(&server);
+        pthread_join(thread, NULL);
+        assert_false(caller.connected);
+        if (!strstr(caller.error.text, cases[i].says) || alert != cases[i].answer) {
+            fail_msg("case %zu: alert %d, \"%s\"", i, alert, caller.error.text);
+        }
+        assert_true(clock_monotonic_s() < begun_s + 8); /* it did not wait for more */
+        close(server.fd);
+        close(loopback.listener);
+        mbedtls_ssl_free(&server.ssl);
+    }
+}
+
+/* A first flight that differs from a true one, and what its sender is told, without any keys. */
+static void first_flights(void **state)
+{
+    static const struct {
+        uint8_t from[7], to[7]; /* from NULs: the client's share of the key, which is no point */
+        size_t size;
+        int alert;
+        const char *says;
+    } flights[] = {
+        {{0, 43, 0, 3, 2, 3, 4}, {0, 43, 0, 3, 2, 3, 3}, 7, 70, " does not speak TLS 1.3"},
+        {{0, 43, 0, 3, 2, 3, 4}, {0, 43, 0, 3, 3, 3, 4}, 7, 50, "a syntactic error"},
+        {{22, 3}, {23, 3}, 2, 71, "speaks plain text, but this side TLS"},
+        {{0, 13}, {255, 13}, 2, 109, "was incorrect or inconsistent"},
+        {{0x13, 2, 0x13, 3}, {0x13, 9, 0x13, 9}, 4, 40, "handshake"},
+        {{0}, {0}, 0, 47, ""},
+    };
+    uint8_t hello[1024];
+    (void)state;
+    const size_t size = loopback_hello(fleet_key, hello, sizeof hello);
+    for (size_t i = 0; i < sizeof flights / sizeof *flights; i++) {
+        struct loopback server = {0};
+        struct error error;
+        uint8_t changed[1024], alert[8] = {0};
+        int fd;
+        memcpy(changed, hello, size);
+        uint8_t *at = flights[i].size > 0 ? memmem(changed, size, flights[i].from, flights[i].size)
+                                          : memmem(changed, size, (uint8_t[]){0, 51}, 2);
+        if (!at) {
+            assert_int_equal(flights[i].alert, 40); /* without AES in hardware one cipher alone is offered */
+            continue;
+        }
+        memcpy(at, flights[i].to, flights[i].size);
+        if (flights[i].size == 0) {
+            memset(at + 10, 0, at[9]);
+        }
+        loopback_start(&server, fleet_key, NULL, NULL);
+        assert_true(socket_connect(&fd, &server.address, NULL, clock_monotonic_s() + 10, &error));
+        assert_int_equal(send(fd, changed, size, MSG_NOSIGNAL), size);
+        assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 10), WAKE_READY);
+        const ssize_t got = recv(fd, alert, sizeof alert, 0);
+        close(fd);
+        loopback_end(&server);
+        if (got != 7 || memcmp(alert, (uint8_t[]){21, 3, 3, 0, 2, 2}, 6) != 0 || alert[6] != flights[i].alert ||
+            !strstr(server.error.text, flights[i].says)) {
+            fail_msg("case %zu: %zd bytes, alert %d, \"%s\"", i, got, alert[6], server.error.text);
+        }
+        assert_ptr_equal(strstr(server.error.text, "refused 127.0.0.1:"), server.error.text);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sayings)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sayings), cmocka_unit_test(sayings_of_servers),
+                                       cmocka_unit_test(first_flights)};
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include "tests/net/fleet_key.h"
@@ -269,7 +270,158 @@ static void nothing_comes_behind_a_goodbye(void **state)
     connection_close(connection);
 }
 
-/* --- Invalid records --- */
+/* What the serving end sends as an alert of its own. */
+static uint8_t code;
+
+static void one_alert(struct connection *connection, struct script *script)
+{
+    (void)script;
+    send_record(connection, RECORD_ALERT, (uint8_t[]){2, code}, 2);
+}
+
+/* What the other side has against us is told in words, where there are any. */
+static void alerts_are_told(void **state)
+{
+    static const struct {
+        uint8_t code;
+        const char *words;
+    } cases[] = {{42, "it does not accept our key: do both sides have the same fleet key"},
+                 {48, "it does not accept our key: do both sides have the same fleet key"},
+                 {45, "it says that our certificate is expired, or its clock is wrong"},
+                 {46, "it does not accept our certificate for this role"},
+                 {49, "it does not accept our certificate for this role"},
+                 {41, "it requires a key from us"},
+                 {116, "it requires a key from us"},
+                 {70, "it does not speak TLS 1.3"},
+                 {71, "it speaks plain text: was it started with --insecure?"},
+                 {1, "TLS alert 1"},
+                 {255, "TLS alert 255"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct script script = {.play = one_alert};
+        struct loopback loopback;
+        struct error error;
+        char words[160], byte;
+        code = cases[i].code;
+        struct connection *connection = meet(&loopback, &script);
+        assert_false(connection_read(connection, &byte, 1, soon(), &error));
+        assert_int_equal(connection_state(connection), CONNECTION_BROKEN);
+        snprintf(words, sizeof words, "%s refused us: %s", connection_name(connection), cases[i].words);
+        assert_ptr_equal(strstr(error.text, words), error.text);
+        connection_close(connection);
+        loopback_end(&loopback);
+    }
+}
+
+static void cancels_and_ends(struct connection *connection, struct script *script)
+{
+    (void)script;
+    send_record(connection, RECORD_ALERT, (uint8_t[]){1, 90}, 2); /* user_canceled */
+    send_record(connection, RECORD_DATA, "last", 4);
+    send_record(connection, RECORD_ALERT, (uint8_t[]){90, 0}, 2); /* the level means nothing in TLS 1.3 */
+}
+
+/* Who says that its user has had enough says goodbye in a moment. */
+static void who_cancels_ends_in_order(void **state)
+{
+    (void)state;
+    struct script script = {.play = cancels_and_ends};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct error error;
+    char word[5] = "";
+    assert_true(connection_read(connection, word, 4, soon(), &error));
+    assert_string_equal(word, "last");
+    assert_false(connection_read(connection, word, 1, soon(), &error));
+    assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
+    connection_close(connection);
+    loopback_end(&loopback);
+}
+
+static void empty_records_and_words(struct connection *connection, struct script *script)
+{
+    (void)script;
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 32 + (i == 2); k++) {
+            send_record(connection, RECORD_DATA, "", 0);
+        }
+        send_record(connection, RECORD_DATA, "word", 4);
+    }
+    uint8_t byte;
+    connection_read(connection, &byte, 1, soon(), &script->error);
+}
+
+/* A few records without data are fine, and the count begins anew behind each that has some. */
+static void a_few_empty_records(void **state)
+{
+    (void)state;
+    struct script script = {.play = empty_records_and_words};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct error error;
+    char word[5] = "";
+    for (int i = 0; i < 2; i++) {
+        assert_true(connection_read(connection, word, 4, soon(), &error));
+        assert_string_equal(word, "word");
+    }
+    assert_false(connection_read(connection, word, 4, soon(), &error));
+    assert_non_null(strstr(error.text, "records without data, one after another"));
+    connection_close(connection);
+    loopback_end(&loopback);
+    assert_non_null(strstr(script.error.text, "TLS alert 10"));
+}
+
+static void half_a_ticket(struct connection *connection, struct script *script)
+{
+    uint8_t byte;
+    send_record(connection, RECORD_HANDSHAKE, (uint8_t[]){4, 0, 0, 2, 1}, 5);
+    send_record(connection, RECORD_DATA, "word", 4);
+    connection_read(connection, &byte, 1, soon(), &script->error);
+}
+
+/* A ticket is of no use, but all of it must come before anything else does. */
+static void nothing_comes_amid_a_ticket(void **state)
+{
+    (void)state;
+    struct script script = {.play = half_a_ticket};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct error error;
+    char word[5] = "";
+    assert_false(connection_read(connection, word, 4, soon(), &error));
+    assert_non_null(strstr(error.text, "a record amid a handshake message"));
+    connection_close(connection);
+    loopback_end(&loopback);
+    assert_non_null(strstr(script.error.text, "TLS alert 10"));
+}
+
+static void rest_and_close(struct connection *connection, struct script *script)
+{
+    script->sequence = connection_rest(connection, NULL); /* play's caller closes it */
+}
+
+/* Who rests says goodbye, too; and nothing that is under way is forgotten for a rest. */
+static void rests_end_in_order(void **state)
+{
+    (void)state;
+    struct script script = {.play = rest_and_close};
+    struct loopback loopback;
+    struct connection *connection = meet(&loopback, &script);
+    struct iovec part = {(char[]){"a"}, 1};
+    struct error error;
+    char byte;
+    assert_true(connection_write_more(connection, &part, 1, soon(), &error));
+    assert_false(connection_is_empty(connection)); /* it is in no record yet */
+    assert_false(connection_rest(connection, NULL));
+    assert_false(connection_read(connection, &byte, 1, soon(), &error));
+    assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
+    assert_int_equal(connection->tls->in.sequence, 1); /* the goodbye */
+    connection_close(connection);
+    loopback_end(&loopback);
+    assert_int_equal(script.sequence, 1);
+}
+
+/* --- Records against the protocol --- */
 
 static void read_one(struct connection *connection, struct script *script)
 {
@@ -298,6 +450,11 @@ static void too_large(struct connection *connection)
 static void too_small(struct connection *connection)
 {
     send_raw(connection, (uint8_t[]){23, 3, 3, 0, 15, 0}, 6);
+}
+
+static void of_a_tag_alone(struct connection *connection)
+{
+    send_raw(connection, (uint8_t[5 + 16]){23, 3, 3, 0, 16}, 5 + 16);
 }
 
 static void of_no_type(struct connection *connection)
@@ -378,6 +535,7 @@ static void refused_records(void **state)
         {unencrypted, "a record that is not encrypted", "TLS alert 10"},
         {too_large, "a record that is too large", "TLS alert 22"},
         {too_small, "a record that is too small", "TLS alert 20"},
+        {of_a_tag_alone, "a record was altered in transit", "TLS alert 20"},
         {of_no_type, "a record of an unknown type", "TLS alert 10"},
         {data_amid_a_message, "a record amid a handshake message", "TLS alert 10"},
         {of_padding, "a record of padding only", "TLS alert 10"},
@@ -411,6 +569,41 @@ static void refused_records(void **state)
             fail_msg("the server says \"%s\", not \"%s\"", script.error.text, cases[i].server_says);
         }
     }
+}
+
+/* Plain text without end; the number of bytes that were taken of it. */
+static void *flood(void *context)
+{
+    static char text[1 << 16];
+    size_t *taken = malloc(sizeof *taken);
+    ssize_t sent;
+    *taken = 0;
+    memset(text, 'x', sizeof text);
+    while ((sent = send(*(int *)context, text, sizeof text, MSG_NOSIGNAL)) > 0) {
+        *taken += (size_t)sent;
+    }
+    return taken;
+}
+
+/* Who is refused is heard out for a moment, but not for as long as it likes. */
+static void who_is_refused_and_goes_on(void **state)
+{
+    (void)state;
+    struct connection *connection;
+    struct error error;
+    pthread_t thread;
+    size_t *taken;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(pthread_create(&thread, NULL, flood, &ends[1]), 0);
+    assert_false(connection_serve(&connection, ends[0], "a peer", fleet_key, NULL, soon(), &error));
+    connection_close(connection);
+    pthread_join(thread, (void **)&taken);
+    assert_in_range(*taken, CONNECTION_BUFFER, 8 * CONNECTION_BUFFER); /* with what the sockets hold */
+    assert_non_null(strstr(error.text, "refused a peer: a peer speaks plain text"));
+    free(taken);
+    close(ends[1]);
 }
 
 static void tickets_and_echo(struct connection *connection, struct script *script)
@@ -471,7 +664,13 @@ int main(void)
         cmocka_unit_test(ends_alike),
         cmocka_unit_test(tickets_are_passed_over),
         cmocka_unit_test(nothing_comes_behind_a_goodbye),
+        cmocka_unit_test(alerts_are_told),
+        cmocka_unit_test(who_cancels_ends_in_order),
+        cmocka_unit_test(a_few_empty_records),
+        cmocka_unit_test(nothing_comes_amid_a_ticket),
+        cmocka_unit_test(rests_end_in_order),
         cmocka_unit_test(refused_records),
+        cmocka_unit_test(who_is_refused_and_goes_on),
         cmocka_unit_test(tickets_go_by),
         cmocka_unit_test(update_in_pieces),
     };

@@ -299,7 +299,23 @@ static void a_write_that_waits_for_room(void **state)
     close_ends(&ends);
 }
 
-/* --- Clients that send endless ignorable records --- */
+/* So does a handshake, and says what it waits for. */
+static void a_handshake_that_waits_for_room(void **state)
+{
+    static const char bytes[4096];
+    struct ends ends;
+    (void)state;
+    open_ends(&ends, "a.key", "a.key", "a");
+    assert_int_equal(web_session_shake(ends.client), WEB_AGAIN);
+    assert_false(web_session_wants_write(ends.client));
+    while (send(ends.fds[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+    assert_int_equal(web_session_shake(ends.server), WEB_AGAIN);
+    assert_true(web_session_wants_write(ends.server));
+    close_ends(&ends);
+}
+
+/* --- Clients that stream what is passed over --- */
 
 /* A ChangeCipherSpec, which means nothing. */
 static const char ignored_record[] = "\x14\x03\x03\x00\x01\x01";
@@ -397,6 +413,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_is_gone),
         cmocka_unit_test(bytes_in_order_and_a_goodbye),
         cmocka_unit_test(a_write_that_waits_for_room),
+        cmocka_unit_test(a_handshake_that_waits_for_room),
         cmocka_unit_test(a_handshake_has_an_end),
         cmocka_unit_test(no_call_takes_for_ever),
     };

@@ -13,6 +13,7 @@
 #include <mbedtls/ecp.h>
 #include <sodium.h>
 
+#include "net/operator_key.h"
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"
@@ -162,6 +163,18 @@ static void no_secret_is_left(void **state)
     }
 }
 
+/* A piece of the text of a key's file is looked for, too; what was read of it here is wiped. */
+static void keep_text(const char *path)
+{
+    static char text[4096];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    assert_true(size > 200);
+    keep((const uint8_t *)strchr(text, '\n') + 50, "a private key's text");
+    sodium_memzero(text, sizeof text);
+}
+
 /* The private key of a fleet key that was made, loaded and freed. */
 static void no_private_key_is_left(void **state)
 {
@@ -177,8 +190,33 @@ static void no_private_key_is_left(void **state)
     assert_int_equal(mbedtls_ecp_write_key_ext(mbedtls_pk_ec(credentials->key), &size, bytes, sizeof bytes), 0);
     keep(bytes, "a private key");
     sodium_memzero(bytes, sizeof bytes);
+    keep_text(path);
     credentials_free(credentials);
     const char *found = search_memory();
+    if (found) {
+        fail_msg("%s is still in memory", found);
+    }
+}
+
+/* The secret half of an operator's key that was made and read: as it is, and as the text that its file has. */
+static void no_operators_key_is_left(void **state)
+{
+    (void)state;
+    char path[128], public_path[sizeof path + 4], text[2 * NEEDLE + 1];
+    uint8_t secret[OPERATOR_SECRET_KEY];
+    struct error error;
+    memset(&needles, 0, sizeof needles);
+    snprintf(path, sizeof path, "%s/operator", key_folder);
+    snprintf(public_path, sizeof public_path, "%s.pub", path);
+    assert_true(operator_key_create(path, &error) && operator_key_read_secret(path, secret, &error));
+    keep(secret, "an operator's key");
+    sodium_bin2hex(text, sizeof text, secret, NEEDLE);
+    keep((const uint8_t *)text, "an operator's key in hex");
+    sodium_memzero(secret, sizeof secret);
+    sodium_memzero(text, sizeof text);
+    const char *found = search_memory();
+    unlink(path);
+    unlink(public_path);
     if (found) {
         fail_msg("%s is still in memory", found);
     }
@@ -189,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_secret_is_left),
         cmocka_unit_test(no_private_key_is_left),
+        cmocka_unit_test(no_operators_key_is_left),
     };
     return cmocka_run_group_tests(tests, make_key, remove_key);
 }

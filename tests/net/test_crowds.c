@@ -1,0 +1,722 @@
+/* A listener by a clock of its test's own, step by step: who has to wait, for how long, and who makes room for whom. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/door.h"
+#include "net/transport.h"
+#include "tests/net/fleet_key.h"
+#include "tests/locks.h"
+#include "tests/net/listening.h"
+
+/* --- What the system does --- */
+
+static _Atomic double ahead_s, stopped_s; /* of the true time; when the clock was stopped, 0: it runs */
+static atomic_bool has_threads = true, has_room = true, is_impatient;
+static atomic_int begun, ended; /* threads */
+static atomic_size_t stack_size;
+
+double __real_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+bool __real_door_rest(const struct door *door, int fd, void *session, bool for_requests);
+bool __wrap_door_rest(const struct door *door, int fd, void *session, bool for_requests);
+
+bool __real_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
+bool __wrap_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
+
+bool __wrap_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds)
+{
+    return __real_condition_wait_for(condition, mutex, atomic_load(&is_impatient) ? fmin(seconds, 0.001) : seconds);
+}
+
+double __wrap_clock_monotonic_s(void)
+{
+    const double at_s = atomic_load(&stopped_s);
+    return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&ahead_s);
+}
+
+struct task {
+    void *(*run)(void *context);
+    void *context;
+};
+
+static void *run_task(void *context)
+{
+    const struct task task = *(struct task *)context;
+    free(context);
+    void *result = task.run(task.context);
+    atomic_fetch_add(&ended, 1);
+    return result;
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+{
+    size_t size = 0;
+    if (attributes) {
+        pthread_attr_getstacksize(attributes, &size);
+        atomic_store(&stack_size, size);
+    }
+    if (!atomic_load(&has_threads)) {
+        return EAGAIN;
+    }
+    struct task *task = malloc(sizeof *task);
+    assert_non_null(task);
+    *task = (struct task){run, context};
+    atomic_fetch_add(&begun, 1);
+    return __real_pthread_create(thread, attributes, run_task, task);
+}
+
+bool __wrap_door_rest(const struct door *door, int fd, void *session, bool for_requests)
+{
+    return atomic_load(&has_room) && __real_door_rest(door, fd, session, for_requests);
+}
+
+static void pass(double seconds)
+{
+    atomic_store(&ahead_s, atomic_load(&ahead_s) + seconds);
+}
+
+/* --- A listener, and who comes to it --- */
+
+enum {
+    MOST = 400,
+    EXPECTED = 4,                            /* listening.h's, as are its 8 members */
+    SHAKING = EXPECTED + LISTENER_SPARE / 2, /* handshakes of members before others wait */
+    PLACES = 8 + EXPECTED + 2 * LISTENER_SPARE,
+};
+
+static struct listening owner;
+static int fds[MOST], came, log_file, kept_log;
+static char log_text[64 * 1024];
+
+static void begin(struct credentials *credentials, int members)
+{
+    char path[128];
+    came = 0;
+    owner = (struct listening){.members = members};
+    snprintf(path, sizeof path, "%s/log", key_folder);
+    fflush(stderr);
+    kept_log = dup(2);
+    log_file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600);
+    assert_true(kept_log >= 0 && log_file >= 0);
+    dup2(log_file, 2);
+    listening_create(&owner, credentials, 0);
+}
+
+static int begin_plain(void **state)
+{
+    (void)state;
+    begin(NULL, 0);
+    return 0;
+}
+
+static int begin_tls(void **state)
+{
+    (void)state;
+    begin(fleet_key, 0);
+    return 0;
+}
+
+enum { MANY = LISTENER_THREADS + 2 };
+
+/* For more members, whose sessions rest as soon as they have nothing to do. */
+static int begin_many(void **state)
+{
+    (void)state;
+    begin(NULL, MANY);
+    owner.linger_s = 0.0001;
+    return 0;
+}
+
+/* What the log says so far. */
+static const char *said(void)
+{
+    const ssize_t size = pread(log_file, log_text, sizeof log_text - 1, 0);
+    log_text[size > 0 ? size : 0] = '\0';
+    return log_text;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    listening_destroy(&owner);
+    dup2(kept_log, 2);
+    close(kept_log);
+    close(log_file);
+    while (came > 0) {
+        close(fds[--came]);
+    }
+    return 0;
+}
+
+static int lines(void)
+{
+    int count = 0;
+    for (const char *at = said(); *at; at++) {
+        count += *at == '\n';
+    }
+    return count;
+}
+
+/* One look of the listener's. */
+static void look(void)
+{
+    assert_true(listener_accept(owner.listener, &owner.wake, clock_monotonic_s()));
+}
+
+/* Another one comes, and says nothing. */
+static void knock(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons(listener_port(owner.listener)),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    fds[came] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fds[came] >= 0);
+    assert_int_equal(connect(fds[came++], (struct sockaddr *)&address, sizeof address), 0);
+}
+
+static void knock_and_look(int count)
+{
+    for (int i = 0; i < count; i++) {
+        knock();
+        look();
+    }
+}
+
+static bool is_closed(int i)
+{
+    char byte;
+    const ssize_t got = recv(fds[i], &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+static int count_closed(int from, int to)
+{
+    int count = 0;
+    for (int i = from; i < to; i++) {
+        count += is_closed(i);
+    }
+    return count;
+}
+
+/* Looks until so many of these are closed, which is not all at once. */
+static void await_closed(int from, int to, int count)
+{
+    const double until_s = __real_clock_monotonic_s() + 10;
+    while (count_closed(from, to) < count && __real_clock_monotonic_s() < until_s) {
+        look();
+        usleep(500);
+    }
+    assert_int_equal(count_closed(from, to), count);
+}
+
+/* One that comes as a worker while a thread accepts. */
+struct visitor {
+    struct channel channel;
+    int worker;
+    bool welcome;
+};
+
+static void *visit(void *context)
+{
+    struct visitor *visitor = context;
+    struct error error;
+    visitor->welcome = listening_come_in(&visitor->channel, &owner, visitor->worker, &error);
+    return NULL;
+}
+
+static void let_in(struct visitor *visitor, int worker)
+{
+    const int admitted = atomic_load(&owner.admitted);
+    pthread_t thread;
+    *visitor = (struct visitor){.worker = worker};
+    assert_int_equal(pthread_create(&thread, NULL, visit, visitor), 0);
+    const double until_s = __real_clock_monotonic_s() + 10;
+    while (atomic_load(&owner.admitted) == admitted && __real_clock_monotonic_s() < until_s) {
+        look();
+        usleep(500);
+    }
+    pthread_join(thread, NULL);
+    assert_true(visitor->welcome);
+}
+
+/* --- Tests --- */
+
+/* Where there are no threads, who comes is turned away, and keeps neither a place nor a file. */
+static void without_threads(void **state)
+{
+    struct visitor visitor;
+    (void)state;
+    const int unused = dup(0);
+    close(unused);
+    atomic_store(&has_threads, false);
+    for (int i = 0; i < PLACES + 20; i++) {
+        knock_and_look(1);
+        assert_true(is_closed(0));
+        close(fds[--came]);
+    }
+    atomic_store(&has_threads, true);
+    const int next = dup(0);
+    close(next);
+    assert_int_equal(next, unused);
+    assert_non_null(strstr(said(), "too many handshakes are in progress"));
+    assert_int_equal(lines(), 1);
+    let_in(&visitor, 1);
+    assert_true(atomic_load(&stack_size) >= 1024 * 1024 && atomic_load(&stack_size) < 4 * 1024 * 1024);
+    channel_close(&visitor.channel);
+}
+
+/* Nobody waits at the door for longer than a handshake may take, and then it is told why. */
+static void silence_at_the_door(void **state)
+{
+    (void)state;
+    knock_and_look(1);
+    pass(LISTENER_HANDSHAKE_S - 1);
+    look();
+    assert_false(is_closed(0));
+    knock_and_look(1);
+    pass(1);
+    look();
+    assert_true(is_closed(0) && !is_closed(1));
+    assert_non_null(strstr(said(), ": it did not identify itself\n"));
+    pass(LISTENER_HANDSHAKE_S - 1);
+    look();
+    assert_true(is_closed(1));
+}
+
+/* Those whose turn has not come wait in the lobby, in order; behind that the oldest handshake makes room. */
+static void a_lobby(void **state)
+{
+    (void)state;
+    const int before = atomic_load(&begun);
+    knock_and_look(SHAKING + EXPECTED);
+    assert_int_equal(atomic_load(&begun) - before, SHAKING);
+    look();
+    assert_int_equal(count_closed(0, came), 0);
+    knock_and_look(1); /* the lobby is full */
+    await_closed(0, came, 1);
+    assert_true(is_closed(0));
+    assert_int_equal(atomic_load(&begun) - before, SHAKING + 1);
+    /* After a while without an end of a handshake, those that keep us waiting make room for those in the lobby. */
+    pass(LISTENER_CROWDED_S - 1);
+    look();
+    look();
+    assert_int_equal(count_closed(0, came), 1);
+    pass(1.5);
+    for (int i = 0; i < EXPECTED; i++) {
+        await_closed(1, SHAKING, i + 1);
+        assert_true(is_closed(i + 1));
+        pass(0.2);
+    }
+    for (int i = 0; i < 5; i++) {
+        look();
+        pass(0.2);
+    }
+    assert_int_equal(count_closed(SHAKING, came), 0);
+    assert_non_null(strstr(said(), "others are waiting, and it had not finished its handshake"));
+}
+
+/* Nobody waits there for ever, and who does not get in is told why. */
+static void a_lobby_without_end(void **state)
+{
+    (void)state;
+    knock_and_look(SHAKING + EXPECTED - 1);
+    pass(1);
+    knock_and_look(1);
+    pass(LISTENER_HANDSHAKE_S - 1);
+    look();
+    assert_int_equal(count_closed(SHAKING, came), EXPECTED - 1);
+    assert_false(is_closed(came - 1));
+    assert_non_null(strstr(said(), "too many handshakes are in progress"));
+}
+
+/* Who is in the lobby when the listener ends is not kept waiting. */
+static void the_lobby_closes(void **state)
+{
+    (void)state;
+    knock_and_look(SHAKING + EXPECTED);
+    listener_end(owner.listener, 0);
+    assert_int_equal(count_closed(0, came), came);
+    assert_string_equal(said(), ""); /* nobody was refused */
+}
+
+/* As long as others are let in, nobody has to make room for who waits in the lobby. */
+static void a_lobby_that_moves(void **state)
+{
+    struct visitor visitors[2];
+    (void)state;
+    knock_and_look(SHAKING - 1);
+    let_in(&visitors[0], 1);
+    pass(LISTENER_CROWDED_S - 0.5);
+    let_in(&visitors[1], 2);
+    knock_and_look(2);
+    pass(1);
+    for (int i = 0; i < 3; i++) {
+        look();
+        pass(0.1);
+    }
+    assert_int_equal(count_closed(0, came), 0);
+    channel_close(&visitors[0].channel);
+    channel_close(&visitors[1].channel);
+}
+
+/* Another one comes, says no more, and is refused for it. */
+static void come_for_nothing(void)
+{
+    knock();
+    shutdown(fds[came - 1], SHUT_WR);
+    await_closed(came - 1, came, 1);
+}
+
+/* One line at once, and the rest of a minute's in another. */
+static void refusals_are_counted(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        come_for_nothing();
+    }
+    assert_int_equal(lines(), 1);
+    pass(59);
+    look();
+    assert_int_equal(lines(), 1);
+    pass(1);
+    look();
+    assert_int_equal(lines(), 2);
+    assert_non_null(strstr(said(), "2 more connections in 60 s "));
+    come_for_nothing();
+    assert_int_equal(lines(), 2);
+    listener_end(owner.listener, 0); /* what was only counted is said at the end */
+    assert_int_equal(lines(), 3);
+    assert_non_null(strstr(said(), "1 more connections in "));
+}
+
+/* A crowd that is turned away does not get all of a processor; and a wake is heard at once. */
+static void turning_away_takes_its_time(void **state)
+{
+    (void)state;
+    come_for_nothing();
+    const double begun_s = __real_clock_monotonic_s();
+    for (int i = 1; i < 5; i++) {
+        come_for_nothing();
+    }
+    assert_true(__real_clock_monotonic_s() - begun_s >= 4 * 0.005 - 0.002);
+    wake_raise(&owner.wake);
+    assert_false(listener_accept(owner.listener, &owner.wake, clock_monotonic_s() + 60));
+}
+
+/* Without files nobody can be taken: it is said once, and tried again after a pause. */
+static void without_files(void **state)
+{
+    struct rlimit before;
+    struct visitor visitor;
+    (void)state;
+    knock();
+    const int next = dup(0);
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next, before.rlim_max}), 0);
+    const double begun_s = __real_clock_monotonic_s();
+    look();
+    look();
+    const double took_s = __real_clock_monotonic_s() - begun_s;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_true(took_s >= 0.2);
+    assert_int_equal(lines(), 1);
+    assert_non_null(strstr(said(), "can't accept connections: Too many open files"));
+    assert_false(is_closed(0));
+    let_in(&visitor, 1);
+    channel_close(&visitor.channel);
+}
+
+/* A session that the system can't wait for ends, and the log says why. */
+static void without_rest(void **state)
+{
+    struct visitor visitor;
+    struct error error;
+    char byte;
+    (void)state;
+    owner.linger_s = 0.001;
+    atomic_store(&has_room, false);
+    let_in(&visitor, 1);
+    assert_false(connection_read(visitor.channel.connection, &byte, 1, clock_monotonic_s() + 10, &error));
+    atomic_store(&has_room, true);
+    assert_int_equal(connection_state(visitor.channel.connection), CONNECTION_CLOSED);
+    assert_int_equal(atomic_load(&owner.left), 1);
+    assert_non_null(strstr(said(), "dropped 127.0.0.1:"));
+    assert_non_null(strstr(said(), ": the system is out of resources to wait for it\n"));
+    channel_close(&visitor.channel);
+}
+
+/* One more comes, and says what a stranger says first for TLS, or something else; and no more. */
+static void come_as_stranger(bool speaks_tls)
+{
+    uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
+    bytes[0] = speaks_tls ? 22 : 'G';
+    knock();
+    assert_int_equal(send(fds[came - 1], bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    look();
+    look();
+}
+
+/* Strangers have less time, and the oldest of them leaves, once half of their places are taken. */
+static void a_crowd_of_strangers(void **state)
+{
+    enum { HALF = LISTENER_SPARE / 2 };
+    (void)state;
+    for (int i = 0; i < HALF; i++) {
+        come_as_stranger(true);
+    }
+    assert_int_equal(count_closed(0, came), 0);
+    come_as_stranger(true);
+    await_closed(0, came, 1);
+    assert_true(is_closed(0));
+    pass(LISTENER_CROWDED_S + 1);
+    for (int i = 1; i < came; i++) {
+        assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
+    }
+    await_closed(1, came, 1);
+    assert_true(is_closed(came - 1));
+    pass(LISTENER_HANDSHAKE_S - LISTENER_CROWDED_S);
+    for (int i = 1; i < came - 1; i++) {
+        assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
+    }
+    await_closed(0, came, came);
+}
+
+/* What strangers may take of a processor has an end, and those who come then are told what is wrong with them. */
+static void strangers_who_take_their_share(void **state)
+{
+    enum { SHARE = 50 }; /* half of what all may take, in handshakes of the least cost */
+    struct visitor visitor;
+    (void)state;
+    do {
+        come_as_stranger(true);
+    } while (!is_closed(came - 1) && came < 4 * SHARE);
+    assert_in_range(came, SHARE + 1, 4 * SHARE - 1); /* it fills up all the while */
+    assert_non_null(strstr(said(), "it shows no pass, and unauthenticated handshakes have used up their CPU time\n"));
+    come_as_stranger(false);
+    assert_true(is_closed(came - 1));
+    assert_non_null(strstr(said(), ": it does not speak TLS\n"));
+    let_in(&visitor, 1); /* members come in as ever */
+    channel_close(&visitor.channel);
+}
+
+static bool any(const struct listener_session *session, const void *context)
+{
+    (void)session, (void)context;
+    return true;
+}
+
+/* Of all that are in the one that was heard from least recently is known; who is cut does not count any more. */
+static void who_is_silent(void **state)
+{
+    static const double heard_s[] = {7, 5, 6};
+    struct visitor visitors[3];
+    struct listener_session *sessions[3], *silent;
+    uint64_t in, out;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        let_in(&visitors[i], i + 1);
+    }
+    pthread_mutex_lock(&owner.lock);
+    const double linger_s = listener_linger_s(owner.listener);
+    for (int i = 0; i < 3; i++) {
+        sessions[i] = listener_next(owner.listener, i > 0 ? sessions[i - 1] : NULL);
+        assert_true(sessions[i]->heard_s <= clock_monotonic_s() && sessions[i]->heard_s > clock_monotonic_s() - 10);
+        assert_true(sessions[i]->connection->timeout_s == 10);
+        sessions[i]->heard_s = heard_s[i];
+    }
+    listener_bytes(owner.listener, &in, &out);
+    for (int i = 0; i < 3; i++) {
+        in -= connection_bytes_in(sessions[i]->connection);
+        out -= connection_bytes_out(sessions[i]->connection);
+    }
+    const bool is_last = !listener_next(owner.listener, sessions[2]);
+    const int count = listener_count(owner.listener, any, NULL, &silent);
+    const bool is_second = silent == sessions[1];
+    listener_cut(sessions[1]);
+    const int left = listener_count(owner.listener, any, NULL, &silent);
+    const bool is_third = silent == sessions[2];
+    pthread_mutex_unlock(&owner.lock);
+    assert_int_equal(in, 0); /* none of them is missing */
+    assert_int_equal(out, 0);
+    assert_true(linger_s > 0 && is_last && is_second && is_third);
+    assert_int_equal(count, 3);
+    assert_int_equal(left, 2);
+    for (int i = 0; i < 3; i++) {
+        channel_close(&visitors[i].channel);
+    }
+}
+
+/* Looks until a count is what it should be. */
+static void look_until(atomic_int *count, int wanted)
+{
+    const double until_s = __real_clock_monotonic_s() + 10;
+    while (atomic_load(count) < wanted && __real_clock_monotonic_s() < until_s) {
+        look();
+        usleep(500);
+    }
+    assert_int_equal(atomic_load(count), wanted);
+}
+
+/* Half a request: whoever serves it has to wait for the rest. */
+static void say_half(const struct visitor *visitor)
+{
+    assert_int_equal(send(connection_fd(visitor->channel.connection), "half", 4, MSG_NOSIGNAL), 4);
+}
+
+static struct listener_session *session_of(int worker)
+{
+    struct listener_session *session = listener_next(owner.listener, NULL);
+    while (session && ((struct listening_session *)(void *)session)->worker != worker) {
+        session = listener_next(owner.listener, session);
+    }
+    assert_non_null(session);
+    return session;
+}
+
+/* Many that go on at once share some threads; others have theirs once those are slow, or wait for somebody else. */
+static void many_share_threads(void **state)
+{
+    static struct visitor visitors[MANY];
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        let_in(&visitors[i], i);
+    }
+    look_until(&owner.rested, MANY);
+    atomic_store(&stopped_s, __real_clock_monotonic_s()); /* however busy this machine is */
+    int served = atomic_load(&owner.served);
+    for (int i = 0; i < LISTENER_THREADS; i++) {
+        say_half(&visitors[i]);
+    }
+    look_until(&owner.served, served += LISTENER_THREADS);
+    const int threads = atomic_load(&begun);
+    say_half(&visitors[LISTENER_THREADS]);
+    usleep(1000);
+    look();
+    assert_int_equal(atomic_load(&begun), threads);
+    assert_int_equal(atomic_load(&owner.served), served);
+    pthread_mutex_lock(&owner.lock);
+    const double linger_s = listener_linger_s(owner.listener);
+    pthread_mutex_unlock(&owner.lock);
+    assert_true(linger_s == 0); /* somebody waits for a thread */
+    pass(2 * LISTENER_SLOW_S);
+    look_until(&owner.served, served += 1);
+    assert_int_equal(atomic_load(&begun), threads + 1);
+    pass(-2 * LISTENER_SLOW_S);
+    say_half(&visitors[LISTENER_THREADS + 1]);
+    usleep(1000);
+    look();
+    assert_int_equal(atomic_load(&begun), threads + 1);
+    pthread_mutex_lock(&owner.lock);
+    listener_waits(session_of(3), true);
+    listener_waits(session_of(4), true);
+    pthread_mutex_unlock(&owner.lock);
+    look_until(&owner.served, served += 1);
+    assert_int_equal(atomic_load(&begun), threads + 2);
+    atomic_store(&stopped_s, 0);
+    for (int i = 0; i < MANY; i++) {
+        channel_close(&visitors[i].channel);
+    }
+    const double until_s = __real_clock_monotonic_s() + 10;
+    while (atomic_load(&owner.left) < MANY && __real_clock_monotonic_s() < until_s) {
+        look();
+        usleep(500);
+    }
+    assert_int_equal(atomic_load(&owner.left), MANY);
+}
+
+/* A thread that nobody needs ends, and another one begins when somebody does. */
+static void threads_end(void **state)
+{
+    struct visitor visitor;
+    (void)state;
+    atomic_store(&is_impatient, true);
+    let_in(&visitor, 1);
+    for (int i = 0; i < 3; i++) {
+        const int threads = atomic_load(&begun);
+        const struct message_ping ping = {.nonce = 5};
+        struct error error;
+        look_until(&owner.rested, i + 1);
+        look_until(&ended, threads);
+        pass(0.2);
+        look(); /* it is joined */
+        assert_true(channel_send(&visitor.channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));
+        look_until(&begun, threads + 1);
+        assert_true(channel_receive(&visitor.channel, clock_monotonic_s() + 10, &error));
+    }
+    atomic_store(&is_impatient, false);
+    channel_close(&visitor.channel);
+}
+
+/* Who has a time to go on at is served then, once, and nobody else is. */
+static void a_time_to_go_on(void **state)
+{
+    struct visitor visitors[3];
+    struct error error;
+    const struct message_ping ping = {.nonce = 5};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        let_in(&visitors[i], i);
+    }
+    look_until(&owner.rested, 3);
+    int served = atomic_load(&owner.served);
+    for (int i = 1; i < 3; i++) {
+        pass(0.6);
+        look();
+        assert_int_equal(atomic_load(&owner.served), served);
+        atomic_store(&owner.timed, i); /* a tenth of a second after its next rest */
+        assert_true(channel_send(&visitors[i].channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));
+        look_until(&owner.rested, 2 + 2 * i);
+        assert_int_equal(atomic_load(&owner.served), served += 1);
+        pass(0.6);
+        look();
+        look_until(&owner.rested, 3 + 2 * i);
+        assert_int_equal(atomic_load(&owner.served), served += 1);
+        pass(0.6);
+        look();
+        usleep(1000);
+        assert_int_equal(atomic_load(&owner.served), served);
+        assert_true(channel_receive(&visitors[i].channel, clock_monotonic_s() + 10, &error));
+    }
+    for (int i = 0; i < 3; i++) {
+        channel_close(&visitors[i].channel);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(without_threads, begin_plain, end),
+        cmocka_unit_test_setup_teardown(silence_at_the_door, begin_tls, end),
+        cmocka_unit_test_setup_teardown(a_lobby, begin_plain, end),
+        cmocka_unit_test_setup_teardown(a_lobby_without_end, begin_plain, end),
+        cmocka_unit_test_setup_teardown(the_lobby_closes, begin_plain, end),
+        cmocka_unit_test_setup_teardown(a_lobby_that_moves, begin_plain, end),
+        cmocka_unit_test_setup_teardown(refusals_are_counted, begin_tls, end),
+        cmocka_unit_test_setup_teardown(turning_away_takes_its_time, begin_tls, end),
+        cmocka_unit_test_setup_teardown(without_files, begin_plain, end),
+        cmocka_unit_test_setup_teardown(without_rest, begin_plain, end),
+        cmocka_unit_test_setup_teardown(who_is_silent, begin_plain, end),
+        cmocka_unit_test_setup_teardown(a_crowd_of_strangers, begin_tls, end),
+        cmocka_unit_test_setup_teardown(strangers_who_take_their_share, begin_tls, end),
+        cmocka_unit_test_setup_teardown(many_share_threads, begin_many, end),
+        cmocka_unit_test_setup_teardown(threads_end, begin_many, end),
+        cmocka_unit_test_setup_teardown(a_time_to_go_on, begin_many, end),
+    };
+    return cmocka_run_group_tests(tests, make_key, remove_key);
+}

@@ -1,0 +1,280 @@
+/* How long a connection waits, by a clock of its test's own: deadlines, silences, and what counts as a sign of life. */
+#include "net/connection.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/transport.h"
+#include "tests/net/writing.h"
+
+static double now_s;
+static int looks, other;
+static short looked_for;
+static void (*happens)(int look); /* while somebody waits; NULL: nothing */
+
+double __wrap_clock_monotonic_s(void);
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+
+double __wrap_clock_monotonic_s(void)
+{
+    return now_s;
+}
+
+/* A wait takes as long as it may, unless there is something already. */
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    struct pollfd wanted = {.fd = fd, .events = events};
+    (void)wake;
+    looked_for = events;
+    if (poll(&wanted, 1, 0) > 0) {
+        return WAKE_READY;
+    }
+    assert_true(isfinite(deadline_s));
+    now_s = fmax(now_s, deadline_s);
+    looks++;
+    if (happens) {
+        happens(looks);
+    }
+    return poll(&wanted, 1, 0) > 0 ? WAKE_READY : WAKE_TIMEOUT;
+}
+
+static struct connection *connection;
+
+static int begin(void **state)
+{
+    struct error error;
+    int ends[2];
+    (void)state;
+    now_s = 1000;
+    looks = 0;
+    happens = NULL;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_true(connection_serve(&connection, ends[0], "a peer", NULL, NULL, INFINITY, &error));
+    other = ends[1];
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    connection_close(connection);
+    close(other);
+    return 0;
+}
+
+/* A read of four bytes that ends without them, after so long. */
+static void read_ends(double deadline_s, double after_s, const char *words)
+{
+    struct error error;
+    const double begun_s = now_s;
+    char bytes[4];
+    assert_false(connection_read(connection, bytes, sizeof bytes, deadline_s, &error));
+    assert_true(fabs(now_s - begun_s - after_s) < 1e-6);
+    assert_string_equal(error.text, words);
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    assert_int_equal(looked_for, POLLIN);
+}
+
+static void a_deadline(void **state)
+{
+    (void)state;
+    read_ends(1100, 100, "no answer from a peer within 100 s");
+    assert_int_equal(looks, 1);
+}
+
+static void a_silence(void **state)
+{
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    read_ends(1100, 8, "no answer from a peer within 8 s");
+}
+
+static void a_deadline_within_a_silence(void **state)
+{
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    read_ends(1002.5, 2.5, "no answer from a peer within 2.5 s");
+}
+
+static void say_something(int look)
+{
+    if (look % 7 == 0) {
+        assert_int_equal(send(other, "x", 1, MSG_NOSIGNAL), 1);
+    }
+}
+
+/* Each byte is a sign of life, until there are no more. */
+static void bytes_are_signs_of_life(void **state)
+{
+    struct error error;
+    char bytes[4];
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    happens = say_something;
+    assert_true(connection_read(connection, bytes, sizeof bytes, 1100, &error));
+    assert_true(now_s > 1020 && now_s < 1030);
+    assert_true(connection_heard_s(connection) == now_s);
+    happens = NULL;
+    read_ends(1100, 8, "no answer from a peer within 8 s");
+    assert_true(connection_heard_s(connection) == now_s - 8);
+}
+
+enum { PIECES = 20, PIECE = 100 };
+
+static void take_a_piece(int look)
+{
+    char bytes[PIECE];
+    if (look <= PIECES) {
+        assert_int_equal(recv(other, bytes, sizeof bytes, MSG_WAITALL), PIECE);
+    }
+}
+
+/* So is what the other side takes, though it says nothing. */
+static void what_is_taken_is_a_sign_of_life(void **state)
+{
+    char bytes[PIECE] = {0};
+    struct iovec part = {bytes, sizeof bytes};
+    struct error error;
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    for (int i = 0; i < PIECES; i++) {
+        assert_true(write_now(connection, &part, 1, 1100, &error));
+    }
+    happens = take_a_piece;
+    read_ends(1100, PIECES + 8, "no answer from a peer within 28 s");
+}
+
+/* But a deadline is a deadline. */
+static void signs_of_life_move_no_deadline(void **state)
+{
+    char bytes[PIECE] = {0};
+    struct iovec part = {bytes, sizeof bytes};
+    struct error error;
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    for (int i = 0; i < PIECES; i++) {
+        assert_true(write_now(connection, &part, 1, 1100, &error));
+    }
+    happens = take_a_piece;
+    read_ends(1012, 12, "no answer from a peer within 12 s");
+}
+
+enum { MUCH = 8 << 20 };
+static char much[MUCH];
+
+/* Writes more than there is room for, which ends after so long. */
+static void write_ends(double deadline_s, double after_s, const char *words)
+{
+    struct iovec part = {much, sizeof much};
+    struct error error;
+    const double begun_s = now_s;
+    assert_false(connection_write_more(connection, &part, 1, deadline_s, &error));
+    assert_true(fabs(now_s - begun_s - after_s) < 1e-6);
+    assert_string_equal(error.text, words);
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+    assert_int_equal(looked_for, POLLOUT);
+}
+
+static void nobody_takes_anything(void **state)
+{
+    (void)state;
+    write_ends(1100, 100, "a peer has accepted no data for 100 s");
+}
+
+static void nobody_takes_anything_for_long(void **state)
+{
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    write_ends(1100, 8, "a peer has accepted no data for 8 s");
+}
+
+static char taken[1 << 16];
+
+static void take_much(int look)
+{
+    (void)look;
+    assert_true(recv(other, taken, sizeof taken, MSG_DONTWAIT) > 0);
+}
+
+/* Whoever takes a little now and then keeps a writer until its deadline, and for one more look. */
+static void a_slow_reader(void **state)
+{
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    happens = take_much;
+    struct iovec part = {much, sizeof much};
+    struct error error;
+    assert_false(connection_write_more(connection, &part, 1, 1005.5, &error));
+    assert_true(now_s >= 1005.5 && now_s < 1007);
+    assert_string_equal(error.text, "a peer has accepted no data for 5.5 s");
+    assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
+}
+
+static void take_all(int look)
+{
+    (void)look;
+    while (recv(other, taken, sizeof taken, MSG_DONTWAIT) > 0) {
+    }
+}
+
+/* In time all of it goes, and gets there in order. */
+static void a_reader_in_time(void **state)
+{
+    struct iovec part = {much, sizeof much};
+    struct error error;
+    (void)state;
+    connection_set_idle_timeout(connection, 8);
+    happens = take_all;
+    assert_true(connection_write_more(connection, &part, 1, 10000, &error));
+    assert_int_equal(connection_bytes_out(connection), MUCH);
+    assert_int_equal(connection_state(connection), CONNECTION_OPEN);
+}
+
+/* A wait for something to read is no failure where nothing comes, and ends with the first byte. */
+static void waiting(void **state)
+{
+    struct error error;
+    bool ready = true;
+    (void)state;
+    assert_true(connection_wait(connection, 1003, &ready, &error));
+    assert_true(!ready && now_s == 1003);
+    assert_int_equal(connection_state(connection), CONNECTION_OPEN);
+    looks = 6;
+    happens = say_something;
+    assert_true(connection_wait(connection, 1010, &ready, &error));
+    assert_true(ready && now_s == 1010); /* in the last moment */
+    ready = false;
+    assert_true(connection_wait(connection, 1000, &ready, &error)); /* it is there already */
+    assert_true(ready && now_s == 1010);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_deadline, begin, end),
+        cmocka_unit_test_setup_teardown(a_silence, begin, end),
+        cmocka_unit_test_setup_teardown(a_deadline_within_a_silence, begin, end),
+        cmocka_unit_test_setup_teardown(bytes_are_signs_of_life, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_taken_is_a_sign_of_life, begin, end),
+        cmocka_unit_test_setup_teardown(signs_of_life_move_no_deadline, begin, end),
+        cmocka_unit_test_setup_teardown(nobody_takes_anything, begin, end),
+        cmocka_unit_test_setup_teardown(nobody_takes_anything_for_long, begin, end),
+        cmocka_unit_test_setup_teardown(a_slow_reader, begin, end),
+        cmocka_unit_test_setup_teardown(a_reader_in_time, begin, end),
+        cmocka_unit_test_setup_teardown(waiting, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
