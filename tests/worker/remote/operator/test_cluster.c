@@ -439,6 +439,7 @@ static void what_is_shown(void **state)
     assert_int_equal(times(text, "worker 0  | \n"), 1);
     assert_int_equal(times(text, "worker 0  | three\n"), 1);
     assert_int_equal(times(text, "warning: worker 0  | no end\n"), 1);
+    assert_int_equal(times(text, "worker 1  | "), 0); /* which says nothing: that is no line */
     assert_int_equal(times(text, "died"), 0);
     assert_null(strchr(text, '\x1b'));
     assert_int_equal(run("long", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
