@@ -7,13 +7,28 @@
 #define TESTS_NO_MEMORY_H
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+
+enum { NO_MEMORY_PLACES = 1000 };
 
 /* Counted from 1 since no_memory_from; those from first up to, but not including, end fail. */
 static struct {
     atomic_int calls, first, end;
 } no_memory = {.first = INT_MAX, .end = INT_MAX};
+
+/* Of one thread alone: places in the program that allocate. */
+static struct {
+    const void *seen[NO_MEMORY_PLACES]; /* [count] */
+    int count;
+    const void *fails; /* at its next call; NULL: none does */
+    bool looks;
+} no_memory_places;
+
+static _Thread_local bool no_memory_is_mine;
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -21,6 +36,7 @@ void *__real_realloc(void *old, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
 char *__real_strdup(const char *text);
 char *__real_strndup(const char *text, size_t size);
+int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
@@ -43,40 +59,107 @@ static inline int no_memory_end(void)
     return atomic_load(&no_memory.calls);
 }
 
-static inline int no_memory_fails(void)
+/* Which places of the program allocate on this thread, from now on until no_memory_seen. */
+static inline void no_memory_look(void)
+{
+    no_memory_places.count = 0;
+    no_memory_places.looks = no_memory_is_mine = true;
+}
+
+/* How many there were. */
+static inline int no_memory_seen(void)
+{
+    no_memory_places.looks = no_memory_is_mine = false;
+    return no_memory_places.count;
+}
+
+/* The next allocation of this thread at one of these places fails. */
+static inline void no_memory_at(int place)
+{
+    no_memory_places.fails = no_memory_places.seen[place];
+    no_memory_is_mine = true;
+}
+
+/* There is memory again. Did it fail? */
+static inline bool no_memory_failed(void)
+{
+    const bool failed = !no_memory_places.fails;
+    no_memory_places.fails = NULL;
+    no_memory_is_mine = false;
+    return failed;
+}
+
+static inline void no_memory_note(const void *place)
+{
+    int i = 0;
+    while (i < no_memory_places.count && no_memory_places.seen[i] != place) {
+        i++;
+    }
+    if (i == no_memory_places.count && i < NO_MEMORY_PLACES) {
+        no_memory_places.seen[no_memory_places.count++] = place;
+    }
+}
+
+static inline bool no_memory_here(const void *place)
+{
+    const bool fails = place == no_memory_places.fails;
+    if (no_memory_places.looks) {
+        no_memory_note(place);
+    } else if (fails) {
+        no_memory_places.fails = NULL;
+    }
+    return fails;
+}
+
+static inline bool no_memory_fails(const void *place)
 {
     const int call = atomic_fetch_add(&no_memory.calls, 1) + 1;
-    return call >= atomic_load(&no_memory.first) && call < atomic_load(&no_memory.end);
+    return (call >= atomic_load(&no_memory.first) && call < atomic_load(&no_memory.end)) ||
+           (no_memory_is_mine && no_memory_here(place));
 }
 
 void *__wrap_malloc(size_t size)
 {
-    return no_memory_fails() ? NULL : __real_malloc(size);
+    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_malloc(size);
 }
 
 void *__wrap_calloc(size_t count, size_t size)
 {
-    return no_memory_fails() ? NULL : __real_calloc(count, size);
+    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_calloc(count, size);
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
-    return no_memory_fails() ? NULL : __real_realloc(old, size);
+    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_realloc(old, size);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-    return no_memory_fails() ? NULL : __real_aligned_alloc(alignment, size);
+    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_aligned_alloc(alignment, size);
 }
 
 char *__wrap_strdup(const char *text)
 {
-    return no_memory_fails() ? NULL : __real_strdup(text);
+    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_strdup(text);
 }
 
 char *__wrap_strndup(const char *text, size_t size)
 {
-    return no_memory_fails() ? NULL : __real_strndup(text, size);
+    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_strndup(text, size);
+}
+
+/* Where it fails the text is not to be looked at. */
+int __wrap_asprintf(char **text, const char *format, ...)
+{
+    va_list arguments;
+    int size = -1;
+    *text = (char *)1;
+    if (!no_memory_fails(__builtin_return_address(0))) {
+        va_start(arguments, format);
+        size = vasprintf(text, format, arguments);
+        va_end(arguments);
+    }
+    return size;
 }
 
 #endif

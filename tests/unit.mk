@@ -56,7 +56,7 @@ build/san/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
 build/san/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).
-memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup)
+memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf)
 
 build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_memory \
 build/san/tests/ps/test_no_memory build/san/tests/ps/checkpoint/test_no_memory \
@@ -89,34 +89,39 @@ build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chi
 
 build/san/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
-build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(memory_link) $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
 build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
-build/san/tests/worker/remote/operator/test_rollout build/san/tests/worker/remote/operator/test_rollout_asked: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty signals_pending)
+build/san/tests/worker/remote/operator/test_rollout build/san/tests/worker/remote/operator/test_rollout_asked \
+build/san/tests/worker/remote/operator/test_rollout_no_memory: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
+	signals_pending sodium_memzero)
+build/san/tests/worker/remote/operator/test_rollout_no_memory: link_with += $(memory_link)
 build/san/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
 build/san/tests/worker/remote/exchange/test_join build/san/tests/worker/remote/exchange/test_push: \
 	link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
 build/san/tests/worker/remote/test_own_rows: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
+	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
+build/san/tests/worker/remote/operator/test_status: link_with += $(memory_link)
 build/san/tests/worker/remote/operator/test_top: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
+	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
 build/san/tests/worker/remote/operator/test_cluster: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s fork progress_begin progress_end progress_update \
-	signals_pending status_query_ask threads_available trace_read trace_write)
+	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s execv fork pipe2 progress_begin \
+	progress_end progress_update read signals_pending status_query_ask threads_available trace_read trace_write)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches \
 build/san/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,observe_traffic \
-	observe_waiting)
+build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,notify_alive \
+	observe_traffic observe_waiting)
 build/san/tests/worker/remote/test_batches build/san/tests/worker/remote/test_batch_fetcher: \
 	link_with += -Wl,--wrap=pthread_cond_timedwait
+build/san/tests/worker/remote/test_batch_fetcher: link_with += -Wl,--wrap=pthread_create
 build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
-	streaming_draw streaming_create_batch)
+	examples_create malloc streaming_draw streaming_create_batch)
 
 build/san/tests/worker/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
 	streaming_draw)

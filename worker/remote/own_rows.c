@@ -58,13 +58,12 @@ static bool tell(struct agreement *agreement, char **figures, struct error *erro
     return is_done(preprocessing_tell_figures(&agreement->exchange, *figures, error), error);
 }
 
-/* The chief's answer, once there is one. */
+/* The chief's answer, once there is one; *text: NULL until then. */
 static bool await_chief(struct agreement *agreement, char **text, struct error *error)
 {
     char *figures = NULL;
     double logged_s = clock_monotonic_s(), figures_s = -TELL_EVERY_S;
     bool done = true;
-    *text = NULL;
     while (done && !*text) {
         done = is_done(preprocessing_ask(&agreement->exchange, text, error), error);
         if (done && !*text && clock_monotonic_s() - figures_s >= TELL_EVERY_S) {

@@ -8,8 +8,7 @@ bool shard_link_create(struct link *link, const struct config *config, int ps, c
                                          .self = identity_introduction(identity),
                                          .traffic = traffic,
                                          .longest_delay_s = config->cluster.recovery_wait_secs};
-    const char *host = config->cluster.ps_hosts.items[ps];
-    return link_create(link, host, &options, error) || error_wrap(error, "cluster.ps_hosts: %s", host);
+    return link_create(link, config->cluster.ps_hosts.items[ps], &options, error);
 }
 
 bool shard_link_create_to_chief(struct link *link, const struct config *config, const struct identity *identity,
@@ -17,6 +16,5 @@ bool shard_link_create_to_chief(struct link *link, const struct config *config, 
 {
     const struct link_options options = {
         .peer = {MEMBER_WORKER, 0}, .self = identity_introduction(identity), .traffic = traffic};
-    const char *host = config->cluster.worker_hosts.items[0];
-    return link_create(link, host, &options, error) || error_wrap(error, "cluster.worker_hosts: %s", host);
+    return link_create(link, config->cluster.worker_hosts.items[0], &options, error);
 }

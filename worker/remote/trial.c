@@ -113,7 +113,7 @@ static bool write_config(struct trial *trial, struct error *error)
     }
     config.cluster = defaults.cluster;
     config.train.train_steps = trial->step + STEPS;
-    config.train.epochs = config.train.target_accuracy = 0;
+    config.train.epochs = config.train.target_accuracy = config.train.target_metric = 0;
     config.train.patience = 0;
     config.train.warm_start = nothing;
     config.train.buffer_size = 0; /* alone it has ordinary rounds */

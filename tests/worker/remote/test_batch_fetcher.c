@@ -1,17 +1,27 @@
 /* How a worker handles batches that are late, missing, or invalid: the chief is the test's own server. */
 #include "tests/worker/remote/fetching.h"
 
-/* --- The test's own server --- */
+static bool has_no_thread;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+{
+    return has_no_thread ? EAGAIN : __real_pthread_create(thread, attributes, run, context);
+}
+
+/* --- A server of the test's own --- */
 
 struct manner {
     int64_t off; /* added to a batch's number */
     int label, images;
-    uint32_t total;
-    int cut_after; /* batches, then the connection ends; -1: never */
+    uint32_t total, validation, pixels;
+    int cut_after; /* batches; then the connection ends; -1: never */
     bool objects, answers_pong;
 };
 
-static const struct manner well = {.label = 1, .images = BATCH, .total = IMAGES, .cut_after = -1};
+static const struct manner well = {.label = 1, .images = BATCH, .total = IMAGES, .pixels = PIXELS, .cut_after = -1};
 
 static struct {
     struct fake_member member;
@@ -43,7 +53,8 @@ static bool answer(struct fake_member *member, struct channel *channel)
     if (atomic_load(&fake.silent) || does.answers_pong) {
         return !does.answers_pong || fake_member_say(channel, MESSAGE_pong, &pong);
     }
-    struct message_batch batch = {.pixels = PIXELS, .total = does.total, .description = "d", .number = -1};
+    struct message_batch batch = {
+        .pixels = does.pixels, .total = does.total, .validation = does.validation, .description = "d", .number = -1};
     if (asked.count == 0) {
         return fake_member_say(channel, MESSAGE_batch, &batch);
     }
@@ -55,7 +66,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
             put_le16(bytes + 2 * k, (uint16_t)does.label);
             memset(bytes + 2 * does.images + k * PIXELS, (int)batch.number, PIXELS);
         }
-        struct iovec bulk = {bytes, batch_bytes((size_t)does.images, PIXELS)};
+        struct iovec bulk = {bytes, batch_bytes((size_t)does.images, does.pixels)};
         const struct outgoing frame = {.type = MESSAGE_batch,
                                        .request = request,
                                        .message = &batch,
@@ -150,20 +161,27 @@ static void nonsense(void **state)
     ask(); /* and again */
     misbehave(0, (struct manner){.objects = true});
     take_of_fake(0);
-    const int wrongs = 6;
+    const int wrongs = 10;
     for (int i = 0; i < wrongs; i++) {
         const int before = atomic_load(&fake.member.connections);
         struct manner ill = well;
         ill.off = i == 0;
         ill.label = i == 1 ? CLASSES : 1;
-        ill.images = i == 2 ? BATCH + 1 : BATCH;
-        ill.total = i == 3 ? 0 : IMAGES;
+        ill.images = i == 2 ? BATCH + 1 : i == 6 ? 0 : BATCH;
+        ill.total = i == 3 ? 0 : i == 7 ? (uint32_t)INT32_MAX + 1 : IMAGES;
+        ill.validation = i == 8 ? (uint32_t)INT32_MAX + 1 : 0;
+        ill.pixels = i == 9 ? PIXELS - 1 : PIXELS;
         ill.answers_pong = i == 4;
         ill.cut_after = i == 5 ? 1 : -1;
         misbehave(20 * (i + 1), ill);
         take_of_fake(20 * (i + 1));
         AWAIT(atomic_load(&fake.member.connections) == before + 1);
     }
+    assert_int_equal(atomic_load(&bench.traffic.retries), wrongs + 2);
+    struct manner many = well; /* as many as there may be */
+    many.total = many.validation = INT32_MAX;
+    misbehave(20 * (wrongs + 1), many);
+    take_of_fake(20 * (wrongs + 1));
     assert_int_equal(atomic_load(&bench.traffic.retries), wrongs + 2);
     end_faked();
 }
@@ -232,6 +250,24 @@ static void no_batches(void **state)
     end_faked();
 }
 
+/* Without a thread that fetches there is nothing to wait for. */
+static void no_thread(void **state)
+{
+    struct batch_fetcher_facts facts;
+    struct error error;
+    (void)state;
+    begin_faked();
+    start_fake();
+    has_no_thread = true;
+    const enum exchange_result how = batch_fetcher_ask(bench.fetcher, &facts, &error);
+    has_no_thread = false;
+    assert_int_equal(how, EXCHANGE_FAILED);
+    assert_string_equal(error.text, "can't start a thread to fetch batches");
+    ask(); /* there is one later */
+    take_of_fake(0);
+    end_faked();
+}
+
 static void *jump(void *context)
 {
     (void)context;
@@ -262,9 +298,8 @@ static void long_waits_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(how_far_ahead),       cmocka_unit_test(nonsense),
-        cmocka_unit_test(long_batches),        cmocka_unit_test(no_batches),
-        cmocka_unit_test(long_waits_are_told),
+        cmocka_unit_test(how_far_ahead), cmocka_unit_test(nonsense),  cmocka_unit_test(long_batches),
+        cmocka_unit_test(no_batches),    cmocka_unit_test(no_thread), cmocka_unit_test(long_waits_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,28 @@
 /* The chief's batches are those that the worker would have drawn, from memory, files, or rows. */
 #include "tests/worker/remote/fetching.h"
 
+#include <fcntl.h>
+
+/* --- What may fail --- */
+
+static size_t refused_size; /* of an allocation; 0: none is refused */
+static bool has_no_rows;
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+bool __real_examples_create(struct examples *examples, const struct examples *like, int count);
+bool __wrap_examples_create(struct examples *examples, const struct examples *like, int count);
+
+void *__wrap_malloc(size_t size)
+{
+    return refused_size > 0 && size == refused_size ? NULL : __real_malloc(size);
+}
+
+bool __wrap_examples_create(struct examples *examples, const struct examples *like, int count)
+{
+    return !has_no_rows && __real_examples_create(examples, like, count);
+}
+
 /* --- The server --- */
 
 /* Batch `number` is what worker 2 would have drawn. */
@@ -267,11 +289,12 @@ static void batches_too_large(void **state)
     assert_non_null(strstr(error.text, "a batch of 4 rows is 95 MiB, and a message holds "));
     assert_non_null(strstr(error.text, "lower train.batch_size"));
     end();
+    assert_int_not_equal(fcntl(STDIN_FILENO, F_GETFD), -1); /* of what was not there nothing is closed */
 }
 
 /* --- Rows --- */
 
-static const struct examples a_row = {.inputs = 5, .numbers = 2, .codes = 2, .classes = CLASSES, .is_weighted = true};
+static struct examples a_row = {.inputs = 5, .numbers = 2, .codes = 2, .classes = CLASSES, .is_weighted = true};
 
 /* place: of each row's first code; the second has none. */
 static void begin_rows(int place)
@@ -283,7 +306,9 @@ static void begin_rows(int place)
     train->count = IMAGES;
     for (int i = 0; i < IMAGES; i++) {
         train->labels[i] = i % CLASSES;
-        train->weights[i] = 0.5f * (float)i;
+        if (train->weights) {
+            train->weights[i] = 0.5f * (float)i;
+        }
         train->values[2 * i] = (float)i;
         train->values[2 * i + 1] = (float)-i;
         train->places[2 * i] = place;
@@ -294,12 +319,11 @@ static void begin_rows(int place)
     }
 }
 
-static void rows(void **state)
+static void check_batches_of_rows(void)
 {
     const struct sampler sampler = {.task = 2, .examples = IMAGES, .batch_size = BATCH};
     struct batch_fetcher_facts facts;
     struct error error;
-    (void)state;
     begin_rows(4);
     create_fetcher_of(&a_row);
     assert_int_equal(batch_fetcher_ask(bench.fetcher, &facts, &error), EXCHANGE_OK);
@@ -312,7 +336,7 @@ static void rows(void **state)
         assert_int_equal(batch.count, sampler_draw(&here, number, wanted));
         for (int i = 0; i < batch.count; i++) {
             assert_int_equal(batch.examples->labels[i], wanted[i] % CLASSES);
-            assert_true(batch.examples->weights[i] == 0.5f * (float)wanted[i]);
+            assert_true(!batch.examples->weights || batch.examples->weights[i] == 0.5f * (float)wanted[i]);
             assert_true(batch.examples->values[2 * i] == (float)wanted[i]);
             assert_true(batch.examples->values[2 * i + 1] == (float)-wanted[i]);
             assert_int_equal(batch.examples->places[2 * i], 4);
@@ -323,7 +347,48 @@ static void rows(void **state)
     end();
 }
 
-/* Rows that don't fit the model, or have another format, are not trained on. */
+static void rows(void **state)
+{
+    (void)state;
+    for (int weighted = 0; weighted < 2; weighted++) {
+        a_row.is_weighted = weighted;
+        check_batches_of_rows();
+    }
+}
+
+/* Without memory for its batches a worker is told nothing, but that this is the end; others are served. */
+static void no_memory_for_batches(void **state)
+{
+    struct link link;
+    struct error error;
+    (void)state;
+    for (int of_rows = 0; of_rows < 2; of_rows++) {
+        batch_size = "61";
+        if (of_rows) {
+            begin_rows(4);
+        } else {
+            begin_served("2");
+        }
+        batch_size = "4";
+        refused_size = of_rows ? 0 : batch_bytes(61, PIXELS);
+        has_no_rows = of_rows;
+        assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+        assert_false(channel_receive(&link.channel, clock_monotonic_s() + 10, &error));
+        assert_null(strstr(error.text, "time")); /* it hangs up at once */
+        refused_size = 0;
+        has_no_rows = false;
+        link_destroy(&link);
+        AWAIT(times(heard_so_far(), "warning: out of memory for batches of worker 2\n") == 1);
+        assert_int_equal(times(heard_so_far(), "gets its batches from here"), 0);
+        const struct message_ping ping = {5};
+        assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
+        assert_true(channel_call(&link.channel, MESSAGE_ping, &ping, MESSAGE_pong, INFINITY, NULL, &error));
+        link_destroy(&link);
+        end();
+    }
+}
+
+/* Rows that the model has no place for, or that look otherwise, are not trained on. */
 static void rows_that_do_not_fit(void **state)
 {
     static char label[] = "sent label 2, and the model has 2 classes",
@@ -366,6 +431,7 @@ int main(void)
         cmocka_unit_test(batches_too_large),
         cmocka_unit_test(rows),
         cmocka_unit_test(rows_that_do_not_fit),
+        cmocka_unit_test(no_memory_for_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,16 @@ void __wrap_observe_waiting(const char *message)
     snprintf(shown_message, sizeof shown_message, "%s", message);
 }
 
+/* And the system: that this process is alive. */
+static atomic_int alive;
+
+void __wrap_notify_alive(void);
+
+void __wrap_notify_alive(void)
+{
+    atomic_fetch_add(&alive, 1);
+}
+
 static struct server {
     struct fake_member member;
     pthread_mutex_t lock;
@@ -310,11 +320,27 @@ static double hurries_s(void)
     return took_s;
 }
 
-/* Polling faster takes effect before the next regular beat; on a busy machine that shows now and then. */
-static void a_hurry_begins_at_once(void **state)
+/* From a beat, with a second until the next one, to the end. */
+static double leaves_s(void)
+{
+    begin_all(1, "60");
+    AWAIT(look(0).answers >= 1);
+    const double begun_s = story_s();
+    heartbeat_destroy(bench.heartbeat, "bye");
+    bench.heartbeat = NULL;
+    const double took_s = story_s() - begun_s;
+    end();
+    return took_s;
+}
+
+/* Neither a hurry nor the end waits for the next beat; on a busy machine that shows now and then. */
+static void what_begins_at_once(void **state)
 {
     (void)state;
     for (int tries = 0; hurries_s() > 0.6; tries++) {
+        assert_in_range(tries, 0, 30);
+    }
+    for (int tries = 0; leaves_s() > 0.6; tries++) {
         assert_in_range(tries, 0, 30);
     }
 }
@@ -328,7 +354,9 @@ static void pings(void **state)
     start(0);
     create();
     AWAIT(look(0).pongs == 1);
+    const int before = atomic_load(&alive);
     AWAIT(look(0).beats >= 3);
+    assert_true(atomic_load(&alive) > before);
     end();
 }
 
@@ -480,6 +508,12 @@ static void unanswered(void **state)
     atomic_store(&jumped_s, atomic_load(&jumped_s) + 1.0);
     AWAIT(atomic_load(&servers[0].member.connections) >= 2);
     assert_true(atomic_load(&bench.traffic.retries) >= 1);
+    const int connections = atomic_load(&servers[0].member.connections);
+    pthread_mutex_lock(&servers[0].lock);
+    servers[0].mute = false;
+    pthread_mutex_unlock(&servers[0].lock);
+    AWAIT(look(0).answers >= 2); /* the new one is as good as any */
+    assert_in_range(atomic_load(&servers[0].member.connections), connections, connections + 1);
     end();
 }
 
@@ -525,7 +559,33 @@ static void a_silent_ps(void **state)
     end();
 }
 
-/* A ps without parameters is needed to join, but not to train; and if all are silent, none counts as silent. */
+/* Of two that are silent the one that was named first stays so: who reads it is not to think that it is back. */
+static void two_silent_ps(void **state)
+{
+    (void)state;
+    begin(SERVERS, "10");
+    atomic_store(&servers[2].member.absent, true);
+    for (int i = 0; i < SERVERS; i++) {
+        start(i);
+    }
+    create(); /* and to join takes all of them */
+    heartbeat_wake(bench.heartbeat);
+    AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
+    pass(12.5);
+    AWAIT(look(0).last.state == STATE_LOST);
+    assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
+    atomic_store(&servers[1].member.absent, true);
+    atomic_store(&servers[1].member.cut, true);
+    pass(16);
+    assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
+    assert_int_equal(times(heard_so_far(), "has not been heard from"), 1);
+    atomic_store(&servers[2].member.absent, false);
+    AWAIT(strstr(look(0).message, "has not heard from ps 1 ("));
+    assert_int_equal(times(heard_so_far(), "is heard from again"), 0); /* there is another one still */
+    end();
+}
+
+/* A ps without parameters is needed to join, but not to train; and where none is heard of, none is silent. */
 static void a_ps_that_is_not_needed(void **state)
 {
     (void)state;
@@ -568,8 +628,9 @@ int main(void)
         cmocka_unit_test(when_to_join_again),
         cmocka_unit_test(unanswered),
         cmocka_unit_test(layers),
-        cmocka_unit_test(a_hurry_begins_at_once),
+        cmocka_unit_test(what_begins_at_once),
         cmocka_unit_test(a_silent_ps),
+        cmocka_unit_test(two_silent_ps),
         cmocka_unit_test(a_ps_that_is_not_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "tests/locks.h"
+#include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 #include "worker/remote/trial.h"
 
@@ -288,6 +289,12 @@ static void orders_of_a_rollout(void **state)
     load("1");
     world.cannot = true;
     assert_false(live_config_create(&live, &config, &config.model, NULL, NULL, &traffic, &error));
+    world.cannot = false;
+    no_memory_from(1, 1);
+    const bool created = live_config_create(&live, &config, &config.model, NULL, NULL, &traffic, &error);
+    no_memory_end();
+    assert_false(created);
+    assert_string_equal(error.text, "out of memory");
     config_free(&config);
 }
 

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "tests/net/loopback.h"
+#include "tests/no_memory.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 #include "worker/data/table/figures.h"
@@ -289,7 +290,35 @@ static void comparing(void **state)
     end();
 }
 
-/* A worker whose folders have other names than the chief's is refused, and does not restart for it. */
+/* It is asked again where there was no memory for what was said: the outcome is the same. */
+static void comparing_without_memory(void **state)
+{
+    struct schema schema, other;
+    const struct dataset dataset = {.schema = &schema};
+    struct error error;
+    bool differs;
+    (void)state;
+    begin("1", 2, rows);
+    survey_rows(rows, NULL, &schema);
+    survey_rows(other_rows, NULL, &other);
+    ps.known = other.text;
+    no_memory_look();
+    assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
+    const int places = no_memory_seen();
+    assert_true(places > 1);
+    for (int i = 0; i < places; i++) {
+        differs = false;
+        no_memory_at(i);
+        assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
+        no_memory_failed();
+        assert_true(differs);
+    }
+    schema_free(&schema);
+    schema_free(&other);
+    end();
+}
+
+/* A worker whose folders have other names than the chief's is refused, and does not start again over it. */
 static void classes(void **state)
 {
     char names[] = "[\"cat\",\"dog\"]", others[] = "[\"dog\",\"fox\"]";
@@ -465,7 +494,11 @@ static void a_worker_that_leaves(void **state)
     end();
     begin("1", 3, "number,class\n1\n"); /* rows that can't be read */
     assert_false(agree(&schema, &error));
+    assert_non_null(strstr(error.text, "train.csv"));
     assert_int_equal(ps.told[1], 0);
+    per_pause_s = 1;
+    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_FAILED);
+    assert_non_null(strstr(error.text, "train.csv"));
     end();
 }
 
@@ -573,8 +606,11 @@ static void a_ps_that_lost_what_it_was_told(void **state)
     assert_int_equal(pauses, 0);
     assert_int_equal(ps.told[1], 0);
     ps.known = NULL;
+    bench.exchange.parts[0].incarnation = 12345; /* it is another process than it was */
+    const double begun_s = clock_monotonic_s();
     assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
-    assert_in_range(pauses, 10, 25); /* a third of the lease; fewer where the machine is slow */
+    assert_in_range(pauses, 10, 25);                 /* fewer where the machine is slow */
+    assert_true(clock_monotonic_s() - begun_s >= 5); /* a third of the lease */
     assert_int_equal(ps.told[1], 1);
     assert_non_null(strstr(heard_so_far(), "sending the statistics of the rows here to ps 0 again"));
     ps.fails = ERROR_NOT_ALLOWED;
@@ -608,6 +644,54 @@ static void rows_that_do_not_go_together(void **state)
     end();
 }
 
+/* Each place that allocates fails once: what is agreed on is the same, or it is said why there is nothing. */
+static void no_memory_to_agree(bool is_chief)
+{
+    struct schema chiefs, *schema;
+    struct error error;
+    char *wanted = NULL;
+    int failures = 0;
+    begin(is_chief ? "0" : "1", 2, rows);
+    survey_rows(rows, is_chief ? &ps.figures[1] : NULL, &chiefs);
+    ps.heard = is_chief ? NULL : strdup(chiefs.text);
+    no_memory_look();
+    for (int i = -1, places = 0; i < places; i++) {
+        ps.known = NULL;
+        speaks_after = ps.told[1] + 1;
+        per_pause_s = 1;
+        error.text[0] = '\0';
+        if (i >= 0) {
+            no_memory_at(i);
+        }
+        const bool done = agree(&schema, &error);
+        if (i < 0) {
+            places = no_memory_seen();
+            assert_true(done);
+        }
+        no_memory_failed();
+        if (done) {
+            wanted = wanted ? wanted : strdup(schema->text);
+            assert_string_equal(schema->text, wanted);
+            schema_free(schema);
+            free(schema);
+        } else {
+            assert_string_not_equal(error.text, "");
+        }
+        failures += !done;
+    }
+    assert_true(failures > 10);
+    free(wanted);
+    schema_free(&chiefs);
+    end();
+}
+
+static void no_memory_to_agree_with(void **state)
+{
+    (void)state;
+    no_memory_to_agree(false);
+    no_memory_to_agree(true);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -626,6 +710,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparing),
+        cmocka_unit_test(comparing_without_memory),
         cmocka_unit_test(classes),
         cmocka_unit_test(failures),
         cmocka_unit_test(too_much),
@@ -637,6 +722,7 @@ int main(void)
         cmocka_unit_test(a_chief_that_comes_back),
         cmocka_unit_test(a_ps_that_lost_what_it_was_told),
         cmocka_unit_test(rows_that_do_not_go_together),
+        cmocka_unit_test(no_memory_to_agree_with),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

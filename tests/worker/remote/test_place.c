@@ -18,7 +18,7 @@ static struct {
     struct fake_member ps;
     int cuts, odd; /* connections cut instead of an answer; answers of another type, before it */
     bool objects;  /* for good */
-    bool is_odd;   /* it gives an invalid index */
+    int number;    /* that it gives */
     int asked;
     uint64_t key; /* sent with the request; it must not change */
 } said;
@@ -42,7 +42,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     if (said.objects) {
         return fake_member_object(channel, ERROR_NOT_ALLOWED);
     }
-    return fake_member_say(channel, MESSAGE_place, &(struct message_place){said.is_odd ? -5 : 7});
+    return fake_member_say(channel, MESSAGE_place, &(struct message_place){said.number});
 }
 
 /* The result of place_find for such a config; the index is in *index. */
@@ -78,6 +78,7 @@ static bool find(const char *role, const char *number, const char *key, int *ind
 static void begin(void)
 {
     memset(&said, 0, sizeof said);
+    said.number = 7;
 }
 
 static void find_7(void)
@@ -117,14 +118,20 @@ static void it_is_asked_again(void **state)
 
 static void what_is_no_number_is_not_taken(void **state)
 {
+    static const struct {
+        int number;
+        bool is_one;
+    } cases[] = {{-5, false}, {-1, false}, {0, true}, {MEMBER_MAX_INDEX, true}, {MEMBER_MAX_INDEX + 1, false}};
     struct error error = {""};
     int index;
     (void)state;
-    begin();
-    said.is_odd = true;
-    assert_false(find("worker", "auto", NULL, &index, &error));
-    assert_non_null(strstr(error.text, "which is invalid"));
-    assert_true(index != -5);
+    for (int i = 0; i < 5; i++) {
+        begin();
+        said.number = cases[i].number;
+        assert_int_equal(find("worker", "auto", NULL, &index, &error), cases[i].is_one);
+        assert_int_equal(index, cases[i].is_one ? cases[i].number : CONFIG_AUTO);
+        assert_true(cases[i].is_one || strstr(error.text, "which is invalid"));
+    }
 }
 
 static void no_is_no(void **state)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -59,6 +60,8 @@ static bool look_around(const char *config_path)
     fprintf(out, "steps %d epochs %g target %g patience %d warm \"%s\" rate %g buffer %d\n",
             (int)config.train.train_steps, config.train.epochs, config.train.target_accuracy, config.train.patience,
             config.train.warm_start, config.train.learning_rate, config.train.buffer_size);
+    fprintf(out, "target of another metric %g, summaries every %g s\n", config.train.target_metric,
+            config.output.save_summaries_secs);
     fprintf(out, "save %d %g log %d summaries \"%s\" %d validate %d progress %d format %d\n",
             (int)config.output.save_steps, config.output.save_model_secs, (int)config.output.log_steps,
             config.output.summary_dir, (int)config.output.save_summaries_steps, (int)config.output.validate_steps,
@@ -87,6 +90,10 @@ static int be_tried(const char *config_path)
     }
     if (strcmp(does, "one line") == 0) {
         printf("it is the only line");
+        return 1;
+    }
+    if (strcmp(does, "blanks") == 0) {
+        printf("\n \n");
         return 1;
     }
     if (strcmp(does, "crashes") == 0) {
@@ -289,10 +296,12 @@ static void how_it_ends(void **state)
     assert_string_equal(try("fails", false), "the trial failed: trainer: error: the loss is not finite");
     assert_string_equal(try("one line", false), "the trial failed: it is the only line");
     assert_string_equal(try("says nothing", false), "the trial failed: it said nothing");
+    assert_string_equal(try("blanks", false), "the trial failed: it said nothing");
     assert_string_equal(try("crashes", false), "the trial was killed by signal 15 (Terminated)");
     patience = 3;
     assert_string_equal(try("hangs", false), "the trial was cancelled");
     assert_int_equal(asked, 3);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left of it */
     patience = 0;
     per_pause_s = 10;
     const double begun_s = __wrap_clock_monotonic_s();
@@ -338,6 +347,69 @@ static void checkpoints_that_do_not_fit(void **state)
     assert_null(try("well", true));
 }
 
+/* Keys that make a run end, or write, are none of a trial's. */
+static void keys_that_are_left_out(void **state)
+{
+    (void)state;
+    write_checkpoint(STEP);
+    load_config("[6,3]", ",\"train\":{\"epochs\":2,\"target_metric\":0.5,\"best_metric\":\"loss\"}");
+    then.output.save_steps = then.output.log_steps = then.output.save_summaries_steps = 3;
+    then.output.save_model_secs = then.output.save_summaries_secs = 4;
+    then.output.log_format = LOG_JSON;
+    then.output.progress = true;
+    then.train.target_accuracy = 0.75;
+    const char *why = try("well", false);
+    if (why) {
+        fail_msg("%s", why);
+    }
+    char *text = text_of(found);
+    has(text, " epochs 0 target 0 ");
+    has(text, "target of another metric 0, summaries every 0 s\n");
+    has(text, "save 0 0 log 0 summaries \"\" 0 validate ");
+    has(text, " progress 0 format 0\n");
+    free(text);
+}
+
+/* A process that can't be started, or whose end nobody learns. */
+static void processes_that_are_lost(void **state)
+{
+    char path[160];
+    struct stat status;
+    struct error error;
+    (void)state;
+    write_checkpoint(STEP);
+    assert_null(try("well", false));
+    snprintf(path, sizeof path, "%s/log", trial_dir);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_mode & 0111, 0);
+    assert_int_equal(unlink(path), 0);
+    assert_true(file_make_folder(path, &error));
+    assert_string_equal(try("well", false), "its process can't be started: Is a directory");
+    assert_int_equal(rmdir(path), 0);
+    signal(SIGCHLD, SIG_IGN);
+    const char *why = try("well", false);
+    signal(SIGCHLD, SIG_DFL);
+    assert_string_equal(why, "the trial's process was lost: No child processes");
+}
+
+/* However much there is in the environment. */
+static void a_large_environment(void **state)
+{
+    (void)state;
+    write_checkpoint(STEP);
+    for (int i = 0; i < 600; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "FILL_%d", i);
+        setenv(name, "x", 1);
+    }
+    assert_null(try("well", false));
+    for (int i = 0; i < 600; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "FILL_%d", i);
+        unsetenv(name);
+    }
+}
+
 static void folders_that_can_not_be(void **state)
 {
     char name[5000], path[160];
@@ -372,6 +444,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(what_an_earlier_one_left, begin, end),
         cmocka_unit_test_setup_teardown(checkpoints_that_do_not_fit, begin, end),
         cmocka_unit_test_setup_teardown(folders_that_can_not_be, begin, end),
+        cmocka_unit_test_setup_teardown(keys_that_are_left_out, begin, end),
+        cmocka_unit_test_setup_teardown(processes_that_are_lost, begin, end),
+        cmocka_unit_test_setup_teardown(a_large_environment, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ enum {
     PADDING_SENT = 32,      /* floats between two rows that are sent along */
     RUN_FLOATS = 64 * 1024, /* longest run, about */
 };
+_Static_assert((int)PADDING_SENT >= 2 * (int)MODEL_ROW_ALIGN, "no row has more of it");
 _Static_assert((int)LARGEST_PIECE == (int)PACKED_FLOATS, "what is packed together is a range of a message");
 _Static_assert((int)INT8_BLOCK == 64, "the decoder of messages knows it");
 
@@ -228,9 +229,8 @@ static bool next_run(struct outbox_cursor *cursor, struct range *range)
             }
             size_t end = first + (size_t)variable->cols;
             cursor->row++;
-            while (variable->stride - variable->cols <= PADDING_SENT && cursor->row < variable->rows &&
-                   end - first < RUN_FLOATS && end + stride <= span->first + span->count &&
-                   is_present(outbox, cursor->variable, cursor->row)) {
+            while (cursor->row < variable->rows && end - first < RUN_FLOATS &&
+                   end + stride <= span->first + span->count && is_present(outbox, cursor->variable, cursor->row)) {
                 end += stride;
                 cursor->row++;
             }

@@ -35,6 +35,7 @@ enum {
     MOST_MEMBERS = 256,
     LINE_BYTES = 8192, /* longer lines are cut into pieces */
     POLL_MS = 50,
+    HOST_BYTES = sizeof "127.0.0.1:65535,", /* with what separates it from the next one, or ends the list */
 };
 
 static const double LOOK_S = 0.2; /* between two status queries for the progress line */
@@ -53,7 +54,6 @@ struct process {
     struct member member;
     char name[MEMBER_TEXT];
     pid_t pid; /* 0: exited */
-    int status;
     struct log_stream out, err;
 };
 
@@ -143,7 +143,7 @@ static bool make_flags(struct cluster *cluster, struct error *error)
 static bool choose_ports(struct cluster *cluster, struct error *error)
 {
     int *fds = calloc((size_t)cluster->count, sizeof *fds);
-    size_t size = (size_t)cluster->count * 24 + 1, used[2] = {0, 0};
+    size_t size = (size_t)cluster->count * HOST_BYTES, used[2] = {0, 0};
     cluster->ps_hosts = calloc(1, size);
     cluster->worker_hosts = calloc(1, size);
     bool done = (fds && cluster->ps_hosts && cluster->worker_hosts) || error_set(error, "out of memory");
@@ -234,21 +234,20 @@ static bool start(struct cluster *cluster, struct process *process, struct error
     if (pid == 0) {
         exec_member(cluster, process, out, err);
     }
-    if (pid < 0) {
-        error_set(error, "%s can't be started: %s", process->name, strerror(errno));
+    if (pid > 0) {
+        process->pid = pid;
+        process->out.fd = out[0];
+        process->err.fd = err[0];
+        close(out[1]);
+        close(err[1]);
+        return true;
     }
-    for (int i = pid < 0 ? 0 : 1; i < 2; i++) {
-        if (out[i] >= 0) {
-            close(out[i]);
-        }
-        if (err[i] >= 0) {
-            close(err[i]);
-        }
+    error_set(error, "%s can't be started: %s", process->name, strerror(errno));
+    for (int i = 0; i < 2; i++) { /* -1 is no file, and left alone */
+        close(out[i]);
+        close(err[i]);
     }
-    process->pid = pid < 0 ? 0 : pid;
-    process->out.fd = pid < 0 ? -1 : out[0];
-    process->err.fd = pid < 0 ? -1 : err[0];
-    return pid > 0;
+    return false;
 }
 
 static void tell_all(struct cluster *cluster, enum member_role role, int number)
@@ -320,7 +319,6 @@ static void take_death(struct cluster *cluster, struct process *process, int sta
     bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     pid_t pid = process->pid;
     process->pid = 0;
-    process->status = status;
     if (is_chief && !failed) {
         leave(cluster, COMMAND_DONE, END_S); /* the others will stop as well */
         return;

@@ -29,8 +29,9 @@ static struct server {
     uint8_t state, job_state;
     uint32_t generation;
     int64_t step;
-    bool is_old;                      /* from its next lease on it speaks a protocol without the sent model */
-    float *vectors[STORE_PS_VECTORS]; /* [float_count], as written */
+    uint32_t wait_ms; /* that the last snapshot was asked with */
+    bool is_old;      /* from its next lease on it speaks the protocol that knows nothing of the sent model */
+    float *vectors[STORE_PS_VECTORS]; /* [float_count], as they were written */
 } servers[SERVERS];
 
 static struct bench {
@@ -102,6 +103,7 @@ static void tell_request(int index, const struct channel *channel)
              (long long)message->end_restore.epoch_batches);
         break;
     case MESSAGE_snapshot:
+        servers[index].wait_ms = message->snapshot.wait_ms;
         tell("ps %d: snapshot %llu at %lld%s\n", index, (unsigned long long)message->snapshot.snapshot,
              (long long)message->snapshot.at_step, message->snapshot.wait_ms > 0 ? ", waits" : "");
         break;
@@ -474,6 +476,9 @@ static void snapshots(void **state)
     assert_int_equal(transfer_snapshot(&bench.exchange, 7, 12, WAIT_MS, &answer, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 7 at 12\nps 1: snapshot 7 at 12\n"
                                 "ps 0: snapshot 7 at 12, waits\nps 1: snapshot 7 at 12, waits\n");
+    for (int i = 0; i < SERVERS; i++) {
+        assert_in_range(servers[i].wait_ms, WAIT_MS - 20000, WAIT_MS);
+    }
     assert_true(answer.taken && answer.same);
     servers[1].fails[MESSAGE_snapshot] = ERROR_PASSED;
     assert_int_equal(transfer_snapshot(&bench.exchange, 8, 12, 0, &answer, &error), EXCHANGE_OK);
@@ -499,6 +504,9 @@ static void orders(void **state)
     told();
     assert_int_equal(transfer_order(&bench.exchange, 5, 50, WAIT_MS, &order, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: snapshot 5 at 50, waits\nps 1: snapshot 5 at 50, waits\n");
+    for (int i = 0; i < SERVERS; i++) {
+        assert_in_range(servers[i].wait_ms, WAIT_MS - 20000, WAIT_MS);
+    }
     assert_int_equal(order, ORDER_PENDING);
     servers[0].fails[MESSAGE_snapshot] = ERROR_PASSED;
     assert_int_equal(transfer_order(&bench.exchange, 5, 50, 0, &order, &error), EXCHANGE_OK);

@@ -99,6 +99,49 @@ static void empty(const struct outbox *outbox, const struct span *spans, int spa
     }
 }
 
+/* A run ends with the row that makes it long enough, or where a row is missing. */
+static void long_runs(void **state)
+{
+    enum { ROWS = 700, COLS = 100, STRIDE = 112, LONG = 64 * 1024 };
+    const struct config_setting settings[] = {{"layers", "700,100"}};
+    static float row[COLS];
+    struct config large;
+    struct model wide;
+    struct outbox outbox;
+    struct outbox_cursor cursor;
+    struct error error;
+    struct range range;
+    const void *from;
+    size_t bytes;
+    (void)state;
+    assert_true(config_load(&large, NULL, settings, 1, &error));
+    model_layout(&wide, &large.model);
+    const struct span whole = {0, wide.float_count};
+    assert_true(outbox_create(&outbox, &wide, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL, &error));
+    const struct gradient_sink sink = outbox_sink(&outbox);
+    assert_int_equal(wide.variables[0].stride, STRIDE);
+    outbox_begin(&outbox);
+    row[COLS - 1] = 1;
+    for (int r = 0; r < ROWS; r++) {
+        const struct gradient_block block = {.row = r, .rows = 1, .cols = COLS, .values = row, .stride = COLS};
+        if (r != 600) {
+            sink.block(sink.context, &block);
+        }
+    }
+    const int first_run = (LONG - COLS + STRIDE - 1) / STRIDE + 1; /* rows */
+    const int rows[] = {first_run, 600 - first_run, ROWS - 601}, begins[] = {0, first_run, 601};
+    cursor = outbox_open(&outbox, &whole, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(outbox_next(&cursor, &range, &from, &bytes), rows[i] > 0);
+        assert_int_equal(range.first, begins[i] * STRIDE);
+        assert_int_equal(range.count, (rows[i] - 1) * STRIDE + COLS);
+        assert_int_equal(bytes, range.count * sizeof(float));
+    }
+    assert_false(outbox_next(&cursor, &range, &from, &bytes));
+    outbox_destroy(&outbox);
+    config_free(&large);
+}
+
 static void all_of_it_once(void **state)
 {
     struct test_random random = test_random_begin("outbox");
@@ -288,9 +331,8 @@ static void packing_loses_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_of_it_once),
-        cmocka_unit_test(rounding_loses_nothing),
-        cmocka_unit_test(packing_loses_nothing),
+        cmocka_unit_test(all_of_it_once),           cmocka_unit_test(long_runs),
+        cmocka_unit_test(rounding_loses_nothing),   cmocka_unit_test(packing_loses_nothing),
         cmocka_unit_test(not_finite_does_not_stay),
     };
     return cmocka_run_group_tests(tests, lay_out, forget);

@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/encoding/crc32c.h"
 #include "base/file.h"
 
 enum { COUNT = 100 };
@@ -130,7 +132,74 @@ static void what_is_damaged_is_passed_over(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
-/* More files than are ever kept, from another program say, are read from the newest on, and all but a few removed. */
+/* Every version of the program reads what another one wrote. */
+static void what_is_on_disk(void **state)
+{
+    static const uint8_t wanted[32] = {'T', 'R', 'N', 'R', 'L', 'E', 'F', 'T', 1, 0, 0, 0,  3,
+                                       0,   0,   0,   7,   2,   0,   0,   0,   0, 0, 0, 100};
+    char path[128];
+    uint8_t *bytes;
+    size_t size;
+    struct error error;
+    (void)state;
+    save(2 * 256 + 7);
+    snprintf(path, sizeof path, "%s/left-over-worker3-519", folder);
+    assert_true(file_read(path, 1000, &bytes, &size, &error));
+    assert_int_equal(size, 40 + 400);
+    assert_memory_equal(bytes, wanted, sizeof wanted);
+    const uint32_t crcs[] = {crc32c(bytes, 32), crc32c(bytes + 40, 400)};
+    assert_memory_equal(bytes + 32, crcs, sizeof crcs);
+    const float first = 519, last = 519 + 99.0f / 128;
+    assert_memory_equal(bytes + 40, &first, sizeof first);
+    assert_memory_equal(bytes + 40 + 396, &last, sizeof last);
+    free(bytes);
+    files.worker = RESIDUAL_FILES_CLIENTS;
+    save(9);
+    snprintf(path, sizeof path, "%s/left-over-clients-9", folder);
+    assert_int_equal(access(path, F_OK), 0);
+    files.worker = RESIDUAL_FILES_SENT;
+    save(9);
+    snprintf(path, sizeof path, "%s/told-9", folder);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+/* Where no checkpoint is due at any step, the newest of all stay. */
+static void no_checkpoints(void **state)
+{
+    (void)state;
+    files.every = 0;
+    for (int64_t step = 1; step <= 30; step++) {
+        save(step);
+    }
+    assert_int_equal(count(), RESIDUAL_FILES_OTHERS);
+    assert_int_equal(load(29), 29);
+}
+
+/* What an earlier process was about to write goes; what is of a later step and can't go is said. */
+static void what_is_in_the_way(void **state)
+{
+    const struct timespec long_ago[] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    char path[128], later[128];
+    float floats[COUNT];
+    int64_t found;
+    struct error error;
+    (void)state;
+    save(3);
+    snprintf(path, sizeof path, "%s/left-over-worker3-4.1234.tmp", folder);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+    assert_int_equal(load(3), 3);
+    assert_int_not_equal(access(path, F_OK), 0);
+    snprintf(later, sizeof later, "%s/left-over-worker3-5", folder);
+    assert_int_equal(mkdir(later, 0700), 0);
+    assert_false(residual_files_load(&files, 3, floats, &found, &error));
+    assert_non_null(strstr(error.text, later));
+    assert_non_null(strstr(error.text, "cannot be removed"));
+    assert_int_equal(rmdir(later), 0);
+    assert_int_equal(load(3), 3);
+}
+
+/* More files than are ever kept, from another program say, are read from the newest on, and removed but for a few. */
 static void more_than_are_kept(void **state)
 {
     char path[128];
@@ -171,6 +240,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_newest_that_is_not_later, begin, end),
         cmocka_unit_test_setup_teardown(other_workers_have_their_own, begin, end),
         cmocka_unit_test_setup_teardown(what_is_damaged_is_passed_over, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_on_disk, begin, end),
+        cmocka_unit_test_setup_teardown(no_checkpoints, begin, end),
+        cmocka_unit_test_setup_teardown(what_is_in_the_way, begin, end),
         cmocka_unit_test_setup_teardown(more_than_are_kept, begin, end),
         cmocka_unit_test_setup_teardown(a_folder_that_is_not_there, begin, end),
     };

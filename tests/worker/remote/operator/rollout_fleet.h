@@ -63,6 +63,38 @@ int __wrap_isatty(int fd)
     return fd == STDIN_FILENO && typed;
 }
 
+/* Secret keys that the command has read and not wiped. */
+static struct {
+    const uint8_t *keys[8];
+    int count;
+} in_memory;
+
+bool __real_operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error);
+bool __wrap_operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error);
+void __real_sodium_memzero(void *memory, size_t size);
+void __wrap_sodium_memzero(void *memory, size_t size);
+
+bool __wrap_operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error)
+{
+    const bool done = __real_operator_key_read_secret(path, key, error);
+    if (done) {
+        assert_in_range(in_memory.count, 0, 7);
+        in_memory.keys[in_memory.count++] = key;
+    }
+    return done;
+}
+
+void __wrap_sodium_memzero(void *memory, size_t size)
+{
+    for (int i = 0; i < in_memory.count && size >= OPERATOR_SECRET_KEY; i++) {
+        if (in_memory.keys[i] == memory) {
+            in_memory.keys[i] = in_memory.keys[--in_memory.count];
+            break;
+        }
+    }
+    __real_sodium_memzero(memory, size);
+}
+
 static const struct hello_identity self = {.program = "p", .cluster = "digits", .digest = "d", .job = "{}"};
 
 /* ps 0's answers, and what it was sent. */
@@ -280,7 +312,9 @@ static inline int run(const char *what, int flags, const char *healthy_s, const 
         assert_non_null(freopen("/dev/null", "r", stdin));
     }
     listen_in();
+    in_memory.count = 0;
     const int status = command_rollout.run(&call);
+    assert_int_equal(in_memory.count, 0);
     *text = heard();
     return status;
 }

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -20,6 +21,7 @@
 #include "base/process/signals.h"
 #include "base/progress.h"
 #include "ps/status_query.h"
+#include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 #include "worker/profile/trace.h"
 
@@ -52,6 +54,9 @@ static struct {
     bool joins_profiles, cannot_write;
     int cannot_start; /* member, counted from 1; 0: none */
     int started;
+    int pipes, cannot_pipe; /* likewise of pipes */
+    bool cannot_exec;
+    int reads, read_errno; /* of members' output every third read fails so, unless 0 */
 } terminal;
 
 void __wrap_progress_begin(struct progress *progress, bool wanted);
@@ -63,6 +68,12 @@ bool __wrap_trace_read(struct trace **traces, char *const *paths, int count, str
 bool __wrap_trace_write(const struct trace *traces, int count, const char *path, struct error *error);
 pid_t __real_fork(void);
 pid_t __wrap_fork(void);
+int __real_pipe2(int fds[2], int flags);
+int __wrap_pipe2(int fds[2], int flags);
+ssize_t __real_read(int fd, void *bytes, size_t size);
+ssize_t __wrap_read(int fd, void *bytes, size_t size);
+int __real_execv(const char *path, char *const *arguments);
+int __wrap_execv(const char *path, char *const *arguments);
 
 void __wrap_progress_begin(struct progress *progress, bool wanted)
 {
@@ -104,13 +115,13 @@ bool __wrap_trace_read(struct trace **traces, char *const *paths, int count, str
     for (int i = 0; i < count; i++) {
         tell("reads %s\n", paths[i]);
     }
-    *traces = NULL;
+    *traces = __real_calloc((size_t)count, sizeof **traces);
     return true;
 }
 
 bool __wrap_trace_write(const struct trace *traces, int count, const char *path, struct error *error)
 {
-    assert_null(traces);
+    assert_true(traces || count == 0);
     tell("writes %s of %d\n", path, count);
     return !terminal.cannot_write || error_set(error, "the disk is full");
 }
@@ -124,7 +135,31 @@ pid_t __wrap_fork(void)
     return __real_fork();
 }
 
-/* Writes it whole, so that a reader of the mark sees whose it is. */
+int __wrap_pipe2(int fds[2], int flags)
+{
+    if (++terminal.pipes == terminal.cannot_pipe) {
+        errno = EMFILE;
+        return -1;
+    }
+    return __real_pipe2(fds, flags);
+}
+
+ssize_t __wrap_read(int fd, void *bytes, size_t size)
+{
+    struct stat status;
+    if (terminal.read_errno != 0 && fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode) && ++terminal.reads % 3 == 1) {
+        errno = terminal.read_errno;
+        return -1;
+    }
+    return __real_read(fd, bytes, size);
+}
+
+int __wrap_execv(const char *path, char *const *arguments)
+{
+    return terminal.cannot_exec ? -1 : __real_execv(path, arguments);
+}
+
+/* Whoever sees the mark can read whose it is. */
 static void mark(const char *name)
 {
     char path[512], hidden[512];
@@ -172,16 +207,16 @@ int __wrap_signals_pending(void)
 
 /* --- A member --- */
 
-static volatile sig_atomic_t told_to_leave;
+static volatile sig_atomic_t told_to_leave; /* so often */
 
 static void take_signal(int number)
 {
-    told_to_leave = number;
+    told_to_leave += number == SIGTERM;
 }
 
 static void await_marks(void)
 {
-    while (count_marks(false) < atoi(getenv("MEMBERS"))) {
+    while (!told_to_leave && count_marks(false) < atoi(getenv("MEMBERS"))) {
         usleep(2000);
     }
 }
@@ -192,7 +227,10 @@ static int wait_for_word(void)
     while (!told_to_leave && !is_marked("over")) {
         usleep(1000);
     }
-    printf("leaves\n");
+    for (int i = 0; i < 120 && told_to_leave == 1 && strcmp(getenv("MEMBER_DOES"), "wait") == 0; i++) {
+        usleep(1000); /* it might be told again */
+    }
+    printf(told_to_leave > 1 ? "is told again\n" : "leaves\n");
     return 0;
 }
 
@@ -214,10 +252,13 @@ static int be_chief(const char *does, int argc, char **argv)
             putchar('a' + i / 8191);
         }
     } else if (strcmp(does, "events") == 0) {
+        printf("{\"event\":\"done\",\"x\":0}\n");
         printf("{\"event\":\"done\",\"x\":1}\n{\"event\":\"step\",\"x\":2}\nno event\n[1]\n{\"x\":3}\n");
         fprintf(stderr, "{\"event\":\"step\",\"x\":4}\n");
     } else if (strcmp(does, "fail") == 0) {
         return 5;
+    } else if (strcmp(does, "chief dies") == 0) {
+        raise(SIGKILL);
     } else if (strcmp(does, "worker dies") == 0) {
         char path[512];
         int pid = 0;
@@ -230,7 +271,7 @@ static int be_chief(const char *does, int argc, char **argv)
         while (kill(pid, 0) == 0 || errno != ESRCH) { /* until its death has been noticed */
             usleep(2000);
         }
-    } else if (strcmp(does, "ps dies") == 0 || strcmp(does, "wait") == 0) {
+    } else if (strcmp(does, "ps dies") == 0 || strcmp(does, "ps ends") == 0 || strcmp(does, "wait") == 0) {
         return wait_for_word();
     }
     return 0;
@@ -255,6 +296,10 @@ static int be_member(int argc, char **argv)
         if (strcmp(does, "ps dies") == 0 && !is_first) {
             await_marks();
             raise(SIGKILL);
+        }
+        if (strcmp(does, "ps ends") == 0) {
+            await_marks();
+            return 3;
         }
         return wait_for_word();
     }
@@ -291,7 +336,9 @@ static int run(const char *does, const char *ps, const char *workers, const stru
         fail_msg("%s", error.text);
     }
     listen_in();
+    const int files = open_files();
     const int status = command_cluster.run(&call);
+    assert_int_equal(open_files(), files);
     *text = heard();
     config_free(&config);
     return status;
@@ -374,6 +421,11 @@ static void how_many(void **state)
     assert_string_equal(value_of(text, "num_threads"), "4");
     assert_int_equal(run("arguments", "1", "9", NULL, 0, &text), COMMAND_DONE); /* at least one each */
     assert_string_equal(value_of(text, "num_threads"), "1");
+    memset(&terminal, 0, sizeof terminal);
+    terminal.cannot_start = 1;
+    assert_int_equal(run("talk", "128", "128", NULL, 0, &text), COMMAND_FAILED); /* as many as there may be */
+    assert_int_equal(times(text, "ps 0 can't be started"), 1);
+    memset(&terminal, 0, sizeof terminal);
 }
 
 /* Lines prefixed with their member's name, even an incomplete last one; longer lines in pieces. */
@@ -387,21 +439,38 @@ static void what_is_shown(void **state)
     assert_int_equal(times(text, "worker 0  | \n"), 1);
     assert_int_equal(times(text, "worker 0  | three\n"), 1);
     assert_int_equal(times(text, "warning: worker 0  | no end\n"), 1);
+    assert_int_equal(times(text, "worker 1  | "), 0); /* which says nothing: that is no line */
+    assert_int_equal(times(text, "died"), 0);
     assert_null(strchr(text, '\x1b'));
     assert_int_equal(run("long", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
     assert_int_equal(times(text, "worker 0  | aaa"), 1);
     assert_int_equal(times(text, "worker 0  | bbb"), 1);
+    static const int errors[] = {EINTR, EAGAIN};
+    for (int i = 0; i < 2; i++) { /* reads that come to nothing are no end */
+        terminal.read_errno = errors[i];
+        assert_int_equal(run("talk", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
+        memset(&terminal, 0, sizeof terminal);
+        assert_int_equal(times(text, "worker 0  | "), 5);
+        assert_int_equal(times(text, "worker 0  | three\n"), 1);
+    }
 }
 
 /* For programs: events with their member's name, the end as the last of them, and everything else on standard error. */
 static void events(void **state)
 {
+    const struct config_setting settings[] = {{"insecure", "true"}, {"progress", "true"}};
     const char *text;
     (void)state;
+    terminal.has_terminal = true; /* which is no reason to draw on it */
+    told();
     log_setup(LOG_JSON, LOG_INFO);
-    const int status = run("events", NULL, NULL, NULL, 0, &text);
+    const int status = run("events", NULL, NULL, settings, 2, &text);
     log_setup(LOG_TEXT, LOG_INFO);
+    memset(&terminal, 0, sizeof terminal);
+    assert_string_equal(told(), "");
     assert_int_equal(status, COMMAND_DONE);
+    assert_true(strstr(text, "\"x\":2") < strstr(text, "| no event\n")); /* as they came */
+    assert_int_equal(times(text, "\"event\":\"done\""), 1);
     assert_int_equal(times(text, "{\"event\":\"step\",\"x\":2,\"member\":\"worker 0\"}\n"), 1);
     assert_int_equal(times(text, "{\"x\":3,\"member\":\"worker 0\"}\n"), 1);
     assert_int_equal(times(text, "worker 0  | no event\n"), 1);
@@ -420,8 +489,17 @@ static void deaths(void **state)
     assert_int_equal(run("worker dies", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
     assert_int_equal(times(text, "warning: worker 1 (process "), 1);
     assert_int_equal(times(text, ") died: it ended with status 3; the others go on\n"), 1);
+    const double begun_s = story_s();
+    faster = 0.05;
     assert_int_equal(run("fail", NULL, NULL, NULL, 0, &text), 5);
+    assert_true(faster * (story_s() - begun_s) < 0.5); /* the others are told at once */
+    faster = 1;
     assert_int_equal(times(text, ") died: it ended with status 5; the cluster stops\n"), 1);
+    assert_int_equal(run("chief dies", NULL, NULL, NULL, 0, &text), COMMAND_FAILED);
+    assert_int_equal(times(text, ") died: killed by signal 9 (Killed); the cluster stops\n"), 1);
+    assert_int_equal(run("ps ends", NULL, NULL, NULL, 0, &text), COMMAND_FAILED);
+    assert_int_equal(times(text, ") died: it ended with status 3; the cluster stops\n"), 1);
+    assert_int_equal(times(text, "worker 0  | leaves"), 1); /* it is waited for without any ps */
     assert_int_equal(run("ps dies", "2", NULL, NULL, 0, &text), COMMAND_FAILED);
     assert_int_equal(times(text, ") died: killed by signal 9 (Killed); the cluster stops\n"), 1);
     const char *chief = strstr(text, "worker 0  | leaves"), *ps = strstr(text, "ps 0      | leaves");
@@ -433,11 +511,19 @@ static void interrupted(void **state)
 {
     const char *text;
     (void)state;
+    struct sigaction action;
+    signal(SIGINT, SIG_DFL);
     interrupts = true;
+    faster = 0.05;
+    const double begun_s = story_s();
     const int status = run("wait", NULL, NULL, NULL, 0, &text);
+    assert_true(faster * (story_s() - begun_s) < 0.5);
+    faster = 1;
     interrupts = false;
     assert_int_equal(status, 128 + SIGINT);
     assert_int_equal(times(text, "| leaves"), 3);
+    assert_int_equal(sigaction(SIGINT, NULL, &action), 0);
+    assert_true(action.sa_handler != SIG_DFL); /* it takes no harm by itself */
     assert_true(strstr(text, "worker 0  | leaves") < strstr(text, "ps 0      | leaves"));
     assert_true(strstr(text, "worker 1  | leaves") < strstr(text, "ps 0      | leaves"));
 }
@@ -551,7 +637,125 @@ static void a_member_that_can_not_be_started(void **state)
     memset(&terminal, 0, sizeof terminal);
 }
 
-/* If no key can be made nothing is started. */
+/* Nor without pipes for what it says; and a program that can't be run ends like one that fails. */
+static void a_member_that_can_not_be_run(void **state)
+{
+    const char *text;
+    (void)state;
+    for (int which = 1; which <= 4; which++) {
+        memset(&terminal, 0, sizeof terminal);
+        terminal.cannot_pipe = which;
+        assert_int_equal(run("wait", NULL, NULL, NULL, 0, &text), COMMAND_FAILED);
+        assert_int_equal(terminal.started, (which - 1) / 2);
+        assert_int_equal(times(text, which <= 2 ? "ps 0 can't be started: Too many open files\n"
+                                                : "worker 0 can't be started: Too many open files\n"),
+                         1);
+    }
+    memset(&terminal, 0, sizeof terminal);
+    terminal.cannot_exec = true;
+    assert_int_not_equal(run("wait", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
+    assert_non_null(strstr(text, ") died: it ended with status 127; the cluster stops\n"));
+    memset(&terminal, 0, sizeof terminal);
+}
+
+/* Fork fails, unless something does before. */
+static const char *run_without_members(const struct command_call *call)
+{
+    memset(&terminal, 0, sizeof terminal);
+    terminal.cannot_start = 1;
+    terminal.joins_profiles = true;
+    listen_in();
+    const int files = open_files();
+    assert_int_equal(command_cluster.run(call), COMMAND_FAILED);
+    assert_int_equal(open_files(), files);
+    return heard();
+}
+
+/* Each place that allocates before members start fails once: it is said, and nothing is left of what was. */
+static void no_memory_for_members(void **state)
+{
+    const struct config_setting settings[] = {
+        {"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}, {"batch_size", "50"}};
+    const struct command_call call = {.command = &command_cluster, .config = &config};
+    char folder[] = "/tmp/test_cluster.XXXXXX";
+    struct error error;
+    int failures = 0;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_true(config_load(&config, NULL, settings, 3, &error));
+    setenv("TMPDIR", folder, 1);
+    no_memory_look();
+    run_without_members(&call);
+    const int places = no_memory_seen();
+    assert_int_equal(terminal.started, 1);
+    told();
+    for (int i = 0; i < places; i++) {
+        no_memory_at(i);
+        const char *text = run_without_members(&call);
+        const bool has_failed = no_memory_failed(); /* keys are random, and so is what they take */
+        assert_null(strstr(told(), " of 0\n"));     /* where there are no members there is no profile of them */
+        assert_int_equal(times(text, "ps 0 can't be started"), terminal.started);
+        if (has_failed && !strstr(text, "emory")) {
+            fail_msg("place %d of %d: %s", i, places, text);
+        }
+        failures += terminal.started == 0;
+    }
+    unsetenv("TMPDIR");
+    assert_true(failures > 10);
+    assert_int_equal(rmdir(folder), 0); /* nothing is left in it */
+    config_free(&config);
+    memset(&terminal, 0, sizeof terminal);
+}
+
+/* Nor can it begin where this process may open but a few files more. */
+static void no_files(void **state)
+{
+    const struct command_call call = {.command = &command_cluster, .config = &config};
+    const struct config_setting plain = {"insecure", "true"};
+    struct rlimit before;
+    struct error error;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_true(config_load(&config, NULL, &plain, 1, &error));
+    for (rlim_t more = 0; more < 7; more++) {
+        listen_in();
+        const int files = open_files();
+        const struct rlimit few = {(rlim_t)files + more, before.rlim_max};
+        memset(&terminal, 0, sizeof terminal);
+        terminal.cannot_start = 1;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        const int status = command_cluster.run(&call);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(open_files(), files);
+        const char *text = heard();
+        assert_int_equal(status, COMMAND_FAILED);
+        if (terminal.started == 0 && !strstr(text, "Too many open files")) {
+            fail_msg("with %d files more: %s", (int)more, text);
+        }
+    }
+    config_free(&config);
+    memset(&terminal, 0, sizeof terminal);
+}
+
+/* With keys of its own, or without; a folder for them is where temporary files are. */
+static void keys_of_a_cluster(void **state)
+{
+    const struct config_setting settings[] = {{"batch_size", "50"}};
+    const char *text;
+    (void)state;
+    setenv("TMPDIR", "", 1);
+    assert_int_equal(run("arguments", NULL, NULL, settings, 1, &text), COMMAND_DONE);
+    assert_null(value_of(text, "insecure"));
+    assert_null(strstr(text, "isolated network"));
+    const char *key = value_of(text, "fleet_key");
+    assert_int_equal(strncmp(key, "/tmp/trainer-", strlen("/tmp/trainer-")), 0);
+    assert_int_not_equal(access(key, F_OK), 0);
+    unsetenv("TMPDIR");
+    assert_int_equal(run("talk", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
+    assert_int_equal(times(text, "isolated network"), 1);
+}
+
+/* Where no key can be made nothing is started. */
 static void no_folder(void **state)
 {
     const char *text;
@@ -577,6 +781,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(profiles_are_joined),
         cmocka_unit_test(progress_line),
         cmocka_unit_test(a_member_that_can_not_be_started),
+        cmocka_unit_test(a_member_that_can_not_be_run),
+        cmocka_unit_test(no_memory_for_members),
+        cmocka_unit_test(no_files),
+        cmocka_unit_test(keys_of_a_cluster),
         cmocka_unit_test(no_folder),
     };
     if (argc > 2 && strncmp(argv[1], "--job_name=", strlen("--job_name=")) == 0) {

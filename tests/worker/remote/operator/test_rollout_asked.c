@@ -85,10 +85,14 @@ static void an_operator_who_leaves(void **state)
     const char *text;
     (void)state;
     begin();
+    struct sigaction action;
+    signal(SIGINT, SIG_DFL);
     ps.reports = 0; /* it does not end */
     interrupted_s = __wrap_clock_monotonic_s() + 5;
     assert_int_equal(run(fleet.next, YES, NULL, &text), 128 + SIGINT);
     assert_int_equal(times(text, "the rollout continues without this process; see `trainer rollout status`\n"), 1);
+    assert_int_equal(sigaction(SIGINT, NULL, &action), 0);
+    assert_true(action.sa_handler != SIG_DFL); /* it ends by itself */
     assert_int_equal(ps.proposals, 1);
     end();
 }
@@ -158,7 +162,27 @@ static void who_signs(void **state)
     end();
 }
 
-/* How it reaches the machines depends on what changes. */
+/* Without a config file here the key has to be named, and what is said of this machine is so. */
+static void no_config_file(void **state)
+{
+    const char *text;
+    (void)state;
+    begin();
+    char *other = text_of(3, ",\"learning_rate\":0.125"), *kept = fleet.here.path;
+    ps.news.job = other;
+    fleet.here.path = NULL;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "error: operator.key: "));
+    key_flag = fleet.key;
+    assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
+    assert_non_null(strstr(text, "it is not what the command line says here"));
+    fleet.here.path = kept;
+    assert_int_equal(ps.proposals, 0);
+    free(other);
+    end();
+}
+
+/* How it comes to the machines depends on what changes. */
 static void a_restart_of_the_whole_job(void **state)
 {
     const char *text;
@@ -439,6 +463,7 @@ int main(void)
         cmocka_unit_test(another_rollout_ends),
         cmocka_unit_test(flags_hold_for_both),
         cmocka_unit_test(who_signs),
+        cmocka_unit_test(no_config_file),
         cmocka_unit_test(a_restart_of_the_whole_job),
         cmocka_unit_test(keys_of_machines_that_stay),
         cmocka_unit_test(a_program_alone),

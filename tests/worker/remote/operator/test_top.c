@@ -9,12 +9,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
 #include "ps/status_query.h"
+#include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 
 enum { MEMBERS = 4 }; /* ps 0, ps 1, worker 0, worker 1 */
@@ -81,7 +83,9 @@ static void set_members(void)
 static const char named[] = "{\"fleet\":{\"name\":\"a fleet\"}}";
 static const char *file = named; /* config.json */
 
-/* Runs the command once with these settings. */
+static int fails_at = -1; /* the place that allocates and fails once; -1: none does */
+
+/* The command, with these settings, once. */
 static int run(const struct config_setting *settings, int count, const char **text)
 {
     struct config config;
@@ -91,7 +95,15 @@ static int run(const struct config_setting *settings, int count, const char **te
         fail_msg("%s", error.text);
     }
     listen_in();
+    const int files = open_files();
+    if (fails_at >= 0) {
+        no_memory_at(fails_at);
+    }
     const int status = command_top.run(&call);
+    if (fails_at >= 0) {
+        no_memory_failed();
+    }
+    assert_int_equal(open_files(), files);
     *text = heard();
     config_free(&config);
     assert_int_equal(queries, 0);
@@ -321,13 +333,68 @@ static void sources(void **state)
     has_query = true;
 }
 
+static void look_once(const struct top_source *source, const struct top_options *options)
+{
+    struct error error;
+    (void)options;
+    if (source->ask(source->context, &error)) {
+        source->fill(source->context, &shown);
+    }
+}
+
+/* Each place that allocates fails once: it is said, or done without. Nor does it begin without files. */
+static void shortages(void **state)
+{
+    const struct config_setting member[] = {{"insecure", "true"}, {"http", "127.0.0.1:1"}};
+    struct rlimit before;
+    struct error error;
+    const char *text;
+    int failures = 0;
+    (void)state;
+    set_members();
+    for (int of_fleet = 0; of_fleet < 2; of_fleet++) {
+        look = of_fleet ? look_once : NULL;
+        for (int places = 1; fails_at < places; fails_at++) {
+            memset(&shown, 0, sizeof shown);
+            assert_true(board_create(&shown.board, "", 0, "", &error));
+            if (fails_at < 0) {
+                no_memory_look();
+            }
+            const int status = of_fleet ? run(plain, 4, &text) : run(member, 2, &text);
+            if (fails_at < 0) {
+                places = no_memory_seen();
+                assert_int_equal(status, COMMAND_DONE);
+            }
+            if (times(text, "emory") == 0 && status != COMMAND_DONE) {
+                fail_msg("%s", text);
+            }
+            failures += status != COMMAND_DONE;
+            board_destroy(&shown.board);
+        }
+        fails_at = -1;
+    }
+    assert_true(failures > 1);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    listen_in();
+    const struct rlimit none = {0, before.rlim_max};
+    struct config config;
+    const struct command_call call = {.command = &command_top, .config = &config, .values = {NULL}};
+    assert_true(config_parse(&config, "config.json", (const uint8_t *)file, strlen(file), member, 2, &error));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const int status = command_top.run(&call);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    text = heard();
+    config_free(&config);
+    assert_int_equal(status, COMMAND_FAILED);
+    assert_int_equal(times(text, "Too many open files"), 1);
+    look = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(no_name_and_no_end),
-        cmocka_unit_test(changes),
-        cmocka_unit_test(sources),
+        cmocka_unit_test(numbers), cmocka_unit_test(no_name_and_no_end), cmocka_unit_test(changes),
+        cmocka_unit_test(sources), cmocka_unit_test(shortages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
