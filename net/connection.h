@@ -11,7 +11,7 @@
  *
  * Memory: CONNECTION_BUFFER bytes for each direction while it is open and does not rest, and 2 KiB more with TLS; about
  * 60 KiB in addition during a TLS handshake. Buffers of those that rest or were closed serve the next connections, of
- * whatever thread: up to CONNECTION_IDLE pairs, 8 MiB, are kept until the process ends, for mapping and unmapping
+ * whatever thread: up to CONNECTION_IDLE pairs, 32 MiB, are kept until the process ends, for mapping and unmapping
  * memory costs as much as answering a heartbeat.
  */
 #ifndef NET_CONNECTION_H
@@ -31,7 +31,7 @@ struct credentials;
 
 enum {
     CONNECTION_BUFFER = 256 * 1024,         /* bytes batched into one send or receive */
-    CONNECTION_IDLE = 16,                   /* pairs of buffers kept for the next connections */
+    CONNECTION_IDLE = 64,                   /* pairs of buffers kept for the next connections */
     CONNECTION_HANDSHAKE_BYTES = 64 * 1024, /* limit on a TLS handshake; honest ones take some 2 KiB */
     CONNECTION_NAME = ENDPOINT_TEXT + MEMBER_TEXT + 4,
 };

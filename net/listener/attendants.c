@@ -82,7 +82,7 @@ bool listener_call_thread(struct listener *listener, bool at_once)
     return (!at_once && listener->working >= LISTENER_THREADS) || listener_start_thread(listener);
 }
 
-void ready_put_last(struct ready *queue, struct listener_session *session)
+void listener_put_ready(struct ready *queue, struct listener_session *session)
 {
     session->next = NULL;
     *(queue->last ? &queue->last->next : &queue->first) = session;
@@ -107,7 +107,7 @@ void listener_make_ready(struct listener_session *session)
     listener->timed -= session->life == SESSION_RESTS && session->rouse_s < INFINITY;
     session->life = SESSION_READY;
     session->since_s = clock_monotonic_s();
-    ready_put_last(&listener->ready, session);
+    listener_put_ready(&listener->ready, session);
     listener_call_thread(listener, false);
 }
 

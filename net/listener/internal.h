@@ -74,7 +74,7 @@ static inline void unlock(const struct listener *listener)
 
 /* --- Sessions that are ready, and threads for them: attendants.c. Locked, but for the last three --- */
 
-void ready_put_last(struct ready *queue, struct listener_session *session);
+void listener_put_ready(struct ready *queue, struct listener_session *session);
 
 /* One more thread, if there may be. */
 bool listener_start_thread(struct listener *listener);

@@ -142,7 +142,7 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
         return false;
     }
     session->life = SESSION_READY;
-    ready_put_last(&listener->ready, session);
+    listener_put_ready(&listener->ready, session);
     listener_call_one(listener);
     listener->here++;
     listener->newcomers[member]++;

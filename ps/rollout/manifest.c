@@ -567,3 +567,13 @@ bool change_has_member(const struct config *config, struct member who)
     const struct config_cluster *cluster = &config->cluster;
     return who.index < (who.role == MEMBER_PS ? cluster->ps_hosts.count : config_worker_room(cluster));
 }
+
+char *manifest_copy_text(const char *text, size_t size)
+{
+    char *copy = malloc(size + 1);
+    if (copy) {
+        memcpy(copy, text, size);
+        copy[size] = '\0';
+    }
+    return copy;
+}

@@ -183,4 +183,7 @@ bool change_goes_to_machines(const struct config_key *key);
 /* True if this config has such a member, or room for it. */
 bool change_has_member(const struct config *config, struct member who);
 
+/* A copy of one of a manifest's texts, which have no zero byte at their end, with one; NULL: out of memory. */
+char *manifest_copy_text(const char *text, size_t size);
+
 #endif

@@ -103,10 +103,9 @@ static void small_parts_gather(void **state)
     close(other);
 }
 
-/* Nothing of what waits may be forgotten, and what rests takes no memory, which may be kept for the next one. */
+/* Nothing that waits may be forgotten, and what rests has no buffers: the next one gets them. */
 static void rests_without_buffers(void **state)
 {
-    struct connection_spare spare = {NULL};
     struct connection *connections[2];
     struct error error;
     int others[2];
@@ -119,27 +118,25 @@ static void rests_without_buffers(void **state)
     }
     write_more(connections[0], "half", 4);
     assert_false(connection_is_empty(connections[0]));
-    assert_false(connection_rest(connections[0], &spare)); /* something is to be sent */
+    assert_false(connection_rest(connections[0])); /* something is to be sent */
     assert_true(connection_flush(connections[0], soon(), &error));
     assert_int_equal(send(others[0], "word", 4, 0), 4);
     assert_true(connection_wait(connections[0], soon(), &ready, &error) && ready);
-    assert_false(connection_rest(connections[0], &spare)); /* something is to be read */
+    assert_false(connection_rest(connections[0])); /* something is to be read */
     assert_true(connection_read(connections[0], word, 3, soon(), &error));
-    assert_false(connection_rest(connections[0], &spare));
-    assert_null(spare.bytes);
+    assert_false(connection_rest(connections[0]));
     assert_true(connection_read(connections[0], word + 3, 1, soon(), &error));
     assert_string_equal(word, "word");
-    assert_true(connection_rest(connections[0], &spare));
-    const uint8_t *const kept = spare.bytes;
-    assert_true(kept && !connections[0]->in && !connections[0]->out);
-    assert_true(connection_rest(connections[1], &spare)); /* there is a spare one already */
-    assert_ptr_equal(spare.bytes, kept);
-    assert_true(connection_resume(connections[1], &spare, &error));
-    assert_ptr_equal(connections[1]->in, kept);
-    assert_null(spare.bytes);
-    assert_true(connection_resume(connections[1], &spare, &error)); /* once more is fine */
-    assert_ptr_equal(connections[1]->in, kept);
-    assert_true(connection_resume(connections[0], NULL, &error));
+    const uint8_t *const before = connections[0]->in;
+    assert_true(connection_rest(connections[0]));
+    assert_true(!connections[0]->in && !connections[0]->out);
+    assert_true(connection_rest(connections[1]));
+    assert_true(connection_resume(connections[1], &error));
+    const uint8_t *const taken = connections[1]->in;
+    assert_ptr_equal(taken, before);                        /* of the first that rested */
+    assert_true(connection_resume(connections[1], &error)); /* once more is fine */
+    assert_ptr_equal(connections[1]->in, taken);
+    assert_true(connection_resume(connections[0], &error));
     assert_int_equal(send(others[0], "more", 4, 0), 4);
     assert_true(connection_read(connections[0], word, 4, soon(), &error));
     assert_string_equal(word, "more");
@@ -149,10 +146,8 @@ static void rests_without_buffers(void **state)
     assert_string_equal(word, "half");
     assert_int_equal(recv(others[0], word, 4, MSG_WAITALL), 4);
     assert_string_equal(word, "back");
-    assert_true(connection_rest(connections[0], NULL));
-    assert_true(connection_rest(connections[1], &spare));
-    connection_spare_free(&spare);
-    assert_null(spare.bytes);
+    assert_true(connection_rest(connections[0]));
+    assert_true(connection_rest(connections[1]));
     for (int i = 0; i < 2; i++) {
         connection_close(connections[i]); /* as they rest */
         assert_int_equal(recv(others[i], word, 1, 0), 0);

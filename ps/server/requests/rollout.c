@@ -308,9 +308,10 @@ struct rollout_texts {
     size_t manifest_size;
 };
 
+/* NULL also for an empty one, which is not sent. */
 static char *copy_text(const char *text, size_t size)
 {
-    return size > 0 ? strndup(text, size) : NULL;
+    return size > 0 ? manifest_copy_text(text, size) : NULL;
 }
 
 /* The manifest of the rollout under way, or that which brought the version in force or goes back to it. */

@@ -146,12 +146,12 @@ static inline void listen_in(void)
 /* How many this process has open. */
 static inline int open_files(void)
 {
-    DIR *folder = opendir("/proc/self/fd");
-    int count = -3; /* but for ., .. and the folder itself */
-    while (folder && readdir(folder)) {
+    DIR *listing = opendir("/proc/self/fd");
+    int count = -3; /* but for ., .. and the listing itself */
+    while (listing && readdir(listing)) {
         count++;
     }
-    closedir(folder);
+    closedir(listing);
     return count;
 }
 

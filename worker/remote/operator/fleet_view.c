@@ -68,8 +68,8 @@ static bool take_earlier(struct fleet_view *view, const struct manifest_config *
 {
     free(view->earlier);
     free(view->earlier_local);
-    view->earlier = strndup(before->text, before->text_size);
-    view->earlier_local = strndup(before->local, before->local_size);
+    view->earlier = manifest_copy_text(before->text, before->text_size);
+    view->earlier_local = manifest_copy_text(before->local, before->local_size);
     return (view->earlier && view->earlier_local) || error_set(error, "out of memory");
 }
 
