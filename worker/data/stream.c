@@ -32,7 +32,7 @@ struct stream {
     z_stream inflate;
     const uint8_t *input; /* bytes read from the file but not yet consumed */
     size_t input_left;
-    uint8_t buffer[BUFFER_BYTES];
+    uint8_t buffer[]; /* [BUFFER_BYTES] for a file */
 };
 
 /* Reads at most `size` bytes of a file; 0 at its end. */
@@ -58,7 +58,7 @@ static bool fill(struct stream *stream, struct error *error)
         return true;
     }
     stream->input = stream->buffer;
-    return read_some(stream, stream->buffer, sizeof stream->buffer, &stream->input_left, error);
+    return read_some(stream, stream->buffer, BUFFER_BYTES, &stream->input_left, error);
 }
 
 static const char *packing_name(const struct stream *stream)
@@ -84,9 +84,9 @@ static bool begin(struct stream *stream, enum stream_packing packing, struct err
     return true;
 }
 
-static struct stream *create(const char *name)
+static struct stream *create(const char *name, size_t buffer)
 {
-    struct stream *stream = calloc(1, sizeof *stream);
+    struct stream *stream = calloc(1, sizeof *stream + buffer);
     if (stream) {
         stream->fd = -1;
         stream->packing = STREAM_PLAIN;
@@ -106,7 +106,7 @@ bool stream_open_file(struct stream **result, const char *path, struct error *er
 
 bool stream_open_file_as(struct stream **result, const char *path, enum stream_packing packing, struct error *error)
 {
-    struct stream *stream = create(path);
+    struct stream *stream = create(path, BUFFER_BYTES);
     if (!stream) {
         return error_set(error, "%s: out of memory while reading it", path);
     }
@@ -138,7 +138,7 @@ bool stream_open_bytes(struct stream **result, const char *name, const void *byt
 bool stream_open_bytes_as(struct stream **result, const char *name, const void *bytes, size_t size,
                           enum stream_packing packing, struct error *error)
 {
-    struct stream *stream = create(name);
+    struct stream *stream = create(name, 0);
     if (!stream) {
         return error_set(error, "%s: out of memory while reading it", name);
     }
