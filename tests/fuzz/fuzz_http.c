@@ -88,6 +88,12 @@ static struct understood read_all(struct http_server *server, const uint8_t *byt
     return seen;
 }
 
+/* Of what is malformed and too long, pieces may show the one before the other is seen. */
+static bool is_same_refusal(int whole, int cut)
+{
+    return whole == cut || (whole == 400 && (cut == 414 || cut == 431));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const struct http_route routes[] = {{"/api/status", HTTP_METHOD_GET, false, 0, NULL},
@@ -102,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     server.options.only_host = kind & 2 ? "here" : NULL;
     const struct understood whole = read_all(&server, input.next, input_left(&input), 0);
     const struct understood cut = read_all(&server, input.next, input_left(&input), 1 + kind / 4);
-    assert(whole.requests == cut.requests && whole.refusal == cut.refusal && whole.headers == cut.headers &&
-           whole.sum == cut.sum);
+    assert(is_same_refusal(whole.refusal, cut.refusal));
+    assert(whole.requests == cut.requests && whole.headers == cut.headers && whole.sum == cut.sum);
     return 0;
 }
