@@ -562,12 +562,6 @@ bool change_is_free(const struct config *here, const struct config *after, struc
     return can;
 }
 
-bool change_has_member(const struct config *config, struct member who)
-{
-    const struct config_cluster *cluster = &config->cluster;
-    return who.index < (who.role == MEMBER_PS ? cluster->ps_hosts.count : config_worker_room(cluster));
-}
-
 char *manifest_copy_text(const char *text, size_t size)
 {
     char *copy = malloc(size + 1);
@@ -576,4 +570,10 @@ char *manifest_copy_text(const char *text, size_t size)
         copy[size] = '\0';
     }
     return copy;
+}
+
+bool change_has_member(const struct config *config, struct member who)
+{
+    const struct config_cluster *cluster = &config->cluster;
+    return who.index < (who.role == MEMBER_PS ? cluster->ps_hosts.count : config_worker_room(cluster));
 }
