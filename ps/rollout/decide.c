@@ -354,7 +354,7 @@ static void let_leader_go(struct rollout *rollout, double now_s)
     bool all_delivered = true;
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
-        all_delivered = all_delivered && (member->delivered || !member->takes_part || members_is_leader(member->who));
+        all_delivered = all_delivered && (member->delivered || !member->takes_part || rollout_is_leader(member->who));
     }
     rollout->leader_may_go = all_delivered || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
@@ -598,7 +598,7 @@ static bool must_go_back(const struct rollout *rollout, const struct rollout_mem
 {
     const double since_s = member->heard_s >= 0 ? member->heard_s : rollout->began_s;
     const bool may_be_there = member->heard_s >= 0 || member->awaited;
-    return members_is_chief(member->who) || member->who.role == MEMBER_PS ||
+    return rollout_is_chief(member->who) || member->who.role == MEMBER_PS ||
            (may_be_there && now_s - since_s < ROLLOUT_IDLE_TIMEOUT_S);
 }
 

@@ -63,6 +63,7 @@
 #include <stdint.h>
 
 #include "net/member.h"
+#include "ps/rollout/members.h"
 #include "ps/rollout/state.h"
 
 const char *rollout_state_name(enum rollout_state state);
@@ -70,13 +71,6 @@ bool rollout_state_by_name(const char *name, enum rollout_state *state);
 
 /* True if something is in force, or about to be, that may have to be undone. */
 bool rollout_state_is_risky(enum rollout_state state);
-
-/* False for a ps and the chief, which are always awaited. */
-bool rollout_is_absent(const struct rollout_absent *absent, struct member who);
-
-/* ps, workers: the numbers listed; room: of all workers, including those that may join. False if out of memory. */
-bool rollout_create(struct rollout *rollout, int ps, int workers, int room);
-void rollout_destroy(struct rollout *rollout);
 
 /*
  * False, with a message, if another rollout is in progress, if the job would be over, or if after the restart it would
@@ -124,12 +118,6 @@ enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_f
 
 /* True if this member has done what the current state requires of all, or takes no part. */
 bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member);
-
-/* True if it has reported recently. */
-bool rollout_is_here(const struct rollout_member *member, double now_s);
-
-/* The number of members that take part. */
-int rollout_count_members(const struct rollout *rollout);
 
 /* "switching at step 1200: 3 of 4 members are there, waiting for worker 1" */
 void rollout_describe(const struct rollout *rollout, char *text, size_t size);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "base/config.h"
-#include "ps/rollout/decide.h"
 #include "ps/rollout/waves.h"
 
 _Static_assert((int)ROLLOUT_MAX_LISTED >= (int)CONFIG_MAX_HOSTS, "every worker that can be listed has a bit");
@@ -34,16 +33,6 @@ void rollout_destroy(struct rollout *rollout)
 {
     free(rollout->members);
     *rollout = (struct rollout){.count = 0};
-}
-
-bool members_is_chief(struct member who)
-{
-    return who.role == MEMBER_WORKER && who.index == 0;
-}
-
-bool members_is_leader(struct member who)
-{
-    return who.role == MEMBER_PS && who.index == 0;
 }
 
 struct rollout_member *members_find(const struct rollout *rollout, struct member who)
@@ -72,7 +61,7 @@ int rollout_count_members(const struct rollout *rollout)
 
 static bool may_be_off(struct member who)
 {
-    return who.role == MEMBER_WORKER && !members_is_chief(who);
+    return who.role == MEMBER_WORKER && !rollout_is_chief(who);
 }
 
 bool rollout_is_absent(const struct rollout_absent *absent, struct member who)

@@ -9,8 +9,18 @@
 
 #include "ps/rollout/state.h"
 
-bool members_is_chief(struct member who);  /* worker 0 */
-bool members_is_leader(struct member who); /* ps 0 */
+/* ps, workers: the numbers listed; room: of all workers, including those that may join. False if out of memory. */
+bool rollout_create(struct rollout *rollout, int ps, int workers, int room);
+void rollout_destroy(struct rollout *rollout);
+
+/* False for a ps and the chief, which are always awaited. */
+bool rollout_is_absent(const struct rollout_absent *absent, struct member who);
+
+/* True if it has reported recently. */
+bool rollout_is_here(const struct rollout_member *member, double now_s);
+
+/* The number of members that take part. */
+int rollout_count_members(const struct rollout *rollout);
 
 /* NULL: there is no such member. */
 struct rollout_member *members_find(const struct rollout *rollout, struct member who);

@@ -31,11 +31,11 @@ bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *m
         return live ? member->phase == PHASE_BACK || member->phase == PHASE_RESTORED
                     : ready && member->version == rollout->fallback;
     case ROLLOUT_RESTORING:
-        return member->phase == PHASE_RESTORED || !members_is_chief(member->who);
+        return member->phase == PHASE_RESTORED || !rollout_is_chief(member->who);
     case ROLLOUT_TRYING:
-        return member->phase == PHASE_TRIED || !members_is_chief(member->who);
+        return member->phase == PHASE_TRIED || !rollout_is_chief(member->who);
     case ROLLOUT_SAVING:
-        return member->phase == PHASE_SAVED || !members_is_chief(member->who);
+        return member->phase == PHASE_SAVED || !rollout_is_chief(member->who);
     case ROLLOUT_IDLE:
         break;
     }
@@ -61,12 +61,12 @@ static enum rollout_order restart_order(const struct rollout *rollout, struct me
     if (rollout->kind == ROLLOUT_LOCAL && order == ORDER_RESTART && !has_a_place) {
         return ORDER_STAGE;
     }
-    if (rollout->kind == ROLLOUT_LOCAL && rollout->ps_turn == PS_WAITS_FOR_SAVE && members_is_chief(who) &&
+    if (rollout->kind == ROLLOUT_LOCAL && rollout->ps_turn == PS_WAITS_FOR_SAVE && rollout_is_chief(who) &&
         order == ORDER_RESTART) {
         return ORDER_SAVE;
     }
     const bool with_leader = rollout->kind == ROLLOUT_JOB || rollout->brings_program;
-    return with_leader && members_is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
+    return with_leader && rollout_is_leader(who) && !rollout->leader_may_go ? ORDER_STAGE : order;
 }
 
 enum rollout_order rollout_order(const struct rollout *rollout, struct member who)
@@ -78,16 +78,16 @@ enum rollout_order rollout_order(const struct rollout *rollout, struct member wh
     case ROLLOUT_STAGING:
         return ORDER_STAGE;
     case ROLLOUT_TRYING:
-        return members_is_chief(who) ? ORDER_TRY : ORDER_STAGE;
+        return rollout_is_chief(who) ? ORDER_TRY : ORDER_STAGE;
     case ROLLOUT_SAVING:
-        return members_is_chief(who) ? ORDER_SAVE : ORDER_STAGE;
+        return rollout_is_chief(who) ? ORDER_SAVE : ORDER_STAGE;
     case ROLLOUT_SWITCHING:
     case ROLLOUT_WATCHING:
         return live ? ORDER_SWITCH : restart_order(rollout, who, ORDER_RESTART);
     case ROLLOUT_GOING_BACK:
         return live ? ORDER_BACK : restart_order(rollout, who, ORDER_RETURN);
     case ROLLOUT_RESTORING:
-        return members_is_chief(who) ? ORDER_RESTORE : ORDER_BACK;
+        return rollout_is_chief(who) ? ORDER_RESTORE : ORDER_BACK;
     }
     return ORDER_NOTHING;
 }

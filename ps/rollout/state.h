@@ -206,4 +206,16 @@ struct rollout_plan {
     struct rollout_absent absent;
 };
 
+/* Worker 0. */
+static inline bool rollout_is_chief(struct member who)
+{
+    return who.role == MEMBER_WORKER && who.index == 0;
+}
+
+/* ps 0. */
+static inline bool rollout_is_leader(struct member who)
+{
+    return who.role == MEMBER_PS && who.index == 0;
+}
+
 #endif

@@ -10,8 +10,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "ps/rollout/members.h"
-
 /* A speed is known after this many steps, or this long; near the bound a canary is measured at most this long. */
 static const double PACE_S = 1.0, PACE_STEPS = 10.0, MOST_PACE_S = 15.0;
 static const double NEW_SHARE = 0.3; /* weight of the last measurement in the speed before a rollout */
@@ -152,7 +150,7 @@ bool waves_bear(struct rollout *rollout, struct rollout_member *member)
 {
     const bool may = rollout->state == ROLLOUT_SWITCHING && rollout->kind == ROLLOUT_LOCAL &&
                      rollout->ps_turn == PS_STAYS && !rollout->is_first_wave && member->who.role == MEMBER_WORKER &&
-                     !members_is_chief(member->who) && member->who.index < ROLLOUT_MAX_LISTED;
+                     !rollout_is_chief(member->who) && member->who.index < ROLLOUT_MAX_LISTED;
     if (!may || rollout->waves.budget == 0) {
         return false;
     }
