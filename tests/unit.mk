@@ -89,7 +89,8 @@ build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chi
 
 build/san/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
-build/san/tests/worker/remote/test_live_config: link_with += $(locks_link) $(memory_link) $(addprefix -Wl$(comma)--wrap=, \
+build/san/tests/worker/remote/test_live_config: \
+	link_with += $(locks_link) $(memory_link) $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
@@ -109,7 +110,8 @@ build/san/tests/worker/remote/test_own_rows: \
 build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/san/tests/worker/remote/operator/test_status: link_with += $(memory_link)
 build/san/tests/worker/remote/operator/test_top: \
-	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask status_query_destroy top_show)
+	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask \
+	status_query_destroy top_show)
 build/san/tests/worker/remote/operator/test_cluster: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s execv fork pipe2 progress_begin \
 	progress_end progress_update read signals_pending status_query_ask threads_available trace_read trace_write)
