@@ -155,19 +155,21 @@ static void who_is_forgotten(void **state)
     for (int recent = 0; recent < 2; recent++) {
         double now_s = 1000;
         admission_start(admission, now_s);
-        for (int i = 0; i < ADMISSION_ADDRESSES; i++, now_s += 0.001) {
+        for (int i = 0; i < ADMISSION_ADDRESSES; i++) {
             if (i == GREEDY) {
                 assert_in_range(use_up(admission, i, now_s), 40, 50);
             } else {
                 come(admission, i, now_s);
             }
+            now_s += 0.001;
         }
-        for (int i = 0; i <= GREEDY - !recent; i++, now_s += 0.001) { /* those before it again, and perhaps it, too */
+        for (int i = 0; i <= GREEDY - !recent; i++) { /* those before it again, and perhaps it, too */
             if (i < GREEDY) {
                 come(admission, i, now_s);
             } else {
                 assert_in_range(use_up(admission, i, now_s), 0, 5);
             }
+            now_s += 0.001;
         }
         come(admission, ADMISSION_ADDRESSES, now_s);
         const int begun = use_up(admission, GREEDY, now_s);
