@@ -10,13 +10,13 @@
 #include "net/door.h"
 #include "net/listener.h"
 
-/* One that serves. */
+/* A thread that serves sessions. */
 struct attendant {
     pthread_t thread;
     struct listener *listener;
     pthread_cond_t call;
     bool called;
-    struct attendant *next, *before; /* that waits for a call, or ended */
+    struct attendant *next, *before; /* in the list of those that wait, or of those that ended */
 };
 
 struct ready {
@@ -33,8 +33,8 @@ struct listener {
     struct door door;
     /* Guarded by the lock. */
     char *sessions;                /* [places * session_size] */
-    int used;                      /* of them, that ever were somebody's */
-    struct listener_session *free; /* of those */
+    int used;                      /* of them, those ever used */
+    struct listener_session *free; /* of the used ones, those free again */
     struct ready ready;
     uint64_t connections;
     int here;
@@ -45,9 +45,9 @@ struct listener {
         struct pending *waits; /* [room]: a ring */
         int room, first, count;
     } lobby;
-    int threads, serving;      /* the others look for a session, or will once they have begun to run */
-    int working;               /* that serve a session after a rest, and do not wait for others */
-    struct attendant *waiting; /* for a call: the last one to begin is called first, for it has the warmest caches */
+    int threads, serving;      /* the other threads look for a session, or are starting */
+    int working;               /* threads that serve a session after a rest, and don't wait for others */
+    struct attendant *waiting; /* idle: the last to become idle is called first, since its caches are warmest */
     struct attendant *ended;   /* to be joined */
     pthread_cond_t no_more;    /* a thread ended */
     bool ending, over;
@@ -76,18 +76,18 @@ static inline void unlock(const struct listener *listener)
 
 void listener_put_ready(struct ready *queue, struct listener_session *session);
 
-/* One more thread, if there may be. */
+/* Starts another thread, within the limit. */
 bool listener_start_thread(struct listener *listener);
 
-/* One of the threads that wait; where there is none, those who are on their way here find what is ready. */
+/* Wakes an idle thread; if there is none, threads that are starting find what is ready. */
 void listener_call_one(struct listener *listener);
 
-/* Sees to it that the session that has been ready for longest is taken by somebody. False: there is no thread. */
+/* Makes sure that a thread takes the session that has been ready longest. False: there is no thread for it. */
 bool listener_call_thread(struct listener *listener, bool at_once);
 
 void listener_make_ready(struct listener_session *session);
 
-/* Lets it rest, or look around once more first. False: the system can't. */
+/* Lets it rest, or makes it ready again if it was roused meanwhile. False: the system can't. */
 bool listener_let_rest(struct listener_session *session);
 
 /* Closes its connection, and frees its place. */
@@ -104,19 +104,19 @@ void listener_note_refusal(struct listener *listener, enum complaint cause, cons
 /* Closes it, and complains. */
 void listener_refuse(struct listener *listener, enum complaint cause, const struct pending *pending, const char *why);
 
-/* Logs what was only counted, and is due. */
+/* Logs refusals that were only counted so far, once they are due. */
 void listener_complain(struct listener *listener, double now_s, bool last);
 
-/* Lets it in, or to the lobby, or turns it away, by what it showed at the door. */
+/* Admits it, queues it in the lobby, or turns it away, by what it showed at the door. */
 void listener_deal_with(struct listener *listener, enum door_look look, const struct pending *pending);
 
-/* Locked: members in the lobby have their turns as others are done. */
+/* Locked. Admits members from the lobby as others finish. */
 void listener_call_in(struct listener *listener);
 
-/* Locked: the first of the lobby. */
+/* Locked. Takes the first one out of the lobby. */
 struct pending listener_leave_lobby(struct listener *listener);
 
-/* Those in the lobby whose time is over leave it; those that keep a full lobby waiting make room. */
+/* Drops those whose time in the lobby is over, and handshakes that keep a full lobby waiting. */
 void listener_look_into_lobby(struct listener *listener, double now_s);
 
 #endif

@@ -142,33 +142,32 @@ static void take_a_piece(int look)
     }
 }
 
-/* So is what the other side takes, though it says nothing. */
-static void what_is_taken_is_a_sign_of_life(void **state)
+/* Pieces wait for the other side, which takes one at each look. */
+static void write_pieces(void)
 {
     char bytes[PIECE] = {0};
     struct iovec part = {bytes, sizeof bytes};
     struct error error;
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     for (int i = 0; i < PIECES; i++) {
         assert_true(write_now(connection, &part, 1, 1100, &error));
     }
     happens = take_a_piece;
+}
+
+/* So is what the other side takes, though it says nothing. */
+static void what_is_taken_is_a_sign_of_life(void **state)
+{
+    (void)state;
+    write_pieces();
     read_ends(1100, PIECES + 8, "no answer from a peer within 28 s");
 }
 
 /* But a deadline is a deadline. */
 static void signs_of_life_move_no_deadline(void **state)
 {
-    char bytes[PIECE] = {0};
-    struct iovec part = {bytes, sizeof bytes};
-    struct error error;
     (void)state;
-    connection_set_idle_timeout(connection, 8);
-    for (int i = 0; i < PIECES; i++) {
-        assert_true(write_now(connection, &part, 1, 1100, &error));
-    }
-    happens = take_a_piece;
+    write_pieces();
     read_ends(1012, 12, "no answer from a peer within 12 s");
 }
 

@@ -4,7 +4,6 @@
  */
 #include "worker/remote/data_server.h"
 
-#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -129,7 +128,7 @@ static bool send_batches(struct data_session *session, struct error *error)
     if (asked.count == 0) {
         return channel_send(session->channel, MESSAGE_batch, request, &batch, frame_deadline(), error);
     }
-    if (asked.first < 0) {
+    if (asked.first < 0 || asked.first > INT64_MAX - asked.count) {
         channel_send_error(session->channel, request, ERROR_BAD_REQUEST, frame_deadline(), error,
                            "batches are counted from 0");
         return error_set(error, "%s asks for batch %lld", connection_name(session->channel->connection),
@@ -302,8 +301,9 @@ static bool open_listener(struct data_server *server, struct error *error)
     const struct config_cluster *cluster = &server->config->cluster;
     const char *text = cluster->worker_hosts.items[0];
     struct address address;
-    const bool is_address = address_parse(text, &address, error); /* or the config would have been refused */
-    assert(is_address);
+    if (!address_parse(text, &address, error)) {
+        return error_wrap(error, "cluster.worker_hosts: %s", text);
+    }
     const struct listener_options options = {
         .host = cluster->bind,
         .port = (uint16_t)address.port,
