@@ -267,12 +267,18 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
     job_consider(job, now_s);
 }
 
-/* A refused gradient is answered together with its step, unless the step needs another one from this worker. */
+/*
+ * A refused gradient is answered together with its step, unless the step needs another one from this worker. Only the
+ * coordinator knows whether it does, and the worker waits for its answer in any case: followers answer at once.
+ */
 static bool refusal_is_settled(const struct job *job, int index)
 {
     int possible, whole;
     if (aggregation_get(&job->gathered, own_shard(job), index) != PART_NOT_FINITE) {
         return false;
+    }
+    if (job_is_follower(job)) {
+        return true;
     }
     for (int i = 0; i < job->worker_count; i++) {
         job->awaited[i] = job->workers[i].present && job_is_asked(job, i);

@@ -417,6 +417,8 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
         links[i].quiet = true;
         links[i].options.return_after_s = pace_return_s(&config->cluster);
         links[i].options.return_within_s = 2 * links[i].options.return_after_s;
+        /* A ps may know this worker from another link, and await its beats, while this link still fails to connect. */
+        links[i].options.longest_delay_s = fmin(links[i].options.longest_delay_s, config->cluster.lease_secs / 3);
         links[i].timeout_s = fmin(CONNECT_S, fmax(config->cluster.lease_secs / 3, LEAST_CONNECT_S));
         links[i].idle_timeout_s = idle_timeout_s(new);
     }

@@ -328,6 +328,7 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
         return TROUBLE; /* it can still be read, unless its shard lost everything */
     }
     remove_first(chief);
+    chief->asked_s = -INFINITY; /* shards may have come to the next one long ago, and hold training for it */
     chief->caution -= chief->caution > 0;
     if (supervisor_is_unsaved(&chief->ledger.supervisor, order.step)) {
         chief_save_taken(chief, order.step);
