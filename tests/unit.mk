@@ -117,7 +117,7 @@ build/san/tests/worker/remote/operator/test_cluster: \
 	progress_end progress_update read signals_pending status_query_ask threads_available trace_read trace_write)
 build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches \
 build/san/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,notify_alive \
+build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,connect notify_alive \
 	observe_traffic observe_waiting)
 build/san/tests/worker/remote/test_batches build/san/tests/worker/remote/test_batch_fetcher: \
 	link_with += -Wl,--wrap=pthread_cond_timedwait

@@ -184,6 +184,41 @@ static void test_not_finite_holds_up_nobody(void **state)
     end(&scene);
 }
 
+/*
+ * A worker is lost in the middle of a push: ps 1 has its part, and ps 0 never will. Only ps 0 knows that the step now
+ * needs another gradient from the worker whose first was refused, and that worker waits for both answers.
+ */
+static void test_a_follower_holds_no_refusal(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    begin(&scene, 2, 2, 0, 1);
+    scene.sequences[0] = scene.sequences[1] = 1;
+    assert_true(offer_as(&scene, 1, 1, 2, 0, true));
+    for (int ps = 0; ps < 2; ps++) {
+        assert_true(offer_as(&scene, ps, 0, 1, 0, false));
+    }
+    report(&scene);
+    assert_int_equal(outcome(&scene, 0, 0), -1); /* worker 1 may do */
+    job_disconnected(&scene.jobs[0], 1, 2, scene.now_s);
+    for (int second = 0; second < 11; second++) { /* longer than a lease */
+        pass(&scene, 1);
+        hear(&scene, 0);
+    }
+    assert_int_equal(outcome(&scene, 0, 0), PUSH_NOT_FINITE);
+    const struct job_push refused = push_of(&scene, 0, 0, false);
+    assert_true(job_settled(&scene.jobs[1], 0, 1, &refused, &verdict));
+    assert_int_equal(verdict.outcome, PUSH_NOT_FINITE);
+    scene.sequences[0]++;
+    for (int ps = 0; ps < 2; ps++) {
+        assert_true(offer_as(&scene, ps, 0, 1, 0, true));
+    }
+    report(&scene);
+    assert_int_equal(apply(&scene, 0), 1);
+    end(&scene);
+}
+
 static void test_a_new_generation_forgets_what_was_staged(void **state)
 {
     (void)state;
@@ -505,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_min_replicas_is_the_least),
         cmocka_unit_test(test_who_never_came_is_waited_for_one_lease),
         cmocka_unit_test(test_not_finite_holds_up_nobody),
+        cmocka_unit_test(test_a_follower_holds_no_refusal),
         cmocka_unit_test(test_a_new_generation_forgets_what_was_staged),
         cmocka_unit_test(test_lies_about_steps_are_refused),
         cmocka_unit_test(test_after_the_last_step_nothing_is_wanted),

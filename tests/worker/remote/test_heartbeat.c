@@ -4,11 +4,13 @@
  */
 #include "worker/remote/heartbeat.h"
 
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -60,6 +62,23 @@ void __wrap_notify_alive(void);
 void __wrap_notify_alive(void)
 {
     atomic_fetch_add(&alive, 1);
+}
+
+/* No ps can be reached. */
+static atomic_bool all_are_absent;
+static atomic_int attempts;
+
+int __real_connect(int fd, const struct sockaddr *address, socklen_t length);
+int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length);
+
+int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length)
+{
+    if (atomic_load(&all_are_absent)) {
+        atomic_fetch_add(&attempts, 1);
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    return __real_connect(fd, address, length);
 }
 
 static struct server {
@@ -305,6 +324,32 @@ static void how_often(void **state)
     assert_true(story_s() - begun_s < 3.5);
     assert_true(story_s() - begun_s > 0.06);
     end();
+}
+
+/* Until a ps that can't be reached has been tried five times more, when tries have become rare. */
+static double tries_last_s(void)
+{
+    begin(1, "0.6");
+    atomic_store(&attempts, 0);
+    atomic_store(&all_are_absent, true);
+    create();
+    AWAIT(atomic_load(&attempts) >= 8);
+    const double begun_s = story_s();
+    AWAIT(atomic_load(&attempts) >= 13);
+    const double took_s = story_s() - begun_s;
+    atomic_store(&all_are_absent, false);
+    end();
+    return took_s;
+}
+
+/* A ps may know the worker from another link and count its lease: it is tried as often as beats are due. */
+static void an_absent_ps(void **state)
+{
+    (void)state;
+    for (int tries = 0; tries_last_s() > 1.4;
+         tries++) { /* five delays of 0.1 to 0.2 s; those of other links take 0.5 to 1 s */
+        assert_in_range(tries, 0, 30);
+    }
 }
 
 /* From a beat, with a second until the next one, to two more at the faster rate. */
@@ -628,6 +673,7 @@ int main(void)
         cmocka_unit_test(when_to_join_again),
         cmocka_unit_test(unanswered),
         cmocka_unit_test(layers),
+        cmocka_unit_test(an_absent_ps),
         cmocka_unit_test(what_begins_at_once),
         cmocka_unit_test(a_silent_ps),
         cmocka_unit_test(two_silent_ps),
