@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/copy.h"
+#include "base/finite.h"
 #include "base/profile.h"
 #include "ps/store/bfloat16.h"
 #include "ps/store/outer.h"
@@ -81,18 +82,6 @@ static size_t block_after(const struct shard *shard, size_t local)
     return low;
 }
 
-/* Written so that it becomes a handful of vector instructions. */
-uint32_t shard_find_not_finite(const float *values, size_t count)
-{
-    uint32_t found = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        found |= (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    return found;
-}
-
 struct stage *shard_stage(struct shard *shard, int worker)
 {
     assert(worker >= 0 && worker < shard->worker_count);
@@ -102,7 +91,7 @@ struct stage *shard_stage(struct shard *shard, int worker)
 void stage_begin(struct stage *stage)
 {
     memset(stage->present, 0, stage->shard->block_count);
-    stage->not_finite = 0;
+    stage->not_finite = false;
 }
 
 bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error)
@@ -167,7 +156,7 @@ void stage_weigh(struct stage *stage, uint32_t examples)
 
 void stage_check(struct stage *stage, const float *values, size_t count)
 {
-    stage->not_finite |= shard_find_not_finite(values, count);
+    stage->not_finite = stage->not_finite || !all_finite(values, count);
 }
 
 void stage_age(struct stage *stage, uint32_t staleness)
@@ -177,7 +166,7 @@ void stage_age(struct stage *stage, uint32_t staleness)
 
 bool stage_is_finite(const struct stage *stage)
 {
-    return stage->not_finite == 0;
+    return !stage->not_finite;
 }
 
 /* --- Answers --- */

@@ -52,7 +52,7 @@ struct stage {
     uint8_t *ranges;        /* [block_count * RANGE_BYTES] of the answer */
     uint16_t *known;        /* [floats]: what its worker received last, with wire_dtype bfloat16; else NULL */
     uint64_t known_to;      /* on this connection */
-    uint32_t not_finite;
+    bool not_finite;
     uint32_t examples;      /* as its worker counts them, if examples are weighted */
     uint32_t staleness;     /* of the pushed gradient, in steps, where it matters */
     double squares;         /* of the gradient's norm, if it may be clipped */
@@ -183,9 +183,6 @@ bool shard_check_vector(const struct shard *shard, enum store_vector vector, str
 
 /* Where a range lies in the shard's vectors; false if it is not entirely in this shard. */
 bool shard_locate(const struct shard *shard, struct range range, size_t *local, struct error *error);
-
-/* Not 0 if one of them is NaN or infinite. */
-uint32_t shard_find_not_finite(const float *values, size_t count);
 
 /* Takes the first stripe's lock, unless the shard is closed or of another generation. */
 bool shard_walk_enter(struct shard *shard, uint32_t generation);

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/finite.h"
 #include "ps/shard/internal.h"
 
 static void fill(float *values, size_t count, float value)
@@ -118,7 +119,7 @@ static bool check_written(struct shard *shard, struct error *error)
                          shard->written[STORE_PARAMETERS], real);
     }
     for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
-        if (shard->vectors[vector] && shard_find_not_finite(shard->vectors[vector], shard->floats) != 0) {
+        if (shard->vectors[vector] && !all_finite(shard->vectors[vector], shard->floats)) {
             return error_set(error, "vector %d was written with a value that is not finite", vector);
         }
     }

@@ -55,9 +55,11 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
         return true;
     }
     oracle_sees(engine->worker, batch->step, engine->parameters);
-    bool bad = chance_of(oracle.not_finite);
+    const bool is_bad = chance_of(oracle.not_finite);
+    const int bad_row = is_bad ? (int)chance(2 * (uint64_t)weights->rows) : -1; /* one, of a single shard; or all */
+    const bool bad = bad_row >= weights->rows;
     for (int row = 0; row < weights->rows; row++) {
-        counts[row * 16 + engine->worker % weights->cols] = bad ? NAN : -1.0f;
+        counts[row * 16 + engine->worker % weights->cols] = bad || row == bad_row ? NAN : -1.0f;
     }
     for (int k = 0; k < biases->cols; k++) {
         float now = engine->parameters[biases->offset + (size_t)k];

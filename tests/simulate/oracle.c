@@ -14,8 +14,7 @@
  *  - a checkpoint that was reported written is there after any crash, unless the disk broke its promises; what a chief
  *    restores is what was saved, bit for bit;
  *  - all gradients of a generation come from rows with the same preprocessing, its checkpoints contain it, and a
- *    process
- *    that restores one continues with it;
+ *    process that restores one continues with it;
  *  - a round with participation below 1 selects as many workers as it should, of those present, in the order given by
  *    seed and round; it consists of differences of selected workers, and after its deadline it waits for nobody;
  *  - in asynchronous rounds every few differences make a step, on each ps in their order of arrival: what is saved has
@@ -70,6 +69,7 @@ struct ps_record {
     uint32_t generation;
     bool restored;
     int64_t restored_step, seen_step, applied;
+    double applied_s;
     struct accepted pushes[MOST_PUSHES];
     int push_count;
     int waiting_for_apply;                    /* accepted, and not yet applied */
@@ -127,6 +127,7 @@ static uint64_t goes_by[WORKERS_MAX_SIMULATED], saved_with[ORACLE_MAX_STEPS];
 static int64_t written_step; /* the newest checkpoint that was reported written; -1: none */
 static int64_t found_step;   /* the newest one that a chief found at its start; -1: none */
 static int64_t lost_step;    /* the newest one that the disk has lost since then; -1: none */
+static double held_s;        /* the shortest time for which training was held for a checkpoint in vain, in leases */
 
 /* Everything but the pushes, of which there are none yet: runs are many, and the list is long. */
 static void begin_record(struct ps_record *record, struct job *job)
@@ -153,6 +154,7 @@ void oracle_begin(void)
 {
     assert(written_step == 0 && computed[0].generation == 0); /* no cluster has run in this process */
     written_step = found_step = lost_step = -1;
+    held_s = INFINITY;
 }
 
 void oracle_forget(const struct machine *machine)
@@ -540,6 +542,7 @@ WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *
              (unsigned long long)base_version, (unsigned long long)changes->version);
     }
     record->applied++;
+    record->applied_s = world.now_s;
     struct accepted *push = NULL;
     for (int i = 0; i < record->push_count; i++) {
         if (record->pushes[i].worker == worker && !record->pushes[i].applied) {
@@ -803,6 +806,7 @@ WRAP(bool, shard_aggregate, struct shard *shard, uint32_t generation, const int 
             note_set(step, workers, count);
         }
         record->applied++;
+        record->applied_s = world.now_s;
     }
     return done;
 }
@@ -963,11 +967,24 @@ WRAP(bool, checkpoint_load, struct checkpoint_file *file, struct checkpoint_stat
     return true;
 }
 
-/* However fast it is: a run without faults keeps every step that is due. */
+WRAP(void, shard_skip_order, struct shard *shard, int64_t step)
+{
+    const struct ps_record *record = record_here();
+    held_s = fmin(held_s, (world.now_s - record->applied_s) / record->job->config.cluster.lease_secs);
+    __real_shard_skip_order(shard, step);
+}
+
+/*
+ * However fast it is: a run without faults keeps every step that is due, unless the chief could not read the first one
+ * for a whole lease: it was validating, or its messages were slow.
+ */
 static void check_due(void)
 {
     const int64_t every = oracle.save_steps;
-    for (int64_t step = every; every > 0 && step < oracle.last_step; step += every) {
+    if (held_s < 0.7) { /* by the fastest clock */
+        fail("training was held for %.2f of a lease only, and then a checkpoint was given up", held_s);
+    }
+    for (int64_t step = every; every > 0 && step < oracle.last_step && isinf(held_s); step += every) {
         if (step < ORACLE_MAX_STEPS && !is_saved[step]) {
             fail("nothing went wrong, and there is no checkpoint of step %lld, though one was due every %lld steps",
                  (long long)step, (long long)every);

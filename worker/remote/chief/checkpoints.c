@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/condition.h"
+#include "base/finite.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "worker/kept_rows.h"
@@ -42,10 +43,8 @@ static bool chief_state_is_finite(const struct chief *chief)
 {
     for (int v = 0; v < STORE_VECTORS; v++) {
         const float *values = chief->state.vectors[v];
-        for (size_t i = 0; values && i < chief->options.model->float_count; i++) {
-            if (!isfinite(values[i])) {
-                return false;
-            }
+        if (values && !all_finite(values, chief->options.model->float_count)) {
+            return false;
         }
     }
     return true;

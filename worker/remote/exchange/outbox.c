@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/copy.h"
+#include "base/finite.h"
 #include "base/profile.h"
 #include "ps/store/bfloat16.h"
 #include "ps/store/int8.h"
@@ -100,6 +101,7 @@ void outbox_begin(struct outbox *outbox)
         atomic_store_explicit(&outbox->present[i], 0, memory_order_relaxed);
     }
     outbox->piece_count = outbox->packed_bytes = 0;
+    atomic_store(&outbox->not_finite, false);
     if (outbox->residual) {
         copy_bytes(outbox->residual->next, outbox->residual->now, outbox->model->float_count * sizeof(float));
     }
@@ -142,6 +144,9 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
         copy_bytes(outbox->values + offset, values, (size_t)block->cols * sizeof *values);
         /* Rows are listed if they have a pixel that is not zero, and such rows are hardly ever zero. */
         some = block->present || has_float(values, block->cols);
+    }
+    if (!all_finite(values, (size_t)block->cols)) {
+        atomic_store_explicit(&outbox->not_finite, true, memory_order_relaxed);
     }
     if (some) {
         atomic_store_explicit(&outbox->present[outbox->first_row[block->variable] + (size_t)row], 1,
@@ -188,6 +193,11 @@ static void take_block(void *context, const struct gradient_block *block)
 struct gradient_sink outbox_sink(struct outbox *outbox)
 {
     return (struct gradient_sink){.block = take_block, .context = outbox};
+}
+
+bool outbox_is_finite(const struct outbox *outbox)
+{
+    return !atomic_load(&outbox->not_finite);
 }
 
 /* --- Runs --- */

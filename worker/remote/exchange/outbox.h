@@ -61,6 +61,7 @@ struct outbox {
     _Atomic unsigned char *present;        /* per row, over all variables */
     size_t first_row[MODEL_MAX_VARIABLES]; /* of each variable, in `present` */
     size_t rows;                           /* of all variables */
+    atomic_bool not_finite;                /* some value of the gradient is NaN or infinite */
     void *memory;
 };
 
@@ -76,6 +77,12 @@ void outbox_begin(struct outbox *outbox);
 
 /* Accepts disjoint blocks from any threads. */
 struct gradient_sink outbox_sink(struct outbox *outbox);
+
+/*
+ * Of the gradient so far. Each ps sees only its part, and would accept that where another must refuse: then the
+ * gradient is pushed with a loss that is not finite, which all of them refuse.
+ */
+bool outbox_is_finite(const struct outbox *outbox);
 
 /*
  * Call these when the gradient is complete, before sending it: outbox_pack for each ps, then outbox_packed. They do

@@ -1,4 +1,5 @@
 /* Pushes: sent to all shards first, then their answers are read in whatever order they arrive. */
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 
@@ -45,7 +46,7 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
                                 .token = exchange->config->cluster.issync ? note->base_step : -1,
                                 .local_step = note->local_step,
                                 .examples = note->examples,
-                                .loss = note->loss,
+                                .loss = outbox_is_finite(outbox) ? note->loss : NAN,
                                 .answer_dtype = (uint8_t)push_pull_dtype(exchange, part),
                                 .dtype = (uint8_t)outbox->dtype};
     struct outbox_cursor cursor = outbox_open(outbox, part->spans, part->span_count);

@@ -403,7 +403,9 @@ static inline void assert_landed(void)
     }
 }
 
-static inline enum exchange_result push(int64_t base_step, struct push_answer *answer, struct error *error)
+/* A gradient whose every value tells its variable and row; `last` is the very last one. */
+static inline enum exchange_result push_with(float last, int64_t base_step, struct push_answer *answer,
+                                             struct error *error)
 {
     const struct push_note note = {.base_step = base_step, .local_step = 3, .examples = 50, .loss = 0.5f};
     struct gradient_sink sink = outbox_sink(&bench.outbox);
@@ -415,6 +417,9 @@ static inline enum exchange_result push(int64_t base_step, struct push_answer *a
             for (int c = 0; c < variable->cols; c++) {
                 row[c] = (float)(100 * v + r + 1);
             }
+            if (v == bench.model.variable_count - 1 && r == variable->rows - 1) {
+                row[variable->cols - 1] = last;
+            }
             const struct gradient_block block = {
                 .variable = v, .row = r, .rows = 1, .cols = variable->cols, .values = row, .stride = variable->cols};
             sink.block(sink.context, &block);
@@ -422,6 +427,11 @@ static inline enum exchange_result push(int64_t base_step, struct push_answer *a
     }
     push_pull_pack(&bench.exchange, &bench.outbox);
     return push_pull_exchange(&bench.exchange, &bench.outbox, &note, answer, error);
+}
+
+static inline enum exchange_result push(int64_t base_step, struct push_answer *answer, struct error *error)
+{
+    return push_with((float)(100 * (bench.model.variable_count - 1) + 1), base_step, answer, error);
 }
 
 #endif

@@ -59,6 +59,27 @@ static void pushing(void **state)
     end();
 }
 
+/*
+ * A gradient that one ps must refuse is refused by all, which see only their parts: its loss tells them. The next one
+ * is as good as ever.
+ */
+static void not_finite_for_one(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct push_answer answer;
+    struct error error;
+    (void)state;
+    begin(3, "6,3", false, NULL);
+    join();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(push_with(bad[i], 10, &answer, &error), EXCHANGE_OK);
+        assert_true(isnan(servers[0].push.loss) && isnan(servers[1].push.loss));
+        assert_int_equal(push(10, &answer, &error), EXCHANGE_OK);
+        assert_true(servers[0].push.loss == 0.5f && servers[1].push.loss == 0.5f);
+    }
+    end();
+}
+
 /* In step with others: shards that answer at an earlier step are asked until they have reached it, too. */
 static void steps_in_common(void **state)
 {
@@ -336,6 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pushing),
+        cmocka_unit_test(not_finite_for_one),
         cmocka_unit_test(steps_in_common),
         cmocka_unit_test(steps_of_their_own),
         cmocka_unit_test(waiting_for_answers),
