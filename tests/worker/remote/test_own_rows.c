@@ -22,7 +22,7 @@
 #include "worker/data/table/table.h"
 #include "worker/remote/exchange/preprocessing.h"
 
-enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3 };
+enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3, HALF_ANSWER = -4 };
 
 static double ahead_s, per_pause_s;
 static int pauses, speaks_after, leaves_after, joins_after; /* after this many pauses; 0: never */
@@ -40,6 +40,7 @@ static struct {
     char *heard;              /* the last text of `describe` */
     char *figures[WORKERS];   /* of each worker */
     int told[WORKERS], fails; /* how the next request fails */
+    bool breaks;              /* in the middle of this answer */
     char late_figures[2048];  /* of worker 2, from joins_after on */
 } ps;
 
@@ -80,9 +81,34 @@ static char *read_bulk(struct channel *channel)
     return text;
 }
 
+/* Begins to answer, and is gone. */
+static bool say_half(struct channel *channel, enum message_type type, const void *message, const char *text)
+{
+    uint8_t head[1024];
+    struct error error;
+    const size_t size = message_size(channel->version, type, message);
+    const struct frame frame = {.version = channel->version,
+                                .type = (uint16_t)type,
+                                .request = channel->frame.request,
+                                .flags = FRAME_LAST,
+                                .message_bytes = (uint32_t)size,
+                                .bulk_bytes = (uint32_t)strlen(text)};
+    assert_true(FRAME_HEADER + size <= sizeof head);
+    frame_encode(&frame, head);
+    message_encode(channel->version, type, message, head + FRAME_HEADER, size);
+    const struct iovec parts[] = {{head, FRAME_HEADER + size}, {(char *)(uintptr_t)text, strlen(text) / 2}};
+    assert_true(connection_write_more(channel->connection, parts, 2, fake_member_soon(), &error));
+    assert_true(connection_flush(channel->connection, fake_member_soon(), &error));
+    return false;
+}
+
 static bool say(struct channel *channel, enum message_type type, const void *message, const char *text)
 {
     struct error error;
+    if (ps.breaks) {
+        ps.breaks = false;
+        return say_half(channel, type, message, text);
+    }
     struct iovec bulk = {(char *)(uintptr_t)text, text ? strlen(text) : 0};
     const struct outgoing frame = {
         .type = type, .request = channel->frame.request, .message = message, .bulk = &bulk, .bulk_parts = text ? 1 : 0};
@@ -133,6 +159,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     if (how == NO_ANSWER) {
         return false;
     }
+    ps.breaks = how == HALF_ANSWER;
     channel->frame.request += how == OTHER_REQUEST;
     return how == OTHER_ANSWER                       ? fake_member_say(channel, MESSAGE_pong, &pong)
            : channel->frame.type == MESSAGE_describe ? answer_describe(channel)
@@ -287,6 +314,30 @@ static void comparing(void **state)
     free(spaced);
     schema_free(&schema);
     schema_free(&other);
+    end();
+}
+
+/* A connection that breaks in the middle of an answer costs a request, and nothing else. */
+static void half_an_answer(void **state)
+{
+    struct schema schema;
+    char *text;
+    struct error error;
+    (void)state;
+    begin("0", 2, rows);
+    survey_rows(rows, &ps.figures[1], &schema);
+    ps.fails = HALF_ANSWER;
+    assert_int_equal(preprocessing_ask_figures(&bench.exchange, 1, &text, &error), EXCHANGE_OK);
+    assert_string_equal(text, ps.figures[1]);
+    free(text);
+    assert_int_equal(connections(), 2);
+    ps.known = schema.text;
+    ps.fails = HALF_ANSWER;
+    assert_int_equal(preprocessing_ask(&bench.exchange, &text, &error), EXCHANGE_OK);
+    assert_string_equal(text, schema.text);
+    free(text);
+    assert_int_equal(connections(), 3);
+    schema_free(&schema);
     end();
 }
 
@@ -710,6 +761,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparing),
+        cmocka_unit_test(half_an_answer),
         cmocka_unit_test(comparing_without_memory),
         cmocka_unit_test(classes),
         cmocka_unit_test(failures),

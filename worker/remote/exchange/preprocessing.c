@@ -206,8 +206,9 @@ static bool exchange_figures(struct shard_part *part, int worker, char *own, cha
     if (!call(part, MESSAGE_figures, &message, own, MESSAGE_figures, end, error) || *end != EXCHANGE_OK) {
         return *end == EXCHANGE_FAILED;
     }
-    *text = channel->bulk_left > 0 ? read_text(channel, error) : NULL;
-    return *text || channel->bulk_left == 0;
+    const bool has_text = channel->bulk_left > 0;
+    *text = has_text ? read_text(channel, error) : NULL;
+    return *text || !has_text;
 }
 
 static enum exchange_result figures(struct push_pull *exchange, int worker, char *own, char **text, struct error *error)
