@@ -14,7 +14,7 @@ class Served:
 
     def __init__(self, trainer, *arguments, cwd, ready=True, context=None, token=None, port=None):
         """context: for a client's TLS. token: sent with each request."""
-        self.context, self.token = context, token
+        self.context, self.token, self.before_it_stops = context, token, lambda: None
         (self.port,) = [port] if port else free_ports(1)
         self.log = open(cwd / f"serve.{self.port}.log", "w+")
         self.process = subprocess.Popen([trainer, "serve", *arguments, f"--http=127.0.0.1:{self.port}"], cwd=cwd,
@@ -61,6 +61,7 @@ class Served:
         return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
     def stop(self):
+        self.before_it_stops()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(30)

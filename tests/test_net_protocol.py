@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 
 import protocol
 import pytest
@@ -183,8 +182,8 @@ def test_openssl_changes_keys(key, serve):
                 header = protocol.HEADER.unpack(client.stdout.read(protocol.HEADER.size))
                 assert header[0] == b"TRNR", header
                 client.stdout.read(header[6])
-            else:
-                time.sleep(0.3)  # s_client only reads a command that stands alone
+            else:  # s_client only reads a command that stands alone, and says when it has read one
+                assert any(b"KEYUPDATE" in said for said in iter(client.stderr.readline, b""))
         assert protocol.SCHEMA[header[2]][0] == "pong"
     finally:
         client.kill()

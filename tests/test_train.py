@@ -211,7 +211,7 @@ class Terminal:
     def resize(self, columns):
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
-    def read(self, until=lambda output: False, timeout=60):
+    def read(self, until=lambda output: False, timeout=600):
         deadline = time.monotonic() + timeout
         while not until(self.output):
             assert time.monotonic() < deadline

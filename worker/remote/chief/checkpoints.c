@@ -26,6 +26,7 @@
 enum {
     SNAPSHOT_TRIES = 6,
     SNAPSHOT_WAIT_MS = 250,  /* for a step that is about to come, or that some shards have reached */
+    ROLLOUT_WAIT_MS = 2000,  /* the same for a rollout, which fails without it, however slow the steps are */
     SNAPSHOT_TIMEOUT_S = 60, /* over connections that break */
     CAUTION = 64,            /* checkpoints to save after one was lost, before training may be held again */
     MOST_CAUTION = 1 << 20,
@@ -117,8 +118,8 @@ static int64_t step_to_agree_on(const struct chief *chief, int64_t seen, int try
  * Anything but EXCHANGE_OK leaves the state a mixture; EXCHANGE_REJOIN: some shard has lost its state, or they did not
  * reach one step in time. The last try takes the current state, in case training stands still; stopped: it does.
  */
-static enum exchange_result take(struct chief *chief, unsigned which, bool stopped, int64_t *global_step,
-                                 struct error *error)
+static enum exchange_result take(struct chief *chief, unsigned which, bool stopped, uint32_t wait_ms,
+                                 int64_t *global_step, struct error *error)
 {
     enum exchange_result end = EXCHANGE_REJOIN;
     PROFILE("take snapshot");
@@ -130,7 +131,7 @@ static enum exchange_result take(struct chief *chief, unsigned which, bool stopp
         int64_t at_step = i > 0 && !last ? step_to_agree_on(chief, seen, i) : -1;
         uint64_t number = ++chief->snapshots;
         chief->shards.broken = false;
-        end = transfer_snapshot(&chief->shards, number, at_step, SNAPSHOT_WAIT_MS, &answer, error);
+        end = transfer_snapshot(&chief->shards, number, at_step, wait_ms, &answer, error);
         seen = end == EXCHANGE_OK && answer.global_step > seen ? answer.global_step : seen;
         if (end == EXCHANGE_OK && (!answer.taken || (!answer.same && !(last && stopped)))) {
             end = EXCHANGE_REJOIN;
@@ -148,12 +149,12 @@ static enum exchange_result take(struct chief *chief, unsigned which, bool stopp
 /* Takes the state of one step, now or soon. Locked. which: as for transfer_read. */
 static enum exchange_result take_now(struct chief *chief, unsigned which, int64_t *global_step, struct error *error)
 {
-    return take(chief, which, false, global_step, error);
+    return take(chief, which, false, SNAPSHOT_WAIT_MS, global_step, error);
 }
 
 enum exchange_result chief_take_last(struct chief *chief, int64_t *global_step, struct error *error)
 {
-    return take(chief, ~0u, true, global_step, error);
+    return take(chief, ~0u, true, SNAPSHOT_WAIT_MS, global_step, error);
 }
 
 /* Saves the state of whatever step the shards are at. Locked. */
@@ -477,7 +478,7 @@ void chief_stop_saving(struct chief *chief)
 static bool save_to_go_back(struct chief *chief, struct error *error)
 {
     int64_t step;
-    if (take_now(chief, ~0u, &step, error) != EXCHANGE_OK) {
+    if (take(chief, ~0u, false, ROLLOUT_WAIT_MS, &step, error) != EXCHANGE_OK) {
         return false;
     }
     if (!chief_state_is_finite(chief)) {

@@ -127,7 +127,7 @@ static void snapshots_that_fail(void **state)
     for (int i = 0; i < 2; i++) {
         shards.taken = ends[i];
         assert_false(chief_checkpoint(bench.chief, &error));
-        assert_string_equal(told(), "snapshot at -1, 250 ms\n"); /* and all orders stay */
+        assert_string_equal(told(), "snapshot at -1, 2000 ms\n"); /* and all orders stay */
         shards.taken = ends[i];
         assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_NOT_NOW);
         assert_string_equal(told(), "snapshot at -1, 250 ms\n");

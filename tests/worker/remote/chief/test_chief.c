@@ -464,7 +464,7 @@ static void checkpoint_to_go_back_to(void **state)
     told();
     for (int i = 0; i < 2; i++) {
         assert_true(chief_checkpoint(bench.chief, &error));
-        assert_string_equal(told(), "snapshot at -1, 250 ms\nread 14\nsaved 14 of version 7, now\n"
+        assert_string_equal(told(), "snapshot at -1, 2000 ms\nread 14\nsaved 14 of version 7, now\n"
                                     "release 20\nrelease 30\nrelease 40\n");
         advance(bench.chief, 33);
         clock_pause(clock_monotonic_s() + 0.05);
