@@ -10,25 +10,18 @@
 #include "ps/rollout/participant.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/restart.h"
-#include "base/text/address.h"
-#include "net/resolver.h"
 #include "ps/rollout/history.h"
+#include "ps/rollout/target_config.h"
+#include "ps/rollout/way_back.h"
 
-enum {
-    SPARE_DISK = 1 << 20, /* bytes for versions and logs */
-    TRIES = 100           /* after a refusal, one order in this many is tried again: the cause may be gone */
-};
-
-static const double RESOLVE_S = 5.0;
+enum { TRIES = 100 /* after a refusal, one order in this many is tried again: the cause may be gone */ };
 
 /* After this long it follows the fleet once more into a version that it died in: something else may have killed it. */
 static const double FAILED_S = 60.0;
@@ -143,81 +136,14 @@ static bool check_digest(const struct rollout_participant *participant, const st
                      (unsigned long long)same->version);
 }
 
-static bool parse_one(const struct manifest_config *from, const char *name, struct config *config, struct error *error)
-{
-    char digest[CONFIG_DIGEST_HEX + 1];
-    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error) ||
-        !config_digest(config, digest, error)) {
-        return false;
-    }
-    return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
-           error_set(error,
-                     "this program reads the manifest's %s differently from the one that signed it: are both the same "
-                     "version?",
-                     name);
-}
-
-/* New and moved hosts must resolve: a misspelt name would leave half the fleet waiting. */
-static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
-{
-    const double deadline_s = clock_monotonic_s() + RESOLVE_S;
-    bool done = true;
-    for (int i = 0; i < after->count && done; i++) {
-        struct address address;
-        struct endpoints endpoints;
-        if (i < before->count && strcmp(before->items[i], after->items[i]) == 0) {
-            continue;
-        }
-        done = address_parse(after->items[i], &address, error) &&
-               resolver_find(&address, NULL, deadline_s, &endpoints, error);
-    }
-    return done;
-}
-
-static bool check_disk(const struct rollout_participant *participant, struct error *error)
-{
-    struct statvfs disk;
-    if (statvfs(participant->versions.folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < SPARE_DISK) {
-        return error_set(error, "%s: less than %d KiB are left on that disk", participant->versions.folder,
-                         SPARE_DISK >> 10);
-    }
-    return true;
-}
-
-/*
- * Checks that neither flags nor the local file, which takes precedence unless its version is lower, change the version.
- */
-static bool check_file(struct rollout_participant *participant, const struct manifest_config *target,
-                       struct error *error)
-{
-    struct config_texts texts = {
-        .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
-    char digest[CONFIG_DIGEST_HEX + 1];
-    int64_t file_version = config_drift_file_version(participant->config);
-    const bool is_it = file_version == (int64_t)target->version;
-    if (is_it) { /* then the file alone counts */
-        texts = (struct config_texts){.job = NULL};
-    }
-    bool parsed = config_in_version(&participant->then, participant->config, &texts, error) &&
-                  config_digest(&participant->then, digest, error);
-    if (file_version > (int64_t)target->version || (is_it && parsed && strcmp(digest, target->digest) != 0)) {
-        return error_set(error,
-                         "%s here has fleet.version %lld, so it would override version %llu: was it edited by hand?",
-                         participant->config->path, (long long)file_version, (unsigned long long)target->version);
-    }
-    return parsed &&
-           (strcmp(digest, target->digest) == 0 ||
-            error_set(error, "flags or the environment of this process change it: see `trainer config show`"));
-}
-
 static bool check_machine(struct rollout_participant *participant, const struct manifest_config *target,
                           struct error *error)
 {
-    const struct config_cluster *before = &participant->configs[1].cluster, *after = &participant->configs[0].cluster;
-    if (!change_is_free(participant->config, &participant->configs[0], error) ||
-        !check_file(participant, target, error) || !check_disk(participant, error) ||
-        !resolve_new(&before->ps_hosts, &after->ps_hosts, error) ||
-        !resolve_new(&before->worker_hosts, &after->worker_hosts, error)) {
+    const struct config *before = &participant->configs[1], *after = &participant->configs[0];
+    if (!change_is_free(participant->config, after, error) ||
+        !target_config_apply(participant->config, target, &participant->then, error) ||
+        !target_config_has_disk(&participant->versions, error) ||
+        !target_config_resolves(&before->cluster, &after->cluster, error)) {
         return false;
     }
     if (!change_has_member(&participant->then, participant->who)) {
@@ -285,25 +211,10 @@ static bool understand(struct rollout_participant *participant, const struct man
 {
     participant->misreads =
         !check_digest(participant, manifest, error) ||
-        !parse_one(&manifest->target, "target", &participant->configs[0], error) ||
-        !parse_one(&manifest->fallback, "fallback", &participant->configs[1], error) ||
+        !target_config_parse(&manifest->target, "target", &participant->configs[0], error) ||
+        !target_config_parse(&manifest->fallback, "fallback", &participant->configs[1], error) ||
         !manifest_kind(manifest, &participant->configs[1], &participant->configs[0], &participant->kind, error);
     return !participant->misreads;
-}
-
-static bool is_on_probation(const struct rollout_participant *participant)
-{
-    struct probation probation;
-    return probation_read(participant->config->path, &probation) && !probation.failed &&
-           probation.target == participant->version;
-}
-
-/* The version it would go back to is no longer kept, and crashes from now on have other causes. */
-static void end_own_probation(const struct rollout_participant *participant)
-{
-    if (is_on_probation(participant)) {
-        probation_end(participant->config->path);
-    }
 }
 
 /* Verifies the order's manifest, stores both versions and prepares. The previous manifest has been forgotten. */
@@ -332,47 +243,12 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
         snprintf(participant->digests[1], sizeof participant->digests[1], "%s", mixes ? from->digest : "");
     }
     if (done && participant->version == from->version) { /* so that one is settled, even if this process never heard */
-        end_own_probation(participant);
+        way_back_end(participant->config->path, participant->version);
     }
     if (done && order->order == ORDER_STAGE && is_behind && participant->host.save) {
         done = participant->host.save(participant->host.context, error);
         participant->prepared = done;
     }
-    return done;
-}
-
-/* A lower version must be the fallback in this manifest, or in the one by which the running version came. */
-static bool goes_back_to(const struct rollout_participant *participant, const struct manifest *manifest,
-                         const struct manifest_config *now)
-{
-    struct lineage own;
-    return participant->version == manifest->target.version ||
-           (lineage_of(participant->config, participant->version, &own) && own.fallback == now->version &&
-            strcmp(own.digests[1], now->digest) == 0);
-}
-
-/* True, with an error, if this member crashed in that version and was taken back. */
-static bool has_failed(const struct rollout_participant *participant, uint64_t version, struct error *error)
-{
-    struct probation probation;
-    if (!probation_read(participant->config->path, &probation) || !probation.failed || probation.target != version) {
-        return false;
-    }
-    error_set(error, "it failed %d times when started in version %llu", PROBATION_STARTS, (unsigned long long)version);
-    return true;
-}
-
-/* Stores the running version, which may have come with config.json alone, or be older than the manifest's fallback. */
-static bool keep_own_version(const struct rollout_participant *participant, struct error *error)
-{
-    struct error ignored;
-    if (versions_verify(&participant->versions, participant->version, &ignored)) {
-        return true;
-    }
-    char *text = config_job_text(participant->config);
-    const bool done = text ? versions_add(&participant->versions, participant->version, text, strlen(text), error)
-                           : error_set(error, "out of memory");
-    free(text);
     return done;
 }
 
@@ -383,24 +259,11 @@ static bool keep_own_version(const struct rollout_participant *participant, stru
 static bool may_follow(struct rollout_participant *participant, uint64_t version, struct error *error)
 {
     const double now_s = clock_monotonic_s();
-    if (!has_failed(participant, version, error)) {
+    if (!way_back_was_taken(participant->config->path, version, error)) {
         return true;
     }
     participant->failed_s = participant->failed_s > 0 ? participant->failed_s : now_s;
     return now_s - participant->failed_s >= FAILED_S;
-}
-
-/*
- * Going back must not fail, or the fleet would wait forever. If the former program is missing, this one runs the
- * fallback until a supervisor starts the installed one.
- */
-static void prepare_back(const struct rollout_participant *participant, uint64_t version)
-{
-    struct error error;
-    if (!program_prepare(participant->config->path, version, false, &error)) {
-        log_warning("%s; version %llu of the config continues in the current program", error.text,
-                    (unsigned long long)version);
-    }
 }
 
 /* Has the next process start in that version; if it keeps crashing there, it goes back to this one. */
@@ -409,11 +272,11 @@ static bool prepare_next(const struct rollout_participant *participant, uint64_t
 {
     const char *path = participant->config->path;
     if (is_back) {
-        prepare_back(participant, version);
+        way_back_go(path, version);
         return true;
     }
-    return keep_own_version(participant, error) && probation_begin(path, version, participant->version, error) &&
-           program_prepare(path, version, true, error);
+    return way_back_keep(participant->config, &participant->versions, participant->version, error) &&
+           way_back_begin(path, version, participant->version, error);
 }
 
 /* For a member that was away: verifies the manifest, stores the version in force and switches to it. */
@@ -433,13 +296,15 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
                          manifest.fleet, (unsigned long long)now->version, participant->config->fleet.name,
                          (unsigned long long)order->in_force);
     }
-    if (now->version <= participant->version && !(is_back && goes_back_to(participant, &manifest, now))) {
+    if (now->version <= participant->version &&
+        !(is_back && way_back_leads_to(participant->config, participant->version, &manifest))) {
         return error_set(error, "the manifest is old: version %llu, but version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)participant->version);
     }
     return (is_back || may_follow(participant, now->version, error)) &&
-           parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
-           check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
+           target_config_parse(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
+           target_config_apply(participant->config, now, &participant->then, error) &&
+           store_all(participant, order, &manifest, error) &&
            (is_back ? target_program_find_former(program, path, participant->version, &manifest, error)
                     : target_program_stage(program, path, participant->version, &manifest, true, error)) &&
            (!program->is_due || error_set(error, "its program is not here yet")) &&
@@ -570,7 +435,7 @@ static void restart(struct rollout_participant *participant, int which)
     if (which == 0 && !change_has_member(&participant->configs[0], participant->who)) {
         return; /* not in the target: it exits once that is settled */
     }
-    if (which == 0 && has_failed(participant, number, &error)) {
+    if (which == 0 && way_back_was_taken(path, number, &error)) {
         fail(participant, error.text);
         return;
     }
@@ -579,10 +444,9 @@ static void restart(struct rollout_participant *participant, int which)
         return;
     }
     if (which == 1) {
-        prepare_back(participant, number);
+        way_back_go(path, number);
     }
-    if ((which == 0 && (!probation_begin(path, number, participant->fallback, &error) ||
-                        !program_prepare(path, number, true, &error))) ||
+    if ((which == 0 && !way_back_begin(path, number, participant->fallback, &error)) ||
         !versions_switch(&participant->versions, number, &error)) {
         fail(participant, error.text);
         return;
@@ -698,19 +562,6 @@ static void go_back(struct rollout_participant *participant, const struct partic
     }
 }
 
-/* The manifest's fallback; if the manifest was refused, the fallback in the one by which the running version came. */
-static bool find_way_back(struct rollout_participant *participant, uint64_t *version)
-{
-    struct lineage own;
-    struct error ignored;
-    *version = participant->fallback;
-    if (*version == 0 && lineage_of(participant->config, participant->version, &own)) {
-        *version = own.fallback;
-    }
-    return *version > 0 && versions_open(&participant->versions, participant->config->path, &ignored) &&
-           versions_verify(&participant->versions, *version, &ignored);
-}
-
 /*
  * Leaves a target that this process runs but refuses: its program may read the configs differently from the previous
  * one, which still works, so it restarts in that. If it goes by itself, it is on probation and records that as failed,
@@ -723,7 +574,8 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
     if (participant->refusals++ % TRIES != 0) {
         return;
     }
-    const bool found = find_way_back(participant, &version);
+    const bool found = way_back_find(participant->config, &participant->versions, participant->version,
+                                     participant->fallback, &version);
     if (found && by_itself) {
         probation_fail(participant->config->path);
     }
@@ -731,7 +583,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
         participant->target = 0; /* the manifest comes with the next order: its reason may be gone */
         return;
     }
-    prepare_back(participant, version);
+    way_back_go(participant->config->path, version);
     audit(participant, "go back", "begun");
     log_warning("%s: restarting in version %llu of the config", participant->message, (unsigned long long)version);
     participant->leaving = true;
@@ -746,7 +598,8 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {
     const bool is_in_target = participant->version == participant->target;
-    const bool by_itself = !goes_back(order->order) && participant->misreads && is_on_probation(participant);
+    const bool by_itself = !goes_back(order->order) && participant->misreads &&
+                           way_back_is_open(participant->config->path, participant->version);
     if (is_in_target && (goes_back(order->order) || by_itself)) {
         leave_target(participant, by_itself);
     } else if (!goes_back(order->order)) {
