@@ -16,6 +16,8 @@
  *  engine.c     what workers compute: gradients that show who made them
  *  oracle.c     what must hold, checked after every event
  *  fleet.c      rollouts: who requests what, and what must hold
+ *  candidates.c what the operator proposes next, and its fate
+ *  intruder.c   what an intruder tries
  *  programs.c   programs that are rolled out, and which one a process runs
  *  cluster.c    which machines there are, and what happens to them
  *  simulate.c   seeds, processes, options
