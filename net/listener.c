@@ -1,7 +1,7 @@
 /*
- * The owner's thread: takes connections, lets sessions that rested go on, and looks after all; the table of sessions;
- * beginning and end. What becomes of new connections is in listener/newcomers.c, and of sessions and their threads in
- * listener/attendants.c.
+ * The owner's thread: accepts connections, resumes sessions that rested, and does the periodic work. Also the owner's
+ * queries of the table of sessions, startup and shutdown. listener/newcomers.c decides about new connections;
+ * listener/attendants.c runs sessions and their threads.
  */
 #include "net/listener.h"
 
@@ -19,17 +19,17 @@
 #include "net/socket.h"
 
 enum {
-    AT_A_TIME = 64,   /* connections taken before others are looked at again */
-    SPARE_FILES = 64, /* what a process opens beside its listener's connections */
+    AT_A_TIME = 64,   /* connections accepted before anything else gets a turn */
+    SPARE_FILES = 64, /* open files besides the listener's connections */
 };
 
-static const double TIDY_S = 0.1;   /* between two looks for threads that ended */
-static const double FAILED_S = 0.1; /* without a look, after accept failed: no more files, say */
-static const double ROUSE_S = 0.5;  /* between two looks for sessions whose time has come */
+static const double TIDY_S = 0.1;   /* between two passes over ended threads, the lobby and refusals */
+static const double FAILED_S = 0.1; /* pause after accept failed: out of descriptors, say */
+static const double ROUSE_S = 0.5;  /* between two searches for sessions that listener_rouse_at made due */
 
 /* --- The owner's thread --- */
 
-/* Those that wait for us, but for so many that others are kept waiting. False if the system can't. */
+/* Accepts what is pending, but no more than AT_A_TIME, so that sessions aren't kept waiting. False if accept failed. */
 static bool take_those_who_come(struct listener *listener)
 {
     for (int i = 0; i < AT_A_TIME; i++) {
@@ -53,7 +53,7 @@ static bool take_those_who_come(struct listener *listener)
     return true;
 }
 
-/* One that rested, and goes on: at once, if it takes no waiting, else by a thread. */
+/* Resumes a session that rested: on this thread if that doesn't block, else on a serving one. */
 static void go_on(struct listener *listener, struct listener_session *session)
 {
     enum listener_glance how = GLANCE_SERVE;
@@ -85,7 +85,7 @@ static void go_on(struct listener *listener, struct listener_session *session)
     }
 }
 
-/* Those that rested, and go on. */
+/* Resumes the sessions whose peers sent something, or hung up. */
 static void take_stirred(struct listener *listener)
 {
     struct listener_session *session;
@@ -94,7 +94,7 @@ static void take_stirred(struct listener *listener)
     }
 }
 
-/* One more thread, where those that there are keep somebody waiting. True: somebody waits. */
+/* Adds a thread if the others are slow, so that a session has been ready for too long. True if one is ready at all. */
 static bool help_slow_threads(struct listener *listener, double now_s)
 {
     lock(listener);
@@ -106,7 +106,7 @@ static bool help_slow_threads(struct listener *listener, double now_s)
     return first;
 }
 
-/* The next one from *i on that rests until now; NULL: there are no more. */
+/* The next session, from *i on, whose rest is due to end; NULL: no more. */
 static struct listener_session *next_due(struct listener *listener, int *i, double now_s)
 {
     struct listener_session *due = NULL;
@@ -166,7 +166,7 @@ bool listener_accept(struct listener *listener, const struct wake *wake, double 
     return how != WAKE_RAISED;
 }
 
-/* --- What the owner asks, locked --- */
+/* --- The owner's queries, locked --- */
 
 void listener_admit(struct listener_session *session)
 {
@@ -230,7 +230,7 @@ bool listener_peer_hung_up(const struct listener_session *session)
     return poll(&hangup, 1, 0) > 0 && (hangup.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-/* --- Beginning and end --- */
+/* --- Startup and shutdown --- */
 
 /* Each connection is an open file, and the usual soft limit of 1,024 is too low for 256 workers. */
 static void allow_files(int files, int likely)
@@ -291,7 +291,7 @@ uint16_t listener_port(const struct listener *listener)
     return socket_port(listener->fd);
 }
 
-/* All look around; cut: they are cut. Locked. */
+/* Locked: rouses every session, or cuts it. */
 static void rouse_all(struct listener *listener, bool cut)
 {
     for (int i = 0; i < listener->used; i++) {
@@ -316,7 +316,7 @@ static void end_threads(struct listener *listener)
     }
 }
 
-/* Until all have ended, or that time. Who is ready finds a thread, though the listener's thread does nothing else. */
+/* Waits until all sessions have ended, or until then. The owner's thread no longer helps slow threads, so this does. */
 static void await_all(struct listener *listener, double until_s)
 {
     double now_s;

@@ -1,7 +1,9 @@
 /*
- * A session goes round: ready (in a queue), served (by a thread), and rests, until something comes or it is roused;
- * then it is ready again. Its socket is closed only once the table has forgotten it, for a socket is cut by its number,
- * which the system may have given to another connection by then.
+ * The life cycle of a session: ready (queued), served (by a thread), resting (until data arrives or it is roused), and
+ * ready again.
+ *
+ * Its socket is closed only after the table has dropped it: listener_cut shuts down by descriptor, and the kernel may
+ * give that number to another connection as soon as it is closed.
  */
 #include <assert.h>
 #include <math.h>
@@ -13,10 +15,10 @@
 #include "base/log.h"
 #include "net/listener/internal.h"
 
-static const double LINGER_S = 0.25; /* that a thread stays with a session to which nothing comes */
-static const double IDLE_S = 10;     /* until a thread without a session ends */
+static const double LINGER_S = 0.25; /* a thread stays with an idle session for this long */
+static const double IDLE_S = 10;     /* a thread without a session ends after this long */
 
-/* --- Sessions that are ready, and threads for them. Locked. --- */
+/* --- Ready sessions and their threads, locked --- */
 
 static void *attend(void *context);
 
@@ -61,7 +63,6 @@ static void stop_waiting(struct attendant *attendant)
     }
 }
 
-/* One of those that wait; where there is none, those who are on their way here find what is ready. */
 void listener_call_one(struct listener *listener)
 {
     struct attendant *attendant = listener->waiting;
@@ -72,7 +73,6 @@ void listener_call_one(struct listener *listener)
     }
 }
 
-/* Sees to it that the session that has been ready for longest is taken by somebody. False: there is no thread. */
 bool listener_call_thread(struct listener *listener, bool at_once)
 {
     if (listener->ready.count <= listener->threads - listener->serving) {
@@ -165,7 +165,7 @@ static void open_channel(struct listener_session *session, struct connection *co
     unlock(session->listener);
 }
 
-/* TLS and hello. *cause: of a refusal. */
+/* TLS and hello. If it fails, *cause says which of them did. */
 static bool let_in(struct listener_session *session, enum complaint *cause, struct error *error)
 {
     const struct listener_options *options = &session->listener->options;
@@ -177,7 +177,7 @@ static bool let_in(struct listener_session *session, enum complaint *cause, stru
     struct peer peer;
     *cause = COMPLAINT_TLS;
     bool served = connection_serve(&connection, session->fd, session->peer, self->credentials, NULL, deadline_s, error);
-    open_channel(session, connection); /* it is end_session's to close */
+    open_channel(session, connection); /* listener_end_session closes it */
     if (!served) {
         return false;
     }
@@ -191,7 +191,7 @@ static bool let_in(struct listener_session *session, enum complaint *cause, stru
     return true;
 }
 
-/* The table forgets the connection before its socket is closed, so that nobody cuts another one by its number. */
+/* The table drops the session before its socket is closed: nobody may cut another connection by the same descriptor. */
 void listener_end_session(struct listener_session *session)
 {
     struct listener *listener = session->listener;
@@ -223,7 +223,7 @@ void listener_end_session(struct listener_session *session)
     unlock(listener);
 }
 
-/* It was not welcome, or had to make room; of those that end with the listener nothing is said. */
+/* Logs why a handshake failed: it was refused, or cut to make room. If the listener is ending, that says enough. */
 static void complain_of(struct listener_session *session, enum complaint cause, struct error *error)
 {
     struct listener *listener = session->listener;
@@ -239,7 +239,7 @@ static void complain_of(struct listener_session *session, enum complaint cause, 
     }
 }
 
-/* False: it is not welcome. */
+/* Performs the handshake. False: it failed, and that is logged. */
 static bool receive_peer(struct listener_session *session)
 {
     struct listener *listener = session->listener;
@@ -249,7 +249,7 @@ static bool receive_peer(struct listener_session *session)
     const bool welcome = let_in(session, &cause, &error);
     if (!session->member) {
         lock(listener);
-        const double cost_s = session->admitted ? 0 : clock_thread_s() - begun_s; /* it was no stranger, then */
+        const double cost_s = session->admitted ? 0 : clock_thread_s() - begun_s; /* admitted peers are no strangers */
         admission_end(&listener->admission, &session->source, cost_s, clock_monotonic_s());
         unlock(listener);
     }
@@ -259,7 +259,6 @@ static bool receive_peer(struct listener_session *session)
     return welcome;
 }
 
-/* Lets it rest, or look around once more first. False: the system can't. */
 bool listener_let_rest(struct listener_session *session)
 {
     struct listener *listener = session->listener;
@@ -292,7 +291,7 @@ static void serve_once(struct listener_session *session, bool fresh)
     }
 }
 
-/* Waits, locked, for a session to serve; NULL: there was none for long, or all is over. */
+/* Waits, locked, for a session to serve. NULL: none came for too long, or the listener ends. */
 static struct listener_session *await_session(struct attendant *attendant)
 {
     struct listener *listener = attendant->listener;
@@ -330,7 +329,7 @@ static void *attend(void *context)
         listener->serving++;
         session->fresh = session->roused = session->deaf = session->glanced = false;
         session->rouse_s = INFINITY;
-        listener_waits(session, fresh); /* in its handshake it waits for its peer, mostly */
+        listener_waits(session, fresh); /* a handshake is mostly waiting for the peer */
         unlock(listener);
         serve_once(session, fresh);
         lock(listener);

@@ -1,7 +1,7 @@
 /*
- * Inside the listener: the table of sessions, and what its parts share. attendants.c has the sessions that are ready
- * and the threads that serve them; newcomers.c the places for new connections, the lobby and refusals; listener.c, one
- * folder up, what the owner's thread does and asks.
+ * Listener internals: the table of sessions, and what the parts share. attendants.c: the queue of ready sessions and
+ * the threads that serve them. newcomers.c: places for new connections, the lobby, refusals. listener.c, one folder up:
+ * the owner's thread.
  */
 #ifndef NET_LISTENER_INTERNAL_H
 #define NET_LISTENER_INTERNAL_H
@@ -16,7 +16,7 @@ struct attendant {
     struct listener *listener;
     pthread_cond_t call;
     bool called;
-    struct attendant *next, *before; /* in the list of those that wait, or of those that ended */
+    struct attendant *next, *before; /* in the list of waiting or of ended threads */
 };
 
 struct ready {
@@ -39,8 +39,8 @@ struct listener {
     uint64_t connections;
     int here;
     int timed;         /* sessions that rest until a time */
-    int newcomers[2];  /* sessions that are here and not admitted: strangers, members */
-    double admitted_s; /* when somebody was admitted last */
+    int newcomers[2];  /* sessions not admitted yet: strangers, members */
+    double admitted_s; /* time of the last admission */
     struct {
         struct pending *waits; /* [room]: a ring */
         int room, first, count;
@@ -72,7 +72,7 @@ static inline void unlock(const struct listener *listener)
     pthread_mutex_unlock(listener->options.lock);
 }
 
-/* --- Sessions that are ready, and threads for them: attendants.c. Locked, but for the last three --- */
+/* --- Ready sessions and their threads: attendants.c. Locked, except the last three --- */
 
 void listener_put_ready(struct ready *queue, struct listener_session *session);
 
@@ -82,12 +82,15 @@ bool listener_start_thread(struct listener *listener);
 /* Wakes an idle thread; if there is none, threads that are starting find what is ready. */
 void listener_call_one(struct listener *listener);
 
-/* Makes sure that a thread takes the session that has been ready longest. False: there is no thread for it. */
+/*
+ * Makes sure that a thread takes the session that has been ready longest: if none is free, starts one, within
+ * LISTENER_THREADS unless at_once. False: there is no thread for it.
+ */
 bool listener_call_thread(struct listener *listener, bool at_once);
 
 void listener_make_ready(struct listener_session *session);
 
-/* Lets it rest, or makes it ready again if it was roused meanwhile. False: the system can't. */
+/* Lets it rest, or makes it ready again if it was roused meanwhile. False: the system is out of resources. */
 bool listener_let_rest(struct listener_session *session);
 
 /* Closes its connection, and frees its place. */
@@ -101,22 +104,22 @@ void listener_join_ended(struct listener *listener);
 void listener_note_refusal(struct listener *listener, enum complaint cause, const struct admission_source *source,
                            const char *peer, const struct error *error);
 
-/* Closes it, and complains. */
+/* Closes the connection and logs why. */
 void listener_refuse(struct listener *listener, enum complaint cause, const struct pending *pending, const char *why);
 
 /* Logs refusals that were only counted so far, once they are due. */
 void listener_complain(struct listener *listener, double now_s, bool last);
 
-/* Admits it, queues it in the lobby, or turns it away, by what it showed at the door. */
+/* Gives it a place, queues it in the lobby or turns it away, by what the door saw of it. */
 void listener_deal_with(struct listener *listener, enum door_look look, const struct pending *pending);
 
-/* Locked. Admits members from the lobby as others finish. */
+/* Locked. Gives members in the lobby the places that others have left. */
 void listener_call_in(struct listener *listener);
 
-/* Locked. Takes the first one out of the lobby. */
+/* Locked. Takes the oldest connection out of the lobby. */
 struct pending listener_leave_lobby(struct listener *listener);
 
-/* Drops those whose time in the lobby is over, and handshakes that keep a full lobby waiting. */
+/* Drops connections that waited in the lobby for too long, and stalled handshakes that keep others waiting there. */
 void listener_look_into_lobby(struct listener *listener, double now_s);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What a stranger can make this process spend is bounded here: places, time, processor time and lines in the log.
- * Members that come faster than their handshakes can be made wait in the lobby, in order.
+ * Bounds what strangers can cost this process: places, time, CPU time and log lines. Members that arrive faster than it
+ * can handshake wait in the lobby, first come, first served.
  */
 #include <math.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include "net/listener/internal.h"
 #include "net/socket.h"
 
-static const double BUSY_S = 0.005; /* without a look, after some were turned away: they come many at a time, then */
+static const double BUSY_S = 0.005; /* pause after a refusal: refused peers come in bursts */
 
 /* --- Refusals --- */
 
@@ -38,7 +38,6 @@ void listener_refuse(struct listener *listener, enum complaint cause, const stru
     listener->busy_until_s = clock_monotonic_s() + BUSY_S;
 }
 
-/* What was only counted, and is due. */
 void listener_complain(struct listener *listener, double now_s, bool last)
 {
     char line[COMPLAINTS_LINE];
@@ -53,9 +52,9 @@ void listener_complain(struct listener *listener, double now_s, bool last)
     }
 }
 
-/* --- Places, and the lobby --- */
+/* --- Places and the lobby --- */
 
-/* Locked. One that nobody has; NULL: all are somebody's. */
+/* Locked. A free place; NULL: none. */
 static struct listener_session *find_place(struct listener *listener)
 {
     struct listener_session *session = listener->free;
@@ -67,7 +66,7 @@ static struct listener_session *find_place(struct listener *listener)
     return session;
 }
 
-/* It has been served for long enough, and its next step is the peer's: it is not we who are slow. Locked. */
+/* Locked. True if it has had its time, and the peer's next message is missing: the delay is not ours. */
 static bool is_kept_waiting(const struct listener_session *session, double now_s)
 {
     struct pollfd said = {.fd = session->fd, .events = POLLIN};
@@ -80,8 +79,8 @@ static bool is_newcomer(const struct listener_session *session, bool member)
 }
 
 /*
- * Who has been in a handshake longest goes, so that a crowd of those keeps nobody out. now_s: of those alone that keep
- * us waiting; 0: of all. Locked.
+ * Locked. Cuts the oldest handshake, so that a crowd of them keeps nobody out. now_s: only among those that wait for
+ * their peers; 0: among all.
  */
 static void cut_oldest_newcomer(struct listener *listener, bool member, double now_s)
 {
@@ -98,7 +97,7 @@ static void cut_oldest_newcomer(struct listener *listener, bool member, double n
     }
 }
 
-/* Members that had to make room, and have not left yet: on a busy machine that takes its time. Locked. */
+/* Locked. Members' handshakes that were cut but have not ended yet, which takes a while on a busy machine. */
 static int count_leaving(const struct listener *listener)
 {
     int leaving = listener->newcomers[true];
@@ -109,7 +108,7 @@ static int count_leaving(const struct listener *listener)
     return leaving;
 }
 
-/* Locked. Puts the connection into the table; false if there is no place for it, or no thread. */
+/* Locked. Adds the connection to the table. False if there is no place or no thread for it. */
 static bool take(struct listener *listener, const struct pending *pending, bool member)
 {
     const struct listener_options *options = &listener->options;
@@ -149,7 +148,7 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
     return true;
 }
 
-/* Are as many members in their handshakes as may be at a time, without one having to leave for another? Locked. */
+/* Locked. True once another member's handshake would have to push out the oldest. */
 static bool is_lobby_closed(const struct listener *listener)
 {
     return listener->newcomers[true] >= listener->expected + LISTENER_SPARE / 2;
@@ -172,21 +171,21 @@ struct pending listener_leave_lobby(struct listener *listener)
     return pending;
 }
 
-/* Members have their turns as others are done; where there is no place any more, the listener's thread says so. */
+/* Without a word to those for whom there is no place: it is the owner's thread that logs refusals. */
 void listener_call_in(struct listener *listener)
 {
     while (listener->lobby.count > 0 && !is_lobby_closed(listener)) {
         struct pending pending = listener_leave_lobby(listener);
-        pending.came_s = clock_monotonic_s(); /* it has its full time from here on */
+        pending.came_s = clock_monotonic_s(); /* its full time starts now */
         if (!take(listener, &pending, true)) {
-            close(pending.fd); /* it comes again */
+            close(pending.fd); /* it will retry */
         }
     }
 }
 
 /*
- * Those in the lobby whose time is over leave it; and where nobody ends a handshake, though a crowd is in the middle of
- * one, those that keep us waiting make room for as many as are in the lobby.
+ * Turns away connections that waited too long. If no handshake has succeeded for a while, cuts those that wait for
+ * their peers, the oldest first, until as many are leaving as wait in the lobby.
  */
 void listener_look_into_lobby(struct listener *listener, double now_s)
 {
@@ -209,7 +208,7 @@ void listener_look_into_lobby(struct listener *listener, double now_s)
     }
 }
 
-/* Lets it in, or to the lobby, if there is a place, or else turns it away: it comes again. */
+/* Takes it into the table or the lobby, or turns it away: it will retry. */
 static void receive(struct listener *listener, const struct pending *pending, bool member)
 {
     lock(listener);

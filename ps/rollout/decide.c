@@ -1,20 +1,20 @@
 /*
- * The leader's decisions. decide.h has the states and how they follow each other; here is why they do.
+ * The leader's decisions. decide.h describes the states and transitions; here is the reasoning behind them.
  *
- * One idea carries all of it: whatever can be lost must have been written down before it matters. So everybody has
- * both versions on disk (staging) before anybody runs the new one, the host stores a change of state before it tells
- * members of it, and going back needs neither a key nor the operator. What follows from it:
+ * Write down what could be lost before it matters: every member has both versions on disk (staging) before any member
+ * runs the new one, the host stores a change of state before it tells members of it, and going back needs neither a key
+ * nor the operator. From this follows:
  *
- * - Until a member may run the target, giving up costs nothing and simply ends the rollout. From then on giving up
- *   means to go back, and that has no time limit: half a fleet on each version would be worse than any wait.
- * - A live change counts from one global step on, and that step must still lie ahead when the last member hears of
- *   it. Members poll; the slowest one's interval, measured while it staged, says how far ahead is far enough.
- * - In a restart of the whole job ps 0 goes last, since the others hear of it only from ps 0.
- * - A leader that was itself started again, or stood still, has no evidence at all yet: it waits before it judges.
+ * - Until a member may run the target, giving up costs nothing and simply ends the rollout. After that, giving up means
+ *   going back, without a time limit: a fleet split between two versions is worse than any wait.
+ * - A live change applies from one global step on, which must still lie ahead when the last member hears of it. Members
+ *   poll; the slowest one's interval, measured during staging, tells how far ahead is far enough.
+ * - When the whole job restarts, ps 0 goes last, since the others hear of it only from ps 0.
+ * - A leader that was restarted, or stood still, has no evidence yet: it waits before it judges.
  *
- * In this file: from state to state, what the states wait for, and the states, one function for each. Who takes part,
- * and whose silence counts, is in members.c; what a member is told, in orders.c; who restarts with which wave, in
- * waves.c; words for people are in describe.c.
+ * This file has the transitions, what the states wait for, and one function for each state. members.c has who takes
+ * part, and whose silence counts; orders.c, what members are told; waves.c, who restarts in which wave; describe.c, the
+ * texts for people.
  */
 #include "ps/rollout/decide.h"
 
@@ -29,10 +29,10 @@
 
 /* A live change takes effect this far ahead, at least and at most; members report at very different intervals. */
 static const double MARGIN_S = 2.0, MOST_MARGIN_S = 20.0;
-static const int REPORTS = 3; /* of the slowest member: one may just be missed, another be late */
+static const int REPORTS = 3; /* of the slowest member: it may just miss one, and the next may be late */
 enum { MARGIN_STEPS = 20 };
 
-/* Every member polls more often than that. */
+/* Every member polls more often than this. */
 static const double LEADER_WAITS_S = 1.0;
 
 /* By train_steps or epochs, whichever ends the job. */
@@ -40,10 +40,10 @@ static const double LEADER_WAITS_S = 1.0;
     "the job would be over after step %lld, by train.train_steps or train.epochs, and would be at step %lld by then: " \
     "raise them; to end the job now, stop worker 0, which saves it"
 
-/* A loss above this bound is worse than before: single batches differ by far less. */
+/* A loss above this bound is a deterioration: batches differ by far less. */
 static const double WORSE_FACTOR = 4.0, WORSE_BY = 1.0, WORSE_FOR_S = 1.0;
 
-/* A pause of one machine is shorter. */
+/* One machine's stall is shorter. */
 static const double SLOW_FOR_S = 5.0;
 
 /* --- From state to state --- */
@@ -93,7 +93,7 @@ static void give_up(struct rollout *rollout, double now_s)
     }
 }
 
-/* For a member that can't follow, which the budget may bear; the reason stands. */
+/* For a member that can't follow, if the budget doesn't tolerate that. The reason is set already. */
 static void give_up_for(struct rollout *rollout, struct rollout_member *member, double now_s)
 {
     if (!waves_bear(rollout, member)) {
@@ -102,9 +102,9 @@ static void give_up_for(struct rollout *rollout, struct rollout_member *member, 
 }
 
 /*
- * What losses under the target are compared with. As long as a worker has told none since it joined, those of others
- * may be of a model that was given up since, so that the worst of them bounds nothing. That is looked at once more when
- * all is staged: by then a worker has usually made a step.
+ * Notes what losses under the target will be compared with. While a worker has reported none since it joined, the
+ * others' may be of a model that was discarded since, and their maximum bounds nothing. They are noted again when all
+ * have staged: by then, that worker has usually made a step.
  */
 static void note_loss_before(struct rollout *rollout, const struct rollout_vitals *vitals)
 {
@@ -300,7 +300,7 @@ void rollout_moves(struct rollout *rollout, double now_s)
 
 /* --- What the states wait for --- */
 
-/* The first member below that place that is not where the state wants it, awaited ones before others; NULL: all are. */
+/* The first member before that place that has not done what the state requires, awaited ones first; NULL: none. */
 static struct rollout_member *first_missing(const struct rollout *rollout, int places)
 {
     struct rollout_member *missing = NULL;
@@ -324,7 +324,7 @@ static void give_up_waiting(struct rollout *rollout, struct rollout_member *memb
     give_up_for(rollout, member, now_s);
 }
 
-/* The same, with a limit: an awaited member that is late is a reason to give up, any other is left behind. */
+/* True if none is missing. After the time limit it gives up for an awaited member, and does without any other. */
 static bool are_all_in(struct rollout *rollout, int places, const char *what, double since_s, double limit_s,
                        double now_s)
 {
@@ -337,7 +337,7 @@ static bool are_all_in(struct rollout *rollout, int places, const char *what, do
     return !missing || late;
 }
 
-/* Would the job be over before this step? Nothing has changed so far, so that nothing needs undoing. */
+/* If the job would be over before this step, gives up: nothing has changed yet that would need undoing. */
 static bool would_be_over(struct rollout *rollout, int64_t step, double now_s)
 {
     if (rollout->last_step == 0 || step < rollout->last_step) {
@@ -348,7 +348,7 @@ static bool would_be_over(struct rollout *rollout, int64_t step, double now_s)
     return true;
 }
 
-/* ps 0 restarts last, or else the others would not hear of it in time. */
+/* ps 0 restarts last, or the others would not hear of it in time. */
 static void let_leader_go(struct rollout *rollout, double now_s)
 {
     bool all_delivered = true;
@@ -359,12 +359,12 @@ static void let_leader_go(struct rollout *rollout, double now_s)
     rollout->leader_may_go = all_delivered || now_s - rollout->began_s >= LEADER_WAITS_S;
 }
 
-/* What is wrong now, as the reason; "" if nothing is. *at_once: there is no need for a second look. */
+/* Sets the reason to what is wrong now, "" if nothing is. *at_once: it is certain, and need not last. */
 static void find_trouble(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *at_once)
 {
     *at_once = true;
     rollout->reason[0] = '\0';
-    if (vitals->global_step < rollout->moved_step) { /* restored since: the proof starts over there */
+    if (vitals->global_step < rollout->moved_step) { /* the model was restored: the proof starts over */
         rollout->proof_step = vitals->global_step + vitals->under_way + 1;
     }
     if (vitals->global_step != rollout->moved_step || rollout->waits) {
@@ -383,7 +383,7 @@ static void find_trouble(struct rollout *rollout, const struct rollout_vitals *v
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
         char name[MEMBER_TEXT];
-        /* A member that is restarting is the business of its wave. */
+        /* Its wave waits for a member that is restarting, with its own limit. */
         bool starts = rollout->state == ROLLOUT_SWITCHING && !rollout_is_in(rollout, member);
         if (member->awaited && !starts && !member->is_out && now_s - member->heard_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             member_format(&member->who, ' ', name);
@@ -401,7 +401,7 @@ static void find_trouble(struct rollout *rollout, const struct rollout_vitals *v
     }
 }
 
-/* True if it looks so bad that it was given up. */
+/* True if it gave up. */
 static bool look_for_trouble(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s, bool *trouble)
 {
     bool at_once;
@@ -448,7 +448,7 @@ static void tick_staging(struct rollout *rollout, const struct rollout_vitals *v
     rollout->moved_step = vitals->global_step;
 }
 
-/* Trying and saving: worker 0 alone has something to do. */
+/* Trying and saving, in which only worker 0 has something to do. */
 static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vitals, const char *what, double limit_s,
                        enum rollout_state next, double now_s)
 {
@@ -465,7 +465,7 @@ static void tick_chief(struct rollout *rollout, const struct rollout_vitals *vit
     }
 }
 
-/* All workers work in the new program. What they have learnt is to survive the restart of every ps. */
+/* All workers run the new program. Their progress must survive the restart of every ps. */
 static void wait_for_save(struct rollout *rollout, double now_s)
 {
     struct rollout_member *chief = members_find(rollout, (struct member){MEMBER_WORKER, 0});
@@ -522,7 +522,7 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
         member->is_out = member->is_out && !(member->takes_part && rollout_is_in(rollout, member));
     }
     if (waves_pause(rollout)) {
-        rollout->wave_s = now_s; /* who restarts meanwhile is not late for it */
+        rollout->wave_s = now_s; /* a pause makes nobody late */
         rollout->settled_s = -1;
         return;
     }
@@ -554,7 +554,7 @@ static void tick_switching(struct rollout *rollout, const struct rollout_vitals 
         give_up(rollout, now_s);
         return;
     }
-    /* Members that have switched make no steps then, so those still waiting for their step would wait for ever. */
+    /* Members that have switched then make no more steps, so those still waiting for the step would wait forever. */
     if (!isfinite(vitals->loss) && first_missing(rollout, INT_MAX)) {
         give_reason(rollout, "the loss is no longer finite, after step %lld", (long long)vitals->global_step);
         give_up(rollout, now_s);
@@ -578,7 +578,7 @@ static void tick_watching(struct rollout *rollout, const struct rollout_vitals *
     if (look_for_trouble(rollout, vitals, now_s, &trouble)) {
         return;
     }
-    if (rollout->waits) { /* only steps will tell */
+    if (rollout->waits) { /* only steps prove anything */
         rollout->began_s = now_s;
     }
     const double limit_s = rollout->healthy_s + ROLLOUT_RETURN_S;
@@ -590,9 +590,9 @@ static void tick_watching(struct rollout *rollout, const struct rollout_vitals *
 }
 
 /*
- * A worker that is gone hears of it when it is back, so that only members that compute or store now are waited for. A
- * leader that has just been started again has heard of nobody yet: silence counts from its own start, or else it would
- * call the rollout over while workers still run the target.
+ * Only members that compute or store now are waited for; a worker that is gone will hear of it when it returns. A
+ * leader that has just restarted has heard from nobody yet: silence counts from its own start, or it would declare the
+ * rollout over while workers still run the target.
  */
 static bool must_go_back(const struct rollout *rollout, const struct rollout_member *member, double now_s)
 {

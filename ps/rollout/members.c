@@ -1,6 +1,6 @@
 /*
- * Silence is evidence only against those who owe an answer: listed members that were there when the rollout began.
- * Workers that come and go, or were off, never hold up the others.
+ * Silence counts only against members that owe an answer: listed ones that were present when the rollout began. Workers
+ * that come and go, or were off, never hold up the others.
  */
 #include "ps/rollout/members.h"
 
@@ -75,7 +75,7 @@ static bool is_off(const struct rollout_member *member, double now_s)
     return member->listed && may_be_off(member->who) && !rollout_is_here(member, now_s);
 }
 
-/* In another version than the others: it follows by itself, if it can, which is no reason to wait for it. */
+/* In a different version from the rest. It catches up by itself if it can, so nobody waits for it. */
 static bool is_behind(const struct rollout_member *member, uint64_t fallback)
 {
     return member->listed && may_be_off(member->who) && member->version != fallback;
@@ -121,9 +121,9 @@ static bool is_first_to_try(const struct rollout *rollout, const struct rollout_
 }
 
 /*
- * Whoever came by itself may leave without a word. But a canary that hangs in the new program is just as silent: it has
- * time to come back from it and say so, before another one is to try the same. Until it does, it shows nothing,
- * whatever it said before.
+ * A member that nobody awaits may leave without a word. But a canary that hangs in the new program is just as silent,
+ * so it has time to come back and report that before another one tries the same. Until then it doesn't count as ready,
+ * whatever it reported before.
  */
 void members_let_go(struct rollout *rollout, double now_s)
 {
@@ -136,7 +136,7 @@ void members_let_go(struct rollout *rollout, double now_s)
         member->ready = false;
         if (!tries || now_s - rollout->wave_s >= ROLLOUT_SWITCH_S) {
             member->takes_part = false;
-            rollout->wave_s = tries ? now_s : rollout->wave_s; /* its place is another's, from now on */
+            rollout->wave_s = tries ? now_s : rollout->wave_s; /* another one takes its place */
         }
     }
 }

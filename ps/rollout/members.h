@@ -30,15 +30,15 @@ void members_note_absent(struct rollout *rollout, double now_s);
 
 /*
  * Sets who takes part and who is awaited, as a rollout begins. known: false after a restart of the leader, which has
- * heard of nobody yet. Nor does it know then who was there of a job that waited for workers, so that only the chief and
- * the ps are awaited.
+ * heard from nobody yet. Nor can it know which workers were present if the job waited for some, so then only the chief
+ * and every ps are awaited.
  */
 void members_choose(struct rollout *rollout, bool known, double now_s);
 
-/* May a member that was not taking part do so from now on? concerns: its phase is of this rollout. */
+/* True if a member that did not take part does so from now on. concerns: its report is about this rollout. */
 bool members_may_join(const struct rollout *rollout, const struct rollout_member *member, bool concerns);
 
-/* Those that came by themselves and fell silent take part no longer. */
+/* Drops silent members that nobody awaits. */
 void members_let_go(struct rollout *rollout, double now_s);
 
 /*

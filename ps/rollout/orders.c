@@ -1,10 +1,12 @@
-/* What a member is told in each state, and when it has done that. */
+/* What members are told in each state, and when they have done it. */
 #include "ps/rollout/decide.h"
 
 #include "ps/rollout/members.h"
 #include "ps/rollout/waves.h"
 
-/* The version of its config does not say which program runs, nor does that one runs say that it works. */
+/*
+ * The version of a config doesn't tell which program runs, nor does a running program prove that it works: a step does.
+ */
 static bool works_in_program(const struct rollout *rollout, const struct rollout_member *member)
 {
     const bool steps = member->who.role == MEMBER_PS || rollout->waits || member->steps > 0;
@@ -53,7 +55,7 @@ int64_t rollout_order_step(const struct rollout *rollout)
     return rollout->state == ROLLOUT_SWITCHING && !rollout->at_once ? rollout->step : 0;
 }
 
-/* While all restart. */
+/* While members restart: who has no place in the wave waits, and ps 0 may have to. */
 static enum rollout_order restart_order(const struct rollout *rollout, struct member who, enum rollout_order order)
 {
     const struct rollout_member *member = members_find(rollout, who);
@@ -113,6 +115,6 @@ enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_f
     if (is_fallback && version == rollout->target) {
         return live ? ORDER_BACK : ORDER_CATCH_UP;
     }
-    /* One between the two was gone back from while its member was away, which knows by its own manifest whereto. */
+    /* The fleet left a version between the two while this member was away; its own manifest tells it where to go. */
     return is_fallback && version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
 }

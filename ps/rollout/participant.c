@@ -1,35 +1,29 @@
 /*
- * A member's side of a rollout. Two parts:
+ * A member's side of a rollout, in two parts.
  *
- * Staging: everything that may speak against a version is found out before anybody changes over, since a refusal costs
- * nothing then: the signature, what flags and the file here make of the config, disk, memory, names of hosts. Acting:
- * orders are those of a poll, so the same one comes many times; each is carried out once, or goes on, and what is done
- * is kept on disk first.
+ * Staging checks all that could make a version fail here before anyone switches, since a refusal costs nothing then:
+ * the signature, what flags and the local file make of the config, disk, memory, host names.
+ *
+ * Acting: orders come with polls, so the same one arrives many times. Each is carried out once, or continued, and its
+ * outcome is on disk before it is reported.
  */
 #include "ps/rollout/participant.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/restart.h"
-#include "base/text/address.h"
-#include "net/resolver.h"
 #include "ps/rollout/history.h"
+#include "ps/rollout/target_config.h"
+#include "ps/rollout/way_back.h"
 
-enum {
-    SPARE_DISK = 1 << 20, /* bytes for versions and logs */
-    TRIES = 100           /* orders that pass before what was refused is tried again: its reason may be gone */
-};
+enum { TRIES = 100 /* after a refusal, one order in this many is tried again: the cause may be gone */ };
 
-static const double RESOLVE_S = 5.0;
-
-/* After which it follows the fleet once more into a version that it died in: it may have been killed by others. */
+/* After this long it follows the fleet once more into a version that it died in: something else may have killed it. */
 static const double FAILED_S = 60.0;
 
 static void write_audit(const struct rollout_participant *participant, const char *what, uint64_t version,
@@ -50,7 +44,7 @@ static void audit(const struct rollout_participant *participant, const char *wha
     write_audit(participant, what, participant->target, outcome, 0);
 }
 
-/* Of what ps 0 may send any number of times, signed or not; false: there was too much of it to be logged. */
+/* For what ps 0 may send any number of times, signed or not. False: there was too much of it to log. */
 static bool audit_manifest(struct rollout_participant *participant, const char *what, uint64_t version,
                            const char *outcome)
 {
@@ -80,7 +74,7 @@ bool participant_key_path(const struct config *config, char *path, size_t size, 
 
 /* --- Staging --- */
 
-/* The operator's key, and a place for versions; or why this member can't take part. */
+/* Finds the operator's key and a folder for versions; without them this member can't take part. */
 static bool find_means(struct rollout_participant *participant, struct error *error)
 {
     char path[VERSIONS_PATH];
@@ -99,7 +93,9 @@ static bool find_means(struct rollout_participant *participant, struct error *er
     return true;
 }
 
-/* The order's manifest, if the operator signed it and it leaves to this machine what is its own. */
+/*
+ * Decodes the order's manifest: the operator must have signed it, and it must not set what only a machine's owner may.
+ */
 static bool take_signed(struct rollout_participant *participant, const struct participant_order *order,
                         struct manifest *manifest, struct error *error)
 {
@@ -111,7 +107,7 @@ static bool take_signed(struct rollout_participant *participant, const struct pa
     return manifest_spares_machines(manifest, error);
 }
 
-/* The last manifest, and by which one each version came, for the next process. */
+/* Keeps for the next process the last manifest, and the one by which each version came. */
 static bool store_manifest(const struct rollout_participant *participant, const struct participant_order *order,
                            uint64_t target, struct error *error)
 {
@@ -129,7 +125,7 @@ static bool add_version(const struct rollout_participant *participant, const str
            versions_add(&participant->versions, config->version, config->text, config->text_size, error);
 }
 
-/* A member that is in neither version has another config than the fleet. */
+/* A member whose config is neither version does not run the fleet's. */
 static bool check_digest(const struct rollout_participant *participant, const struct manifest *manifest,
                          struct error *error)
 {
@@ -140,79 +136,14 @@ static bool check_digest(const struct rollout_participant *participant, const st
                      (unsigned long long)same->version);
 }
 
-static bool parse_one(const struct manifest_config *from, const char *name, struct config *config, struct error *error)
-{
-    char digest[CONFIG_DIGEST_HEX + 1];
-    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error) ||
-        !config_digest(config, digest, error)) {
-        return false;
-    }
-    return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
-           error_set(error,
-                     "this program reads the manifest's %s differently from the one that signed it: are both the same "
-                     "version?",
-                     name);
-}
-
-/* Hosts that are new, or moved, must have addresses: half a fleet that waits for a misspelt name is no fleet. */
-static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
-{
-    const double deadline_s = clock_monotonic_s() + RESOLVE_S;
-    bool done = true;
-    for (int i = 0; i < after->count && done; i++) {
-        struct address address;
-        struct endpoints endpoints;
-        if (i < before->count && strcmp(before->items[i], after->items[i]) == 0) {
-            continue;
-        }
-        done = address_parse(after->items[i], &address, error) &&
-               resolver_find(&address, NULL, deadline_s, &endpoints, error);
-    }
-    return done;
-}
-
-static bool check_disk(const struct rollout_participant *participant, struct error *error)
-{
-    struct statvfs disk;
-    if (statvfs(participant->versions.folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < SPARE_DISK) {
-        return error_set(error, "%s: less than %d KiB are left on that disk", participant->versions.folder,
-                         SPARE_DISK >> 10);
-    }
-    return true;
-}
-
-/* Would the file, which counts if its version is not lower, or a flag make something else of the version? */
-static bool check_file(struct rollout_participant *participant, const struct manifest_config *target,
-                       struct error *error)
-{
-    struct config_texts texts = {
-        .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
-    char digest[CONFIG_DIGEST_HEX + 1];
-    int64_t file_version = config_drift_file_version(participant->config);
-    const bool is_it = file_version == (int64_t)target->version;
-    if (is_it) { /* nothing of the version's counts then */
-        texts = (struct config_texts){.job = NULL};
-    }
-    bool parsed = config_in_version(&participant->then, participant->config, &texts, error) &&
-                  config_digest(&participant->then, digest, error);
-    if (file_version > (int64_t)target->version || (is_it && parsed && strcmp(digest, target->digest) != 0)) {
-        return error_set(error,
-                         "%s here has fleet.version %lld, so it would override version %llu: was it edited by hand?",
-                         participant->config->path, (long long)file_version, (unsigned long long)target->version);
-    }
-    return parsed &&
-           (strcmp(digest, target->digest) == 0 ||
-            error_set(error, "flags or the environment of this process change it: see `trainer config show`"));
-}
-
 static bool check_machine(struct rollout_participant *participant, const struct manifest_config *target,
                           struct error *error)
 {
-    const struct config_cluster *before = &participant->configs[1].cluster, *after = &participant->configs[0].cluster;
-    if (!change_is_free(participant->config, &participant->configs[0], error) ||
-        !check_file(participant, target, error) || !check_disk(participant, error) ||
-        !resolve_new(&before->ps_hosts, &after->ps_hosts, error) ||
-        !resolve_new(&before->worker_hosts, &after->worker_hosts, error)) {
+    const struct config *before = &participant->configs[1], *after = &participant->configs[0];
+    if (!change_is_free(participant->config, after, error) ||
+        !target_config_apply(participant->config, target, &participant->then, error) ||
+        !target_config_has_disk(&participant->versions, error) ||
+        !target_config_resolves(&before->cluster, &after->cluster, error)) {
         return false;
     }
     if (!change_has_member(&participant->then, participant->who)) {
@@ -229,9 +160,9 @@ static bool store_all(struct rollout_participant *participant, const struct part
            store_manifest(participant, order, manifest->target.version, error);
 }
 
-/* --- The program that comes with it --- */
+/* --- The target's program --- */
 
-/* A catch-up is tried again, but not all the time. */
+/* Marks a catch-up as tried, so that it is retried, but not at every order. */
 static void fail_program(struct rollout_participant *participant, const char *why)
 {
     target_program_stop(&participant->program);
@@ -240,7 +171,7 @@ static void fail_program(struct rollout_participant *participant, const char *wh
     audit(participant, "fetch the program", why);
 }
 
-/* Is it here by now? */
+/* True once it is on this machine. */
 static bool look_for_program(struct rollout_participant *participant)
 {
     struct error error;
@@ -267,7 +198,7 @@ void participant_take(struct rollout_participant *participant, uint64_t offset, 
     if (state == INTAKE_OPEN) {
         snprintf(participant->message, sizeof participant->message, "%llu of %llu KiB of the program are here",
                  (unsigned long long)(program->intake.there >> 10), (unsigned long long)(program->size >> 10));
-    } else if (state == INTAKE_WHOLE) { /* the next order finds it */
+    } else if (state == INTAKE_WHOLE) { /* the next order will find it */
         participant->message[0] = '\0';
         audit(participant, "fetch the program", "done");
     } else {
@@ -275,33 +206,18 @@ void participant_take(struct rollout_participant *participant, uint64_t offset, 
     }
 }
 
-/* Does this program make of both configs what was signed, and of its own what the fleet does? */
+/* True if this program reads both configs as they were signed, and runs one of them. */
 static bool understand(struct rollout_participant *participant, const struct manifest *manifest, struct error *error)
 {
     participant->misreads =
         !check_digest(participant, manifest, error) ||
-        !parse_one(&manifest->target, "target", &participant->configs[0], error) ||
-        !parse_one(&manifest->fallback, "fallback", &participant->configs[1], error) ||
+        !target_config_parse(&manifest->target, "target", &participant->configs[0], error) ||
+        !target_config_parse(&manifest->fallback, "fallback", &participant->configs[1], error) ||
         !manifest_kind(manifest, &participant->configs[1], &participant->configs[0], &participant->kind, error);
     return !participant->misreads;
 }
 
-static bool is_on_probation(const struct rollout_participant *participant)
-{
-    struct probation probation;
-    return probation_read(participant->config->path, &probation) && !probation.failed &&
-           probation.target == participant->version;
-}
-
-/* What it would go back to is no longer kept: deaths from now on have other causes. */
-static void end_own_probation(const struct rollout_participant *participant)
-{
-    if (is_on_probation(participant)) {
-        probation_end(participant->config->path);
-    }
-}
-
-/* Verifies the order's manifest, keeps both versions, and prepares. The participant has forgotten the last one. */
+/* Verifies the order's manifest, stores both versions and prepares. The previous manifest has been forgotten. */
 static bool stage_manifest(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
 {
@@ -312,7 +228,7 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     const struct manifest_config *from = &manifest.fallback, *to = &manifest.target;
     const bool is_behind = participant->version != to->version;
     participant->may_lose = manifest.may_lose;
-    if (!is_behind) { /* what was signed for this very version tells where it goes back to, whatever else is wrong */
+    if (!is_behind) { /* it was signed for the running version, so its fallback holds even if the rest is refused */
         participant->fallback = from->version;
     }
     bool done =
@@ -326,8 +242,8 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
         snprintf(participant->digests[0], sizeof participant->digests[0], "%s", mixes ? to->digest : "");
         snprintf(participant->digests[1], sizeof participant->digests[1], "%s", mixes ? from->digest : "");
     }
-    if (done && participant->version == from->version) { /* which was settled, though this process may not have heard */
-        end_own_probation(participant);
+    if (done && participant->version == from->version) { /* so that one is settled, even if this process never heard */
+        way_back_end(participant->config->path, participant->version);
     }
     if (done && order->order == ORDER_STAGE && is_behind && participant->host.save) {
         done = participant->host.save(participant->host.context, error);
@@ -336,79 +252,34 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     return done;
 }
 
-/* Down only where this manifest says so, or the one by which the version here came: that was signed, too. */
-static bool goes_back_to(const struct rollout_participant *participant, const struct manifest *manifest,
-                         const struct manifest_config *now)
-{
-    struct lineage own;
-    return participant->version == manifest->target.version ||
-           (lineage_of(participant->config, participant->version, &own) && own.fallback == now->version &&
-            strcmp(own.digests[1], now->digest) == 0);
-}
-
-/* Did this process die in that version, and was it brought back? */
-static bool has_failed(const struct rollout_participant *participant, uint64_t version, struct error *error)
-{
-    struct probation probation;
-    if (!probation_read(participant->config->path, &probation) || !probation.failed || probation.target != version) {
-        return false;
-    }
-    error_set(error, "it failed %d times when started in version %llu", PROBATION_STARTS, (unsigned long long)version);
-    return true;
-}
-
-/* What runs here may have come with config.json alone, or be older than what the manifest goes back to. */
-static bool keep_own_version(const struct rollout_participant *participant, struct error *error)
-{
-    struct error ignored;
-    if (versions_verify(&participant->versions, participant->version, &ignored)) {
-        return true;
-    }
-    char *text = config_job_text(participant->config);
-    const bool done = text ? versions_add(&participant->versions, participant->version, text, strlen(text), error)
-                           : error_set(error, "out of memory");
-    free(text);
-    return done;
-}
-
-/* A ps that stays behind holds all up, and a version that the fleet is in is good enough to be tried again. */
+/*
+ * Allows a version it crashed in again: a ps that stays behind blocks the fleet, for which that version evidently
+ * works.
+ */
 static bool may_follow(struct rollout_participant *participant, uint64_t version, struct error *error)
 {
     const double now_s = clock_monotonic_s();
-    if (!has_failed(participant, version, error)) {
+    if (!way_back_was_taken(participant->config->path, version, error)) {
         return true;
     }
     participant->failed_s = participant->failed_s > 0 ? participant->failed_s : now_s;
     return now_s - participant->failed_s >= FAILED_S;
 }
 
-/*
- * Whoever is on the way back gets there, or the fleet would wait for ever: without the former program in this one,
- * until a supervisor starts the one that is installed.
- */
-static void prepare_back(const struct rollout_participant *participant, uint64_t version)
-{
-    struct error error;
-    if (!program_prepare(participant->config->path, version, false, &error)) {
-        log_warning("%s; version %llu of the config continues in the current program", error.text,
-                    (unsigned long long)version);
-    }
-}
-
-/* The next process is in that version; one that it kills goes back to this one. */
+/* Has the next process start in that version; if it keeps crashing there, it goes back to this one. */
 static bool prepare_next(const struct rollout_participant *participant, uint64_t version, bool is_back,
                          struct error *error)
 {
     const char *path = participant->config->path;
     if (is_back) {
-        prepare_back(participant, version);
+        way_back_go(path, version);
         return true;
     }
-    return keep_own_version(participant, error) && probation_begin(path, version, participant->version, error) &&
-           program_prepare(path, version, true, error);
+    return way_back_keep(participant->config, &participant->versions, participant->version, error) &&
+           way_back_begin(path, version, participant->version, error);
 }
 
-/* Verifies it for a member that was away, keeps the version that is in force, and switches to it. */
+/* For a member that was away: verifies the manifest, stores the version in force and switches to it. */
 static bool stage_catch_up(struct rollout_participant *participant, const struct participant_order *order,
                            struct error *error)
 {
@@ -425,13 +296,15 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
                          manifest.fleet, (unsigned long long)now->version, participant->config->fleet.name,
                          (unsigned long long)order->in_force);
     }
-    if (now->version <= participant->version && !(is_back && goes_back_to(participant, &manifest, now))) {
+    if (now->version <= participant->version &&
+        !(is_back && way_back_leads_to(participant->config, participant->version, &manifest))) {
         return error_set(error, "the manifest is old: version %llu, but version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)participant->version);
     }
     return (is_back || may_follow(participant, now->version, error)) &&
-           parse_one(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
-           check_file(participant, now, error) && store_all(participant, order, &manifest, error) &&
+           target_config_parse(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
+           target_config_apply(participant->config, now, &participant->then, error) &&
+           store_all(participant, order, &manifest, error) &&
            (is_back ? target_program_find_former(program, path, participant->version, &manifest, error)
                     : target_program_stage(program, path, participant->version, &manifest, true, error)) &&
            (!program->is_due || error_set(error, "its program is not here yet")) &&
@@ -439,9 +312,12 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
            versions_switch(&participant->versions, now->version, error);
 }
 
-/* --- Life --- */
+/* --- Startup and shutdown --- */
 
-/* What the last rollout left here. It may not be settled yet, and go back to the newest checkpoint there is. */
+/*
+ * What the last rollout left on disk. If it is not settled yet, it may still go back, to the newest checkpoint there
+ * is.
+ */
 static void recall(struct rollout_participant *participant)
 {
     struct lineage lineage;
@@ -520,7 +396,7 @@ static bool enter_version(struct rollout_participant *participant, int which)
     return true;
 }
 
-/* Live. */
+/* Switches live; the host may need several orders for it. */
 static void change_over(struct rollout_participant *participant, int which, int64_t step)
 {
     enum participant_switch result =
@@ -542,7 +418,7 @@ static void change_over(struct rollout_participant *participant, int which, int6
     }
 }
 
-/* Local keys count from the next start on: nothing but the version changes now. */
+/* Local keys take effect at the next start, so only the version changes now. */
 static void note_version(struct rollout_participant *participant, int which)
 {
     if (enter_version(participant, which)) {
@@ -557,9 +433,9 @@ static void restart(struct rollout_participant *participant, int which)
     const char *path = participant->config->path;
     uint64_t number = (uint64_t)participant->configs[which].fleet.version;
     if (which == 0 && !change_has_member(&participant->configs[0], participant->who)) {
-        return; /* it has no place in the target, and ends once that is settled */
+        return; /* not in the target: it exits once that is settled */
     }
-    if (which == 0 && has_failed(participant, number, &error)) {
+    if (which == 0 && way_back_was_taken(path, number, &error)) {
         fail(participant, error.text);
         return;
     }
@@ -568,10 +444,9 @@ static void restart(struct rollout_participant *participant, int which)
         return;
     }
     if (which == 1) {
-        prepare_back(participant, number);
+        way_back_go(path, number);
     }
-    if ((which == 0 && (!probation_begin(path, number, participant->fallback, &error) ||
-                        !program_prepare(path, number, true, &error))) ||
+    if ((which == 0 && !way_back_begin(path, number, participant->fallback, &error)) ||
         !versions_switch(&participant->versions, number, &error)) {
         fail(participant, error.text);
         return;
@@ -582,7 +457,7 @@ static void restart(struct rollout_participant *participant, int which)
     participant->host.leave(participant->host.context, false);
 }
 
-/* Worker 0: a trial, or a checkpoint; once for each rollout. */
+/* Worker 0: a trial or a checkpoint, each once per rollout. */
 static void do_once(struct rollout_participant *participant, enum rollout_order order)
 {
     struct error error = {"only worker 0 can do that"};
@@ -621,11 +496,11 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     }
     forget(participant);
     bool done = stage_catch_up(participant, order, &error);
-    if (participant->program.is_due) { /* and then all of this again */
+    if (participant->program.is_due) { /* it is staged again once the program is here */
         return;
     }
     participant->tried = ORDER_CATCH_UP;
-    if (!done && strncmp(error.text, before, sizeof before - 1) == 0) { /* as it said before */
+    if (!done && strncmp(error.text, before, sizeof before - 1) == 0) { /* logged before */
         fail(participant, error.text);
         return;
     }
@@ -687,24 +562,10 @@ static void go_back(struct rollout_participant *participant, const struct partic
     }
 }
 
-/* What the operator signed says where to; after a refusal of the signature, what was signed when this version came. */
-static bool find_way_back(struct rollout_participant *participant, uint64_t *version)
-{
-    struct lineage own;
-    struct error ignored;
-    *version = participant->fallback;
-    if (*version == 0 && lineage_of(participant->config, participant->version, &own)) {
-        *version = own.fallback;
-    }
-    return *version > 0 && versions_open(&participant->versions, participant->config->path, &ignored) &&
-           versions_verify(&participant->versions, *version, &ignored);
-}
-
 /*
- * Out of a target that this process is in and that it refuses, as it comes back: its program may make something else of
- * the configs than the one before it did. That one can go on, so back by a restart. By itself, the member is on
- * probation, which has to say that this failed: or it would follow again. A full disk may be in the way: then it tries
- * again, for ever, but not all the time.
+ * Leaves a target that this process runs but refuses: its program may read the configs differently from the previous
+ * one, which still works, so it restarts in that. If it goes by itself, it is on probation and records that as failed,
+ * or it would follow the fleet again. A full disk may prevent all this: it keeps trying, but not at every order.
  */
 static void leave_target(struct rollout_participant *participant, bool by_itself)
 {
@@ -713,7 +574,8 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
     if (participant->refusals++ % TRIES != 0) {
         return;
     }
-    const bool found = find_way_back(participant, &version);
+    const bool found = way_back_find(participant->config, &participant->versions, participant->version,
+                                     participant->fallback, &version);
     if (found && by_itself) {
         probation_fail(participant->config->path);
     }
@@ -721,7 +583,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
         participant->target = 0; /* the manifest comes with the next order: its reason may be gone */
         return;
     }
-    prepare_back(participant, version);
+    way_back_go(participant->config->path, version);
     audit(participant, "go back", "begun");
     log_warning("%s: restarting in version %llu of the config", participant->message, (unsigned long long)version);
     participant->leaving = true;
@@ -729,14 +591,15 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 }
 
 /*
- * The target was refused here, so that there is nothing to undo but the model, unless this process is in it already. A
- * canary that misreads the configs has said so when the next order comes, and needs none to go back. Where the fleet
- * switches without this member, its reason may be gone one day: then the manifest is staged again.
+ * The target was refused here, so there is nothing to undo but the model, unless this process runs it already. A canary
+ * that misreads the configs has reported so by the next order, and goes back without being told. If the fleet switches
+ * without this member, the manifest is staged again now and then: the cause may be gone.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)
 {
     const bool is_in_target = participant->version == participant->target;
-    const bool by_itself = !goes_back(order->order) && participant->misreads && is_on_probation(participant);
+    const bool by_itself = !goes_back(order->order) && participant->misreads &&
+                           way_back_is_open(participant->config->path, participant->version);
     if (is_in_target && (goes_back(order->order) || by_itself)) {
         leave_target(participant, by_itself);
     } else if (!goes_back(order->order)) {

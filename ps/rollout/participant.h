@@ -54,7 +54,7 @@ struct rollout_participant {
     const struct config *config; /* as the process was started; borrowed */
     struct participant_host host;
     struct member who;
-    bool prepared; /* what may have to be restored is saved, and the rollout is not settled yet */
+    bool prepared; /* a checkpoint to go back to is saved, and the rollout is not settled yet */
     bool leaving;  /* the host was told to leave: nothing more to do */
     struct config_drift drift;
     struct versions versions;
@@ -63,7 +63,7 @@ struct rollout_participant {
     char digest[CONFIG_DIGEST_HEX + 1]; /* of it */
     uint64_t target;                    /* staged; 0: none */
     uint64_t fallback;                  /* of the target; 0: not known, or not signed */
-    bool misreads;                      /* this program interprets the configs differently than was signed */
+    bool misreads;                      /* this program reads the configs differently from what was signed */
     enum rollout_kind kind;
     bool may_lose;
     char digests[2][CONFIG_DIGEST_HEX + 1]; /* of both; "" unless members in the other version are admitted */
@@ -73,7 +73,7 @@ struct rollout_participant {
     enum rollout_phase phase;
     struct target_program program;
     struct audit_meter meter; /* for received manifests */
-    uint32_t refusals;        /* refusals of repeated attempts */
+    uint32_t refusals;        /* orders ignored since a refusal: it is not tried again at each */
     double failed_s;          /* when this process learned that its predecessor died in the version it is ordered to */
     enum rollout_order tried; /* the last order of the current phase that completed or failed */
     char message[256];

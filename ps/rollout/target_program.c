@@ -1,6 +1,6 @@
 /*
- * What the next process must find on disk is there before anybody restarts: which program each version runs in, and
- * that program. One of a machine's members receives it, and the others look whether it is there.
+ * Before any member restarts, its next process must find on disk which program each version runs in, and that program.
+ * One member of each machine receives it; the others check whether it has arrived.
  */
 #include "ps/rollout/target_program.h"
 
@@ -9,7 +9,7 @@
 
 #include "net/frame.h"
 
-/* A config alone stays in the program that its fallback runs in. */
+/* A target without a program runs in its fallback's. */
 static bool keep_program(const char *path, const struct manifest *manifest, struct error *error)
 {
     char digest[PROGRAM_DIGEST_HEX + 1];
@@ -17,7 +17,7 @@ static bool keep_program(const char *path, const struct manifest *manifest, stru
            (digest[0] == '\0' || program_set_version(path, manifest->target.version, digest, error));
 }
 
-/* Can this machine, which runs the fallback, go over to that program and back? */
+/* Can this machine, which runs the fallback, switch to that program and back? */
 static bool may_change_program(const struct manifest *manifest, const struct manifest_program *coming, bool follows,
                                struct error *error)
 {
@@ -33,7 +33,7 @@ static bool may_change_program(const struct manifest *manifest, const struct man
                      coming->fallback);
 }
 
-/* is_behind: this process is in the fallback, so that the program to go back to is the one that runs. */
+/* is_behind: this process is in the fallback, so the program to go back to is the running one. */
 static bool note_programs(const struct target_program *program, const char *path, bool is_behind,
                           const struct manifest *manifest, const struct manifest_program *coming, bool follows,
                           struct error *error)
@@ -56,7 +56,7 @@ static void prune_programs(const struct target_program *program, const char *pat
     struct error ignored;
     int count = 2;
     if (!program_of_version(path, manifest->fallback.version, before, &ignored)) {
-        return; /* a damaged file is no reason to remove what it may have named */
+        return; /* the file is damaged: keep whatever it may have named */
     }
     for (int i = 0; i < manifest->programs.count; i++) {
         keep[count++] = manifest->programs.items[i].digest;
@@ -140,7 +140,7 @@ enum intake_state target_program_add(struct target_program *program, const void 
         return INTAKE_OPEN;
     }
     program_intake_close(&program->intake);
-    program->is_open = false; /* but due until it is looked for */
+    program->is_open = false; /* still due, until target_program_look finds it */
     return INTAKE_WHOLE;
 }
 

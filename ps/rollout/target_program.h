@@ -1,7 +1,8 @@
 /*
  * The program that a rollout's target runs in, on this machine. Records on disk which program each of the two versions
- * runs in, keeps the running one to go back to, receives the new one unless it is here, and removes what no version
- * needs any more. Part of a participant (participant.h), which decides when to restart in it; one thread at a time.
+ * runs in, keeps the running one to go back to, receives the new one unless it is here, and removes programs that no
+ * version needs any more. Part of a participant (participant.h), which decides when to restart in it; one thread at a
+ * time.
  */
 #ifndef PS_ROLLOUT_TARGET_PROGRAM_H
 #define PS_ROLLOUT_TARGET_PROGRAM_H
@@ -26,8 +27,8 @@ struct target_program { /* zeros: the target has none */
 
 /*
  * Finds the manifest's program for this machine, and records it; sets is_due if it must be received. version: the one
- * that this process is in. follows: the fleet is in the target already, so that a machine whose own copy of the former
- * program is damaged, and which therefore runs the installed one, is not refused for that.
+ * that this process is in. follows: the fleet is in the target already, so a machine is not refused for running the
+ * installed program because its copy of the former one is damaged.
  */
 bool target_program_stage(struct target_program *program, const char *config_path, uint64_t version,
                           const struct manifest *manifest, bool follows, struct error *error);
@@ -39,13 +40,13 @@ bool target_program_stage(struct target_program *program, const char *config_pat
 bool target_program_find_former(struct target_program *program, const char *config_path, uint64_t version,
                                 const struct manifest *manifest, struct error *error);
 
-/* Whether it is here by now (INTAKE_WHOLE). If no process of this machine receives it yet, this one begins to. */
+/* INTAKE_WHOLE once it is here. If no process on this machine is receiving it, this one begins to. */
 enum intake_state target_program_look(struct target_program *program, struct error *error);
 
-/* The bytes that this process needs next; false: none. */
+/* The offset of the bytes that this process needs next; false: none. */
 bool target_program_wants(const struct target_program *program, const char **digest, uint64_t *offset);
 
-/* Adds the bytes at that offset. INTAKE_WHOLE: they were the last, and target_program_look finds it. */
+/* Adds the bytes at that offset. INTAKE_WHOLE: they were the last, and target_program_look will find it. */
 enum intake_state target_program_add(struct target_program *program, const void *bytes, size_t size,
                                      struct error *error);
 

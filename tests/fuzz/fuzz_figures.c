@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "worker/data/table/figures.h"
+#include "worker/data/table/survey_schema.h"
 
 static const char table[] = "number,flag,colour,class\n"
                             "1.5,0,red,yes\n-3e5,1,green,no\n,1,red,maybe\n7,0,,yes\n8,0,blue,no\n9,1,green,yes\n";

@@ -10,7 +10,7 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
-#include "worker/data/table/survey.h"
+#include "worker/data/table/survey_schema.h"
 
 static void expect_named(const struct error *error)
 {

@@ -1,11 +1,10 @@
-/* The operator, the intruder and the checks of fleet.h. The fate of a version is drawn before it is proposed. */
+/* The operator and the checks of fleet.h. The fate of a version is drawn before it is proposed (candidates.h). */
 #include "tests/simulate/fleet.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <sodium.h>
 
@@ -19,10 +18,11 @@
 #include "ps/job/job.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
+#include "tests/simulate/candidates.h"
+#include "tests/simulate/intruder.h"
 #include "tests/simulate/oracle.h"
 #include "tests/simulate/programs.h"
 #include "tests/simulate/world.h"
-#include "worker/remote/operator/rollout_client.h"
 
 #define WRAP(type, name, ...)                                                                                          \
     type __real_##name(__VA_ARGS__);                                                                                   \
@@ -31,13 +31,10 @@
 
 #define CONFIG "/etc/config.json"
 
-enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2, BAD_RATE = ORACLE_BAD_RATE };
+enum { MOST_VERSIONS = 64, MOST_LIVES = 64, MOST_CANDIDATES = 3, MOST_INTRUSIONS = 2 };
 
 static const double AT_REST_S = 5, LOOK_S = 0.05, OPERATOR_S = 400, PROGRAM_S = 1500;
 static const double OFF_S = ROLLOUT_IDLE_TIMEOUT_S + 2; /* after this long a worker counts as off */
-
-/* What will happen when a version comes into force. */
-enum fate { FATE_GOOD, FATE_DIVERGES, FATE_KILLS, FATE_FAILS_ITS_TRIAL, FATE_FITS_NOT_ALL, FATE_BAD_PROGRAM };
 
 /* A version by its number: all begin with 1. */
 struct content {
@@ -125,7 +122,6 @@ static bool is_for_all(const struct config_key *key, const void *context)
 }
 
 static int run_operator(struct machine *machine);
-static int run_intruder(struct machine *machine);
 static int run_colleague(struct machine *machine);
 
 static struct machine *add_guest(const char *name, int (*run)(struct machine *machine))
@@ -179,9 +175,15 @@ void fleet_begin(const struct config_setting *settings, int count)
     config_digest(&first->config, first->digest, &error);
     make_keys();
     fleet.operator= add_guest("operator", run_operator);
-    fleet.intruder = add_guest("intruder", run_intruder);
+    fleet.intruder = add_guest("intruder", intruder_run);
     fleet.colleague = programs_roll() ? add_guest("colleague", run_colleague) : NULL;
     char *text = config_keys_text(&fleet.base, is_for_all, NULL);
+    intruder_begin(&(struct intruder_means){.config_path = CONFIG,
+                                            .fleet = fleet.base.fleet.name,
+                                            .own_key = fleet.other_key,
+                                            .operator_key = fleet.secret_key,
+                                            .manifest = fleet.manifest,
+                                            .manifest_size = &fleet.manifest_size});
     for (int i = 0; i < world.machine_count; i++) {
         struct machine *machine = &world.machines[i];
         disk_put(machine->disk, "/etc", NULL, 0);
@@ -500,84 +502,11 @@ static int run_colleague(struct machine *machine)
     return status;
 }
 
-/* Live keys of both ways to train. */
-static void draw_cluster_keys(struct config_cluster *cluster)
-{
-    const int workers = oracle.listed, before = cluster->replicas_to_aggregate;
-    cluster->min_workers = 1 + (int)chance((uint64_t)workers);
-    if (!oracle.synchronous) {
-        cluster->max_staleness = (cluster->max_staleness + 1 + (int)chance(3)) % 5;
-        return;
-    }
-    cluster->replicas_to_aggregate = 1 + (int)chance((uint64_t)workers);
-    if (cluster->replicas_to_aggregate == before) {
-        cluster->replicas_to_aggregate = 0;
-    }
-}
-
 static void put_new(const struct config *config)
 {
     char *text = config_keys_text(config, is_for_all, NULL);
     disk_put(fleet.operator->disk, "/etc/new.json", text, strlen(text));
     free(text);
-}
-
-/* A new program for ps 0's version, perhaps with a local key. */
-static void draw_program(void)
-{
-    const uint64_t version = fleet.next_version++;
-    struct content *content = &fleet.versions[version];
-    bool good;
-    *content = (struct content){.config = fleet.versions[fleet.members[0].version].config};
-    content->config.fleet.version = (int64_t)version;
-    content->config.cluster.recovery_wait_secs += chance(3) == 0 ? 0.25 : 0;
-    fleet.binary = programs_draw(fleet.operator->disk, &good);
-    content->fate = good ? FATE_GOOD : FATE_BAD_PROGRAM;
-    put_new(&content->config);
-}
-
-/* A new version of ps 0's, with one or two changes. */
-static void draw_candidate(void)
-{
-    static const double rates[] = {1, 0.5, 2};
-    const uint64_t version = fleet.next_version++;
-    struct content *content = &fleet.versions[version];
-    *content = (struct content){.config = fleet.versions[fleet.members[0].version].config};
-    struct config *config = &content->config;
-    config->fleet.version = (int64_t)version;
-    const uint64_t what = chance(10);
-    if (what < 4 || what == 7) { /* NOLINTNEXTLINE: powers of two, as written */
-        while (config->train.learning_rate == fleet.versions[fleet.members[0].version].config.train.learning_rate) {
-            config->train.learning_rate = rates[chance(3)];
-        }
-    }
-    if (what == 4 || what == 7) {
-        config->cluster.recovery_wait_secs += 0.25;
-    }
-    if (what == 5) {
-        config->train.optimizer =
-            config->train.optimizer == OPTIMIZER_SGD ? OPTIMIZER_MOMENTUM : OPTIMIZER_SGD; /* of momentum 0: the same */
-    }
-    if (what == 6) {
-        config->cluster.lease_secs += 0.25;
-    }
-    if (what >= 8 || what == 0) {
-        draw_cluster_keys(&config->cluster);
-    }
-    if (chance(4) == 0 && (what < 4 || what == 8)) {
-        content->fate = FATE_DIVERGES;
-        config->train.learning_rate = BAD_RATE;
-    } else if (chance(4) == 0 && what >= 4 && what < 8) {
-        content->fate = chance(2) == 0 ? FATE_KILLS : FATE_FAILS_ITS_TRIAL;
-    } else if (chance(8) == 0) {
-        /* One that is asked: one that comes later and can't cope stays where it is for good. */
-        struct machine *small = &world.machines[chance((uint64_t)oracle.ps + (uint64_t)oracle.listed)];
-        fleet.small = small->runs ? small : NULL;
-    }
-    if (content->fate == FATE_FAILS_ITS_TRIAL && what == 4) {
-        content->fate = FATE_KILLS; /* local keys have no trial */
-    }
-    put_new(config);
 }
 
 static void start_operator(bool aborts)
@@ -587,152 +516,6 @@ static void start_operator(bool aborts)
     world.here = fleet.operator;
     say("%s", aborts ? "wants to abort" : "comes with a new version");
     world.here = NULL;
-}
-
-/* --- The intruder --- */
-
-enum intrusion {
-    INTRUSION_KEY,
-    INTRUSION_FLEET,
-    INTRUSION_MACHINE,
-    INTRUSION_AGAIN,
-    INTRUSION_TORN,
-    INTRUSION_ABORT,
-    INTRUSIONS
-};
-
-static const double WATCHES_S = 30, WATCHES_EVERY_S = 0.5; /* waits for a rollout to abort */
-
-/*
- * A plausible manifest that was not signed by the operator, or not for this fleet; or one that the operator was tricked
- * into signing, with keys that belong to each machine.
- */
-static bool forge(const struct message_rollout *told, enum intrusion how, uint8_t **bytes, size_t *size,
-                  struct error *error)
-{
-    static const char profile[] = "{\"output\":{\"profile\":\"/etc/everything\"}}";
-    struct config config;
-    char *target = NULL;
-    if (!config_parse(&config, "what ps 0 told", (const uint8_t *)told->job, strlen(told->job), NULL, 0, error)) {
-        return false;
-    }
-    config.fleet.version = (int64_t)told->highest + 1;
-    config.train.learning_rate *= 2;
-    target = config_job_text(&config);
-    config_free(&config);
-    struct manifest manifest = {
-        .author = "nobody",
-        .target = {.version = told->highest + 1, .text = target, .text_size = target ? strlen(target) : 0},
-        .fallback = {.version = told->version,
-                     .text = told->job,
-                     .text_size = strlen(told->job),
-                     .local = told->local,
-                     .local_size = strlen(told->local)}};
-    manifest.target.local = how == INTRUSION_MACHINE ? profile : told->local;
-    manifest.target.local_size = strlen(manifest.target.local);
-    if (programs_roll() && how != INTRUSION_MACHINE) {
-        programs_forge(&manifest.programs);
-    }
-    snprintf(manifest.fleet, sizeof manifest.fleet, "%s", how == INTRUSION_FLEET ? "south" : fleet.base.fleet.name);
-    const uint8_t *key = how == INTRUSION_KEY ? fleet.other_key : fleet.secret_key;
-    bool done = target && __real_manifest_encode(&manifest, key, bytes, size, error);
-    free(target);
-    return done;
-}
-
-static bool copy_last(uint8_t **bytes, size_t *size)
-{
-    *size = fleet.manifest_size;
-    *bytes = *size > 0 ? malloc(*size) : NULL;
-    return *bytes && memcpy(*bytes, fleet.manifest, *size);
-}
-
-/* Aborts the next rollout, with everything right except the signature. */
-static void intrude_by_abort(struct rollout_client *link)
-{
-    struct error error;
-    uint8_t bytes[MANIFEST_ABORT_BYTES];
-    const double until_s = world.now_s + WATCHES_S;
-    const struct message_rollout *told = rollout_client_ask(link, &error);
-    while (told && told->state == ROLLOUT_IDLE && world.now_s < until_s) {
-        usleep((useconds_t)(WATCHES_EVERY_S * 1e6));
-        told = rollout_client_ask(link, &error);
-    }
-    if (!told || told->state == ROLLOUT_IDLE) {
-        return;
-    }
-    struct manifest_abort abort = {.author = "nobody", .target = told->target};
-    snprintf(abort.fleet, sizeof abort.fleet, "%s", fleet.base.fleet.name);
-    manifest_hash(fleet.manifest, fleet.manifest_size, abort.hash);
-    say("aborts version %llu", (unsigned long long)abort.target);
-    const size_t size = manifest_abort_encode(&abort, fleet.other_key, bytes);
-    if (rollout_client_abort(link, "nobody", bytes, size, &error)) {
-        fail("ps 0 gives up version %llu, and it is not the operator who wants it", (unsigned long long)abort.target);
-    }
-    say("is answered: %s", error.text);
-}
-
-/* Nothing that no operator signed may fill a disk. */
-static void intrude_by_program(struct rollout_client *link, const uint8_t *bytes, size_t size, enum intrusion how)
-{
-    struct manifest_programs forged;
-    struct error error;
-    uint64_t there;
-    if (!programs_roll() || how == INTRUSION_AGAIN || how == INTRUSION_MACHINE) {
-        return;
-    }
-    programs_forge(&forged);
-    if (rollout_client_offer(link, forged.items[0].digest, bytes, size, &there, &error)) {
-        fail("ps 0 takes in a program that the operator did not sign for this fleet: %d", (int)how);
-    }
-}
-
-static void intrude_by_manifest(struct rollout_client *link, enum intrusion how)
-{
-    struct error error;
-    uint8_t *bytes = NULL;
-    size_t size = 0;
-    const struct message_rollout *told = rollout_client_ask(link, &error);
-    bool made = told && (how == INTRUSION_AGAIN || how == INTRUSION_TORN ? copy_last(&bytes, &size)
-                                                                         : forge(told, how, &bytes, &size, &error));
-    if (made && how == INTRUSION_TORN) {
-        if (chance(2) == 0) {
-            size = chance(size);
-        } else {
-            bytes[chance(size)] ^= (uint8_t)(1 + chance(255));
-        }
-    }
-    if (made) {
-        say("proposes manifest %d of %zu bytes", (int)how, size);
-        intrude_by_program(link, bytes, size, how);
-        if (rollout_client_propose(link, bytes, size, 1, &error) == PROPOSAL_TAKEN && how != INTRUSION_AGAIN) {
-            fail("ps 0 begins what the operator did not sign for this fleet, or could not: %d", (int)how);
-        }
-        say("is answered: %s", error.text);
-    }
-    free(bytes);
-}
-
-static int run_intruder(struct machine *machine)
-{
-    struct config config;
-    struct error error = {""};
-    struct rollout_client link;
-    (void)machine;
-    if (!config_load(&config, CONFIG, NULL, 0, &error)) {
-        return 2;
-    }
-    const enum intrusion how = (enum intrusion)chance(INTRUSIONS);
-    if (!rollout_client_open(&link, &config, &error)) {
-        say("error: %s", error.text);
-    } else if (how == INTRUSION_ABORT) {
-        intrude_by_abort(&link);
-    } else {
-        intrude_by_manifest(&link, how);
-    }
-    rollout_client_close(&link);
-    config_free(&config);
-    return 0;
 }
 
 /* --- The run --- */
@@ -841,15 +624,17 @@ bool fleet_switches_at_once(void)
 
 static void begin_next(void)
 {
+    const uint64_t version = fleet.next_version++;
+    const struct config *from = &fleet.versions[fleet.members[0].version].config; /* ps 0's */
     fleet.candidates--;
     fleet.drawn = false;
-    fleet.small = NULL;
-    fleet.binary = NULL;
-    if (programs_roll() && chance(4) != 0) {
-        draw_program();
-    } else {
-        draw_candidate();
-    }
+    const struct candidate candidate = programs_roll() && chance(4) != 0
+                                           ? candidate_draw_program(from, version, fleet.operator->disk)
+                                           : candidate_draw(from, version);
+    fleet.versions[version] = (struct content){.config = candidate.config, .fate = candidate.fate};
+    fleet.binary = candidate.binary;
+    fleet.small = candidate.small;
+    put_new(&candidate.config);
     start_operator(false);
     fleet.operator_until_s = world.now_s + (programs_roll() ? PROGRAM_S : OPERATOR_S);
     fleet.next_s = world.now_s + 1;

@@ -1,7 +1,6 @@
 /*
  * Threads of the simulated processes are stacks that take turns; the seed decides which is next. The clock advances
- * only when all of them wait. A process's memory is kept on a list, so that a killed one leaves nothing behind and
- * every one can be measured.
+ * only when all of them wait.
  */
 #include "tests/simulate/world.h"
 
@@ -18,11 +17,10 @@
 #include <unistd.h>
 
 #include "base/process/signals.h"
+#include "tests/simulate/agenda.h"
 
 enum {
     STACK = 256 * 1024,
-    MEMORY = 1 << 30, /* of all machines together */
-    MAX_CALLS = 1 << 16,
     MOST_EVENTS = 3000000, /* within COUNTED_S: more is a busy loop */
     COUNTED_S = 100,
 };
@@ -76,64 +74,6 @@ void fail(const char *format, ...)
     va_end(arguments);
     world.failed = true;
     say("FAILED: %s", world.why);
-}
-
-/* --- Timed calls: a heap --- */
-
-struct call {
-    double when_s;
-    uint64_t order; /* of those at the same time, in order of creation */
-    void (*call)(void *context, uint64_t argument);
-    void *context;
-    uint64_t argument;
-};
-
-static struct call calls[MAX_CALLS];
-static int call_count;
-static uint64_t call_order;
-static int purge_at; /* at that many calls, alarms that nobody waits for any more are discarded */
-
-static bool is_before(const struct call *one, const struct call *other)
-{
-    return one->when_s < other->when_s || (one->when_s == other->when_s && one->order < other->order);
-}
-
-static void purge(void);
-
-void world_at(double when_s, void (*call)(void *context, uint64_t argument), void *context, uint64_t argument)
-{
-    if (call_count >= purge_at) {
-        purge();
-    }
-    if (call_count == MAX_CALLS) {
-        fail("more than %d things are about to happen", MAX_CALLS);
-        return;
-    }
-    struct call new = {when_s, call_order++, call, context, argument};
-    int i = call_count++;
-    for (; i > 0 && is_before(&new, &calls[(i - 1) / 2]); i = (i - 1) / 2) {
-        calls[i] = calls[(i - 1) / 2];
-    }
-    calls[i] = new;
-}
-
-static struct call take_call(void)
-{
-    struct call first = calls[0], last = calls[--call_count];
-    int i = 0;
-    for (;;) {
-        int child = 2 * i + 1;
-        if (child + 1 < call_count && is_before(&calls[child + 1], &calls[child])) {
-            child++;
-        }
-        if (child >= call_count || !is_before(&calls[child], &last)) {
-            break;
-        }
-        calls[i] = calls[child];
-        i = child;
-    }
-    calls[i] = last;
-    return first;
 }
 
 /* --- Threads --- */
@@ -274,6 +214,7 @@ static void ring(void *context, uint64_t argument)
     }
 }
 
+/* An alarm that nobody waits for any more. */
 static bool is_stale(const struct call *call)
 {
     if (call->call != ring) {
@@ -283,22 +224,11 @@ static bool is_stale(const struct call *call)
     return !thread || !thread->waits_for || (thread->wait & 0xffffff) != (call->argument & 0xffffff);
 }
 
-static int by_time(const void *one, const void *other)
+void world_at(double when_s, void (*call)(void *context, uint64_t argument), void *context, uint64_t argument)
 {
-    return is_before(one, other) ? -1 : is_before(other, one);
-}
-
-static void purge(void)
-{
-    int kept = 0;
-    for (int i = 0; i < call_count; i++) {
-        if (!is_stale(&calls[i])) {
-            calls[kept++] = calls[i];
-        }
+    if (!agenda_add(&(struct call){.when_s = when_s, .call = call, .context = context, .argument = argument})) {
+        fail("more than %d things are about to happen", AGENDA_MOST);
     }
-    call_count = kept;
-    qsort(calls, (size_t)kept, sizeof calls[0], by_time); /* a sorted array is a heap */
-    purge_at = 2 * kept + 1024 < MAX_CALLS ? 2 * kept + 1024 : MAX_CALLS;
 }
 
 bool thread_block(const void *what, double until_s)
@@ -359,8 +289,6 @@ static void thread_yield(void)
 
 /* --- Machines --- */
 
-static void free_memory(struct machine *machine);
-
 /* Nothing of the process remains; its peers learn of it as from a kernel. */
 static void clean_up(struct machine *machine)
 {
@@ -374,7 +302,7 @@ static void clean_up(struct machine *machine)
         thread_free(machine->threads);
         machine->threads = next;
     }
-    free_memory(machine);
+    memory_forget(machine);
     machine->runs = false;
     machine->signal = 0;
 }
@@ -423,9 +351,9 @@ void world_begin(uint64_t seed)
     world.random = seed * 0x2545f4914f6cdd1dull + 1;
     world.shows = shows;
     world.now_s = 1000;
-    call_count = ready_count = 0;
-    purge_at = 1024;
-    call_order = threads_made = 0;
+    agenda_begin(is_stale);
+    ready_count = 0;
+    threads_made = 0;
     network_begin();
 }
 
@@ -465,11 +393,11 @@ static void thaw(void *context, uint64_t argument)
 bool world_step(double until_s)
 {
     if (ready_count == 0) {
-        if (call_count == 0 || calls[0].when_s > until_s) {
+        struct call call;
+        if (!agenda_take(until_s, &call)) {
             world.now_s = until_s > world.now_s ? until_s : world.now_s;
             return false;
         }
-        struct call call = take_call();
         world.now_s = call.when_s > world.now_s ? call.when_s : world.now_s;
         call.call(call.context, call.argument);
     } else {
@@ -720,159 +648,4 @@ WRAP(uint32_t, randombytes_random, void)
 WRAP(uint32_t, randombytes_uniform, uint32_t below)
 {
     return (uint32_t)chance(below);
-}
-
-/* --- Memory --- */
-
-struct memory_block {
-    struct memory_block *next, *previous;
-    struct machine *machine; /* NULL: the world's own */
-    uint32_t size_class;     /* 2^class bytes in all */
-    uint32_t mark;
-    size_t size;
-    bool is_clean; /* it was all zeros when allocated */
-    size_t unused[2];
-};
-_Static_assert(sizeof(struct memory_block) == 64, "memory behind it must be aligned");
-
-static struct memory_block *pool[64];
-
-/* Memory not allocated yet: zeros, of which the kernel makes pages when they are touched. */
-static char *unused_memory;
-static size_t unused_bytes;
-
-static void *take_unused(size_t size)
-{
-    if (!unused_memory) {
-        unused_bytes = MEMORY;
-        unused_memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    }
-    if (unused_memory == MAP_FAILED || unused_bytes < size) {
-        return NULL;
-    }
-    unused_bytes -= size;
-    unused_memory += size;
-    return unused_memory - size;
-}
-
-static struct memory_block *block_of(void *bytes)
-{
-    struct memory_block *block = (struct memory_block *)bytes - 1;
-    assert(block->mark == 0xb10cb10c);
-    return block;
-}
-
-WRAP(void *, malloc, size_t size)
-{
-    if (falls_short(SHORT_OF_MEMORY)) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    size_t whole = size + sizeof(struct memory_block);
-    uint32_t class = 6;
-    while (((size_t)1 << class) < whole) {
-        class ++;
-    }
-    struct memory_block *block = pool[class];
-    bool is_clean = true;
-    if (block) {
-        pool[class] = block->next;
-        is_clean = false;
-    } else if (!(block = take_unused((size_t)1 << class))) {
-        return NULL;
-    }
-    *block = (struct memory_block){
-        .machine = world.here, .size_class = class, .mark = 0xb10cb10c, .size = size, .is_clean = is_clean};
-    if (world.here) {
-        block->next = world.here->blocks;
-        if (block->next) {
-            block->next->previous = block;
-        }
-        world.here->blocks = block;
-        world.here->bytes += size;
-        if (world.here->bytes > world.here->most_bytes) {
-            world.here->most_bytes = world.here->bytes;
-        }
-    }
-    return block + 1;
-}
-
-WRAP(void, free, void *bytes)
-{
-    if (!bytes) {
-        return;
-    }
-    struct memory_block *block = block_of(bytes);
-    if (block->machine) {
-        if (block->previous) {
-            block->previous->next = block->next;
-        } else {
-            block->machine->blocks = block->next;
-        }
-        if (block->next) {
-            block->next->previous = block->previous;
-        }
-        block->machine->bytes -= block->size;
-    }
-    block->mark = 0xdead;
-    block->next = pool[block->size_class];
-    pool[block->size_class] = block;
-}
-
-static void free_memory(struct machine *machine)
-{
-    while (machine->blocks) {
-        __wrap_free(machine->blocks + 1);
-    }
-}
-
-WRAP(void *, calloc, size_t count, size_t size)
-{
-    void *bytes = __wrap_malloc(count * size);
-    return !bytes || block_of(bytes)->is_clean ? bytes : memset(bytes, 0, count * size);
-}
-
-WRAP(void *, realloc, void *bytes, size_t size)
-{
-    void *new = __wrap_malloc(size);
-    if (bytes && new) {
-        size_t old = block_of(bytes)->size;
-        memcpy(new, bytes, old < size ? old : size);
-        __wrap_free(bytes);
-    }
-    return new;
-}
-
-WRAP(char *, strdup, const char *text)
-{
-    size_t size = strlen(text) + 1;
-    char *copy = __wrap_malloc(size);
-    return !copy ? NULL : memcpy(copy, text, size);
-}
-
-WRAP(char *, strndup, const char *text, size_t most)
-{
-    const size_t size = strnlen(text, most);
-    char *copy = __wrap_malloc(size + 1);
-    if (copy) {
-        memcpy(copy, text, size);
-        copy[size] = '\0';
-    }
-    return copy;
-}
-
-/* All memory has that alignment. */
-WRAP(void *, aligned_alloc, size_t alignment, size_t size)
-{
-    assert(alignment <= sizeof(struct memory_block));
-    return __wrap_malloc(size);
-}
-
-void *world_alloc(size_t size)
-{
-    struct machine *here = world.here;
-    world.here = NULL;
-    void *bytes = __wrap_calloc(1, size);
-    world.here = here;
-    return bytes;
 }

@@ -6,17 +6,21 @@
  * random numbers) are replaced at link time (--wrap) by the files of this folder. All randomness comes from one seed,
  * so a run is replayed exactly by its number.
  *
- *  world.c    threads, locks, waits, time, memory; crashes
- *  network.c  sockets: streams with latency; cut, half-open and slow links
- *  disk.c     files: what is not synced is lost or torn when a machine loses power
- *  shortage.c calls that fail: no memory, no more files, a disk that breaks
- *  process.c  what a process learns about itself; re-exec; children
- *  engine.c   what workers compute: gradients that show who made them
- *  oracle.c   what must hold, checked after every event
- *  fleet.c    rollouts: who requests what, and what must hold
- *  programs.c programs that are rolled out, and which one a process runs
- *  cluster.c  which machines there are, and what happens to them
- *  simulate.c seeds, processes, options
+ *  world.c      threads, locks, waits, time; crashes
+ *  agenda.c     what will happen, and when
+ *  memory.c     memory, by machine
+ *  network.c    sockets: streams with latency; cut, half-open and slow links
+ *  disk.c       files: what is not synced is lost or torn when a machine loses power
+ *  shortage.c   calls that fail: no memory, no more files, a disk that breaks
+ *  process.c    what a process learns about itself; re-exec; children
+ *  engine.c     what workers compute: gradients that show who made them
+ *  oracle.c     what must hold, checked after every event
+ *  fleet.c      rollouts: who requests what, and what must hold
+ *  candidates.c what the operator proposes next, and its fate
+ *  intruder.c   what an intruder tries
+ *  programs.c   programs that are rolled out, and which one a process runs
+ *  cluster.c    which machines there are, and what happens to them
+ *  simulate.c   seeds, processes, options
  */
 #ifndef TESTS_SIMULATE_WORLD_H
 #define TESTS_SIMULATE_WORLD_H
@@ -120,10 +124,12 @@ bool thread_block_poll(const struct pollfd *polled, int count, double until_s);
 void thread_wake_poll(struct machine *machine, int fd);
 /* How long, by the world's clock, until that many seconds have passed on the running machine. */
 double here_s(double seconds);
-/* Memory outside all machines; zeroed. */
-void *world_alloc(size_t size);
 /* Ends the present process by itself. */
 void machine_exit(int status) __attribute__((noreturn));
+
+/* memory.c */
+void memory_forget(struct machine *machine); /* frees all that its process had */
+void *world_alloc(size_t size);              /* outside all machines; zeroed */
 
 /* network.c */
 enum { FILE_LISTENER, FILE_SOCKET, FILE_EVENT, FILE_SET, FILE_DATA, FILE_FOLDER };

@@ -14,16 +14,11 @@
 #include "base/text/suggest.h"
 
 enum {
-    STRIP = 4,              /* neighbouring columns summed side by side */
     MOST_VALUES = 1 << 20,  /* distinct values counted in a column */
     MOST_BYTES = 1 << 26,   /* of the values of all columns */
     VALUE_BYTES = 48,       /* of a value in addition to its text */
     SAMPLE_BYTES = 1 << 25, /* of the numbers from which quantiles are computed */
     MOST_COMPARED = 64,     /* columns compared with the target, to find leaks */
-    MOST_CLASSES_SURE = 20, /* this few integers are classes */
-    MOST_CLASSES = 1000,    /* more are not... */
-    ROWS_PER_CLASS = 20,    /* ...unless each has this many rows */
-    MOST_IDS = 1000,        /* more texts, each in hardly more than one row, are row names */
     TEXT_SHARE = 10,        /* a tenth of texts among numbers makes categories */
 };
 
@@ -64,14 +59,14 @@ static bool check_names(const struct rows *rows, const char *key, const struct s
     return true;
 }
 
-static bool learns_inputs(const struct config_data *data)
+bool survey_learns_inputs(const struct config_data *data)
 {
     return data->target.count == 1 && strcmp(data->target.items[0], "inputs") == 0;
 }
 
 static bool check_config(const struct rows *rows, const struct config_data *data, struct error *error)
 {
-    return (learns_inputs(data) || check_names(rows, "target", &data->target, error)) &&
+    return (survey_learns_inputs(data) || check_names(rows, "target", &data->target, error)) &&
            check_names(rows, "features", &data->features, error) && check_names(rows, "ignore", &data->ignore, error) &&
            check_names(rows, "categorical", &data->categorical, error) &&
            check_name(rows, "weight", data->weight, error) && check_name(rows, "group", data->group, error) &&
@@ -88,7 +83,7 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
     if (is_column(rows, data->weight, column)) {
         return USE_WEIGHT;
     }
-    if (!learns_inputs(data) && is_listed(&data->target, rows, column)) {
+    if (!survey_learns_inputs(data) && is_listed(&data->target, rows, column)) {
         return USE_TARGET;
     }
     if (data->features.count > 0) {
@@ -270,8 +265,7 @@ static bool is_no_class(const struct survey_column *column)
            column->texts == 0;
 }
 
-/* *kept: where the number goes if the row is in the sample; otherwise NULL. */
-static bool add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
+bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
 {
     struct survey_column *column = &survey->columns[index];
     double number = 0;
@@ -332,181 +326,10 @@ bool survey_add(struct survey *survey, const struct rows *rows, const struct row
             compare_with_targets(column, row, i);
         }
         if ((column->use != USE_NOTHING || survey->counts_all) &&
-            !add_value(survey, rows, row, i, kept ? &kept[i] : NULL)) {
+            !survey_add_value(survey, rows, row, i, kept ? &kept[i] : NULL)) {
             return error_set(error, "%s: out of memory for the values of column %.64s", rows_name(rows), column->name);
         }
     }
-    return true;
-}
-
-/* --- rows of plain numbers --- */
-
-/* Adjacent columns; what moments_add and add_value do, in the same order for each. */
-struct strip {
-    double shift[STRIP], sum[STRIP], squares[STRIP], minimum[STRIP], maximum[STRIP];
-};
-
-static inline __attribute__((always_inline)) void add_rows(struct strip *strip, const double *numbers, size_t stride,
-                                                           const int *places, int count, int width)
-{
-    struct strip sums = *strip;
-    for (int i = 0; i < count; i++) {
-        const double *row = numbers + (size_t)places[i] * stride;
-        for (int j = 0; j < width; j++) {
-            const double difference = row[j] - sums.shift[j];
-            sums.sum[j] += difference;
-            sums.squares[j] += difference * difference;
-            sums.minimum[j] = row[j] < sums.minimum[j] ? row[j] : sums.minimum[j];
-            sums.maximum[j] = row[j] > sums.maximum[j] ? row[j] : sums.maximum[j];
-        }
-    }
-    *strip = sums;
-}
-
-/* Columns [first, first + width), those before `begin` being done already. Every chunk ends with the rows. */
-static void add_strip(struct survey *survey, int first, int begin, int width, const double *numbers, const int *places,
-                      int count)
-{
-    struct strip strip = {0};
-    struct survey_column *columns = survey->columns + first;
-    const double *at = numbers + first;
-    for (int i = 0; i < width; i++) {
-        const struct moments *moments = &columns[i].numbers;
-        const bool begins = moments->in_chunk == 0;
-        strip.shift[i] = begins ? at[(size_t)places[0] * (size_t)survey->count + (size_t)i] : moments->shift;
-        strip.sum[i] = begins ? 0 : moments->sum;
-        strip.squares[i] = begins ? 0 : moments->sum_squares;
-        strip.minimum[i] = columns[i].minimum;
-        strip.maximum[i] = columns[i].maximum;
-    }
-    if (width == STRIP) {
-        add_rows(&strip, at, (size_t)survey->count, places, count, STRIP);
-    } else {
-        add_rows(&strip, at, (size_t)survey->count, places, count, width);
-    }
-    for (int i = begin - first; i < width; i++) {
-        struct survey_column *column = &columns[i];
-        if (!column->is_summed) {
-            continue;
-        }
-        column->numbers.shift = strip.shift[i];
-        column->numbers.sum = strip.sum[i];
-        column->numbers.sum_squares = strip.squares[i];
-        column->minimum = strip.minimum[i];
-        column->maximum = strip.maximum[i];
-        column->numbers.in_chunk += count;
-        if (column->numbers.in_chunk == MOMENTS_CHUNK) {
-            moments_settle(&column->numbers);
-        }
-    }
-}
-
-/* Rows until a column's chunk is full. */
-static int rows_of_chunks(const struct survey *survey, int most)
-{
-    for (int i = 0; i < survey->count; i++) {
-        const int left = MOMENTS_CHUNK - survey->columns[i].numbers.in_chunk;
-        most = survey->columns[i].is_summed && left < most ? left : most;
-    }
-    return most;
-}
-
-static void sum_columns(struct survey *survey, const double *numbers, const int *places, int count)
-{
-    for (int done = 0, some; done < count; done += some) {
-        some = rows_of_chunks(survey, count - done);
-        for (int i = 0; i < survey->count; i += STRIP) {
-            const bool fits = i + STRIP <= survey->count;
-            const int first = fits || survey->count < STRIP ? i : survey->count - STRIP;
-            const int width = survey->count < STRIP ? survey->count : STRIP;
-            add_strip(survey, first, i, width, numbers, places + done, some);
-        }
-    }
-}
-
-static void find_fractions(struct survey *survey, const double *numbers, const int *places, int count)
-{
-    for (int i = 0; i < survey->count; i++) {
-        struct survey_column *column = &survey->columns[i];
-        for (int j = 0; j < count && column->is_integer && column->is_summed; j++) {
-            const double number = numbers[(size_t)places[j] * (size_t)survey->count + (size_t)i];
-            column->is_integer = number == trunc(number);
-        }
-    }
-}
-
-static void compare_plain(struct survey *survey, const double *row)
-{
-    for (int i = 0; i < survey->count; i++) {
-        for (uint64_t left = survey->columns[i].same; left != 0; left &= left - 1) {
-            const int target = __builtin_ctzll(left);
-            if (row[i] != row[target]) {
-                survey->columns[i].same &= ~((uint64_t)1 << target);
-            }
-        }
-    }
-}
-
-static void keep_plain(struct survey *survey, const double *row)
-{
-    double *kept = sample_add(&survey->sample);
-    for (int i = 0; kept && i < survey->count; i++) {
-        const bool counts = survey->columns[i].use != USE_NOTHING || survey->counts_all;
-        kept[i] = counts ? row[i] : (double)NAN;
-    }
-}
-
-/* Columns that are not summed: their values are counted one by one. */
-static bool collect_plain(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error)
-{
-    for (int i = 0; i < survey->count; i++) {
-        const struct survey_column *column = &survey->columns[i];
-        if (!column->is_summed && (column->use != USE_NOTHING || survey->counts_all) &&
-            !add_value(survey, rows, row, i, NULL)) {
-            return error_set(error, "%s: out of memory for the values of column %.64s", rows_name(rows), column->name);
-        }
-    }
-    return true;
-}
-
-/* The work for each single row, if any. */
-static bool add_singly(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
-                       int count, struct error *error)
-{
-    bool compares = false, collects = false;
-    const bool keeps = survey->sample.capacity > 0;
-    for (int i = 0; i < survey->count; i++) {
-        compares |= survey->columns[i].same != 0;
-        collects |= survey->columns[i].is_collected;
-    }
-    for (int i = 0; (compares || collects || keeps) && i < count; i++) {
-        const struct row one = row_behind(row, places[i]);
-        if (keeps) {
-            keep_plain(survey, one.numbers);
-        }
-        if (compares) {
-            compare_plain(survey, one.numbers);
-        }
-        if (collects && !collect_plain(survey, rows, &one, error)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool survey_add_plain(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
-                      int count, struct error *error)
-{
-    for (int i = 0; i < survey->count; i++) {
-        struct survey_column *column = &survey->columns[i];
-        column->is_summed = !column->is_collected && (column->use != USE_NOTHING || survey->counts_all);
-    }
-    survey->rows += count;
-    if (!add_singly(survey, rows, row, places, count, error)) {
-        return false;
-    }
-    sum_columns(survey, row->numbers, places, count);
-    find_fractions(survey, row->numbers, places, count);
     return true;
 }
 
@@ -566,261 +389,4 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
         forget(survey);
     }
     return true;
-}
-
-/* --- the schema --- */
-
-static bool survey_is_class(const struct survey_column *column, int64_t rows)
-{
-    const int count = column->values.count;
-    if (column->is_category || column->numbers.count == 0) {
-        return true;
-    }
-    return column->is_integer && !column->has_too_many &&
-           (count <= MOST_CLASSES_SURE || (count <= MOST_CLASSES && (int64_t)count * ROWS_PER_CLASS <= rows));
-}
-
-static bool is_text(const struct survey_column *column)
-{
-    return column->is_category || column->texts > 0;
-}
-
-static bool is_flag(const struct survey_column *column)
-{
-    return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
-}
-
-/* By median and quartiles, like scikit-learn's RobustScaler. */
-static bool find_robust_scale(struct schema_column *to, const struct survey *survey, int column)
-{
-    static const double shares[] = {0.25, 0.5, 0.75};
-    double quantiles[3];
-    if (!sample_quantile(&survey->sample, column, shares, 3, quantiles)) {
-        return false;
-    }
-    if (!isnan(quantiles[1])) {
-        to->fill = to->center = quantiles[1];
-        to->scale = quantiles[2] > quantiles[0] ? quantiles[2] - quantiles[0] : 1;
-    }
-    return true;
-}
-
-static void find_scale(struct schema_column *to, const struct survey_column *from, enum table_scaling scaling)
-{
-    const double count = (double)from->numbers.count;
-    to->fill = from->numbers.count > 0 ? from->numbers.mean : 0;
-    if (from->numbers.count == 0 || from->minimum == from->maximum || scaling == SCALING_NONE) {
-        to->center = scaling == SCALING_NONE ? 0 : to->fill;
-        return;
-    }
-    if (scaling == SCALING_MINMAX) {
-        to->center = from->minimum;
-        to->scale = from->maximum - from->minimum;
-    } else {
-        to->center = from->numbers.mean;
-        to->scale = sqrt(from->numbers.squares / count);
-    }
-}
-
-/* A text that is different in nearly every row: a name, not a category. */
-static bool is_id(const struct survey_column *column, int64_t rows)
-{
-    return column->texts > 0 && !column->is_category &&
-           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
-}
-
-/* Columns that are useless, or too good. */
-static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
-{
-    const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
-    if (is_constant && column->missing == 0) {
-        log_warning("%s: column %.64s has only one value and teaches nothing", name, column->name);
-    } else if (column->same != 0) {
-        log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
-                    "known when predicting, leave it out (--ignore=%.64s)",
-                    name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
-    }
-}
-
-/* As categories they would be the more useless the more there are. */
-static void warn_of_commas(const struct survey_column *column, const char *name)
-{
-    if (column->commas > 0 && 2 * column->commas > column->texts) {
-        log_warning(
-            "%s: column %.64s seems to hold numbers with a decimal comma, which are texts here; write them with "
-            "a point (pandas.read_csv(..., decimal=\",\").to_csv())",
-            name, column->name);
-    }
-}
-
-static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
-                        const struct config_data *data, const char *name)
-{
-    warn_of_commas(column, name);
-    if (column->missing == survey->rows) {
-        log_warning("%s: column %.64s is empty; it is left out", name, column->name);
-        return true;
-    }
-    if (is_id(column, survey->rows)) {
-        log_warning(
-            "%s: column %.64s has a different text in nearly every row; it is left out (--categorical=%.64s keeps it)",
-            name, column->name, column->name);
-        return true;
-    }
-    const bool is_category = is_text(column);
-    warn_of(column, survey, name);
-    struct schema_column *added =
-        schema_add(schema, column->name, SCHEMA_FEATURE, is_category ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
-    if (!added) {
-        return false;
-    }
-    added->may_miss = column->missing > 0;
-    if (is_category) {
-        added->categories = column->values;
-        column->values = (struct dictionary){.count = 0};
-        return dictionary_settle(&added->categories, data->category_min);
-    }
-    find_scale(added, column, data->scaling);
-    return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
-}
-
-static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
-{
-    const bool is_class = schema->task == TASK_CLASS;
-    warn_of_commas(column, name);
-    struct schema_column *added =
-        schema_add(schema, column->name, SCHEMA_TARGET, is_class ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
-    if (!added) {
-        return false;
-    }
-    if (is_class) {
-        added->categories = column->values;
-        column->values = (struct dictionary){.count = 0};
-        return dictionary_settle(&added->categories, 1);
-    }
-    if (schema->task == TASK_NUMBERS) {
-        find_scale(added, column, SCALING_STANDARD);
-    }
-    return true;
-}
-
-/* A summary of the targets. */
-struct targets {
-    const struct survey_column *first;
-    int count, flags, texts;
-};
-
-static struct targets look_at_targets(const struct survey *survey)
-{
-    struct targets targets = {.count = 0};
-    for (int i = 0; i < survey->count; i++) {
-        const struct survey_column *column = &survey->columns[i];
-        if (column->use == USE_TARGET) {
-            targets.first = targets.first ? targets.first : column;
-            targets.count++;
-            targets.flags += is_flag(column);
-            targets.texts += is_text(column);
-        }
-    }
-    return targets;
-}
-
-/* The configured loss, or the one that suits the targets. */
-static enum schema_task task_of(const struct targets *targets, int64_t rows, enum loss_kind loss)
-{
-    switch (loss) {
-    case LOSS_SOFTMAX:
-        return TASK_CLASS;
-    case LOSS_SIGMOID:
-        return TASK_FLAGS;
-    case LOSS_MSE:
-    case LOSS_MAE:
-    case LOSS_HUBER:
-    case LOSS_QUANTILE:
-        return TASK_NUMBERS;
-    case LOSS_AUTO:
-        break;
-    }
-    if (targets->count == 1) {
-        return survey_is_class(targets->first, rows) ? TASK_CLASS : TASK_NUMBERS;
-    }
-    return targets->flags == targets->count ? TASK_FLAGS : TASK_NUMBERS;
-}
-
-static bool check_task(const struct targets *targets, enum schema_task task, const char *name, struct error *error)
-{
-    const struct survey_column *first = targets->first;
-    if (task == TASK_CLASS && targets->count > 1) {
-        return error_set(error, "data.target: loss softmax learns one target, and %d are named", targets->count);
-    }
-    if (task == TASK_CLASS && (first->has_too_many || first->values.count > CONFIG_MAX_WIDTH)) {
-        return error_set(error, "%s: the target %.64s has more than %d classes; is it a number (--loss=mse)?", name,
-                         first->name, CONFIG_MAX_WIDTH);
-    }
-    if (task == TASK_CLASS && first->values.count < 2) {
-        return error_set(error, "%s: the target %.64s has %d value%s; there is nothing to learn with fewer than 2",
-                         name, first->name, first->values.count, first->values.count == 1 ? "" : "s");
-    }
-    if (task == TASK_FLAGS && targets->flags < targets->count) {
-        return error_set(error, "%s: loss sigmoid needs targets of 0 and 1, and not all are", name);
-    }
-    if (task == TASK_NUMBERS && targets->texts > 0) {
-        return error_set(error, "%s: a target is text, and this loss (or several targets) needs numbers", name);
-    }
-    return true;
-}
-
-static bool choose_task(const struct survey *survey, const struct config *config, const char *name,
-                        enum schema_task *task, struct error *error)
-{
-    const struct targets targets = look_at_targets(survey);
-    const enum loss_kind loss = config->train.loss;
-    if (learns_inputs(&config->data)) {
-        *task = TASK_INPUTS;
-        return (loss != LOSS_SOFTMAX && loss != LOSS_SIGMOID) ||
-               error_set(error, "data.target: loss %s cannot learn the inputs; leave it out, or use mse",
-                         config_loss_name(loss));
-    }
-    if (targets.count == 0) {
-        return error_set(error, "%s: is a table, but the column to learn is not set; name it with --target", name);
-    }
-    *task = task_of(&targets, survey->rows, loss);
-    return check_task(&targets, *task, name, error);
-}
-
-/* Adds the columns of one use. */
-static bool add_columns(struct schema *schema, struct survey *survey, enum survey_use use, const struct config *config,
-                        const char *name)
-{
-    for (int i = 0; i < survey->count; i++) {
-        struct survey_column *column = &survey->columns[i];
-        bool done = true;
-        if (column->use == use) {
-            done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
-                   : use == USE_TARGET ? add_target(schema, column, name)
-                                       : !!schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER);
-        }
-        if (!done) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
-                   struct error *error)
-{
-    *schema = (struct schema){.count = 0};
-    bool done = choose_task(survey, config, name, &schema->task, error);
-    if (done) {
-        done = add_columns(schema, survey, USE_FEATURE, config, name) &&
-               add_columns(schema, survey, USE_TARGET, config, name) &&
-               add_columns(schema, survey, USE_WEIGHT, config, name);
-        done = done || error_set(error, "%s: out of memory for its columns", name);
-        done = done && (schema_finish(schema, error) || error_wrap(error, "%s", name));
-    }
-    if (!done) {
-        schema_free(schema);
-    }
-    return done;
 }

@@ -1,7 +1,4 @@
-/*
- * What the columns of a table hold, from one pass over its training rows. The survey and the config determine the types
- * and the schema.
- */
+/* What the columns of a table hold, from a pass or two over its training rows. survey_schema.h makes a schema of it. */
 #ifndef WORKER_DATA_TABLE_SURVEY_H
 #define WORKER_DATA_TABLE_SURVEY_H
 
@@ -14,7 +11,6 @@
 #include "worker/data/table/moments.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/sample.h"
-#include "worker/data/table/schema.h"
 
 /* What the config uses a column for. */
 enum survey_use { USE_FEATURE, USE_TARGET, USE_WEIGHT, USE_NOTHING };
@@ -61,6 +57,12 @@ bool survey_add_plain(struct survey *survey, const struct rows *rows, const stru
                       int count, struct error *error);
 
 /*
+ * Records the value in one column of a row; its number goes to *kept, too, unless that is NULL. Part of the two above.
+ * Fails only if out of memory.
+ */
+bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept);
+
+/*
  * Call it after the last row. *again: some columns taken for numbers are categories (or have faults to skip), so that
  * all rows must be added again; everything but the columns' kinds has been reset for that.
  */
@@ -69,8 +71,7 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
 /* False if the row has a fault, text among numbers or infinity; the error says where, and what to do. */
 bool survey_accepts(const struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
 
-/* Builds the schema; name: of the data, for errors. Logs warnings about columns that carry no information. */
-bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
-                   struct error *error);
+/* True if data.target says that the model learns to reproduce its inputs. */
+bool survey_learns_inputs(const struct config_data *data);
 
 #endif

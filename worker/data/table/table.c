@@ -19,6 +19,7 @@
 #include "worker/data/table/rows.h"
 #include "worker/data/table/split.h"
 #include "worker/data/table/spool.h"
+#include "worker/data/table/survey_schema.h"
 #include "worker/data/table/weights.h"
 
 enum { MOST_WARNINGS = 10 };

@@ -1,0 +1,281 @@
+/*
+ * Where the config doesn't say, the data decides: the task by the targets, a column's kind by its texts, its scaling by
+ * its figures. Text columns that name rows, and empty ones, are left out; what looks like a mistake is warned about.
+ */
+#include "worker/data/table/survey_schema.h"
+
+#include <math.h>
+
+#include "base/log.h"
+
+enum {
+    MOST_CLASSES_SURE = 20, /* this few integers are classes */
+    MOST_CLASSES = 1000,    /* more are not... */
+    ROWS_PER_CLASS = 20,    /* ...unless each has this many rows */
+    MOST_IDS = 1000,        /* more texts, each in hardly more than one row, are row names */
+};
+
+/* --- What a column is --- */
+
+static bool is_class(const struct survey_column *column, int64_t rows)
+{
+    const int count = column->values.count;
+    if (column->is_category || column->numbers.count == 0) {
+        return true;
+    }
+    return column->is_integer && !column->has_too_many &&
+           (count <= MOST_CLASSES_SURE || (count <= MOST_CLASSES && (int64_t)count * ROWS_PER_CLASS <= rows));
+}
+
+static bool is_text(const struct survey_column *column)
+{
+    return column->is_category || column->texts > 0;
+}
+
+static bool is_flag(const struct survey_column *column)
+{
+    return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
+}
+
+/* A text that is different in nearly every row: a name, not a category. */
+static bool is_id(const struct survey_column *column, int64_t rows)
+{
+    return column->texts > 0 && !column->is_category &&
+           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
+}
+
+/* --- How it is scaled --- */
+
+/* By median and quartiles, like scikit-learn's RobustScaler. */
+static bool find_robust_scale(struct schema_column *to, const struct survey *survey, int column)
+{
+    static const double shares[] = {0.25, 0.5, 0.75};
+    double quantiles[3];
+    if (!sample_quantile(&survey->sample, column, shares, 3, quantiles)) {
+        return false;
+    }
+    if (!isnan(quantiles[1])) {
+        to->fill = to->center = quantiles[1];
+        to->scale = quantiles[2] > quantiles[0] ? quantiles[2] - quantiles[0] : 1;
+    }
+    return true;
+}
+
+static void find_scale(struct schema_column *to, const struct survey_column *from, enum table_scaling scaling)
+{
+    const double count = (double)from->numbers.count;
+    to->fill = from->numbers.count > 0 ? from->numbers.mean : 0;
+    if (from->numbers.count == 0 || from->minimum == from->maximum || scaling == SCALING_NONE) {
+        to->center = scaling == SCALING_NONE ? 0 : to->fill;
+        return;
+    }
+    if (scaling == SCALING_MINMAX) {
+        to->center = from->minimum;
+        to->scale = from->maximum - from->minimum;
+    } else {
+        to->center = from->numbers.mean;
+        to->scale = sqrt(from->numbers.squares / count);
+    }
+}
+
+/* --- Columns --- */
+
+/* Columns that are useless, or too good. */
+static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
+{
+    const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
+    if (is_constant && column->missing == 0) {
+        log_warning("%s: column %.64s has only one value and teaches nothing", name, column->name);
+    } else if (column->same != 0) {
+        log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
+                    "known when predicting, leave it out (--ignore=%.64s)",
+                    name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
+    }
+}
+
+/* As categories they would be the more useless the more there are. */
+static void warn_of_commas(const struct survey_column *column, const char *name)
+{
+    if (column->commas > 0 && 2 * column->commas > column->texts) {
+        log_warning(
+            "%s: column %.64s seems to hold numbers with a decimal comma, which are texts here; write them with "
+            "a point (pandas.read_csv(..., decimal=\",\").to_csv())",
+            name, column->name);
+    }
+}
+
+static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
+                        const struct config_data *data, const char *name)
+{
+    warn_of_commas(column, name);
+    if (column->missing == survey->rows) {
+        log_warning("%s: column %.64s is empty; it is left out", name, column->name);
+        return true;
+    }
+    if (is_id(column, survey->rows)) {
+        log_warning(
+            "%s: column %.64s has a different text in nearly every row; it is left out (--categorical=%.64s keeps it)",
+            name, column->name, column->name);
+        return true;
+    }
+    const bool is_category = is_text(column);
+    warn_of(column, survey, name);
+    struct schema_column *added =
+        schema_add(schema, column->name, SCHEMA_FEATURE, is_category ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
+    if (!added) {
+        return false;
+    }
+    added->may_miss = column->missing > 0;
+    if (is_category) {
+        added->categories = column->values;
+        column->values = (struct dictionary){.count = 0};
+        return dictionary_settle(&added->categories, data->category_min);
+    }
+    find_scale(added, column, data->scaling);
+    return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
+}
+
+static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
+{
+    const bool has_classes = schema->task == TASK_CLASS;
+    warn_of_commas(column, name);
+    struct schema_column *added =
+        schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
+    if (!added) {
+        return false;
+    }
+    if (has_classes) {
+        added->categories = column->values;
+        column->values = (struct dictionary){.count = 0};
+        return dictionary_settle(&added->categories, 1);
+    }
+    if (schema->task == TASK_NUMBERS) {
+        find_scale(added, column, SCALING_STANDARD);
+    }
+    return true;
+}
+
+/* --- The task --- */
+
+/* A summary of the targets. */
+struct targets {
+    const struct survey_column *first;
+    int count, flags, texts;
+};
+
+static struct targets look_at_targets(const struct survey *survey)
+{
+    struct targets targets = {.count = 0};
+    for (int i = 0; i < survey->count; i++) {
+        const struct survey_column *column = &survey->columns[i];
+        if (column->use == USE_TARGET) {
+            targets.first = targets.first ? targets.first : column;
+            targets.count++;
+            targets.flags += is_flag(column);
+            targets.texts += is_text(column);
+        }
+    }
+    return targets;
+}
+
+/* The configured loss, or the one that suits the targets. */
+static enum schema_task task_of(const struct targets *targets, int64_t rows, enum loss_kind loss)
+{
+    switch (loss) {
+    case LOSS_SOFTMAX:
+        return TASK_CLASS;
+    case LOSS_SIGMOID:
+        return TASK_FLAGS;
+    case LOSS_MSE:
+    case LOSS_MAE:
+    case LOSS_HUBER:
+    case LOSS_QUANTILE:
+        return TASK_NUMBERS;
+    case LOSS_AUTO:
+        break;
+    }
+    if (targets->count == 1) {
+        return is_class(targets->first, rows) ? TASK_CLASS : TASK_NUMBERS;
+    }
+    return targets->flags == targets->count ? TASK_FLAGS : TASK_NUMBERS;
+}
+
+static bool check_task(const struct targets *targets, enum schema_task task, const char *name, struct error *error)
+{
+    const struct survey_column *first = targets->first;
+    if (task == TASK_CLASS && targets->count > 1) {
+        return error_set(error, "data.target: loss softmax learns one target, and %d are named", targets->count);
+    }
+    if (task == TASK_CLASS && (first->has_too_many || first->values.count > CONFIG_MAX_WIDTH)) {
+        return error_set(error, "%s: the target %.64s has more than %d classes; is it a number (--loss=mse)?", name,
+                         first->name, CONFIG_MAX_WIDTH);
+    }
+    if (task == TASK_CLASS && first->values.count < 2) {
+        return error_set(error, "%s: the target %.64s has %d value%s; there is nothing to learn with fewer than 2",
+                         name, first->name, first->values.count, first->values.count == 1 ? "" : "s");
+    }
+    if (task == TASK_FLAGS && targets->flags < targets->count) {
+        return error_set(error, "%s: loss sigmoid needs targets of 0 and 1, and not all are", name);
+    }
+    if (task == TASK_NUMBERS && targets->texts > 0) {
+        return error_set(error, "%s: a target is text, and this loss (or several targets) needs numbers", name);
+    }
+    return true;
+}
+
+static bool choose_task(const struct survey *survey, const struct config *config, const char *name,
+                        enum schema_task *task, struct error *error)
+{
+    const struct targets targets = look_at_targets(survey);
+    const enum loss_kind loss = config->train.loss;
+    if (survey_learns_inputs(&config->data)) {
+        *task = TASK_INPUTS;
+        return (loss != LOSS_SOFTMAX && loss != LOSS_SIGMOID) ||
+               error_set(error, "data.target: loss %s cannot learn the inputs; leave it out, or use mse",
+                         config_loss_name(loss));
+    }
+    if (targets.count == 0) {
+        return error_set(error, "%s: is a table, but the column to learn is not set; name it with --target", name);
+    }
+    *task = task_of(&targets, survey->rows, loss);
+    return check_task(&targets, *task, name, error);
+}
+
+/* --- The schema --- */
+
+/* Adds the columns of one use. */
+static bool add_columns(struct schema *schema, struct survey *survey, enum survey_use use, const struct config *config,
+                        const char *name)
+{
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        bool done = true;
+        if (column->use == use) {
+            done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
+                   : use == USE_TARGET ? add_target(schema, column, name)
+                                       : !!schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER);
+        }
+        if (!done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
+                   struct error *error)
+{
+    *schema = (struct schema){.count = 0};
+    bool done = choose_task(survey, config, name, &schema->task, error);
+    if (done) {
+        done = add_columns(schema, survey, USE_FEATURE, config, name) &&
+               add_columns(schema, survey, USE_TARGET, config, name) &&
+               add_columns(schema, survey, USE_WEIGHT, config, name);
+        done = done || error_set(error, "%s: out of memory for its columns", name);
+        done = done && (schema_finish(schema, error) || error_wrap(error, "%s", name));
+    }
+    if (!done) {
+        schema_free(schema);
+    }
+    return done;
+}
