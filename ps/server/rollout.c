@@ -28,6 +28,7 @@ enum { LEAVE_S = 15 };
 
 static const double RATE_S = 0.2, FORGETTING = 0.99;
 static const double STOOD_STILL_S = 2; /* between two ticks */
+static const double REPAIR_S = 5;      /* between two looks for the repair of a damaged file */
 
 /* --- What a change means to a ps --- */
 
@@ -143,17 +144,46 @@ static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_
            (*bytes || read_manifest(coordinator, 0, target, manifest, bytes, size, error));
 }
 
+static bool read_former(const struct rollout_coordinator *coordinator, uint64_t fallback,
+                        struct former_manifest *former, struct error *error)
+{
+    struct manifest manifest;
+    *former = (struct former_manifest){.bytes = NULL};
+    former->is_damaged =
+        !read_manifest(coordinator, fallback, fallback, &manifest, &former->bytes, &former->size, error);
+    if (former->bytes) {
+        former->programs = manifest.programs;
+    }
+    return !former->is_damaged;
+}
+
 void coordinator_find_former(const struct rollout_coordinator *coordinator, uint64_t fallback,
                              struct former_manifest *former)
 {
-    struct manifest manifest;
     struct error error;
-    *former = (struct former_manifest){.bytes = NULL};
-    if (!read_manifest(coordinator, fallback, fallback, &manifest, &former->bytes, &former->size, &error)) {
+    if (!read_former(coordinator, fallback, former, &error)) {
         log_warning("%s", error.text); /* a member that far behind waits for the repair */
-        former->is_damaged = true;
-    } else if (former->bytes) {
-        former->programs = manifest.programs;
+    }
+}
+
+/* Without the lock: a disk may be slow. */
+static void look_for_repair(struct rollout_coordinator *coordinator, uint64_t fallback)
+{
+    struct former_manifest former;
+    struct error error;
+    if (!read_former(coordinator, fallback, &former, &error)) {
+        return;
+    }
+    server_lock(coordinator->server);
+    const bool is_the_same = coordinator->rollout.fallback == fallback && coordinator->former.is_damaged;
+    if (is_the_same) {
+        coordinator->former = former;
+    }
+    server_unlock(coordinator->server);
+    if (is_the_same) {
+        log_info("the manifest of version %" PRIu64 " is whole again: members that are behind it get it", fallback);
+    } else {
+        free(former.bytes);
     }
 }
 
@@ -330,7 +360,12 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
     const uint64_t changes = coordinator->rollout.changes, highest = coordinator->highest;
     const struct rollout rollout = coordinator->rollout;
     rollout_describe(&coordinator->rollout, message, sizeof message);
+    const bool looks = coordinator->former.is_damaged && now_s - coordinator->looked_s >= REPAIR_S;
+    coordinator->looked_s = looks ? now_s : coordinator->looked_s;
     server_unlock(server);
+    if (looks) {
+        look_for_repair(coordinator, rollout.fallback);
+    }
     if (!changed) {
         return;
     }
