@@ -261,10 +261,25 @@ static void who_was_away_catches_up(void **state)
     const uint8_t *bytes = manifest_told(1, &size);
     assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_int_equal(manifest.target.version, 2);
+    uint8_t *good;
+    size_t good_size;
+    assert_true(file_read(path_of("config.json.d/00000002.manifest"), 1 << 16, &good, &good_size, &error));
     write_text("config.json.d/00000002.manifest", "not what it was");
     assert_true(lead(&error)); /* it no longer knows how version 2 came: then it sends nothing, and not version 3 */
     coordinator_tick(coordinator);
     assert_int_equal(report(1), 0);
+    const struct file_part part = {good, good_size}; /* the file is repaired while ps 0 runs */
+    assert_true(file_write_atomic(path_of("config.json.d/00000002.manifest"), &part, 1, &error));
+    serving.now_s += 4;
+    coordinator_tick(coordinator);
+    assert_int_equal(report(1), 0); /* it looks every five seconds */
+    serving.now_s += 1;
+    coordinator_tick(coordinator);
+    assert_int_equal(report(1), good_size);
+    assert_int_equal(order, ORDER_CATCH_UP);
+    bytes = manifest_told(1, &size);
+    assert_memory_equal(bytes, good, good_size);
+    free(good);
     end();
 }
 
