@@ -40,7 +40,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
     if (shard_floats(shard) == 0) {
         step = 0; /* nobody pushes to a ps without parameters, so its step never advances */
     }
-    bool is_new = coordinator->scheduled != step || step == 0;
+    const bool is_new = coordinator->scheduled != step;
     server_lock(server);
     if (is_new) {
         coordinator->scheduled = step;
@@ -381,7 +381,7 @@ enum rollout_order coordinator_order_for(struct rollout_coordinator *coordinator
     }
     enum rollout_order order = rollout_order(rollout, who);
     rollout_delivered(rollout, who);
-    if (version != rollout->fallback && version != rollout->target &&
+    if (version != rollout->target &&
         rollout_catch_up(rollout, rollout->fallback, version) != ORDER_NOTHING) { /* it can take part only afterwards */
         return ORDER_CATCH_UP;
     }
@@ -463,13 +463,13 @@ void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator
 {
     const struct former_manifest *former = &coordinator->former;
     const uint64_t in_force = coordinator_in_force(coordinator, order);
-    const bool is_behind = version < in_force && in_force == coordinator->rollout.fallback;
-    if (order == ORDER_CATCH_UP && is_behind && former->is_damaged) { /* only it says what that version runs */
+    const bool is_behind = order == ORDER_CATCH_UP && version < in_force && in_force == coordinator->rollout.fallback;
+    if (is_behind && former->is_damaged) { /* only it says what that version runs */
         *bytes = NULL;
         *size = 0;
         return;
     }
-    if (order != ORDER_CATCH_UP || !is_behind || !former->bytes) {
+    if (!is_behind || !former->bytes) {
         coordinator_copy_manifest(coordinator, bytes, size);
         return;
     }

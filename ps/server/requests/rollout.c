@@ -308,12 +308,6 @@ struct rollout_texts {
     size_t manifest_size;
 };
 
-/* NULL also for an empty one, which is not sent. */
-static char *copy_text(const char *text, size_t size)
-{
-    return size > 0 ? manifest_copy_text(text, size) : NULL;
-}
-
 /* The manifest of the rollout under way, or that which brought the version in force or goes back to it. */
 static void find_manifest_of(struct rollout_coordinator *coordinator, uint64_t version, struct rollout_texts *texts)
 {
@@ -356,8 +350,8 @@ static void find_texts(struct rollout_coordinator *coordinator, struct rollout_t
     server_lock(coordinator->server);
     if (coordinator->manifest && coordinator->rollout.state == ROLLOUT_IDLE && version == coordinator->rollout.target &&
         manifest_decode_unsigned(&manifest, coordinator->manifest, coordinator->manifest_size, &ignored)) {
-        texts->earlier = copy_text(manifest.fallback.text, manifest.fallback.text_size);
-        texts->earlier_local = copy_text(manifest.fallback.local, manifest.fallback.local_size);
+        texts->earlier = manifest_copy_text(manifest.fallback.text, manifest.fallback.text_size);
+        texts->earlier_local = manifest_copy_text(manifest.fallback.local, manifest.fallback.local_size);
     }
     server_unlock(coordinator->server);
 }
