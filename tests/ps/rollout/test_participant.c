@@ -430,7 +430,7 @@ static void what_was_refused_is_staged_anew_one_day(void **state)
     refused(&order, "config.json.d: less than 1024 KiB are left on that disk");
     order.order = ORDER_SWITCH;
     participant_act(&participant, &order);
-    says(PHASE_FAILED, 1, "");
+    says(PHASE_FAILED, 1, "are left on that disk");
     disk_left = 1 << 30;
     for (int i = 0; i < 200 && participant.version != 2; i++) {
         participant_act(&participant, &order);
