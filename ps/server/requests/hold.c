@@ -86,9 +86,8 @@ bool serve_is_at_step(struct session *session, int64_t step)
 
 static bool stage_is_free(struct session *session, int64_t unused)
 {
-    struct session **user = &session->server->stage_users[session->worker];
     (void)unused;
-    return !*user || *user == session;
+    return !session->server->stage_users[session->worker];
 }
 
 /* A worker that pushes has abandoned any earlier push on another connection: that connection is cut. */
@@ -97,7 +96,7 @@ bool serve_take_stage(struct session *session, bool cut, struct error *error)
     struct server *server = session->server;
     server_lock(server);
     struct session *user = server->stage_users[session->worker];
-    if (cut && user && user != session) {
+    if (cut && user) {
         listener_cut(&user->base);
         pthread_cond_broadcast(&server->stepped);
     }

@@ -120,6 +120,12 @@ static void members_of_either_version_are_members(void **state)
     assert_false(agent_has_member(agent, (struct member){MEMBER_WORKER, 4}));
     assert_true(agent_has_member(agent, (struct member){MEMBER_PS, 0}));
     assert_false(agent_has_member(agent, (struct member){MEMBER_PS, 1}));
+    struct participant_order torn = order_to(0.5, 4);
+    torn.target = 3;
+    torn.manifest_size--;
+    lead(ROLLOUT_STAGING, torn);
+    AWAIT(last_report().phase == PHASE_FAILED);
+    AWAIT(!agent_has_member(agent, (struct member){MEMBER_WORKER, 3})); /* it knows of no rollout's members any more */
 }
 
 static void an_edit_by_hand_is_told(void **state)

@@ -83,6 +83,7 @@ static void it_is_read_as_it_was_stored(void **state)
     assert_false(there);
     assert_kept(&record);
     record.plan.waited = true;
+    record.plan.fallback = 0; /* a config without a number */
     assert_kept(&record);
     snprintf(record.reason, sizeof record.reason,
              "worker 3: \"/a\\b\": \t\x01 can't, without 01, of a job that waited");
@@ -131,7 +132,8 @@ static void what_programs_before_wrote_is_read(void **state)
     (void)state;
     static const char *const texts[] = {"5 4 7 2 10 0.25 going back, of a job that waited\nps 1: can't\n",
                                         "5 4 5 1 0.5 0.25 watching\n\n",
-                                        "5 4 5 2 10 nan switching, of a job that waited, without 0480\n\n"};
+                                        "5 4 5 2 10 nan switching, of a job that waited, without 0480\n\n",
+                                        "9007199254740992 9007199254740992 9007199254740992 0 10 0.25 staging\n\n"};
     const struct record records[] = {
         {.state = ROLLOUT_GOING_BACK,
          .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true},
@@ -146,8 +148,12 @@ static void what_programs_before_wrote_is_read(void **state)
          .plan =
              {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true, .absent = {{4, 128}}},
          .loss_before = NAN,
-         .highest = 5}};
-    for (int i = 0; i < 3; i++) {
+         .highest = 5},
+        {.state = ROLLOUT_STAGING,
+         .plan = {.target = 1ull << 53, .fallback = 1ull << 53, .kind = ROLLOUT_LIVE, .healthy_s = 10},
+         .loss_before = 0.25,
+         .highest = 1ull << 53}};
+    for (int i = 0; i < 4; i++) {
         put(former, texts[i], strlen(texts[i]));
         assert_same(&records[i]);
     }

@@ -171,6 +171,9 @@ static void only_workers_of_later_waves_are_borne(void **state)
     assert_int_equal(rollout.changes, changes + 1);
     assert_true(waves_bear(&rollout, &worker[9])); /* the same again costs no more */
     assert_int_equal(rollout.changes, changes + 1);
+    worker[8].who.index = ROLLOUT_MAX_LISTED; /* what is beyond the list can't be noted as off */
+    assert_false(waves_bear(&rollout, &worker[8]));
+    worker[8].who.index = ROLLOUT_MAX_LISTED - 1;
     assert_true(waves_bear(&rollout, &worker[8]));
     assert_false(waves_bear(&rollout, &worker[7]));
     assert_false(worker[7].is_out);
@@ -211,6 +214,21 @@ static void who_is_left_behind_is_off_and_frees_its_place(void **state)
     assert_true(rollout_is_absent(&rollout.absent, worker[2].who));
     assert_false(rollout_is_absent(&rollout.absent, worker[1].who));
     assert_int_equal(place(8), 0);
+}
+
+static void who_is_left_behind_is_noted_by_its_number(void **state)
+{
+    static const int numbers[] = {1, 7, 8, 17, 26, ROLLOUT_MAX_LISTED - 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        rollout.absent = (struct rollout_absent){{0}};
+        worker[5].who.index = numbers[i];
+        worker[5].is_out = worker[5].takes_part = true;
+        waves_leave_behind(&rollout);
+        for (int k = 0; k < ROLLOUT_MAX_LISTED; k++) {
+            assert_int_equal(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, k}), k == numbers[i]);
+        }
+    }
 }
 
 /* --- How fast --- */
@@ -330,6 +348,7 @@ int main(void)
         TEST(only_workers_of_later_waves_are_borne),
         TEST(a_pause_ends_once_nobody_is_out),
         TEST(who_is_left_behind_is_off_and_frees_its_place),
+        TEST(who_is_left_behind_is_noted_by_its_number),
         TEST(a_pace_is_known_after_ten_steps_and_a_second),
         TEST(a_canary_is_slow_beyond_chance_alone),
         TEST(others_that_are_slower_too_excuse_it),
