@@ -504,7 +504,6 @@ static void begin_next_wave(struct rollout *rollout, double now_s)
     rollout->wave = waves_next(rollout);
     rollout->is_first_wave = false;
     rollout->wave_s = now_s;
-    rollout->settled_s = -1;
 }
 
 static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vitals, double now_s)
@@ -523,7 +522,6 @@ static void tick_waves(struct rollout *rollout, const struct rollout_vitals *vit
     }
     if (waves_pause(rollout)) {
         rollout->wave_s = now_s; /* who restarts meanwhile is not late for it */
-        rollout->settled_s = -1;
         return;
     }
     if (!are_all_in(rollout, rollout->wave, "restart", rollout->wave_s, ROLLOUT_SWITCH_S, now_s)) {

@@ -174,7 +174,7 @@ struct rollout {
     int wave;           /* local: this many members, in the order of waves, are ordered to restart */
     double wave_s;      /* since when */
     bool is_first_wave; /* the canary */
-    double settled_s;   /* when the wave was complete; -1: it is not */
+    double settled_s;   /* when the canary was in the target; -1: it is not */
     bool brings_program;
     struct rollout_waves waves;
     bool is_paused;               /* local: no other member restarts */
