@@ -134,7 +134,6 @@ static void begin_switching(struct rollout *rollout, const struct rollout_vitals
     }
     enter(rollout, ROLLOUT_SWITCHING, now_s);
     rollout->generation = vitals ? vitals->generation : 0;
-    rollout->ps_turn = PS_STAYS;
     rollout->wave = 0;
     rollout->wave = waves_next(rollout);
     rollout->is_first_wave = true;

@@ -87,7 +87,7 @@ void members_note_absent(struct rollout *rollout, double now_s)
     for (int i = 0; i < rollout->count; i++) {
         const struct rollout_member *member = &rollout->members[i];
         const int worker = member->who.index;
-        if ((is_off(member, now_s) || is_behind(member, rollout->fallback)) && worker < ROLLOUT_MAX_LISTED) {
+        if (is_off(member, now_s) || is_behind(member, rollout->fallback)) {
             rollout->absent.bits[worker / 8] |= (uint8_t)(1 << worker % 8);
         }
     }
@@ -117,7 +117,7 @@ bool members_may_join(const struct rollout *rollout, const struct rollout_member
 static bool is_first_to_try(const struct rollout *rollout, const struct rollout_member *member)
 {
     return rollout->state == ROLLOUT_SWITCHING && rollout->brings_program && rollout->is_first_wave &&
-           member->takes_part && waves_place(rollout, member->who) < rollout->wave;
+           waves_place(rollout, member->who) < rollout->wave;
 }
 
 /*

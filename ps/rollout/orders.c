@@ -114,5 +114,5 @@ enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_f
         return live ? ORDER_BACK : ORDER_CATCH_UP;
     }
     /* One between the two was gone back from while its member was away, which knows by its own manifest whereto. */
-    return is_fallback && version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
+    return version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
 }
