@@ -64,7 +64,7 @@ static bool read_base(struct config_drift *drift)
     uint8_t *text;
     size_t size;
     struct error ignored;
-    if (!versions_path(drift->config->path, "base", path, &ignored) || !file_exists(path) ||
+    if (!versions_path(drift->config->path, "base", path, &ignored) ||
         !file_read(path, CONFIG_DRIFT_HEX, &text, &size, &ignored)) {
         return false;
     }

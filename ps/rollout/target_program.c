@@ -60,9 +60,7 @@ static void prune_programs(const struct target_program *program, const char *pat
     }
     for (int i = 0; i < manifest->programs.count; i++) {
         keep[count++] = manifest->programs.items[i].digest;
-        if (manifest->programs.items[i].fallback[0] != '\0') {
-            keep[count++] = manifest->programs.items[i].fallback;
-        }
+        keep[count++] = manifest->programs.items[i].fallback; /* "" keeps nothing */
     }
     programs_prune(&program->programs, keep, count);
 }

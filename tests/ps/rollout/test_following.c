@@ -108,17 +108,22 @@ static void who_learns_of_the_step_too_late_goes_back_with_the_others(void **sta
 
 /* --- Who has no place in the target --- */
 
-/* Worker 1 of two; the target has only one. */
-static struct participant_order order_without_worker_1(void)
+static void start_worker_1(void)
 {
     struct error error;
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "1"}};
     participant_destroy(&participant);
     config_free(&config);
-    write_text("config.json", text_of(1, 0.5, ",\"127.0.0.1:3\""));
     assert_true(config_load(&config, config_path, flags, 2, &error));
     assert_true(participant_create(&participant, &config, (struct member){MEMBER_WORKER, 1}, &table, &error));
     memset(&host, 0, sizeof host);
+}
+
+/* Worker 1 of two; the target has only one. */
+static struct participant_order order_without_worker_1(void)
+{
+    write_text("config.json", text_of(1, 0.5, ",\"127.0.0.1:3\""));
+    start_worker_1();
     const struct manifest_config before = signed_config(text_of(1, 0.5, ",\"127.0.0.1:3\""), 1, "");
     const struct manifest_config after = signed_config(text_of(2, 0.5, ""), 2, "");
     return order_signed(ORDER_STAGE, &before, &after, secret_key);
@@ -143,6 +148,13 @@ static void who_is_removed_stays_until_it_is_settled(void **state)
     act(&order, ORDER_CATCH_UP);
     assert_int_equal(host.left, 1);
     assert_true(host.for_good);
+    assert_int_equal(current(), 2);
+    start_worker_1(); /* somebody started it again, and the fleet goes back after all */
+    act(&order, ORDER_RETURN);
+    act(&order, ORDER_RETURN);
+    assert_int_equal(host.left, 1);
+    assert_false(host.for_good);
+    assert_int_equal(current(), 1);
 }
 
 /* --- What is checked --- */
@@ -299,6 +311,71 @@ static void a_program_is_taken_before_it_follows(void **state)
     free(program);
 }
 
+/* The disk filled up after it was staged. */
+static void a_program_without_room_is_refused(void **state)
+{
+    uint8_t *program;
+    size_t size;
+    const char *digest;
+    uint64_t offset;
+    struct error error;
+    (void)state;
+    assert_true(program_own_bytes(&program, &size, &error));
+    program[size / 2] ^= 1;
+    programs = (struct manifest_programs){.count = 1, .protocol = 1, .items = {{.size = size}}};
+    snprintf(programs.items[0].architecture, sizeof programs.items[0].architecture, "%s", program_own_architecture());
+    program_digest(program, size, programs.items[0].digest);
+    free(program);
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+    programs.count = 0;
+    act(&order, ORDER_STAGE);
+    says(PHASE_NONE, 1, "");
+    disk_left = size / 2;
+    act(&order, ORDER_STAGE);
+    says(PHASE_FAILED, 1, folder);
+    assert_false(participant_wants(&participant, &digest, &offset));
+    assert_int_equal(audited("\"what\":\"fetch the program\",\"version\":2"), 1);
+}
+
+static void touch_program(const struct programs *kept, char letter, char path[VERSIONS_PATH])
+{
+    static const struct file_part part = {"x", 1};
+    char digest[PROGRAM_DIGEST_HEX + 1] = "";
+    struct error error;
+    memset(digest, letter, PROGRAM_DIGEST_HEX);
+    assert_true(programs_path(kept, digest, path, &error));
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(mkdir(path, 0755), 0);
+    path[strlen(path)] = '/';
+    assert_true(file_write_atomic(path, &part, 1, &error));
+}
+
+/* Those of the manifest stay, of every architecture: ps 0 has them to send, there and back. */
+static void programs_of_former_rollouts_are_removed(void **state)
+{
+    char coming[VERSIONS_PATH], to_go_back_to[VERSIONS_PATH], former[VERSIONS_PATH];
+    struct programs kept;
+    struct error error;
+    (void)state;
+    assert_true(programs_name(&kept, config_path, &error) && programs_keep_own(&kept, &error));
+    touch_program(&kept, 'a', coming);
+    touch_program(&kept, 'b', to_go_back_to);
+    touch_program(&kept, 'c', former);
+    programs = (struct manifest_programs){.count = 2, .protocol = 1, .items = {{.size = 1000}, {.size = 1000}}};
+    snprintf(programs.items[0].architecture, sizeof programs.items[0].architecture, "%s", program_own_architecture());
+    memset(programs.items[0].digest, 'd', PROGRAM_DIGEST_HEX);
+    strcpy(programs.items[1].architecture, "vax");
+    memset(programs.items[1].digest, 'a', PROGRAM_DIGEST_HEX);
+    memset(programs.items[1].fallback, 'b', PROGRAM_DIGEST_HEX);
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+    programs.count = 0;
+    act(&order, ORDER_STAGE);
+    says(PHASE_NONE, 1, "");
+    assert_true(file_exists(coming) && file_exists(to_go_back_to));
+    assert_false(file_exists(former));
+    assert_true(programs_have(&kept, program_own_digest()));
+}
+
 static int quiet(void **state)
 {
     log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1)); /* nothing */
@@ -321,6 +398,8 @@ int main(void)
         TEST(the_key_lies_beside_the_config),
         TEST(why_it_can_not_follow_is_said_once),
         TEST(a_program_is_taken_before_it_follows),
+        TEST(a_program_without_room_is_refused),
+        TEST(programs_of_former_rollouts_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

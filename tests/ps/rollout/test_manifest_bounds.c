@@ -176,6 +176,7 @@ static void there_are_programs_for_four_architectures_at_most(void **state)
     (void)state;
     bring(MANIFEST_MAX_PROGRAMS);
     manifest.programs.items[3].size = PROGRAM_MAX_BYTES;
+    manifest.programs.items[2].size = 1;
     manifest.programs.waves.least_speed = 100;
     encode();
     assert_true(manifest_decode(&got, bytes, size, public_key, &error));
