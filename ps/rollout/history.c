@@ -106,7 +106,6 @@ static bool read_lineage(const struct config *config, uint64_t version, struct l
     if (!bytes) {
         return false;
     }
-    *lineage = (struct lineage){.target = 0};
     bool done = manifest_decode_unsigned(&manifest, bytes, size, &error) && find_kind(&manifest, &lineage->kind);
     if (done) {
         lineage->target = manifest.target.version;
@@ -373,8 +372,8 @@ static bool parse_former_state(char *line, struct record *record)
     int kind = -1, length = 0;
     if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %d %lg %lg %n", &plan->target, &plan->fallback,
                &record->highest, &kind, &plan->healthy_s, &record->loss_before, &length) < 6 ||
-        length == 0 || kind < ROLLOUT_LIVE || kind > ROLLOUT_JOB || plan->target > MOST_COUNT ||
-        plan->fallback > MOST_COUNT || record->highest > MOST_COUNT || !isfinite(plan->healthy_s)) {
+        kind < ROLLOUT_LIVE || kind > ROLLOUT_JOB || plan->target > MOST_COUNT || plan->fallback > MOST_COUNT ||
+        record->highest > MOST_COUNT || !isfinite(plan->healthy_s)) {
         return false;
     }
     const char *absent = cut_at(line + length, ABSENT);

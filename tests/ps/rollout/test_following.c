@@ -61,6 +61,24 @@ static void most_members_only_switch(void **state)
     says(PHASE_BACK, 1, "are left on that disk");
 }
 
+/* What it was refused for does not matter on the way back, and the model is restored only when all are back. */
+static void who_refused_restores_when_it_is_told(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    disk_left = 0;
+    act(&order, ORDER_STAGE);
+    says(PHASE_FAILED, 1, "are left on that disk");
+    act(&order, ORDER_BACK);
+    act(&order, ORDER_BACK);
+    says(PHASE_BACK, 1, "are left on that disk");
+    assert_int_equal(host.restored, 0);
+    act(&order, ORDER_RESTORE);
+    act(&order, ORDER_RESTORE);
+    says(PHASE_RESTORED, 1, "");
+    assert_int_equal(host.restored, 1);
+}
+
 /* What was kept for going back is released in either version, and not by one that came later. */
 static void what_is_settled_is_of_the_last_rollout(void **state)
 {
@@ -388,6 +406,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(most_members_only_switch),
+        TEST(who_refused_restores_when_it_is_told),
         TEST(what_is_settled_is_of_the_last_rollout),
         TEST(who_learns_of_the_step_too_late_goes_back_with_the_others),
         TEST(who_is_removed_stays_until_it_is_settled),

@@ -186,6 +186,10 @@ static void a_damaged_one_is_refused_by_name(void **state)
         "5 4 5 2 10 0.25 switching", /* torn */
         "5 4 5 2 10 switching\n\n",
         "5 4 5 3 10 0.25 switching\n\n",
+        "5 4 5 -1 10 0.25 switching\n\n",
+        "5 4 5 2 10 0.25\n\n",
+        "9007199254740993 4 5 2 10 0.25 switching\n\n",
+        "5 9007199254740993 5 2 10 0.25 switching\n\n",
         "-5 4 5 2 10 0.25 switching\n\n",
         "5 -4 5 2 10 0.25 switching\n\n",
         "5 4 9007199254740993 2 10 0.25 switching\n\n",
