@@ -19,7 +19,7 @@ static cJSON *read_json(const char *path)
     uint8_t *bytes;
     size_t size;
     struct error ignored;
-    if (!path || !file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
+    if (!file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
         return NULL;
     }
     cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);

@@ -108,12 +108,11 @@ static bool take_u32(struct rest *rest, uint32_t *number)
     return bytes;
 }
 
-/* zeros: "" */
+/* zeros: none, so it stays "" */
 static bool take_digest(struct rest *rest, char digest[PROGRAM_DIGEST_HEX + 1])
 {
     static const uint8_t zeros[PROGRAM_HASH];
     const uint8_t *bytes = take(rest, PROGRAM_HASH);
-    digest[0] = '\0';
     if (bytes && memcmp(bytes, zeros, PROGRAM_HASH) != 0) {
         sodium_bin2hex(digest, PROGRAM_DIGEST_HEX + 1, bytes, PROGRAM_HASH);
     }

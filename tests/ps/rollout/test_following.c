@@ -61,6 +61,34 @@ static void most_members_only_switch(void **state)
     says(PHASE_BACK, 1, "are left on that disk");
 }
 
+/* A fleet's first rollout may lead from a config without a number. */
+static void the_first_version_is_1(void **state)
+{
+    (void)state;
+    write_text("config.json", text_of(0, 0.5, ""));
+    start();
+    struct participant_order order = order_of(ORDER_STAGE, 0, 0.5, 1, 0.25, "", secret_key);
+    act(&order, ORDER_STAGE);
+    says(PHASE_STAGED, 0, "");
+    act(&order, ORDER_SWITCH);
+    says(PHASE_SWITCHED, 1, "");
+    act(&order, ORDER_BACK);
+    says(PHASE_BACK, 0, "");
+}
+
+/* The file is noted before a version is in force, so that the next process sees an edit of this one's time, too. */
+static void an_edit_under_this_process_is_known_to_the_next(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    act(&order, ORDER_STAGE);
+    act(&order, ORDER_SWITCH);
+    says(PHASE_SWITCHED, 2, "");
+    write_text("config.json", text_of(1, 0.75, ""));
+    start();
+    assert_non_null(strstr(participant.drift.text, "was edited by hand"));
+}
+
 /* What it was refused for does not matter on the way back, and the model is restored only when all are back. */
 static void who_refused_restores_when_it_is_told(void **state)
 {
@@ -407,6 +435,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(most_members_only_switch),
         TEST(who_refused_restores_when_it_is_told),
+        TEST(the_first_version_is_1),
+        TEST(an_edit_under_this_process_is_known_to_the_next),
         TEST(what_is_settled_is_of_the_last_rollout),
         TEST(who_learns_of_the_step_too_late_goes_back_with_the_others),
         TEST(who_is_removed_stays_until_it_is_settled),

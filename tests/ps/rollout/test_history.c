@@ -166,6 +166,22 @@ static void what_programs_before_wrote_is_read(void **state)
     assert_same(&record);
 }
 
+/* Where a folder's name leaves no room for a file's, there is no record to be sure of. */
+static void a_name_may_be_too_long(void **state)
+{
+    const struct record record = {.state = ROLLOUT_STAGING};
+    struct record read;
+    struct versions deep;
+    bool there;
+    (void)state;
+    memset(deep.folder, 'a', sizeof deep.folder);
+    for (size_t left = 2; left < sizeof "/rollout.json"; left++) {
+        deep.folder[sizeof deep.folder - left] = '\0';
+        assert_false(record_read(&deep, &there, &read, &error));
+        assert_false(record_store(&deep, &record, &error));
+    }
+}
+
 static void assert_damaged(const char *file, const char *text, size_t size)
 {
     struct record record;
@@ -379,6 +395,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
         cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
         cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),
+        cmocka_unit_test_setup_teardown(a_name_may_be_too_long, enter, leave),
         cmocka_unit_test_setup_teardown(a_damaged_one_is_refused_by_name, enter, leave),
         cmocka_unit_test_setup_teardown(a_damaged_json_is_refused_by_name, enter, leave),
         cmocka_unit_test_setup_teardown(whatever_rots_is_noticed, enter, leave),
