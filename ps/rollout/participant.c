@@ -240,7 +240,7 @@ static void fail_program(struct rollout_participant *participant, const char *wh
     audit(participant, "fetch the program", why);
 }
 
-/* Is it here by now? */
+/* Is it here by now, if there is any? */
 static bool look_for_program(struct rollout_participant *participant)
 {
     struct error error;
@@ -610,7 +610,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     struct error error;
     char before[sizeof participant->message] = "";
     const bool again = participant->tried == ORDER_CATCH_UP;
-    if (participant->program.is_due && !look_for_program(participant)) {
+    if (!look_for_program(participant)) {
         return;
     }
     if (!order->manifest || (again && ++participant->refusals % TRIES != 0)) {

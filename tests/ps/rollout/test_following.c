@@ -1,6 +1,8 @@
 /* A member's part: hosts that do less than worker 0, who has no place in the target, and catching up. */
 #include "tests/ps/rollout/participating.h"
 
+#include <fcntl.h>
+
 #include "base/log.h"
 
 static void act(struct participant_order *order, enum rollout_order what)
@@ -87,6 +89,34 @@ static void an_edit_under_this_process_is_known_to_the_next(void **state)
     write_text("config.json", text_of(1, 0.75, ""));
     start();
     assert_non_null(strstr(participant.drift.text, "was edited by hand"));
+}
+
+/* In place, or as a new file; at the time, or with the size, of the one before. */
+static void however_the_file_is_edited_it_is_told(void **state)
+{
+    static const struct {
+        double rate;
+        bool in_place;
+        struct timespec when;
+    } edits[] = {{0.7, true, {1001, 5}}, {0.7, true, {1000, 6}}, {0.75, true, {1000, 5}}, {0.7, false, {1000, 5}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        const struct timespec before[2] = {{1000, 5}, {1000, 5}}, after[2] = {edits[i].when, edits[i].when};
+        write_text("config.json", text_of(1, 0.5, ""));
+        assert_int_equal(utimensat(AT_FDCWD, config_path, before, 0), 0);
+        start();
+        const char *text = text_of(1, edits[i].rate, "");
+        if (edits[i].in_place) {
+            FILE *file = fopen(config_path, "r+");
+            assert_true(file && fputs(text, file) >= 0 && fclose(file) == 0);
+        } else {
+            write_text("config.json", text);
+        }
+        assert_int_equal(utimensat(AT_FDCWD, config_path, after, 0), 0);
+        assert_string_equal(participant.drift.text, "");
+        participant_act(&participant, &(struct participant_order){.order = ORDER_NOTHING});
+        assert_non_null(strstr(participant.drift.text, "was edited by hand"));
+    }
 }
 
 /* What it was refused for does not matter on the way back, and the model is restored only when all are back. */
@@ -437,6 +467,7 @@ int main(void)
         TEST(who_refused_restores_when_it_is_told),
         TEST(the_first_version_is_1),
         TEST(an_edit_under_this_process_is_known_to_the_next),
+        TEST(however_the_file_is_edited_it_is_told),
         TEST(what_is_settled_is_of_the_last_rollout),
         TEST(who_learns_of_the_step_too_late_goes_back_with_the_others),
         TEST(who_is_removed_stays_until_it_is_settled),

@@ -133,7 +133,8 @@ static void what_programs_before_wrote_is_read(void **state)
     static const char *const texts[] = {"5 4 7 2 10 0.25 going back, of a job that waited\nps 1: can't\n",
                                         "5 4 5 1 0.5 0.25 watching\n\n",
                                         "5 4 5 2 10 nan switching, of a job that waited, without 0480\n\n",
-                                        "9007199254740992 9007199254740992 9007199254740992 0 10 0.25 staging\n\n"};
+                                        "9007199254740992 9007199254740992 9007199254740992 0 10 0.25 staging\n\n",
+                                        "5 4 5 2 10 0.25 switching, without 04\n\n"};
     const struct record records[] = {
         {.state = ROLLOUT_GOING_BACK,
          .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true},
@@ -152,8 +153,12 @@ static void what_programs_before_wrote_is_read(void **state)
         {.state = ROLLOUT_STAGING,
          .plan = {.target = 1ull << 53, .fallback = 1ull << 53, .kind = ROLLOUT_LIVE, .healthy_s = 10},
          .loss_before = 0.25,
-         .highest = 1ull << 53}};
-    for (int i = 0; i < 4; i++) {
+         .highest = 1ull << 53},
+        {.state = ROLLOUT_SWITCHING,
+         .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .absent = {{4}}},
+         .loss_before = 0.25,
+         .highest = 5}};
+    for (int i = 0; i < 5; i++) {
         put(former, texts[i], strlen(texts[i]));
         assert_same(&records[i]);
     }
@@ -177,7 +182,9 @@ static void a_name_may_be_too_long(void **state)
     memset(deep.folder, 'a', sizeof deep.folder);
     for (size_t left = 2; left < sizeof "/rollout.json"; left++) {
         deep.folder[sizeof deep.folder - left] = '\0';
+        there = true;
         assert_false(record_read(&deep, &there, &read, &error));
+        assert_false(there);
         assert_false(record_store(&deep, &record, &error));
     }
 }

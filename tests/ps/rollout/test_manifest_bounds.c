@@ -211,6 +211,17 @@ static void there_are_eight_waves_at_most(void **state)
     assert_int_equal(got.programs.waves.budget, 3);
     assert_false(takes(HEAD + 2 * CONFIG + 8, ROLLOUT_MAX_WAVES + 1));
     assert_non_null(strstr(error.text, "it ends in its programs"));
+    /* Nor if a ninth is really there. */
+    const size_t waves_at = HEAD + 2 * CONFIG + PROGRAMS;
+    uint8_t *more = malloc(size + 4);
+    encode();
+    memcpy(more, bytes, waves_at);
+    memcpy(more + waves_at, bytes + waves_at, 4);
+    memcpy(more + waves_at + 4, bytes + waves_at, size - waves_at);
+    more[waves_at - 4]++;
+    assert_false(manifest_decode_unsigned(&got, more, size + 4, &error));
+    assert_non_null(strstr(error.text, "it ends in its programs"));
+    free(more);
 }
 
 static void one_new_program_is_enough(void **state)
