@@ -398,6 +398,7 @@ static void a_large_pull_is_left_to_a_thread(void **state)
     assert_false(has_answer());
 }
 
+/* Nor is it answered without a thread, once it has waited long enough. */
 static void a_pull_beyond_that_is_not_held(void **state)
 {
     struct message_pull pull = pull_after(3);
@@ -407,6 +408,14 @@ static void a_pull_beyond_that_is_not_held(void **state)
     put(MESSAGE_pull, &pull);
     assert_int_equal(look(), GLANCE_SERVE);
     assert_true(worker->session.has_frame);
+    assert_true(serve_by_a_thread());
+    assert_true(worker->session.held.holds);
+    serving.now_s = worker->session.held.deadline_s;
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_false(has_answer());
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_values, 1);
+    assert_int_equal(worker->client.bulk_left, 257 * sizeof(float));
 }
 
 /* --- Peers that don't read answers --- */
