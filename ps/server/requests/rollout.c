@@ -389,7 +389,7 @@ bool serve_report(struct session *session, struct error *error)
     if (texts.members) {
         list_members(&coordinator->rollout, texts.members, MEMBERS_TEXT);
     }
-    if (!is_operator && coordinator_needs_manifest(coordinator, (enum rollout_order)answer.order, report.target)) {
+    if (coordinator_needs_manifest(coordinator, (enum rollout_order)answer.order, report.target)) {
         coordinator_copy_manifest_for(coordinator, (enum rollout_order)answer.order, report.version, &texts.manifest,
                                       &texts.manifest_size);
     }

@@ -477,6 +477,22 @@ static void what_operators_are_told(void **state)
     end();
 }
 
+/* Of very many, each with a long message, as many as there is room for. */
+static void the_list_of_members_has_an_end(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":400"));
+    operator_comes();
+    all_come();
+    for (int i = 0; i < coordinator->rollout.count; i++) {
+        struct rollout_member *member = &coordinator->rollout.members[i];
+        member->heard_s = serving.now_s;
+        memset(member->message, 'm', sizeof member->message - 1);
+    }
+    assert_int_equal(strlen(status()->members), 60 * 1024 - 1);
+    end();
+}
+
 /* A generation is one of a model, which is there once worker 0 has brought it. */
 static void operators_are_told_of_a_model_once_there_is_one(void **state)
 {
@@ -551,6 +567,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_is_astray_comes_back_by_the_rollout_under_way, enter, leave),
         cmocka_unit_test_setup_teardown(who_was_away_takes_no_version_on_trial, enter, leave),
         cmocka_unit_test_setup_teardown(operators_are_told_of_a_model_once_there_is_one, enter, leave),
+        cmocka_unit_test_setup_teardown(the_list_of_members_has_an_end, enter, leave),
         cmocka_unit_test_setup_teardown(who_has_no_place_yet_is_told_all_the_same, enter, leave),
         cmocka_unit_test_setup_teardown(nobody_speaks_for_a_worker_that_is_here, enter, leave),
         cmocka_unit_test_setup_teardown(what_operators_are_told, enter, leave),
