@@ -275,8 +275,7 @@ static bool is_small(const struct message_pull *pull)
 static bool is_quick(const struct session *session)
 {
     const struct message_pull *pull = &session->channel->message.pull;
-    return session->channel->frame.type != MESSAGE_pull ||
-           (session->may_rest && pull->after_step >= 0 && is_small(pull));
+    return session->channel->frame.type != MESSAGE_pull || (pull->after_step >= 0 && is_small(pull));
 }
 
 /*

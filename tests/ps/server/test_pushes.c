@@ -155,6 +155,23 @@ static void test_a_push_cuts_off_the_one_before_it(void **state)
 
 /* --- Synchronous steps --- */
 
+static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
+{
+    (void)state;
+    begin_synchronous(1);
+    stalled = come(1);
+    struct serving_session *again = &serving.sessions[2];
+    const struct member who = {MEMBER_WORKER, 1};
+    assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
+    serving.server.stage_users[1] = &stalled->session;
+    serving.meanwhile = leave_stage_if_cut;
+    assert_int_equal(push(again, 1, 0), PUSH_APPLIED);
+    assert_true(stalled->session.base.cut);
+    assert_null(serving.server.stage_users[1]);
+    serving.meanwhile = NULL;
+    serving_end();
+}
+
 static void test_a_loss_that_is_not_finite_counts_as_the_gradient(void **state)
 {
     (void)state;
@@ -206,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_frames_of_a_push_belong_together),
         cmocka_unit_test(test_nonsense_ends_a_push_before_its_last_frame),
         cmocka_unit_test(test_a_push_cuts_off_the_one_before_it),
+        cmocka_unit_test(test_a_synchronous_push_cuts_off_the_one_before_it),
         cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
         cmocka_unit_test(test_reports_name_workers_that_there_are),
     };
