@@ -550,6 +550,8 @@ static void each_member_has_its_line(void **state)
         snprintf(line, sizeof line, "worker 1: version 1%s, 0.2 s ago\n", phases[i]);
         assert_true(is_told(status()->members, line));
     }
+    coordinator->rollout.members[2 + 1].heard_s = 0; /* as the machine's clock began */
+    assert_true(is_told(status()->members, "worker 1: version 1, refused it, 1"));
     end();
 }
 
