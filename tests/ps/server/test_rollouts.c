@@ -403,6 +403,28 @@ static void brings(struct serving_session *one, const uint8_t *manifest, size_t 
     assert_memory_equal(bytes, manifest, manifest_size);
 }
 
+/* While the next is under way they need its manifest, and the previous one does not matter. */
+static void they_are_told_of_the_next(struct serving_session *one)
+{
+    uint8_t *last = proposal;
+    const size_t last_size = proposal_size;
+    proposal = NULL;
+    sign(3, 0.125, 4, 0.0625, "", secret_key);
+    accepted();
+    assert_string_equal(status()->earlier, "");
+    status();
+    brings(one, proposal, proposal_size);
+    word(false, 4, "north", 0, secret_key);
+    coordinator_tick(coordinator);
+    assert_string_equal(status()->earlier, "");
+    status(); /* it failed: what counts is how version 3 came */
+    brings(one, last, last_size);
+    write_text("config.json.d/00000003.manifest", "not what it was");
+    status(); /* the last one goes back to version 3, which vouches for that, too */
+    brings(one, proposal, proposal_size);
+    free(last);
+}
+
 static void what_operators_are_told(void **state)
 {
     struct versions versions;
@@ -456,24 +478,7 @@ static void what_operators_are_told(void **state)
     assert_string_equal(rollout->local, "{\"a\":1}");
     assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5"));
     free(job);
-    /* While the next is under way they need its manifest, and the previous one does not matter. */
-    uint8_t *last = proposal;
-    const size_t last_size = proposal_size;
-    proposal = NULL;
-    sign(3, 0.125, 4, 0.0625, "", secret_key);
-    accepted();
-    assert_string_equal(status()->earlier, "");
-    status();
-    brings(one, proposal, proposal_size);
-    word(false, 4, "north", 0, secret_key);
-    coordinator_tick(coordinator);
-    assert_string_equal(status()->earlier, "");
-    status(); /* it failed: what counts is how version 3 came */
-    brings(one, last, last_size);
-    write_text("config.json.d/00000003.manifest", "not what it was");
-    status(); /* the last one goes back to version 3, which vouches for that, too */
-    brings(one, proposal, proposal_size);
-    free(last);
+    they_are_told_of_the_next(one);
     end();
 }
 
