@@ -164,6 +164,11 @@ static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
     const struct member who = {MEMBER_WORKER, 1};
     assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
     serving.server.stage_users[1] = &stalled->session;
+    const struct message_push first = {.sequence = 1};
+    send_push(again, &first, 1);
+    assert_false(serving_serve(again)); /* in vain, if the other never ends */
+    serving_hang_up(again);
+    assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
     serving.meanwhile = leave_stage_if_cut;
     assert_int_equal(push(again, 1, 0), PUSH_APPLIED);
     assert_true(stalled->session.base.cut);
