@@ -234,6 +234,18 @@ static void a_push_waits_until_the_job_is_at_its_step(void **state)
     }
 }
 
+/* A job that does not train makes no step to wait for. */
+static void a_step_is_waited_for_while_the_job_trains(void **state)
+{
+    (void)state;
+    begin(0, 1);
+    assert_true(serve_is_at_step(&first->session, 0));
+    assert_false(serve_is_at_step(&first->session, 1));
+    serving.server.job.state = JOB_RESTORING;
+    assert_true(serve_is_at_step(&first->session, 1));
+    serving_end();
+}
+
 /* Of a round it is shown how far each worker agreed with the others, and how large its difference was. */
 static void how_workers_agreed_is_noted(void **state)
 {
@@ -493,6 +505,7 @@ int main(void)
         cmocka_unit_test(a_ps_that_leaves_lets_nobody_wait),
         cmocka_unit_test(a_restore_ends_the_wait),
         cmocka_unit_test(a_push_waits_until_the_job_is_at_its_step),
+        cmocka_unit_test(a_step_is_waited_for_while_the_job_trains),
         cmocka_unit_test(how_workers_agreed_is_noted),
         cmocka_unit_test(what_comes_too_late_is_stale),
         cmocka_unit_test(nonsense_is_no_gradient),
