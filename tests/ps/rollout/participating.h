@@ -52,8 +52,8 @@ static inline bool save(void *context, struct error *error)
 
 static inline enum participant_switch switch_to(void *context, const struct config *now, int64_t step)
 {
-    (void)context;
-    (void)now;
+    assert_null(context);
+    assert_non_null(now);
     return host.now < step ? SWITCH_PENDING : SWITCH_DONE;
 }
 
