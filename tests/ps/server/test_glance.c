@@ -122,9 +122,11 @@ static void others_are_left_to_a_thread(void **state)
     assert_int_equal(look(), GLANCE_SERVE);
     assert_false(has_answer());
     assert_int_equal(serving.rollout_requests, 0);
+    worker->session.base.waits = false;
     assert_true(serve_by_a_thread());
     hears(MESSAGE_done, 1);
     assert_int_equal(serving.rollout_requests, 1);
+    assert_true(worker->session.base.waits); /* for its peer, so that it may be cut off for another */
     put(MESSAGE_heartbeat, &heartbeat);
     put(MESSAGE_report, &report);
     put(MESSAGE_ping, &ping);
