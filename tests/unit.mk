@@ -169,7 +169,8 @@ build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link)
 build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
 build/san/tests/ps/server/test_rollouts_no_memory build/san/tests/ps/server/test_coordinator \
 build/san/tests/ps/server/test_leader: \
-	link_with += $(serving_link) $(locks_link) -Wl,--wrap=restart_within
+	link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+	restart_within memory_for_this_process pthread_cond_broadcast)
 
 $(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)

@@ -136,7 +136,7 @@ static inline bool answer_frame(struct fake_member *member, struct channel *chan
     if (fails) {
         return fake_member_object(channel, ERROR_NOT_ALLOWED);
     }
-    channel->generation = says.has_model ? 3 : 0;
+    channel->generation = says.has_model ? 1 : 0;
     const struct message_rollout told = {.order = (uint8_t)says.order.order,
                                          .state = (uint8_t)says.state,
                                          .version = says.order.in_force,

@@ -94,6 +94,31 @@ static void a_live_rollout_is_followed_and_shown(void **state)
     memset(&shown, 0, sizeof shown);
 }
 
+/* Handshakes name the version in force, there and back. */
+static void who_goes_back_introduces_itself_as_before(void **state)
+{
+    char before[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
+    (void)state;
+    begin(MEMBER_WORKER, 2);
+    version_here(before);
+    struct participant_order order = order_to(0.25, 2);
+    lead(ROLLOUT_STAGING, order);
+    AWAIT(last_report().phase == PHASE_STAGED);
+    order.order = ORDER_SWITCH;
+    lead(ROLLOUT_SWITCHING, order);
+    AWAIT(last_report().phase == PHASE_SWITCHED);
+    assert_non_null(strstr(identity_hello(&identity)->job, "0.25"));
+    order.order = ORDER_BACK;
+    lead(ROLLOUT_GOING_BACK, order);
+    AWAIT(last_report().phase == PHASE_BACK);
+    assert_int_equal(version_here(digest), 1);
+    assert_string_equal(digest, before);
+    assert_int_equal(identity_hello(&identity)->fleet_version, 1);
+    assert_string_equal(identity_hello(&identity)->digest, before);
+    assert_null(strstr(identity_hello(&identity)->job, "0.25"));
+    assert_true(agent_is_rolling(agent));
+}
+
 /* It was in force when the process began, and is not known to be settled. */
 static void what_is_not_settled_goes_on_after_a_restart(void **state)
 {
@@ -120,6 +145,12 @@ static void members_of_either_version_are_members(void **state)
     assert_false(agent_has_member(agent, (struct member){MEMBER_WORKER, 4}));
     assert_true(agent_has_member(agent, (struct member){MEMBER_PS, 0}));
     assert_false(agent_has_member(agent, (struct member){MEMBER_PS, 1}));
+    struct participant_order torn = order_to(0.5, 4);
+    torn.target = 3;
+    torn.manifest_size--;
+    lead(ROLLOUT_STAGING, torn);
+    AWAIT(last_report().phase == PHASE_FAILED);
+    AWAIT(!agent_has_member(agent, (struct member){MEMBER_WORKER, 3})); /* it knows of no rollout's members any more */
 }
 
 static void an_edit_by_hand_is_told(void **state)
@@ -240,6 +271,11 @@ static void what_breaks_is_tried_again(void **state)
     lead(ROLLOUT_STAGING, (struct participant_order){
                               .order = ORDER_STAGE, .target = 2, .manifest = large, .manifest_size = sizeof large});
     AWAIT(atomic_load(&leader.connections) > connections);
+    lead(ROLLOUT_STAGING,
+         (struct participant_order){
+             .order = ORDER_STAGE, .target = 3, .manifest = large, .manifest_size = MANIFEST_MAX_BYTES});
+    AWAIT(last_report().target == 3); /* that much may be sent, and is no manifest all the same */
+    assert_int_equal(last_report().phase, PHASE_FAILED);
     lead(ROLLOUT_STAGING, order_to(0.25, 2));
     AWAIT(last_report().phase == PHASE_STAGED);
     assert_int_equal(times(told(), "arrived"), 1);
@@ -321,6 +357,7 @@ int main(void)
         TEST(a_member_says_how_it_is_and_hears_how_ps_0_is),
         TEST(a_member_without_a_loss_says_so),
         TEST(a_live_rollout_is_followed_and_shown),
+        TEST(who_goes_back_introduces_itself_as_before),
         TEST(what_is_not_settled_goes_on_after_a_restart),
         TEST(members_of_either_version_are_members),
         TEST(an_edit_by_hand_is_told),

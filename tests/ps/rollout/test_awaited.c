@@ -446,11 +446,44 @@ static void the_way_back_waits_for_every_ps_and_the_chief(void **state)
     assert_int_equal(rollout.state, ROLLOUT_RESTORING);
 }
 
+/* One that failed, fell silent and comes again in the target is a member like the others. */
+static void who_joins_again_is_not_out(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 1);
+    say(guest, PHASE_NONE, 1, 1);
+    assert_true(rollout_begin(&rollout, &program, &vitals, 1, message));
+    struct rollout_member *one = &rollout.members[PS + 4];
+    assert_true(one->takes_part);
+    one->is_out = true;
+    say(guest, PHASE_STAGED, 1, 2);
+    assert_true(one->takes_part && one->is_out);
+    one->takes_part = false;
+    say(guest, PHASE_STAGED, 1, 3);
+    assert_true(one->takes_part && !one->is_out);
+}
+
+/* Who is off is seen now, whatever was noted before. */
+static void who_is_back_is_no_longer_off(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 1);
+    rollout.fallback = 1;
+    members_note_absent(&rollout, 1 + ROLLOUT_IDLE_TIMEOUT_S);
+    assert_true(rollout_is_absent(&rollout.absent, second) && rollout_is_absent(&rollout.absent, last));
+    say(second, PHASE_NONE, 1, 20);
+    members_note_absent(&rollout, 20);
+    assert_false(rollout_is_absent(&rollout.absent, second));
+    assert_true(rollout_is_absent(&rollout.absent, last));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(who_is_back_is_no_longer_off),
+        TEST(who_joins_again_is_not_out),
         TEST(who_was_never_heard_of_is_not_here),
         TEST(a_ps_that_is_off_or_behind_makes_no_worker_absent),
         TEST(who_may_join_is_not_absent),

@@ -72,6 +72,74 @@ static void gives_up(enum rollout_state next, const char *why)
     assert_string_equal(rollout.reason, why);
 }
 
+/* What is wrong with training counts at once, and what is late at the same time no more. */
+static void two_reasons_at_once_are_one(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_LOCAL);
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    for (int i = 1; i <= ROLLOUT_SWITCH_S; i++) {
+        vitals.global_step += 10;
+        all_say(PHASE_STAGED, i);
+        vitals.loss = i == ROLLOUT_SWITCH_S ? NAN : 0.5;
+        tick(i);
+    }
+    gives_up(ROLLOUT_GOING_BACK, "the loss is no longer finite, after step 1600");
+}
+
+/* Only a live change belongs to one generation: a restart begins another one. */
+static void a_restart_may_restore_the_model(void **state)
+{
+    (void)state;
+    restart_from_0();
+    vitals.generation++;
+    tick(1);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    others_are_in(nobody, 2, PHASE_SWITCHED, 2);
+    tick(2);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+}
+
+/* A job that did not wait, but restores as all have staged it, is not waited for, nor by machines that restart. */
+static void only_a_live_change_of_a_job_that_waited_awaits_its_model(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_LIVE);
+    vitals.training = false;
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    begin(ROLLOUT_LOCAL);
+    rollout.waited = true;
+    vitals.training = false;
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+}
+
+/* While a loss looks bad, but not for long enough to go back, nobody else restarts. */
+static void a_bad_loss_holds_the_next_wave(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_LOCAL);
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    for (int i = 0; i <= 6; i++) {
+        others_are_in(last, 1, PHASE_STAGED, i);
+        rollout_heard(
+            &rollout, last,
+            &(struct rollout_report){.phase = PHASE_SWITCHED, .version = 2, .target = 2, .ready = true, .message = ""},
+            i);
+        vitals.global_step += 10;
+        vitals.loss = i == 5 ? 100 : 0.5;
+        assert_int_equal(rollout.wave, 1);
+        tick(i);
+    }
+    assert_int_equal(rollout.wave, WORKERS);
+}
+
 /* --- How far ahead --- */
 
 static void the_step_lies_as_far_ahead_as_members_need(void **state)
@@ -496,6 +564,10 @@ static void nobody_beyond_the_list_is_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(two_reasons_at_once_are_one, enter, leave),
+        cmocka_unit_test_setup_teardown(a_bad_loss_holds_the_next_wave, enter, leave),
+        cmocka_unit_test_setup_teardown(a_restart_may_restore_the_model, enter, leave),
+        cmocka_unit_test_setup_teardown(only_a_live_change_of_a_job_that_waited_awaits_its_model, enter, leave),
         TEST(the_step_lies_as_far_ahead_as_members_need),
         TEST(only_silence_while_it_is_staged_counts),
         TEST(the_last_step_is_too_late),

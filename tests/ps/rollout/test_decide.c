@@ -65,7 +65,7 @@ static void the_job_is_done_while_it_is_watched(void **state)
     watch_from_1();
     over.training = false;
     over.over = true;
-    rollout_tick(&rollout, &over, 1.25);
+    rollout_tick(&rollout, &over, 3.25);
     assert_int_equal(rollout.state, ROLLOUT_IDLE);
     assert_int_equal(rollout.outcome, OUTCOME_DONE);
 }

@@ -83,6 +83,7 @@ static void it_is_read_as_it_was_stored(void **state)
     assert_false(there);
     assert_kept(&record);
     record.plan.waited = true;
+    record.plan.fallback = 0; /* a config without a number */
     assert_kept(&record);
     snprintf(record.reason, sizeof record.reason,
              "worker 3: \"/a\\b\": \t\x01 can't, without 01, of a job that waited");
@@ -131,7 +132,9 @@ static void what_programs_before_wrote_is_read(void **state)
     (void)state;
     static const char *const texts[] = {"5 4 7 2 10 0.25 going back, of a job that waited\nps 1: can't\n",
                                         "5 4 5 1 0.5 0.25 watching\n\n",
-                                        "5 4 5 2 10 nan switching, of a job that waited, without 0480\n\n"};
+                                        "5 4 5 2 10 nan switching, of a job that waited, without 0480\n\n",
+                                        "9007199254740992 9007199254740992 9007199254740992 0 10 0.25 staging\n\n",
+                                        "5 4 5 2 10 0.25 switching, without 04\n\n"};
     const struct record records[] = {
         {.state = ROLLOUT_GOING_BACK,
          .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true},
@@ -146,8 +149,16 @@ static void what_programs_before_wrote_is_read(void **state)
          .plan =
              {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .waited = true, .absent = {{4, 128}}},
          .loss_before = NAN,
+         .highest = 5},
+        {.state = ROLLOUT_STAGING,
+         .plan = {.target = 1ull << 53, .fallback = 1ull << 53, .kind = ROLLOUT_LIVE, .healthy_s = 10},
+         .loss_before = 0.25,
+         .highest = 1ull << 53},
+        {.state = ROLLOUT_SWITCHING,
+         .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .absent = {{4}}},
+         .loss_before = 0.25,
          .highest = 5}};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         put(former, texts[i], strlen(texts[i]));
         assert_same(&records[i]);
     }
@@ -158,6 +169,24 @@ static void what_programs_before_wrote_is_read(void **state)
     assert_false(file_exists(former));
     put(former, texts[0], strlen(texts[0]));
     assert_same(&record);
+}
+
+/* Where a folder's name leaves no room for a file's, there is no record to be sure of. */
+static void a_name_may_be_too_long(void **state)
+{
+    const struct record record = {.state = ROLLOUT_STAGING};
+    struct record read;
+    struct versions deep;
+    bool there;
+    (void)state;
+    memset(deep.folder, 'a', sizeof deep.folder);
+    for (size_t left = 2; left < sizeof "/rollout.json"; left++) {
+        deep.folder[sizeof deep.folder - left] = '\0';
+        there = true;
+        assert_false(record_read(&deep, &there, &read, &error));
+        assert_false(there);
+        assert_false(record_store(&deep, &record, &error));
+    }
 }
 
 static void assert_damaged(const char *file, const char *text, size_t size)
@@ -180,6 +209,10 @@ static void a_damaged_one_is_refused_by_name(void **state)
         "5 4 5 2 10 0.25 switching", /* torn */
         "5 4 5 2 10 switching\n\n",
         "5 4 5 3 10 0.25 switching\n\n",
+        "5 4 5 -1 10 0.25 switching\n\n",
+        "5 4 5 2 10 0.25\n\n",
+        "9007199254740993 4 5 2 10 0.25 switching\n\n",
+        "5 9007199254740993 5 2 10 0.25 switching\n\n",
         "-5 4 5 2 10 0.25 switching\n\n",
         "5 -4 5 2 10 0.25 switching\n\n",
         "5 4 9007199254740993 2 10 0.25 switching\n\n",
@@ -369,6 +402,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
         cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
         cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),
+        cmocka_unit_test_setup_teardown(a_name_may_be_too_long, enter, leave),
         cmocka_unit_test_setup_teardown(a_damaged_one_is_refused_by_name, enter, leave),
         cmocka_unit_test_setup_teardown(a_damaged_json_is_refused_by_name, enter, leave),
         cmocka_unit_test_setup_teardown(whatever_rots_is_noticed, enter, leave),

@@ -176,6 +176,7 @@ static void there_are_programs_for_four_architectures_at_most(void **state)
     (void)state;
     bring(MANIFEST_MAX_PROGRAMS);
     manifest.programs.items[3].size = PROGRAM_MAX_BYTES;
+    manifest.programs.items[2].size = 1;
     manifest.programs.waves.least_speed = 100;
     encode();
     assert_true(manifest_decode(&got, bytes, size, public_key, &error));
@@ -210,6 +211,17 @@ static void there_are_eight_waves_at_most(void **state)
     assert_int_equal(got.programs.waves.budget, 3);
     assert_false(takes(HEAD + 2 * CONFIG + 8, ROLLOUT_MAX_WAVES + 1));
     assert_non_null(strstr(error.text, "it ends in its programs"));
+    /* Nor if a ninth is really there. */
+    const size_t waves_at = HEAD + 2 * CONFIG + PROGRAMS;
+    uint8_t *more = malloc(size + 4);
+    encode();
+    memcpy(more, bytes, waves_at);
+    memcpy(more + waves_at, bytes + waves_at, 4);
+    memcpy(more + waves_at + 4, bytes + waves_at, size - waves_at);
+    more[waves_at - 4]++;
+    assert_false(manifest_decode_unsigned(&got, more, size + 4, &error));
+    assert_non_null(strstr(error.text, "it ends in its programs"));
+    free(more);
 }
 
 static void one_new_program_is_enough(void **state)

@@ -247,8 +247,12 @@ static void the_next_rollout_ends_its_probation(void **state)
     assert_true(probation_begin(config_path, 2, 1, &(struct error){""}));
     assert_true(versions_switch(&participant.versions, 2, &(struct error){""}));
     start();
-    assert_true(probation_read(config_path, &probation));
     order = order_of(ORDER_STAGE, 2, 0.25, 3, 0.125, "", secret_key);
+    host.has_no_memory = true;
+    participant_act(&participant, &order);
+    says(PHASE_FAILED, 2, "9 MiB");
+    assert_true(probation_read(config_path, &probation)); /* not by one that it refuses */
+    start();
     participant_act(&participant, &order);
     says(PHASE_STAGED, 2, "");
     assert_false(probation_read(config_path, &probation));
@@ -430,7 +434,7 @@ static void what_was_refused_is_staged_anew_one_day(void **state)
     refused(&order, "config.json.d: less than 1024 KiB are left on that disk");
     order.order = ORDER_SWITCH;
     participant_act(&participant, &order);
-    says(PHASE_FAILED, 1, "");
+    says(PHASE_FAILED, 1, "are left on that disk");
     disk_left = 1 << 30;
     for (int i = 0; i < 200 && participant.version != 2; i++) {
         participant_act(&participant, &order);

@@ -606,6 +606,36 @@ static void who_comes_after_all_ends_the_pause(void **state)
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
 }
 
+/* Others of its wave that restart meanwhile have their time again. */
+static void a_pause_is_nobody_s_delay(void **state)
+{
+    (void)state;
+    begin_with_budget(2);
+    while (count(PS, ALL) < 3) {
+        tick();
+    }
+    fleet.silent[PS + 5] = fleet.silent[PS + 6] = true; /* of the next wave */
+    while (!fleet.rollout.is_paused) {
+        assert_int_not_equal(fleet.rollout.state, ROLLOUT_IDLE);
+        tick();
+    }
+    for (int i = 0; i < 400; i++) {
+        tick();
+        assert_true(fleet.rollout.is_paused && fleet.rollout.members[PS + 5].is_out);
+    }
+    fleet.silent[PS + 5] = false;
+    while (fleet.rollout.is_paused) {
+        tick();
+    }
+    for (int i = 0; i < (int)((ROLLOUT_SWITCH_S - 1) / TICK_S); i++) {
+        tick();
+        assert_false(fleet.rollout.is_paused);
+    }
+    fleet.silent[PS + 6] = false;
+    assert_int_equal(most_until_its_end(), ALL);
+    assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
+}
+
 static void one_more_than_the_budget_and_all_go_back(void **state)
 {
     (void)state;
@@ -657,6 +687,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_more_restart_at_once_than_the_budget_allows, enter, leave),
         cmocka_unit_test_setup_teardown(the_first_that_fails_pauses_the_rollout, enter, leave),
         cmocka_unit_test_setup_teardown(who_comes_after_all_ends_the_pause, enter, leave),
+        cmocka_unit_test_setup_teardown(a_pause_is_nobody_s_delay, enter, leave),
         cmocka_unit_test_setup_teardown(one_more_than_the_budget_and_all_go_back, enter, leave),
         cmocka_unit_test_setup_teardown(a_canary_that_fails_ends_it, enter, leave),
     };

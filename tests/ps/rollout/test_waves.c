@@ -88,6 +88,9 @@ static void canaries_go_before_all_others(void **state)
     assert_int_equal(waves_next(&rollout), 3);
     worker[5].takes_part = false;
     assert_int_equal(waves_next(&rollout), 2);
+    rollout.brings_program = false;
+    assert_int_equal(waves_next(&rollout), 1);
+    assert_int_equal(place(1), 7);
 }
 
 static void waves_double_where_nothing_is_planned(void **state)
@@ -171,6 +174,9 @@ static void only_workers_of_later_waves_are_borne(void **state)
     assert_int_equal(rollout.changes, changes + 1);
     assert_true(waves_bear(&rollout, &worker[9])); /* the same again costs no more */
     assert_int_equal(rollout.changes, changes + 1);
+    worker[8].who.index = ROLLOUT_MAX_LISTED; /* what is beyond the list can't be noted as off */
+    assert_false(waves_bear(&rollout, &worker[8]));
+    worker[8].who.index = ROLLOUT_MAX_LISTED - 1;
     assert_true(waves_bear(&rollout, &worker[8]));
     assert_false(waves_bear(&rollout, &worker[7]));
     assert_false(worker[7].is_out);
@@ -213,6 +219,21 @@ static void who_is_left_behind_is_off_and_frees_its_place(void **state)
     assert_int_equal(place(8), 0);
 }
 
+static void who_is_left_behind_is_noted_by_its_number(void **state)
+{
+    static const int numbers[] = {1, 7, 8, 17, 26, ROLLOUT_MAX_LISTED - 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        rollout.absent = (struct rollout_absent){{0}};
+        worker[5].who.index = numbers[i];
+        worker[5].is_out = worker[5].takes_part = true;
+        waves_leave_behind(&rollout);
+        for (int k = 0; k < ROLLOUT_MAX_LISTED; k++) {
+            assert_int_equal(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, k}), k == numbers[i]);
+        }
+    }
+}
+
 /* --- How fast --- */
 
 static void hear(int index, int64_t steps, bool of_target, double now_s)
@@ -253,6 +274,28 @@ static void a_pace_is_known_after_ten_steps_and_a_second(void **state)
     assert_true(pace->rate < 0 && pace->of_target);
 }
 
+static void what_was_made_before_the_first_report_does_not_count(void **state)
+{
+    const struct rollout_pace *pace = &worker[8].pace;
+    (void)state;
+    hear(8, 1000, false, 5);
+    assert_true(pace->rate < 0 && pace->since_s == 5 && pace->steps == 1000);
+}
+
+/* Just as fast as it must be is fast enough. */
+static void a_pace_at_the_bound_is_known_at_once(void **state)
+{
+    struct rollout_pace *pace = &worker[9].pace;
+    (void)state;
+    rollout.waves.least_speed = 50;
+    hear(9, 1, true, 0);
+    pace->before = 20;
+    hear(9, 20, true, 2); /* 19 of at least 20 */
+    assert_true(pace->rate < 0);
+    hear(9, 21, true, 2);
+    assert_true(pace->rate == 10);
+}
+
 /* A canary whose pace was 100 a second, and its verdict. */
 static enum pace_verdict verdict(double rate, double seconds, char why[256])
 {
@@ -275,6 +318,7 @@ static void a_canary_is_slow_beyond_chance_alone(void **state)
     /* Of 50 due steps in a second 34 + 2 + 2 sqrt(35) = 47.8 are too few, 36 + 2 + 2 sqrt(37) = 50.2 not. */
     assert_int_equal(verdict(36, 1, why), PACE_FINE);
     assert_string_equal(why, "");
+    assert_int_equal(verdict(0.5, 100, why), PACE_SLOW);
     assert_int_equal(verdict(34, 1, why), PACE_SLOW);
     assert_string_equal(why, "worker 9 makes 34 steps/s in the new program, but made 100 before: less than 50%");
     rollout.slow_since_s = 40; /* measured again since */
@@ -293,6 +337,8 @@ static void a_canary_is_slow_beyond_chance_alone(void **state)
     worker[9].pace.before = 0; /* what it made before is not known */
     const struct rollout_vitals vitals = {.in_step = true};
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
+    worker[9].pace.rate = -1; /* and nothing is waited for */
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
 }
 
 static void others_that_are_slower_too_excuse_it(void **state)
@@ -309,6 +355,16 @@ static void others_that_are_slower_too_excuse_it(void **state)
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE); /* 30%, of which half is 15 */
     worker[7].pace.rate = 300; /* others that are faster prove nothing against it */
     assert_int_equal(verdict(36, 1, why), PACE_FINE);
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
+    worker[8].pace.rate = 100;
+    worker[7].pace.rate = 0; /* half as fast together, of which half is 25: 15 may have been 25 */
+    verdict(15, 1, why);
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
+    verdict(14, 1, why);
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_SLOW);
+    worker[8].pace = (struct rollout_pace){.rate = 50, .before = 100};
+    worker[7].pace = (struct rollout_pace){.rate = 50, .before = 0}; /* of which nothing is known */
+    verdict(15, 1, why);
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
     worker[8].runs_target = worker[7].runs_target = true; /* they run it, too */
     worker[8].pace.rate = worker[7].pace.rate = 1;
@@ -330,7 +386,10 @@ int main(void)
         TEST(only_workers_of_later_waves_are_borne),
         TEST(a_pause_ends_once_nobody_is_out),
         TEST(who_is_left_behind_is_off_and_frees_its_place),
+        TEST(who_is_left_behind_is_noted_by_its_number),
         TEST(a_pace_is_known_after_ten_steps_and_a_second),
+        TEST(what_was_made_before_the_first_report_does_not_count),
+        TEST(a_pace_at_the_bound_is_known_at_once),
         TEST(a_canary_is_slow_beyond_chance_alone),
         TEST(others_that_are_slower_too_excuse_it),
     };

@@ -89,16 +89,44 @@ bool agent_knows(struct agent *ours, const char *digest)
     return agent.known && strcmp(agent.known, digest) == 0;
 }
 
-/* With room for any model and any number of peers that a test needs. */
-static size_t memory_wanted = 1 << 20;
+/* What it would take, of which shard and for how many; and what this machine has. */
+static struct {
+    size_t wanted;
+    uint64_t there;
+    bool is_known;
+    int ps, connections, inputs, outputs, layers;
+} memory;
 
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
 {
-    (void)model;
     (void)config;
-    (void)ps;
-    (void)connections;
-    return memory_wanted;
+    memory.ps = ps;
+    memory.connections = connections;
+    memory.inputs = model->widths[0];
+    memory.outputs = model->widths[model->layer_count];
+    memory.layers = model->layer_count;
+    return memory.wanted;
+}
+
+bool __wrap_memory_for_this_process(uint64_t *bytes);
+bool __wrap_memory_for_this_process(uint64_t *bytes)
+{
+    *bytes = memory.is_known ? memory.there : 0;
+    return memory.is_known;
+}
+
+/* How often all threads were woken that wait for a change, and for a step. */
+static struct {
+    int changed, stepped;
+} woken;
+
+int __real_pthread_cond_broadcast(pthread_cond_t *condition);
+int __wrap_pthread_cond_broadcast(pthread_cond_t *condition);
+int __wrap_pthread_cond_broadcast(pthread_cond_t *condition)
+{
+    woken.changed += condition == &serving.server.changed;
+    woken.stepped += condition == &serving.server.stepped;
+    return __real_pthread_cond_broadcast(condition);
 }
 
 static unsigned restart_s;
@@ -244,6 +272,7 @@ static inline void begin(int index, const char *config)
     strcpy(agent.digest, digest);
     agent.version = 1;
     restart_s = 0;
+    memset(&memory, 0, sizeof memory);
     pushes = 0;
     coordinator = NULL;
     if (!lead(&error)) {
@@ -491,16 +520,17 @@ static inline bool is_told(const char *text, const char *what)
 
 static struct manifest_programs programs;
 static const char *local_keys = "", *author = "me@desk", *fleet = "north";
+static const char *her = "she@desk"; /* who aborts */
+static bool may_lose;
 static uint8_t *proposal;
 static size_t proposal_size;
 
-/* From one version to another, signed by that key. */
-static inline void sign(uint64_t from, double from_rate, uint64_t to, double rate, const char *extra,
-                        const uint8_t *key)
+/* From one version to another, whose texts it frees, signed by that key. */
+static inline void sign_texts(uint64_t from, char *before, uint64_t to, char *after, const uint8_t *key)
 {
     struct error error;
-    char *before = job_of(from, from_rate, ""), *after = job_of(to, rate, extra);
     struct manifest manifest = {.programs = programs,
+                                .may_lose = may_lose,
                                 .target = {.version = to,
                                            .text = after,
                                            .text_size = strlen(after),
@@ -515,6 +545,22 @@ static inline void sign(uint64_t from, double from_rate, uint64_t to, double rat
     }
     free(before);
     free(after);
+}
+
+static inline void sign(uint64_t from, double from_rate, uint64_t to, double rate, const char *extra,
+                        const uint8_t *key)
+{
+    sign_texts(from, job_of(from, from_rate, ""), to, job_of(to, rate, extra), key);
+}
+
+/* The text with its first `from` replaced; frees the text. */
+static inline char *edited(char *text, const char *from, const char *to)
+{
+    char *made, *at = strstr(text, from);
+    assert_non_null(at);
+    assert_true(asprintf(&made, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
+    free(text);
+    return made;
 }
 
 static inline void propose_for(double healthy_s)
@@ -545,7 +591,7 @@ static inline void word(bool resumes, uint64_t target, const char *of_fleet, uin
     uint8_t bytes[MANIFEST_ABORT_BYTES];
     struct manifest_abort abort = {.resumes = resumes, .target = target};
     strcpy(abort.fleet, of_fleet);
-    strcpy(abort.author, "she@desk");
+    strcpy(abort.author, her);
     manifest_hash(proposal, proposal_size, abort.hash);
     abort.hash[31] ^= hash_xor;
     const size_t size = manifest_abort_encode(&abort, key, bytes);

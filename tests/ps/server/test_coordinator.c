@@ -17,6 +17,9 @@ static void vitals_are_of_the_worst_worker(void **state)
     operator_comes();
     assert_false(coordinator_vitals(coordinator).training);
     assert_false(coordinator_vitals(coordinator).unsure);
+    serving.server.job.workers[0].present = true;
+    assert_true(coordinator_vitals(coordinator).unsure);
+    serving.server.job.workers[0].present = false;
     all_come();
     fakes[1].loss = 2.5f;
     report(1);
@@ -81,6 +84,13 @@ static void the_rate_is_of_steps(void **state)
     assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 20) < 0.01);
     pass(1);
     assert_true(fabs(coordinator_vitals(coordinator).steps_per_s - 20 * 0.99) < 0.01);
+    serving.server.job.state = JOB_RESTORING; /* nor is it slow because it restores */
+    const double fastest = coordinator_vitals(coordinator).steps_per_s;
+    for (int i = 0; i < 50; i++) {
+        pass(1);
+    }
+    assert_true(coordinator_vitals(coordinator).steps_per_s == fastest);
+    serving.server.job.state = JOB_TRAINING;
     restore(5000);
     pass(1);
     train(5);
@@ -115,14 +125,21 @@ static void step(void)
     assert_int_equal(ask(&serving.sessions[0], MESSAGE_push, &push, &one, sizeof one), MESSAGE_pushed);
 }
 
+/* The other version, parsed. */
+static struct config version(uint64_t number, double rate)
+{
+    struct config config;
+    struct error error;
+    char *text = text_of(number, rate, "");
+    assert_true(config_parse(&config, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
+    return config;
+}
+
 static void a_ps_switches_at_its_step(void **state)
 {
-    struct config then;
-    struct error error;
     (void)state;
     begin(0, text_of(1, 0.5, ""));
-    char *text = text_of(2, 0.25, "");
-    assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
+    struct config then = version(2, 0.25);
     assert_true(agent.options.host.stays); /* its local keys wait for its next start */
     assert_false(agent.options.host.ready(agent.options.host.context));
     all_come();
@@ -147,19 +164,124 @@ static void a_ps_switches_at_its_step(void **state)
     end();
 }
 
+/* After a restore the next change may take effect at the same step as the last one did. */
+static void the_same_step_is_another_switch_later(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct config then = version(2, 0.25), later = version(3, 0.125);
+    all_come();
+    assert_int_equal(switch_to(&then, 102), SWITCH_LATE);
+    assert_int_equal(switch_to(&then, 103), SWITCH_PENDING);
+    step();
+    assert_int_equal(switch_to(&then, 103), SWITCH_DONE);
+    restore(102);
+    assert_int_equal(switch_to(&later, 103), SWITCH_PENDING);
+    step();
+    assert_int_equal(switch_to(&later, 103), SWITCH_DONE);
+    const float before = parameter();
+    step();
+    assert_true(before - parameter() == 0.125);
+    assert_int_equal(switch_to(&then, 1), SWITCH_LATE);
+    config_free(&then);
+    config_free(&later);
+    end();
+}
+
+/* While a step is being applied, the shard has it and the job does not. */
+static void a_ps_has_switched_once_its_job_has(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct config then = version(2, 0.25);
+    all_come();
+    struct job *job = &serving.server.job;
+    assert_int_equal(switch_to(&then, 103), SWITCH_PENDING);
+    step();
+    job->has_next = true;
+    assert_int_equal(switch_to(&then, 103), SWITCH_PENDING);
+    job->has_next = false;
+    assert_int_equal(switch_to(&then, 103), SWITCH_DONE);
+    config_free(&then);
+    end();
+}
+
+/* Who waits may have to wait no longer under the new config. */
+static void a_switch_reaches_the_job_and_who_waits(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct config then = version(2, 0.25);
+    all_come();
+    memset(&woken, 0, sizeof woken);
+    assert_int_equal(switch_to(&then, 103), SWITCH_PENDING);
+    assert_true(woken.changed == 1 && woken.stepped == 1);
+    assert_true(serving.server.job.config.train.learning_rate == 0.5);
+    step();
+    memset(&woken, 0, sizeof woken);
+    assert_int_equal(switch_to(&then, 103), SWITCH_DONE);
+    assert_true(woken.changed == 0 && woken.stepped == 0);
+    assert_true(serving.server.job.config.train.learning_rate == 0.25);
+    config_free(&then);
+    end();
+}
+
+/* Nobody pushes to it, so that no step ever comes. */
+static void a_ps_without_parameters_switches_at_once(void **state)
+{
+    static const char text[] =
+        "{\"fleet\":{\"name\":\"north\",\"version\":1},\"model\":{\"layers\":[2,2]},\"security\":{\"insecure\":true},"
+        "\"train\":{\"learning_rate\":0.5},\"cluster\":{\"worker_hosts\":[\"a:1\",\"b:1\",\"c:1\"],"
+        "\"placement\":\"round_robin\",\"ps_hosts\":[\"d:1\",\"e:1\",\"f:1\"]}}";
+    (void)state;
+    begin(2, text);
+    struct config then = version(2, 0.25);
+    assert_int_equal(shard_floats(serving.server.shard), 0);
+    assert_int_equal(switch_to(&then, 1000), SWITCH_DONE);
+    assert_true(serving.server.job.config.train.learning_rate == 0.25);
+    config_free(&then);
+    end();
+}
+
+static bool has_room(const struct config *then, struct error *error)
+{
+    return agent.options.host.check(agent.options.host.context, then, error);
+}
+
 static void a_ps_knows_what_it_has_room_for(void **state)
 {
     struct config then;
     struct error error = {""};
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    char *text = text_of(2, 0.25, "");
+    begin(1, text_of(1, 0.5, ""));
+    char *text = text_of(2, 0.25, ",\"elastic\":true,\"elastic_workers\":4");
     assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    assert_true(agent.options.host.check(agent.options.host.context, &then, &error));
-    memory_wanted = (size_t)1 << 50;
-    assert_false(agent.options.host.check(agent.options.host.context, &then, &error));
-    assert_true(is_told(error.text, "MiB of memory here, but there are "));
-    memory_wanted = 1 << 20;
+    memory.wanted = (size_t)5 << 20;
+    assert_true(has_room(&then, &error)); /* nobody knows what is there */
+    assert_int_equal(memory.ps, 1);
+    assert_int_equal(memory.connections, WORKERS + 4);
+    memory.is_known = true;
+    memory.there = memory.wanted;
+    assert_true(has_room(&then, &error));
+    memory.there--;
+    assert_false(has_room(&then, &error));
+    assert_true(is_told(error.text, "it would need 5 MiB of memory here, but there are 4"));
+    config_free(&then);
+    end();
+}
+
+/* Where a config leaves the ends of the model to the data, they are what they are now. */
+static void a_model_without_ends_is_measured_with_the_present_ones(void **state)
+{
+    struct config then;
+    struct error error;
+    static const char text[] = "{\"fleet\":{\"version\":2},\"model\":{\"hidden\":[50,60]}}";
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    assert_true(config_parse(&then, "test", (const uint8_t *)text, sizeof text - 1, NULL, 0, &error));
+    assert_true(has_room(&then, &error));
+    assert_int_equal(memory.layers, 3);
+    assert_true(memory.inputs == 6 && memory.outputs == 3);
     config_free(&then);
     end();
 }
@@ -190,6 +312,7 @@ static void members_of_either_version_are_let_in(void **state)
     digest_of(2, 0.25, "", after);
     assert_false(coordinator_knows(coordinator, before));
     assert_false(coordinator_knows(coordinator, after));
+    assert_false(coordinator_knows(coordinator, ""));
     agent.known = "beef";
     assert_true(coordinator_knows(coordinator, "beef"));
     all_come();
@@ -232,6 +355,9 @@ static void what_is_shown(void **state)
     assert_string_equal(message, "config.json was edited");
     coordinator_drift(coordinator, message, sizeof message);
     assert_string_equal(message, "config.json was edited; config.json was edited");
+    strcpy(message, "?");
+    coordinator_drift(coordinator, message, sizeof message);
+    assert_string_equal(message, "?; config.json was edited");
     coordinator_show(coordinator, &shown);
     assert_false(shown.is_under_way); /* whatever its agent heard last: ps 0 knows better */
     assert_string_equal(shown.text, "");
@@ -246,6 +372,9 @@ static void what_is_shown(void **state)
     shown.since_s = 5;
     coordinator_show(coordinator, &shown);
     assert_true(shown.since_s == 5);
+    shown.is_under_way = false; /* it was another one */
+    coordinator_show(coordinator, &shown);
+    assert_true(shown.since_s > 1e9);
     everybody(PHASE_STAGED, 2, 1);
     pass(0.25);
     coordinator_show(coordinator, &shown);
@@ -266,7 +395,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(vitals_are_of_the_worst_worker, enter, leave),
         cmocka_unit_test_setup_teardown(the_rate_is_of_steps, enter, leave),
         cmocka_unit_test_setup_teardown(a_ps_switches_at_its_step, enter, leave),
+        cmocka_unit_test_setup_teardown(the_same_step_is_another_switch_later, enter, leave),
+        cmocka_unit_test_setup_teardown(a_ps_has_switched_once_its_job_has, enter, leave),
+        cmocka_unit_test_setup_teardown(a_switch_reaches_the_job_and_who_waits, enter, leave),
+        cmocka_unit_test_setup_teardown(a_ps_without_parameters_switches_at_once, enter, leave),
         cmocka_unit_test_setup_teardown(a_ps_knows_what_it_has_room_for, enter, leave),
+        cmocka_unit_test_setup_teardown(a_model_without_ends_is_measured_with_the_present_ones, enter, leave),
         cmocka_unit_test_setup_teardown(it_restarts_or_leaves_for_good, enter, leave),
         cmocka_unit_test_setup_teardown(members_of_either_version_are_let_in, enter, leave),
         cmocka_unit_test_setup_teardown(what_is_shown, enter, leave),

@@ -122,9 +122,11 @@ static void others_are_left_to_a_thread(void **state)
     assert_int_equal(look(), GLANCE_SERVE);
     assert_false(has_answer());
     assert_int_equal(serving.rollout_requests, 0);
+    worker->session.base.waits = false;
     assert_true(serve_by_a_thread());
     hears(MESSAGE_done, 1);
     assert_int_equal(serving.rollout_requests, 1);
+    assert_true(worker->session.base.waits); /* for its peer, so that it may be cut off for another */
     put(MESSAGE_heartbeat, &heartbeat);
     put(MESSAGE_report, &report);
     put(MESSAGE_ping, &ping);
@@ -370,6 +372,22 @@ static void a_pull_of_no_model_is_left_to_a_thread(void **state)
     assert_int_equal(worker->client.message.error.code, ERROR_NOT_READY);
 }
 
+/* At most 256 floats, which a socket surely accepts, in one range. */
+static void the_largest_pull_that_is_held(void **state)
+{
+    struct message_pull pull = pull_after(3);
+    (void)state;
+    train(3);
+    range_put(first_values, 0, (struct range){0, 256});
+    put(MESSAGE_pull, &pull);
+    assert_int_equal(look(), GLANCE_RESTS);
+    assert_true(worker->session.held.holds);
+    serving.now_s = worker->session.held.deadline_s;
+    assert_int_equal(look(), GLANCE_RESTS);
+    hears(MESSAGE_values, 1);
+    assert_int_equal(worker->client.bulk_left, 256 * sizeof(float));
+}
+
 /* A pull larger than what a socket surely accepts is answered by a thread. */
 static void a_large_pull_is_left_to_a_thread(void **state)
 {
@@ -380,6 +398,26 @@ static void a_large_pull_is_left_to_a_thread(void **state)
     assert_int_equal(look(), GLANCE_SERVE);
     assert_true(worker->session.has_frame);
     assert_false(has_answer());
+}
+
+/* Nor is it answered without a thread, once it has waited long enough. */
+static void a_pull_beyond_that_is_not_held(void **state)
+{
+    struct message_pull pull = pull_after(3);
+    (void)state;
+    train(3);
+    range_put(first_values, 0, (struct range){0, 257});
+    put(MESSAGE_pull, &pull);
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_true(worker->session.has_frame);
+    assert_true(serve_by_a_thread());
+    assert_true(worker->session.held.holds);
+    serving.now_s = worker->session.held.deadline_s;
+    assert_int_equal(look(), GLANCE_SERVE);
+    assert_false(has_answer());
+    assert_true(serve_by_a_thread());
+    hears(MESSAGE_values, 1);
+    assert_int_equal(worker->client.bulk_left, 257 * sizeof(float));
 }
 
 /* --- Peers that don't read answers --- */
@@ -443,7 +481,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_is_gone_is_held_no_longer, enter, leave),
         cmocka_unit_test_setup_teardown(those_that_are_held_go_one_by_one, enter, leave),
         cmocka_unit_test_setup_teardown(a_pull_of_no_model_is_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(the_largest_pull_that_is_held, enter, leave),
         cmocka_unit_test_setup_teardown(a_large_pull_is_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(a_pull_beyond_that_is_not_held, enter, leave),
         cmocka_unit_test_setup_teardown(who_reads_nothing_takes_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(who_hangs_up_ends, enter, leave),
         cmocka_unit_test_setup_teardown(who_asks_for_what_is_not_his_is_told_so, enter, leave),

@@ -98,6 +98,98 @@ static void each_architecture_has_its_number(void **state)
     end();
 }
 
+/* Nothing happened before the first tick. */
+static void its_start_is_no_pause(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    coordinator_tick(coordinator);
+    for (int i = 0; i < 10; i++) {
+        serving.now_s += 1;
+        for (int k = 0; k < WORKERS + 2; k++) {
+            if (k != 2) {
+                report(k);
+            }
+        }
+        coordinator_tick(coordinator);
+    }
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    assert_false(coordinator->rollout.members[2 + 2].awaited); /* silent for ten seconds */
+    assert_true(coordinator->rollout.members[2 + 1].awaited);
+    end();
+}
+
+/* --- A job that waits for workers --- */
+
+/* A live change under which two workers are enough to begin; one is there. */
+static void propose_to_a_job_that_waits(void)
+{
+    struct serving_session *chief = come(0, MEMBER_WORKER, 0, false);
+    operator_comes();
+    for (int i = 1; i <= PS_1; i++) {
+        come(i, i == PS_1 ? MEMBER_PS : MEMBER_WORKER, i == PS_1 ? 1 : i, true);
+    }
+    assert_true(chief->open);
+    restore(100);
+    for (int i = 0; i < WORKERS + 2; i++) {
+        fakes[i] = (struct fake){.version = 1, .loss = -1};
+        report(i);
+    }
+    sign_texts(1, edited(job_of(1, 0.5, ""), "\"min_workers\":1", "\"min_workers\":2"), 2,
+               edited(job_of(2, 0.25, ""), "\"min_workers\":1", "\"min_workers\":2"), secret_key);
+    accepted();
+    assert_true(coordinator->rollout.waited);
+    come(OTHER, MEMBER_WORKER, 1, false);
+    assert_int_equal(job_present(&serving.server.job), 2);
+    assert_false(serving.server.job.started);
+    coordinator_tick(coordinator);
+    assert_false(serving.server.job.started);
+}
+
+static char *text_of_two(void)
+{
+    static char text[2048];
+    char *of_two = edited(strdup(text_of(1, 0.5, "")), "\"min_workers\":1", "\"min_workers\":2");
+    strcpy(text, of_two);
+    free(of_two);
+    return text;
+}
+
+static void a_job_begins_after_the_change(void **state)
+{
+    (void)state;
+    begin(0, text_of_two());
+    propose_to_a_job_that_waits();
+    everybody(PHASE_STAGED, 2, 1);
+    serving.sessions[1].session.incarnation = serving.sessions[OTHER].session.incarnation;
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    assert_false(serving.server.job.started);
+    report(1);
+    assert_int_equal(order, ORDER_SWITCH);
+    assert_int_equal(told.step, 0); /* at once, for no step is made meanwhile */
+    everybody(PHASE_SWITCHED, 2, 2);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_WATCHING);
+    assert_true(serving.server.job.started);
+    end();
+}
+
+static void a_job_begins_without_the_change(void **state)
+{
+    (void)state;
+    begin(0, text_of_two());
+    propose_to_a_job_that_waits();
+    word(false, 2, "north", 0, secret_key);
+    coordinator_tick(coordinator);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+    assert_true(serving.server.job.started);
+    end();
+}
+
 /* --- What is kept --- */
 
 /* All but worker 2, which is off. */
@@ -260,6 +352,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_that_waits_is_known_as_such, enter, leave),
         cmocka_unit_test_setup_teardown(steps_of_a_worker_are_its_own, enter, leave),
         cmocka_unit_test_setup_teardown(each_architecture_has_its_number, enter, leave),
+        cmocka_unit_test_setup_teardown(its_start_is_no_pause, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_begins_after_the_change, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_begins_without_the_change, enter, leave),
         cmocka_unit_test_setup_teardown(a_restarted_leader_knows_the_plan, enter, leave),
         cmocka_unit_test_setup_teardown(nobody_is_told_what_is_not_kept, enter, leave),
         cmocka_unit_test_setup_teardown(a_leader_without_its_manifest_leads_nothing, enter, leave),

@@ -80,6 +80,61 @@ static void what_it_refuses(void **state)
     end();
 }
 
+/* What can be known here of the change itself is known before anybody stages it. */
+static void what_would_lead_nowhere_is_refused(void **state)
+{
+    static const char fewer[] = "\"127.0.0.1:2\",\"127.0.0.1:4\"",
+                      all[] = "\"127.0.0.1:2\",\"127.0.0.1:3\",\"127.0.0.1:4\"";
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), all, fewer), secret_key);
+    refused("cluster.worker_hosts: entry 1 is 127.0.0.1:3 and would be 127.0.0.1:4, which is worker 2 now");
+    sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), "\"train_steps\":10000", "\"train_steps\":102"),
+               secret_key);
+    refused("the job would be over after step 102");
+    sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), "\"sgd\"", "\"none\""), secret_key);
+    refused("train.optimizer");
+    char *before = edited(job_of(1, 0.5, ""), "\"sgd\"", "\"none\"");
+    sign_texts(1, before, 2, job_of(2, 0.5, ""), secret_key);
+    struct error error;
+    struct manifest manifest;
+    assert_true(manifest_decode(&manifest, proposal, proposal_size, public_key, &error));
+    strcpy(agent.digest, manifest.fallback.digest);
+    refused("train.optimizer");
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+    end();
+}
+
+/* It would have restarted for a wait, there or back. */
+static void a_job_that_would_wait_is_not_restarted(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
+    for (int i = 0; i < WORKERS + 2; i++) {
+        if (i != 2) {
+            report(i);
+        }
+    }
+    sign_texts(1, job_of(1, 0.5, ""), 2,
+               edited(job_of(2, 0.5, ",\"issync\":true"), "\"min_workers\":1", "\"min_workers\":3"), secret_key);
+    refused("worker 2 is off, and the job would restart and wait for 3 workers (min_workers), of which 2 can come");
+    sign(1, 0.5, 2, 0.5, ",\"issync\":true", secret_key);
+    serving.server.job.config.cluster.min_workers = 3;
+    refused("wait for 3 workers");
+    serving.server.job.config.cluster.min_workers = 1;
+    may_lose = true;
+    sign(1, 0.5, 2, 0.5, ",\"issync\":true", secret_key);
+    may_lose = false;
+    accepted();
+    assert_true(coordinator->rollout.may_lose);
+    end();
+}
+
 static void healthy_seconds_are_a_day_at_most(void **state)
 {
     static const struct {
@@ -123,6 +178,15 @@ static void refusals_are_on_record(void **state)
     word(false, 2, "north", 0, strange_key);
     refuses(&serving.sessions[OPERATOR], "the abort");
     audited("\"who\":\"unknown\",\"what\":\"abort\",\"version\":0");
+    author = her = "x";
+    sign(1, 0.125, 2, 0.25, "", secret_key);
+    refused("another config");
+    audited("\"who\":\"x\",\"what\":\"propose\"");
+    word(true, 2, "north", 0, secret_key);
+    author = "me@desk";
+    her = "she@desk";
+    audited("\"who\":\"x\",\"what\":\"resume\",\"version\":2");
+    sign(1, 0.5, 2, 0.25, "", strange_key);
     for (int i = 0; i < 20; i++) {
         refused("not signed by the operator key");
     }
@@ -336,6 +400,67 @@ static void members_take_a_program_piece_by_piece(void **state)
     programs.count = 0;
 }
 
+/* The one that the version in force runs in: members that are behind need it. */
+static void a_former_program_is_sent_too(void **state)
+{
+    struct error error;
+    (void)state;
+    make_program();
+    const char *digest = programs.items[0].digest;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.5, "", secret_key);
+    bring();
+    assert_true(coordinator_store_manifest(coordinator, 2, proposal, proposal_size, &error));
+    programs.count = 0;
+    is_in(2, 0.5);
+    everybody(PHASE_NONE, 0, 2);
+    pass(0.25);
+    assert_int_equal(get_from(digest, 0), -1);
+    sign(2, 0.5, 3, 0.25, "", secret_key);
+    accepted();
+    assert_int_equal(get_from(digest, 0), PROGRAM_CHUNK);
+    pass(0.25);
+    assert_true(lead(&error));
+    assert_int_equal(get_from(digest, 0), PROGRAM_CHUNK);
+    sign(2, 0.5, 4, 0.25, "", secret_key);
+    coordinator->rollout.state = ROLLOUT_STAGING;
+    refused("the rollout of version 3 is in progress"); /* and forgets what it has read for it */
+    end();
+}
+
+/* A leader that is back in the new program goes on, by the plan; in the former one it goes back. */
+static void a_leader_that_restarts_in_the_new_program_goes_on(void **state)
+{
+    struct error error;
+    (void)state;
+    make_program();
+    programs.waves = (struct rollout_waves){.count = 1, .items = {2}, .budget = 1};
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.5, "", secret_key);
+    bring();
+    accepted();
+    everybody(PHASE_STAGED, 2, 1);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(coordinator->rollout.wave, 2);
+    serving.config.fleet.version = 2;
+    assert_true(lead(&error));
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    assert_int_equal(coordinator->rollout.ps_turn, PS_RESTARTS);
+    assert_true(coordinator->rollout.brings_program);
+    assert_true(coordinator->rollout.waves.count == 1 && coordinator->rollout.waves.items[0] == 2);
+    serving.config.fleet.version = 1;
+    assert_true(lead(&error));
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_GOING_BACK);
+    end();
+    programs.count = 0;
+    programs.waves.count = 0;
+}
+
 /* All members together get a limited rate, and one that must wait is told for how long. */
 static void programs_leave_room_on_the_line(void **state)
 {
@@ -360,7 +485,7 @@ static void programs_leave_room_on_the_line(void **state)
     serving.now_s += (wait_ms - 10) / 1000.0;
     assert_int_equal(get_from(digest, 0), 0);
     assert_in_range(member->client.message.program.wait_ms, 1, 12);
-    serving.now_s += 0.012;
+    serving.now_s += member->client.message.program.wait_ms / 1000.0; /* and no longer */
     assert_int_equal(get_from(digest, 0), 64 << 10);
     serving.now_s += 1000; /* unused budget is not saved up */
     int at_once = 0;
@@ -412,12 +537,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_proposal_is_on_disk_before_anybody_hears_of_it, enter, leave),
         cmocka_unit_test_setup_teardown(what_it_refuses, enter, leave),
+        cmocka_unit_test_setup_teardown(what_would_lead_nowhere_is_refused, enter, leave),
+        cmocka_unit_test_setup_teardown(a_job_that_would_wait_is_not_restarted, enter, leave),
         cmocka_unit_test_setup_teardown(healthy_seconds_are_a_day_at_most, enter, leave),
         cmocka_unit_test_setup_teardown(refusals_are_on_record, enter, leave),
         cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
         cmocka_unit_test_setup_teardown(who_can_not_lead, enter, leave),
         cmocka_unit_test_setup_teardown(an_operator_brings_a_program, enter, leave),
         cmocka_unit_test_setup_teardown(members_take_a_program_piece_by_piece, enter, leave),
+        cmocka_unit_test_setup_teardown(a_former_program_is_sent_too, enter, leave),
+        cmocka_unit_test_setup_teardown(a_leader_that_restarts_in_the_new_program_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(programs_leave_room_on_the_line, enter, leave),
         cmocka_unit_test_setup_teardown(who_runs_what_is_known_by_its_build, enter, leave),
     };

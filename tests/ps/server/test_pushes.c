@@ -90,6 +90,30 @@ static void test_frames_of_a_push_belong_together(void **state)
     serving_end();
 }
 
+/* Nothing that follows is read: the sender learns at once what was wrong. */
+static void test_nonsense_ends_a_push_before_its_last_frame(void **state)
+{
+    float values[2] = {1, 1};
+    uint8_t bytes[RANGE_BYTES];
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    restore(1, 0);
+    struct serving_session *one = come(1);
+    range_put(bytes, 0, (struct range){1 << 20, 2});
+    const struct message_push push = {.sequence = 1, .ranges = {bytes, 1}};
+    one->client.generation = 1;
+    one->client.next_request++;
+    send_part(one, MESSAGE_push, &push, 0, values, 2);
+    const double began_s = serving.now_s;
+    assert_false(serving_serve(one));
+    assert_int_equal(outcome(one), -1 - ERROR_BAD_REQUEST);
+    assert_non_null(strstr(one->client.message.error.message, "are not all held here"));
+    assert_true(serving.now_s == began_s);
+    serving_end();
+}
+
 static struct serving_session *stalled;
 
 /* As the thread of a session whose connection was cut off. */
@@ -130,6 +154,28 @@ static void test_a_push_cuts_off_the_one_before_it(void **state)
 }
 
 /* --- Synchronous steps --- */
+
+static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
+{
+    (void)state;
+    begin_synchronous(1);
+    stalled = come(1);
+    struct serving_session *again = &serving.sessions[2];
+    const struct member who = {MEMBER_WORKER, 1};
+    assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
+    serving.server.stage_users[1] = &stalled->session;
+    const struct message_push first = {.sequence = 1};
+    send_push(again, &first, 1);
+    assert_false(serving_serve(again)); /* in vain, if the other never ends */
+    serving_hang_up(again);
+    assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
+    serving.meanwhile = leave_stage_if_cut;
+    assert_int_equal(push(again, 1, 0), PUSH_APPLIED);
+    assert_true(stalled->session.base.cut);
+    assert_null(serving.server.stage_users[1]);
+    serving.meanwhile = NULL;
+    serving_end();
+}
 
 static void test_a_loss_that_is_not_finite_counts_as_the_gradient(void **state)
 {
@@ -180,7 +226,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_answer_is_given_at_once_or_is_fresh),
         cmocka_unit_test(test_frames_of_a_push_belong_together),
+        cmocka_unit_test(test_nonsense_ends_a_push_before_its_last_frame),
         cmocka_unit_test(test_a_push_cuts_off_the_one_before_it),
+        cmocka_unit_test(test_a_synchronous_push_cuts_off_the_one_before_it),
         cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
         cmocka_unit_test(test_reports_name_workers_that_there_are),
     };

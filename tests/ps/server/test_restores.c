@@ -38,6 +38,27 @@ static void test_a_restore_that_ends_badly_is_still_open(void **state)
     serving_end();
 }
 
+/* What is not held here can't be written here. */
+static void test_a_stray_write_is_refused(void **state)
+{
+    static const float values[2];
+    uint8_t bytes[RANGE_BYTES];
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    assert_int_equal(begin_restore(1), 0);
+    range_put(bytes, 0, (struct range){1 << 20, 2});
+    const struct message_write write = {.vector = STORE_PARAMETERS, .ranges = {bytes, 1}};
+    chief->client.next_request++;
+    send_part(chief, MESSAGE_write, &write, FRAME_LAST, values, 2);
+    assert_false(serving_serve(chief));
+    assert_int_equal(receive(chief), MESSAGE_error);
+    assert_int_equal(chief->client.message.error.code, ERROR_BAD_REQUEST);
+    assert_non_null(strstr(chief->client.message.error.message, "are not all held here"));
+    serving_end();
+}
+
 /* Of another generation, or without the chief: nothing is opened, and writing goes on. */
 static void test_an_end_that_is_refused_opens_nothing(void **state)
 {
@@ -186,6 +207,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_restore_that_ends_badly_is_still_open),
+        cmocka_unit_test(test_a_stray_write_is_refused),
         cmocka_unit_test(test_an_end_that_is_refused_opens_nothing),
         cmocka_unit_test(test_a_restore_goes_on_where_its_connection_broke),
         cmocka_unit_test(test_what_broke_off_is_not_written),

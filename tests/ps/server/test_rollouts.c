@@ -283,6 +283,103 @@ static void who_was_away_catches_up(void **state)
     end();
 }
 
+/* The answer to worker 1, in that version: where it is sent, by whose manifest (0: none). */
+static uint64_t leads_to(uint64_t version)
+{
+    size_t size;
+    struct manifest manifest;
+    struct error error;
+    fakes[1] = (struct fake){.version = version, .target = coordinator->rollout.target, .loss = -1};
+    if (report(1) == 0) {
+        return 0;
+    }
+    const uint8_t *bytes = manifest_told(1, &size);
+    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    return manifest.target.version;
+}
+
+/* Worker 1 was away in a version that all others went back from: the rollout under way leads it back, too. */
+static void who_is_astray_comes_back_by_the_rollout_under_way(void **state)
+{
+    struct error error;
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    roll_out(2);
+    sign(2, 1.0 / 3, 3, 0.25, "", secret_key);
+    accepted();
+    word(false, 3, "north", 0, secret_key);
+    sign(2, 1.0 / 3, 4, 0.25, "", secret_key);
+    accepted();
+    pass(0.25);
+    assert_int_equal(leads_to(3), 4);
+    assert_int_equal(order, ORDER_CATCH_UP);
+    assert_int_equal(told.version, 2);
+    assert_int_equal(leads_to(1), 2);
+    assert_int_equal(order, ORDER_CATCH_UP);
+    assert_int_equal(leads_to(2), 0); /* it has version 4's already */
+    assert_int_equal(order, ORDER_STAGE);
+    leads_to(9); /* above all that was ever rolled out: it is told what all are told, and refuses it */
+    assert_int_equal(order, ORDER_STAGE);
+    write_text("config.json.d/00000002.manifest", "not what it was");
+    assert_true(lead(&error));
+    coordinator_tick(coordinator);
+    assert_int_equal(leads_to(3), 4); /* for which version 2's manifest is not needed */
+    assert_int_equal(leads_to(1), 0);
+    assert_int_equal(unlink(path_of("config.json.d/00000002.manifest")), 0);
+    assert_true(lead(&error)); /* version 2 came some other way: then version 4's may lead there */
+    coordinator_tick(coordinator);
+    assert_int_equal(leads_to(1), 4);
+    end();
+}
+
+/* As long as the fleet may go back, one that was away comes to the fallback, though ps 0 is in the target. */
+static void who_was_away_takes_no_version_on_trial(void **state)
+{
+    static const enum rollout_phase phases[] = {PHASE_STAGED, PHASE_TRIED, PHASE_SAVED};
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    roll_out(2);
+    sign(2, 1.0 / 3, 3, 0.25, "", secret_key); /* live: ps 0 says what is in force */
+    accepted();
+    everybody(PHASE_STAGED, 3, 2);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    agent.version = 3;
+    assert_int_equal(leads_to(1), 3);
+    assert_int_equal(order, ORDER_CATCH_UP);
+    assert_int_equal(told.version, 3);
+    agent.version = 2;
+    word(false, 3, "north", 0, secret_key);
+    everybody(PHASE_BACK, 3, 2);
+    fakes[0].phase = PHASE_RESTORED;
+    pass(0.25);
+    pass(0.25);
+    pass(0.25);
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
+    sign(2, 1.0 / 3, 4, 0.25, ",\"issync\":true", secret_key);
+    accepted();
+    for (int i = 0; i < 3; i++) {
+        everybody(PHASE_STAGED, 4, 2);
+        fakes[0].phase = phases[i];
+        pass(0.25);
+    }
+    assert_int_equal(coordinator->rollout.state, ROLLOUT_SWITCHING);
+    agent.version = 4;
+    assert_int_equal(leads_to(1), 2);
+    assert_int_equal(told.version, 2);
+    leads_to(2);
+    assert_int_equal(told.version, 4);
+    coordinator->rollout.state = ROLLOUT_IDLE; /* it went well */
+    assert_int_equal(leads_to(2), 4);
+    assert_int_equal(order, ORDER_CATCH_UP);
+    assert_int_equal(told.version, 4);
+    end();
+}
+
 /* --- Reports --- */
 
 /*
@@ -319,6 +416,28 @@ static void brings(struct serving_session *one, const uint8_t *manifest, size_t 
     const uint8_t *bytes;
     assert_int_equal(bulk_of(one, &bytes), manifest_size);
     assert_memory_equal(bytes, manifest, manifest_size);
+}
+
+/* While the next is under way they need its manifest, and the previous one does not matter. */
+static void they_are_told_of_the_next(struct serving_session *one)
+{
+    uint8_t *last = proposal;
+    const size_t last_size = proposal_size;
+    proposal = NULL;
+    sign(3, 0.125, 4, 0.0625, "", secret_key);
+    accepted();
+    assert_string_equal(status()->earlier, "");
+    status();
+    brings(one, proposal, proposal_size);
+    word(false, 4, "north", 0, secret_key);
+    coordinator_tick(coordinator);
+    assert_string_equal(status()->earlier, "");
+    status(); /* it failed: what counts is how version 3 came */
+    brings(one, last, last_size);
+    write_text("config.json.d/00000003.manifest", "not what it was");
+    status(); /* the last one goes back to version 3, which vouches for that, too */
+    brings(one, proposal, proposal_size);
+    free(last);
 }
 
 static void what_operators_are_told(void **state)
@@ -374,20 +493,59 @@ static void what_operators_are_told(void **state)
     assert_string_equal(rollout->local, "{\"a\":1}");
     assert_true(is_told(rollout->earlier, "\"learning_rate\":0.5"));
     free(job);
-    /* While the next is under way they need its manifest, and the previous one does not matter. */
-    uint8_t *last = proposal;
-    const size_t last_size = proposal_size;
-    proposal = NULL;
-    sign(3, 0.125, 4, 0.0625, "", secret_key);
-    accepted();
-    assert_string_equal(status()->earlier, "");
+    they_are_told_of_the_next(one);
+    end();
+}
+
+/* Of very many, each with a long message, as many as there is room for. */
+static void the_list_of_members_has_an_end(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":400"));
+    operator_comes();
+    all_come();
+    for (int i = 0; i < coordinator->rollout.count; i++) {
+        struct rollout_member *member = &coordinator->rollout.members[i];
+        member->heard_s = serving.now_s;
+        memset(member->message, 'm', sizeof member->message - 1);
+    }
+    assert_int_equal(strlen(status()->members), 60 * 1024 - 1);
+    end();
+}
+
+/* A generation is one of a model, which is there once worker 0 has brought it. */
+static void operators_are_told_of_a_model_once_there_is_one(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct serving_session *one = operator_comes();
+    come(0, MEMBER_WORKER, 0, false);
+    serving.server.job.generation = 5;
     status();
-    brings(one, proposal, proposal_size);
-    word(false, 4, "north", 0, secret_key);
+    assert_int_equal(one->client.frame.generation, 0);
+    restore(100);
+    status();
+    assert_int_equal(one->client.frame.generation, 6);
+    end();
+}
+
+/* One that a rollout adds reports before this ps has a place for it. */
+static void who_has_no_place_yet_is_told_all_the_same(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+    struct serving_session *one = come(OTHER, MEMBER_WORKER, WORKERS, true);
+    const struct message_report says = report_of(1);
+    assert_int_equal(ask(one, MESSAGE_report, &says, NULL, 0), MESSAGE_rollout);
+    assert_int_equal(one->client.message.rollout.order, ORDER_NOTHING);
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
     coordinator_tick(coordinator);
-    status(); /* it failed: what counts is how version 3 came */
-    brings(one, last, last_size);
-    free(last);
+    assert_int_equal(ask(one, MESSAGE_report, &says, NULL, 0), MESSAGE_rollout);
+    assert_int_equal(one->client.message.rollout.order, ORDER_STAGE);
+    assert_int_equal(one->client.bulk_left, proposal_size);
     end();
 }
 
@@ -412,6 +570,8 @@ static void each_member_has_its_line(void **state)
         snprintf(line, sizeof line, "worker 1: version 1%s, 0.2 s ago\n", phases[i]);
         assert_true(is_told(status()->members, line));
     }
+    coordinator->rollout.members[2 + 1].heard_s = 0; /* as the machine's clock began */
+    assert_true(is_told(status()->members, "worker 1: version 1, refused it, 1"));
     end();
 }
 
@@ -426,6 +586,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(its_own_pause_is_nobody_s_silence, enter, leave),
         cmocka_unit_test_setup_teardown(a_restarted_leader_goes_on, enter, leave),
         cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
+        cmocka_unit_test_setup_teardown(who_is_astray_comes_back_by_the_rollout_under_way, enter, leave),
+        cmocka_unit_test_setup_teardown(who_was_away_takes_no_version_on_trial, enter, leave),
+        cmocka_unit_test_setup_teardown(operators_are_told_of_a_model_once_there_is_one, enter, leave),
+        cmocka_unit_test_setup_teardown(the_list_of_members_has_an_end, enter, leave),
+        cmocka_unit_test_setup_teardown(who_has_no_place_yet_is_told_all_the_same, enter, leave),
         cmocka_unit_test_setup_teardown(nobody_speaks_for_a_worker_that_is_here, enter, leave),
         cmocka_unit_test_setup_teardown(what_operators_are_told, enter, leave),
     };

@@ -337,6 +337,19 @@ static struct message_status status_of(struct serving_session *one, int whose)
     return found;
 }
 
+static void a_ps_says_what_the_job_waits_for(void **state)
+{
+    const struct message_get_status question = {.members = 0};
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
+    assert_int_equal(ask(one, MESSAGE_get_status, &question, MESSAGE_status), 0);
+    assert_non_null(strstr(one->client.message.status.message, "waiting for worker 0 (a:1) to initialise the model"));
+    assert_int_equal(one->client.message.status.global_step, -1);
+    serving_end();
+}
+
 /* As it reports, or else the address that it came from, or is listed with. */
 static void a_worker_has_the_best_name_that_is_known(void **state)
 {
@@ -374,6 +387,7 @@ int main(void)
         cmocka_unit_test(workers_that_joined_are_shown),
         cmocka_unit_test(as_many_members_are_told_of_as_asked_for),
         cmocka_unit_test(how_a_worker_fares_is_told),
+        cmocka_unit_test(a_ps_says_what_the_job_waits_for),
         cmocka_unit_test(a_worker_has_the_best_name_that_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

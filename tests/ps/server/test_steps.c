@@ -197,6 +197,81 @@ static void a_restore_ends_the_wait(void **state)
     serving_end();
 }
 
+static int waited_for_job; /* how often while the shard was past a step that the job had not heard of */
+
+static void the_job_hears_of_it(void)
+{
+    waited_for_job += serving.server.job.stepping;
+    serving.server.job.stepping = false;
+}
+
+/* A push may be of a step that the job will only hear of soon: it waits for that, and for nothing else. */
+static void a_push_waits_until_the_job_is_at_its_step(void **state)
+{
+    static const struct {
+        bool stepping, leaving;
+        enum job_state state;
+        int64_t token;
+        int waits;
+    } cases[] = {{true, false, JOB_TRAINING, 1, 1},
+                 {false, false, JOB_TRAINING, 1, 0},
+                 {true, true, JOB_TRAINING, 1, 0},
+                 {true, false, JOB_DONE, 1, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(0, 1);
+        serving.server.job.stepping = cases[i].stepping;
+        serving.server.leaving = cases[i].leaving;
+        serving.server.job.state = cases[i].state;
+        waited_for_job = 0;
+        serving.meanwhile = the_job_hears_of_it;
+        send_step(second, cases[i].token, 1);
+        serving_serve(second);
+        assert_int_equal(waited_for_job, cases[i].waits);
+        serving.meanwhile = NULL;
+        serving.server.job.stepping = false;
+        serving_end();
+    }
+}
+
+/* A job that does not train makes no step to wait for. */
+static void a_step_is_waited_for_while_the_job_trains(void **state)
+{
+    (void)state;
+    begin(0, 1);
+    assert_true(serve_is_at_step(&first->session, 0));
+    assert_false(serve_is_at_step(&first->session, 1));
+    serving.server.job.state = JOB_RESTORING;
+    assert_true(serve_is_at_step(&first->session, 1));
+    serving_end();
+}
+
+/* Of a round it is shown how far each worker agreed with the others, and how large its difference was. */
+static void how_workers_agreed_is_noted(void **state)
+{
+    struct config *config = serving_config();
+    (void)state;
+    config->cluster.issync = true;
+    config->cluster.replicas_to_aggregate = config->cluster.min_replicas = 2;
+    config->train.local_steps = 2;
+    config->train.outer_learning_rate = 1;
+    serving_begin(0);
+    first = come(0);
+    second = come(1);
+    restore(1, 0);
+    second->client.generation = 1;
+    serving.meanwhile = second_pushes;
+    send_step(first, 0, 1);
+    assert_true(serving_serve(first));
+    expect(first, PUSH_APPLIED);
+    for (int i = 0; i < 2; i++) {
+        const struct job_worker *worker = &serving.server.job.workers[i];
+        assert_true(fabsf(worker->cosine - 1) < 1e-4f);
+        assert_true(fabsf(worker->norm - (i == 0 ? 1.0f : 3.0f) * sqrtf(FEW)) < 1e-3f);
+    }
+    serving_end();
+}
+
 /* The answer says by how many steps it came too late, and has the current model. */
 static void what_comes_too_late_is_stale(void **state)
 {
@@ -429,6 +504,9 @@ int main(void)
         cmocka_unit_test(who_hangs_up_is_not_waited_with),
         cmocka_unit_test(a_ps_that_leaves_lets_nobody_wait),
         cmocka_unit_test(a_restore_ends_the_wait),
+        cmocka_unit_test(a_push_waits_until_the_job_is_at_its_step),
+        cmocka_unit_test(a_step_is_waited_for_while_the_job_trains),
+        cmocka_unit_test(how_workers_agreed_is_noted),
         cmocka_unit_test(what_comes_too_late_is_stale),
         cmocka_unit_test(nonsense_is_no_gradient),
         cmocka_unit_test(a_step_is_decided_once_every_ps_has_its_gradients),

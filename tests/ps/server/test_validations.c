@@ -161,6 +161,47 @@ static void the_worst_are_marked(void **state)
     serving_end();
 }
 
+/* How many of that many workers are marked; they are those that did worst. */
+static int marked_of(int count)
+{
+    struct config *config = serving_config();
+    const struct message_validate question = {.step = 1, .examples = 10, .score = 0, .rises = 1};
+    int marked = 0;
+    config->cluster.elastic = true;
+    config->cluster.elastic_workers = 32;
+    serving_begin(0);
+    come(0);
+    restore(1, 0);
+    for (int i = 1; i < count; i++) {
+        serving.server.validations[i] =
+            (struct validation){.generation = 1, .step = 1, .examples = 20, .score = (float)i, .rises = true};
+    }
+    send_request(chief, MESSAGE_validate, &question);
+    assert_true(serving_serve(chief));
+    do {
+        assert_int_equal(receive(chief), MESSAGE_validation);
+    } while (!(chief->client.frame.flags & FRAME_LAST));
+    while (serving.server.validations[marked].is_worst) {
+        marked++;
+    }
+    for (int i = marked; i < count; i++) {
+        assert_false(serving.server.validations[i].is_worst);
+    }
+    serving_end();
+    return marked;
+}
+
+/* Rounded up. */
+static void a_tenth_is_marked(void **state)
+{
+    (void)state;
+    assert_int_equal(marked_of(2), 1);
+    assert_int_equal(marked_of(10), 1);
+    assert_int_equal(marked_of(11), 2);
+    assert_int_equal(marked_of(20), 2);
+    assert_int_equal(marked_of(21), 3);
+}
+
 static void what_is_too_much_is_not_kept(void **state)
 {
     (void)state;
@@ -197,6 +238,7 @@ int main(void)
         cmocka_unit_test(the_chief_waits_until_all_have_told),
         cmocka_unit_test(the_chief_waits_for_nobody_who_will_not_tell),
         cmocka_unit_test(the_worst_are_marked),
+        cmocka_unit_test(a_tenth_is_marked),
         cmocka_unit_test(what_is_too_much_is_not_kept),
         cmocka_unit_test(what_is_out_of_date_does_not_count),
     };

@@ -53,8 +53,8 @@ static void every_set_is_read_as_it_was_put(void **state)
 
 static void workers_that_do_not_exist_are_refused(void **state)
 {
-    static const struct range wrong[] = {{WORKERS, 1},    {WORKERS - 1, 2}, {0, WORKERS + 1},
-                                         {0, UINT32_MAX}, {UINT64_MAX, 1},  {UINT64_MAX, UINT32_MAX}};
+    static const struct range wrong[] = {{WORKERS, 0},    {WORKERS, 1},    {WORKERS - 1, 2},        {0, WORKERS + 1},
+                                         {0, UINT32_MAX}, {UINT64_MAX, 1}, {UINT64_MAX, UINT32_MAX}};
     uint8_t bytes[2 * RANGE_BYTES];
     bool has[WORKERS];
     (void)state;
