@@ -203,6 +203,31 @@ static void a_late_gradient_says_how_late_it_is(void **state)
     end(&scene);
 }
 
+/* Its answer was lost, and it has gone on meanwhile: then the next gradient is the one that counts, or is dropped. */
+static void a_late_question_leaves_the_next_gradient_alone(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 1, 4, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_false(offer(&scene, 3, 0));
+    const struct job_push first = push_of(&scene, 3, 0, true);
+    assert_true(offer(&scene, 3, 1));
+    assert_true(job_settled(&scene.jobs[0], 3, 4, &first, &verdict));
+    assert_int_equal(verdict.outcome, PUSH_STALE);
+    assert_int_equal(scene.jobs[0].workers[3].stale, 0);
+    assert_int_equal(scene.jobs[0].workers[3].outcome, PUSH_STAGED);
+    offer(&scene, 0, 1);
+    offer(&scene, 1, 1);
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_int_equal(outcome(&scene, 3, 1), PUSH_APPLIED);
+    end(&scene);
+}
+
 static void the_first_process_of_a_worker_is_not_heard_any_more(void **state)
 {
     struct scene scene;
@@ -611,6 +636,7 @@ int main(void)
         cmocka_unit_test(who_never_came_is_waited_for_one_lease_exactly),
         cmocka_unit_test(nobody_is_called_absent_where_all_are_there),
         cmocka_unit_test(a_late_gradient_says_how_late_it_is),
+        cmocka_unit_test(a_late_question_leaves_the_next_gradient_alone),
         cmocka_unit_test(the_first_process_of_a_worker_is_not_heard_any_more),
         cmocka_unit_test(a_step_of_a_model_that_is_given_up_counts_for_nobody),
         cmocka_unit_test(a_step_is_refused_that_cannot_be),

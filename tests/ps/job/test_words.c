@@ -232,6 +232,9 @@ static void the_last_step_under_another_config_is_foretold(void **state)
     assert_int_equal(job_last_step_under(&scene.job, &next), 600);
     next.train.batch_size = 1 << 20; /* one at least */
     assert_int_equal(job_last_step_under(&scene.job, &next), 2);
+    next.train.batch_size = 100;
+    scene.job.epoch_batches = 1;
+    assert_int_equal(job_last_step_under(&scene.job, &next), 2);
     next.train.epochs = 0;
     assert_int_equal(job_last_step_under(&scene.job, &next), 0);
     next.train.train_steps = 77;
