@@ -203,7 +203,7 @@ void model_initialise(const struct model *model, const struct config_model *conf
     for (int number = 0; number < model->variable_count; number++) {
         const struct variable *variable = &model->variables[number];
         float *values = parameters + variable->offset;
-        if (variable->is_weights && config->initializer != INITIALIZER_ZEROS) {
+        if (variable->is_weights) {
             initialise_weights(config, variable, (uint32_t)number, seed, values);
         }
         for (int col = 0; !variable->is_weights && col < variable->cols; col++) {

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #include "ps/store/bfloat16.h"
 
@@ -230,6 +231,55 @@ static void test_restoring(void **state)
     assert_true(out[0] == 0.0f && out[2] == 2.5f);
     assert_true(shard_changes(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
     assert_true(changes.value_count >= f.model.parameter_count);
+    tear_down(&f);
+}
+
+/* Float by float, without padding, however the ranges lie: here of blocks of several rows. */
+static void test_what_was_written_is_counted(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("counted");
+    struct fixture f;
+    struct error error;
+    char text[80];
+    set_up(&f, 3, 0, 1, PLACEMENT_RANGES, &random);
+    struct shard *shard = f.shards[0];
+    const struct variable *last = &f.model.variables[f.model.variable_count - 1];
+    const size_t end = last->offset + (size_t)last->cols - 1, singly = 300;
+    shard_begin_write(shard, GENERATION + 1);
+    for (size_t i = 0; i < singly; i++) {
+        write_range(shard, STORE_PARAMETERS, (struct span){i, 1}, f.twin[STORE_PARAMETERS]);
+    }
+    write_range(shard, STORE_PARAMETERS, (struct span){singly, end - singly}, f.twin[STORE_PARAMETERS]);
+    assert_false(shard_end_write(shard, 5, 0, &error));
+    snprintf(text, sizeof text, "only %zu of this shard's %zu parameters were written", f.model.parameter_count - 1,
+             f.model.parameter_count);
+    assert_string_equal(error.text, text);
+    write_range(shard, STORE_PARAMETERS, (struct span){end, 1}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 5, 0, &error));
+    tear_down(&f);
+}
+
+/* Momentum moves a block without a gradient only once it has had one: what never had any is not sent either. */
+static void test_blocks_rest_after_a_restore(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("rest");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    float *values;
+    set_up(&f, 1, 1, 1, PLACEMENT_RANGES, &random); /* momentum */
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    for (uint32_t i = 1; i <= 2; i++) {
+        stage_begin(stage);
+        assert_true(stage_claim(stage, (struct range){528 * 6 * i, 500}, &values, &error));
+        memset(values, 0, 500 * sizeof *values);
+        values[17] = 2.0f;
+        assert_true(shard_apply(f.shards[0], GENERATION, stage, i, DTYPE_FLOAT32, &changes));
+        assert_int_equal(changes.range_count, i);
+        assert_int_equal(changes.value_count, 500 * i);
+    }
     tear_down(&f);
 }
 
@@ -533,6 +583,8 @@ int main(void)
         cmocka_unit_test(test_not_finite_is_seen),
         cmocka_unit_test(test_ranges_that_are_not_held),
         cmocka_unit_test(test_restoring),
+        cmocka_unit_test(test_what_was_written_is_counted),
+        cmocka_unit_test(test_blocks_rest_after_a_restore),
         cmocka_unit_test(test_nothing_is_read_while_it_is_written),
         cmocka_unit_test(test_a_snapshot_under_way_is_not_ready),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),

@@ -3,7 +3,9 @@
  * writer.
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -336,6 +338,31 @@ static void the_writer_reports_each_outcome_once(void **unused)
     checkpoint_folder_close(&folder);
 }
 
+/* A signal that the main thread holds back stays pending: the default of this one would end the process. */
+static void signals_are_not_for_the_writer(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 3};
+    struct checkpoint_folder folder;
+    struct checkpoint_writer *writer;
+    struct error error = {""};
+    sigset_t one, before, after;
+    open_folder(&folder, &config);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_true(checkpoint_writer_create(&writer, &folder, &error));
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    assert_int_equal(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
+    assert_int_equal(sigismember(&after, SIGUSR1), 0);
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &one, NULL);
+    kill(getpid(), SIGUSR1);
+    checkpoint_writer_destroy(writer);
+    assert_int_equal(sigtimedwait(&one, NULL, &(struct timespec){0}), SIGUSR1);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    checkpoint_folder_close(&folder);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -348,6 +375,7 @@ int main(void)
         TEST(leftovers_go_and_strangers_stay),
         TEST(killed_at_any_moment_the_newest_is_good),
         TEST(the_writer_reports_each_outcome_once),
+        TEST(signals_are_not_for_the_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -359,6 +359,25 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
     end(&bench);
 }
 
+/* Also what has not changed since the model was restored. */
+static void who_has_nothing_is_told_all_of_it(void **state)
+{
+    struct test_random random = test_random_begin("sent, new");
+    struct bench bench;
+    struct changes changes;
+    (void)state;
+    begin(&bench, WIRE_INT8, 0.1, 1, &random);
+    for (int i = 0; i < 2; i++) {
+        assert_true(shard_changes(bench.shard, GENERATION, shard_stage(bench.shard, 1), 0, DTYPE_LARGEST_INT8, &changes));
+        assert_int_equal(changes.dtype, DTYPE_FLOAT32);
+        take_whole(bench.views[1], &changes);
+        assert_memory_equal(bench.views[1], bench.sent, bench.model.float_count * sizeof(float));
+        step(&bench, false, &random);
+        pack_plainly(&bench);
+    }
+    end(&bench);
+}
+
 /* Nearly all floats with their positions take more than the floats alone. */
 static void what_is_larger_than_the_model_is_not_kept(void **state)
 {
@@ -438,6 +457,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_knows_what_a_plain_reference_says),
         cmocka_unit_test(who_was_away_for_long_is_told_all_of_it),
+        cmocka_unit_test(who_has_nothing_is_told_all_of_it),
         cmocka_unit_test(what_is_larger_than_the_model_is_not_kept),
         cmocka_unit_test(a_restored_shard_goes_on_with_the_same_bits),
         cmocka_unit_test(a_snapshot_has_what_was_told_at_its_step),
