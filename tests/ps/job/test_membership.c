@@ -225,6 +225,20 @@ static void who_can_not_reach_all_ps_takes_no_part(void **state)
     assert_false(scene.job.workers[1].cut_off);
 }
 
+/* Training begins with the one that was missing, once it reaches all ps. */
+static void who_reaches_all_ps_may_be_the_last_one_needed(void **state)
+{
+    (void)state;
+    scene.config.cluster.min_workers = scene.job.config.cluster.min_workers = 2;
+    come(&scene, 0, 1);
+    come(&scene, 1, 2);
+    heartbeat(1, 2, STATE_LOST, "can't reach ps 1");
+    restore(&scene, 1, 0, 0);
+    assert_false(scene.job.started);
+    heartbeat(1, 2, STATE_TRAINING, "");
+    assert_true(scene.job.started);
+}
+
 static void who_takes_a_place_is_told_from_whom(void **state)
 {
     struct error message;
@@ -279,11 +293,17 @@ static void states_are_those_of_the_worker_as_far_as_it_is_here(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_a_heartbeat_says_is_kept),       TEST(a_new_process_inherits_nothing),
-        TEST(what_a_hello_says_is_kept),           TEST(who_has_no_place_here_is_told_so),
-        TEST(other_ps_come_to_the_first),          TEST(comings_and_goings_are_told),
-        TEST(who_was_lost_is_told_to_be_back),     TEST(who_can_not_reach_all_ps_takes_no_part),
-        TEST(who_takes_a_place_is_told_from_whom), TEST(states_are_those_of_the_worker_as_far_as_it_is_here),
+        TEST(what_a_heartbeat_says_is_kept),
+        TEST(a_new_process_inherits_nothing),
+        TEST(what_a_hello_says_is_kept),
+        TEST(who_has_no_place_here_is_told_so),
+        TEST(other_ps_come_to_the_first),
+        TEST(comings_and_goings_are_told),
+        TEST(who_was_lost_is_told_to_be_back),
+        TEST(who_can_not_reach_all_ps_takes_no_part),
+        TEST(who_reaches_all_ps_may_be_the_last_one_needed),
+        TEST(who_takes_a_place_is_told_from_whom),
+        TEST(states_are_those_of_the_worker_as_far_as_it_is_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,6 +120,28 @@ static void the_ps_that_lacks_a_part_is_named(void **state)
     end(&scene);
 }
 
+/* However long the job has lasted, a step that has just begun is no news. */
+static void only_long_waits_are_logged(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 4, 0, 1);
+    pass(&scene, 8);
+    for (int i = 0; i < 4; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 4);
+    scene.log[0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        pass(&scene, 4.5);
+        all_are_heard(&scene, 4);
+    }
+    assert_string_equal(scene.log, "");
+    pass(&scene, 5);
+    assert_true(told(&scene, "waiting for worker 0 (b:2222) to push step 1, 12 s"));
+    end(&scene);
+}
+
 static void nothing_is_waited_for_while_nothing_is_trained(void **state)
 {
     struct scene scene;
@@ -632,6 +654,7 @@ int main(void)
         cmocka_unit_test(too_few_workers_are_counted),
         cmocka_unit_test(a_ps_waits_for_the_one_that_decides),
         cmocka_unit_test(the_ps_that_lacks_a_part_is_named),
+        cmocka_unit_test(only_long_waits_are_logged),
         cmocka_unit_test(nothing_is_waited_for_while_nothing_is_trained),
         cmocka_unit_test(who_never_came_is_waited_for_one_lease_exactly),
         cmocka_unit_test(nobody_is_called_absent_where_all_are_there),

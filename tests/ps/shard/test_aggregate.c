@@ -214,7 +214,7 @@ static void test_rounds_may_take_the_middle(void **state)
     }
 }
 
-/* Small differences have figures as exact as large ones; of none there is no direction, and without rounds no figure. */
+/* Those of small differences are as exact as those of large ones; no difference has a direction. */
 static void test_figures_are_of_the_round(void **state)
 {
     static const float sizes[] = {1e-4f, 0};

@@ -368,7 +368,8 @@ static void who_has_nothing_is_told_all_of_it(void **state)
     (void)state;
     begin(&bench, WIRE_INT8, 0.1, 1, &random);
     for (int i = 0; i < 2; i++) {
-        assert_true(shard_changes(bench.shard, GENERATION, shard_stage(bench.shard, 1), 0, DTYPE_LARGEST_INT8, &changes));
+        assert_true(
+            shard_changes(bench.shard, GENERATION, shard_stage(bench.shard, 1), 0, DTYPE_LARGEST_INT8, &changes));
         assert_int_equal(changes.dtype, DTYPE_FLOAT32);
         take_whole(bench.views[1], &changes);
         assert_memory_equal(bench.views[1], bench.sent, bench.model.float_count * sizeof(float));
