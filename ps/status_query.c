@@ -291,7 +291,6 @@ static void ask_all(struct status_query *query, double timeout_s)
     for (int i = 0; i < query->ps_count; i++) {
         struct member_query *one = &query->asked[i];
         one->timeout_s = timeout_s;
-        one->has_thread = false;
         if (i == query->own_ps) {
             roster_clear(query, &one->told);
             continue;

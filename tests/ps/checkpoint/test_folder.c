@@ -254,6 +254,7 @@ static void leftovers_go_and_strangers_stay(void **unused)
         fclose(fopen(file_name(files[i]), "w"));
     }
     open_folder(&folder, &config);
+    assert_int_equal(newest(&folder), -2); /* none of these is one */
     save(&folder, CHECKPOINT_MODEL, 4);
     save(&folder, CHECKPOINT_MODEL, 5);
     assert_names("model-00000000002.safetensors model-0000000003.safetensors.damaged model-0000000005.safetensors "

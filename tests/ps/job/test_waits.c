@@ -269,6 +269,23 @@ static void the_first_process_of_a_worker_is_not_heard_any_more(void **state)
     end(&scene);
 }
 
+/* The worker waits for the ps that decides, which knows whether the step needs another gradient of it. */
+static void a_ps_that_follows_refuses_at_once(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 2, 4, 0, 1);
+    scene.sequences[1] = 1;
+    const struct job_push push = push_of(&scene, 1, 0, false);
+    for (int ps = 0; ps < 2; ps++) {
+        assert_true(offer_as(&scene, ps, 1, 2, 0, false));
+        assert_int_equal(job_settled(&scene.jobs[ps], 1, 2, &push, &verdict), ps == 1);
+    }
+    assert_int_equal(verdict.outcome, PUSH_NOT_FINITE);
+    end(&scene);
+}
+
 /* A step that somebody applies while the chief restores counts for nobody, whichever comes first. */
 static void a_step_of_a_model_that_is_given_up_counts_for_nobody(void **state)
 {
@@ -661,6 +678,7 @@ int main(void)
         cmocka_unit_test(a_late_gradient_says_how_late_it_is),
         cmocka_unit_test(a_late_question_leaves_the_next_gradient_alone),
         cmocka_unit_test(the_first_process_of_a_worker_is_not_heard_any_more),
+        cmocka_unit_test(a_ps_that_follows_refuses_at_once),
         cmocka_unit_test(a_step_of_a_model_that_is_given_up_counts_for_nobody),
         cmocka_unit_test(a_step_is_refused_that_cannot_be),
         cmocka_unit_test(nothing_is_staged_that_the_step_does_not_need),

@@ -56,7 +56,11 @@ static void what_is_restored_is_within_bounds(void **state)
     static const int64_t bad[][2] = {{-1, 0}, {JOB_MAX_STEP + 1, 0}, {0, -1}, {0, JOB_MAX_BATCHES + 1}};
     for (int i = 0; i < 4; i++) {
         job_check_restored(&scene.job, 0, 5, bad[i][0], bad[i][1], &verdict);
-        says(&verdict, ERROR_BAD_REQUEST, "a job can't continue at step ");
+        char text[200];
+        snprintf(text, sizeof text,
+                 "a job can't continue at step %lld, with %lld batches per epoch: expected 0 to %lld, and 0 to %lld",
+                 (long long)bad[i][0], (long long)bad[i][1], (long long)JOB_MAX_STEP, (long long)JOB_MAX_BATCHES);
+        says(&verdict, ERROR_BAD_REQUEST, text);
     }
     job_check_restored(&scene.job, 0, 5, JOB_MAX_STEP, JOB_MAX_BATCHES, &verdict);
     assert_int_equal(verdict.code, 0);
@@ -122,6 +126,7 @@ static void how_a_job_ended_is_said(void **state)
     describes("it diverged");
     restore(&scene, 3, 9, 0);
     describes("");
+    end_as(JOB_DONE, "!", "training is over at global step 40: !\n");
 }
 
 static void a_job_is_over_once_all_have_gone(void **state)

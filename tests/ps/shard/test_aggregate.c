@@ -232,6 +232,14 @@ static void test_figures_are_of_the_round(void **state)
         assert_true(fabs((double)norm - expected) <= 1e-4 * expected);
         assert_true(i == 0 ? fabsf(cosine - 1) < 1e-4f : isnan(cosine));
     }
+    const int two[2] = {0, 1};
+    fill_stage(f.shards[0], shard_stage(f.shards[0], 0), 0);
+    fill_stage(f.shards[0], shard_stage(f.shards[0], 1), 1);
+    assert_true(shard_aggregate(f.shards[0], GENERATION, two, 2));
+    for (int i = 0; i < 2; i++) {
+        shard_round_figures(f.shards[0], i, &cosine, &norm);
+        assert_true(i == 1 ? fabsf(cosine - 1) < 1e-4f : isnan(cosine));
+    }
     tear_down(&f);
     set_up_synchronous(&f, 1, 0, &random);
     fill_stage(f.shards[0], shard_stage(f.shards[0], 1), 1);
