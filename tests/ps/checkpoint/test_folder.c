@@ -172,9 +172,43 @@ static void damaged_ones_are_passed_over_and_set_aside(void **unused)
                  "model-0000000003.safetensors.damaged ");
     damage("model-0000000001.safetensors", -1);
     assert_int_equal(newest(&folder), -1);
-    assert_int_equal(newest(&folder), -1); /* a second start does not start from nothing */
+    assert_false(checkpoint_folder_newest(&folder, &file, &error)); /* a second start does not start from nothing */
+    assert_non_null(strstr(error.text, "none of its 1 checkpoints can be used"));
     assert_true(file_exists(file_name("model-0000000001.safetensors")));
     checkpoint_folder_close(&folder);
+}
+
+/* More than the list has room for at first. */
+static void many_are_listed(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 2};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 200);
+    for (int step = 1; step <= 150; step++) {
+        char name[64], first[256];
+        snprintf(name, sizeof name, "model-%010d.safetensors", step);
+        strcpy(first, file_name("model-0000000200.safetensors"));
+        assert_int_equal(link(first, file_name(name)), 0);
+    }
+    assert_int_equal(newest(&folder), 200);
+    save(&folder, CHECKPOINT_MODEL, 201);
+    assert_names("model-0000000200.safetensors model-0000000201.safetensors ");
+    checkpoint_folder_close(&folder);
+}
+
+static void a_path_that_is_too_long_is_refused(void **unused)
+{
+    (void)unused;
+    static char path[CHECKPOINT_MAX_PATH + 10];
+    struct config_output config = {0};
+    struct checkpoint_folder folder;
+    struct error error = {""};
+    memset(path, 'n', sizeof path - 1);
+    assert_false(checkpoint_folder_open(&folder, path, &config, &error));
+    assert_non_null(strstr(error.text, "train_dir: the path is too long: nnn"));
+    checkpoint_folder_close(&folder); /* nothing of it is open */
 }
 
 static void the_one_just_written_stays(void **unused)
@@ -197,7 +231,11 @@ static void best_is_kept_apart(void **unused)
     struct checkpoint_info info;
     struct error error = {""};
     open_folder(&folder, &config);
+    struct stat best, same;
     save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 7);
+    assert_int_equal(stat(file_name(CHECKPOINT_BEST_NAME), &best), 0);
+    assert_int_equal(stat(file_name("model-0000000007.safetensors"), &same), 0);
+    assert_int_equal(best.st_ino, same.st_ino); /* which takes no room */
     save(&folder, CHECKPOINT_MODEL, 8);
     assert_names("best.safetensors model-0000000008.safetensors ");
     assert_true(read_checkpoint(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
@@ -211,6 +249,26 @@ static void best_is_kept_apart(void **unused)
     assert_int_equal(info.global_step, 10);
     assert_int_equal(newest(&folder), 9);
     checkpoint_folder_close(&folder);
+}
+
+static void files_are_named_as_they_are_written(void **unused)
+{
+    (void)unused;
+    static struct checkpoint_folder folder;
+    struct config_output config = {.max_to_keep = 1};
+    char path[CHECKPOINT_MAX_PATH];
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 7);
+    checkpoint_folder_name(&folder, CHECKPOINT_MODEL, 7, path);
+    assert_string_equal(path, file_name("model-0000000007.safetensors"));
+    assert_true(file_exists(path));
+    checkpoint_folder_name(&folder, CHECKPOINT_BEST, 7, path);
+    assert_string_equal(path, file_name(CHECKPOINT_BEST_NAME));
+    assert_true(file_exists(path));
+    checkpoint_folder_close(&folder);
+    memset(folder.path, 'n', sizeof folder.path - 8);
+    checkpoint_folder_name(&folder, CHECKPOINT_BEST, 7, path);
+    assert_string_equal(path, "");
 }
 
 static void a_second_process_is_told(void **unused)
@@ -370,8 +428,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(keeps_the_newest),
         TEST(damaged_ones_are_passed_over_and_set_aside),
+        TEST(many_are_listed),
+        TEST(a_path_that_is_too_long_is_refused),
         TEST(the_one_just_written_stays),
         TEST(best_is_kept_apart),
+        TEST(files_are_named_as_they_are_written),
         TEST(a_second_process_is_told),
         TEST(leftovers_go_and_strangers_stay),
         TEST(killed_at_any_moment_the_newest_is_good),
