@@ -18,7 +18,7 @@ struct layout_cut {
 
 static struct layout_cut cut_of(const struct variable *variable)
 {
-    if (variable->stride * 2 <= SHARD_BLOCK && variable->rows > 1) {
+    if (variable->stride * 2 <= SHARD_BLOCK) {
         return (struct layout_cut){SHARD_BLOCK / variable->stride, variable->cols};
     }
     int pieces = (variable->cols + SHARD_BLOCK - 1) / SHARD_BLOCK;

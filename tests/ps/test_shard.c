@@ -49,6 +49,35 @@ static void test_shards_equal_the_whole_vector(void **state)
 
 /* --- One shard --- */
 
+/* No two of them could be one, and together they hold every parameter once. */
+static void test_blocks_are_as_large_as_they_may_be(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("blocks");
+    for (int shape = 0; shape <= STRIPES; shape++) {
+        struct fixture f;
+        size_t floats = 0;
+        set_up(&f, shape, 0, 1, PLACEMENT_RANGES, &random);
+        const struct shard *shard = f.shards[0];
+        for (size_t i = 0; i < shard->block_count; i++) {
+            const struct shard_block *block = &shard->blocks[i], *next = block + 1;
+            floats += (size_t)block->rows * block->cols;
+            assert_true(block_extent(block) <= SHARD_BLOCK);
+            assert_int_equal(block->first % MODEL_ROW_ALIGN, 0);
+            if (i + 1 == shard->block_count || next->is_weights != block->is_weights) {
+                continue;
+            }
+            if (next->first == block->first + block->cols) {
+                assert_true(block->cols + next->cols > SHARD_BLOCK); /* of the same row */
+            } else {
+                assert_true((block->rows + next->rows) * block->stride > SHARD_BLOCK);
+            }
+        }
+        assert_int_equal(floats, f.model.parameter_count);
+        tear_down(&f);
+    }
+}
+
 static void test_unchanged_blocks_stay_away(void **state)
 {
     (void)state;
@@ -577,6 +606,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards_equal_the_whole_vector),
+        cmocka_unit_test(test_blocks_are_as_large_as_they_may_be),
         cmocka_unit_test(test_unchanged_blocks_stay_away),
         cmocka_unit_test(test_bfloat16_answers_are_rounded),
         cmocka_unit_test(test_bfloat16_rounding),
