@@ -174,6 +174,21 @@ static void lose(int worker)
     assert_true(scene.job.workers[worker].lost);
 }
 
+/* Ticks a second apart are no standstill of the ps, which would leave everybody more time. */
+static void a_lease_is_as_long_as_it_is(void **state)
+{
+    (void)state;
+    come(&scene, 0, 1);
+    restore(&scene, 1, 0, 0);
+    for (int second = 1; second <= 11; second++) {
+        scene.now_s += 1;
+        job_tick(&scene.job, scene.now_s);
+        play(&scene);
+        assert_int_equal(scene.job.workers[0].lost, second > 10);
+    }
+    assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard from for 11 s; the others continue"));
+}
+
 static void who_was_lost_is_told_to_be_back(void **state)
 {
     (void)state;
@@ -299,6 +314,7 @@ int main(void)
         TEST(who_has_no_place_here_is_told_so),
         TEST(other_ps_come_to_the_first),
         TEST(comings_and_goings_are_told),
+        TEST(a_lease_is_as_long_as_it_is),
         TEST(who_was_lost_is_told_to_be_back),
         TEST(who_can_not_reach_all_ps_takes_no_part),
         TEST(who_reaches_all_ps_may_be_the_last_one_needed),
