@@ -325,17 +325,51 @@ static void test_nothing_is_read_while_it_is_written(void **state)
     set_up(&f, 1, 0, 1, PLACEMENT_RANGES, &random);
     struct shard *shard = f.shards[0];
     const struct range few = {0, 4};
-    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
-    assert_true(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_TAKEN);
+    assert_true(shard_snapshot_values(shard, 1, STORE_PARAMETERS, few, &values, &step, &error));
     shard_begin_write(shard, GENERATION + 1);
     assert_false(shard_read(shard, STORE_PARAMETERS, few, out, &error));
     assert_true(out[0] == 7 && out[3] == 7);
-    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_false(shard_snapshot_values(shard, 1, STORE_PARAMETERS, few, &values, &step, &error));
     write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
     assert_true(shard_end_write(shard, 9, 0, &error));
-    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
-    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN); /* the number means another step now */
+    assert_false(shard_snapshot_values(shard, 1, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_TAKEN); /* the number means another step now */
     assert_int_equal(step, 9);
+    shard_release(shard, 1);
+    for (uint64_t number = 0; number <= 1; number++) {
+        assert_false(shard_snapshot_values(shard, number, STORE_PARAMETERS, few, &values, &step, &error));
+        assert_int_equal(step, -1);
+    }
+    tear_down(&f);
+}
+
+/* Of a model with fewer variables than ps. */
+static void test_a_shard_may_hold_nothing(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("nothing");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    const float *values;
+    float out[1];
+    int64_t step;
+    set_up(&f, 2, 1, 4, PLACEMENT_ROUND_ROBIN, &random);
+    struct shard *shard = f.shards[3];
+    assert_int_equal(shard_floats(shard), 0);
+    assert_int_equal(shard_snapshot(shard, SNAPSHOT_ORDER | 7, 1, &step), SNAPSHOT_PENDING);
+    stage_begin(shard_stage(shard, 0));
+    assert_true(shard_apply(shard, GENERATION, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.global_step, 1);
+    assert_int_equal(changes.value_count, 0);
+    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 1);
+    assert_true(shard_changes(shard, GENERATION, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.value_count, 0);
+    assert_false(shard_read(shard, STORE_PARAMETERS, (struct range){0, 1}, out, &error));
+    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, (struct range){0, 1}, &values, &step, &error));
+    assert_non_null(strstr(error.text, "floats 0 to 0 are not all held here"));
     tear_down(&f);
 }
 
@@ -479,6 +513,15 @@ static void test_all_live_keys_are_taken(void **state)
     fill_stage(shard, shard_stage(shard, 0), -1.0f);
     assert_true(shard_apply(shard, GENERATION + 2, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
     assert_true(*(const float *)changes.values == before / 4 + before / 16);
+    /* The chief knows how long an epoch is where it goes on. */
+    shard_begin_write(shard, GENERATION + 3);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 20, 10, &error));
+    for (int i = 1; i <= 2; i++) {
+        fill_stage(shard, shard_stage(shard, 0), -1.0f);
+        assert_true(shard_apply(shard, GENERATION + 3, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+        assert_true(*(const float *)changes.values == (float)i * (before / 4));
+    }
     shard_destroy(shard);
     tear_down(&f);
 }
@@ -616,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_what_was_written_is_counted),
         cmocka_unit_test(test_blocks_rest_after_a_restore),
         cmocka_unit_test(test_nothing_is_read_while_it_is_written),
+        cmocka_unit_test(test_a_shard_may_hold_nothing),
         cmocka_unit_test(test_a_snapshot_under_way_is_not_ready),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
         cmocka_unit_test(test_what_is_in_force_stays_so_after_a_restore),

@@ -88,6 +88,20 @@ static void too_few_workers_are_counted(void **state)
     end(&scene);
 }
 
+/* Also between two ticks. */
+static void who_may_still_come_is_seen_at_once(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 1, 0, 3);
+    offer(&scene, 0, 0);
+    pass(&scene, 9.75);
+    assert_true(is_said(&scene, 0, "waiting for worker 1 (c:2222) to push step 0, 10 s"));
+    scene.now_s += 0.25;
+    assert_true(is_said(&scene, 0, "waiting for 2 more workers to push step 0 (min_replicas is 3), 10 s"));
+    end(&scene);
+}
+
 static void a_ps_waits_for_the_one_that_decides(void **state)
 {
     struct scene scene;
@@ -669,6 +683,7 @@ int main(void)
         cmocka_unit_test(a_wait_of_a_second_is_worth_a_message),
         cmocka_unit_test(a_gradient_that_was_not_finite_is_waited_for_again),
         cmocka_unit_test(too_few_workers_are_counted),
+        cmocka_unit_test(who_may_still_come_is_seen_at_once),
         cmocka_unit_test(a_ps_waits_for_the_one_that_decides),
         cmocka_unit_test(the_ps_that_lacks_a_part_is_named),
         cmocka_unit_test(only_long_waits_are_logged),
