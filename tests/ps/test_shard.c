@@ -250,6 +250,7 @@ static void test_restoring(void **state)
     assert_true(shard_claim_write(shard, STORE_SLOT0, (struct range){0, 4}, &values, &error));
     values[2] = NAN;
     assert_false(shard_end_write(shard, 5, 0, &error));
+    assert_string_equal(error.text, "vector 1 was written with a value that is not finite");
     values[2] = 2.5f;
     assert_false(shard_claim_write(shard, STORE_SLOT1, (struct range){0, 4}, &values, &error));
     assert_true(shard_end_write(shard, 5, 0, &error));
@@ -287,6 +288,46 @@ static void test_what_was_written_is_counted(void **state)
     write_range(shard, STORE_PARAMETERS, (struct span){end, 1}, f.twin[STORE_PARAMETERS]);
     assert_true(shard_end_write(shard, 5, 0, &error));
     tear_down(&f);
+}
+
+/* Whatever was written there, it begins as it does in a new model; likewise what was not written. */
+static void test_padding_is_not_taken(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("padding");
+    for (int shape = 0; shape < 4; shape++) {
+        struct fixture f;
+        struct error error;
+        set_up(&f, shape, 22, 1, PLACEMENT_RANGES, &random); /* adagrad, with averages */
+        struct shard *shard = f.shards[0];
+        const size_t floats = f.model.float_count;
+        const struct range all = {0, (uint32_t)floats};
+        float *sevens = malloc(floats * sizeof *sevens), *values = malloc(floats * sizeof *values);
+        for (size_t i = 0; i < floats; i++) {
+            sevens[i] = 7;
+        }
+        for (int written = 1; written <= 2; written++) { /* the parameters; the slots, too */
+            shard_begin_write(shard, GENERATION + (uint32_t)written);
+            for (int vector = 0; vector < written; vector++) {
+                write_range(shard, (enum store_vector)vector, (struct span){0, floats}, sevens);
+            }
+            assert_true(shard_end_write(shard, 5, 0, &error));
+            for (int vector = STORE_PARAMETERS; vector <= STORE_AVERAGES; vector++) {
+                if (!shard_has(shard, (enum store_vector)vector)) {
+                    continue;
+                }
+                const float initial = vector == STORE_SLOT0 ? 0.1f : 0;
+                const float own = vector == STORE_SLOT0 && written == 1 ? initial : 7;
+                assert_true(shard_read(shard, (enum store_vector)vector, all, values, &error));
+                for (size_t i = 0; i < floats; i++) {
+                    assert_true(values[i] == (in_padding(&f.model, i) ? initial : own));
+                }
+            }
+        }
+        free(sevens);
+        free(values);
+        tear_down(&f);
+    }
 }
 
 /* Momentum moves a block without a gradient only once it has had one: what never had any is not sent either. */
@@ -657,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_ranges_that_are_not_held),
         cmocka_unit_test(test_restoring),
         cmocka_unit_test(test_what_was_written_is_counted),
+        cmocka_unit_test(test_padding_is_not_taken),
         cmocka_unit_test(test_blocks_rest_after_a_restore),
         cmocka_unit_test(test_nothing_is_read_while_it_is_written),
         cmocka_unit_test(test_a_shard_may_hold_nothing),

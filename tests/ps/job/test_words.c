@@ -299,11 +299,11 @@ static void what_was_dropped_adds_up(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
-        scene.job.workers[i].stale = i;
-        scene.job.workers[i].not_finite = 10 * i;
+        scene.job.workers[i].stale = i + 1;
+        scene.job.workers[i].not_finite = 10 * (i + 1);
     }
-    assert_int_equal(job_dropped(&scene.job), 33);
-    assert_int_equal(job_not_finite(&scene.job), 30);
+    assert_int_equal(job_dropped(&scene.job), 66);
+    assert_int_equal(job_not_finite(&scene.job), 60);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
