@@ -563,6 +563,16 @@ static void test_all_live_keys_are_taken(void **state)
         assert_true(shard_apply(shard, GENERATION + 3, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
         assert_true(*(const float *)changes.values == (float)i * (before / 4));
     }
+    /* An epoch may be as short as a step. */
+    shard_begin_write(shard, GENERATION + 4);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 0, 10, &error));
+    shard_schedule(shard, &train, 1, 0);
+    for (int i = 0; i < 2; i++) {
+        fill_stage(shard, shard_stage(shard, 0), -1.0f);
+        assert_true(shard_apply(shard, GENERATION + 4, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    }
+    assert_true(*(const float *)changes.values == before + before / 2);
     shard_destroy(shard);
     tear_down(&f);
 }
