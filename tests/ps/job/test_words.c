@@ -214,6 +214,8 @@ static void what_waits_for_a_step_is_described(void **state)
     describes("has 1 of 2 differences for step 10");
     push(&scene, 1, 1);
     describes("has 0 of 2 differences for step 11; those of the last step were 0.00 steps old on average");
+    scene.job.config.train.buffer_size = 1;
+    describes("has 0 of 1 differences for step 11; those of the last step were 0.00 steps old on average");
 }
 
 /* --- Under another config --- */
