@@ -1,24 +1,5 @@
-/* A whole ps, over plain TCP: whom it admits, with how many connections each, and when and how it leaves. */
+/* A whole ps, over plain TCP: whom it admits, with how many connections each, and how long it stays. */
 #include "tests/ps/running.h"
-
-#include "base/process/restart.h"
-#include "ps/server/internal.h"
-
-static struct server *shown; /* the one that runs */
-
-void __real_server_show(struct server *server);
-void __wrap_server_show(struct server *server);
-void __wrap_server_show(struct server *server)
-{
-    shown = server;
-    __real_server_show(server);
-}
-
-void __wrap_notify_restarting(void);
-void __wrap_notify_restarting(void)
-{
-    tell("restarting\n");
-}
 
 static void refused(uint16_t reason, const char *why, enum member_role role, int index, const char *digest)
 {
@@ -147,85 +128,6 @@ static void a_job_that_is_over(void **state)
     }
 }
 
-/* Whoever stops it then does not change how the job ended. */
-static void a_job_that_is_over_is_not_interrupted(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 4; i++) {
-        const bool failed = i % 2 == 1;
-        begin(nothing);
-        welcome(0, MEMBER_WORKER, 0, 1, NULL);
-        restore(0);
-        end_job(0, failed ? JOB_FAILED : JOB_DONE);
-        if (i < 2) {
-            atomic_store(&asked_to_leave, SIGTERM);
-        } else {
-            atomic_store(&shown->shutdown_mode, SHUTDOWN_RESTART);
-        }
-        goodbye(0, failed ? "the job is over: it failed" : "the job is done");
-        end(failed ? 1 : 0);
-    }
-}
-
-/* Into another version of the config, or for good; a signal has precedence. */
-static void a_rollout_ends_it(void **state)
-{
-    (void)state;
-    begin(nothing);
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    atomic_store(&shown->shutdown_mode, SHUTDOWN_RESTART);
-    goodbye(0, "ps 0 restarts in another version of the config");
-    assert_non_null(strstr(end(RESTART_STATUS), "leaves at global step 0: ps 0 restarts in another version"));
-    assert_true(was_told("restarting\n"));
-    begin(nothing);
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    atomic_store(&shown->shutdown_mode, SHUTDOWN_FINAL);
-    goodbye(0, "ps 0 is no longer part of the job");
-    end(0);
-    assert_false(was_told("restarting\n"));
-    begin(nothing);
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    atomic_store(&asked_to_leave, SIGTERM);
-    atomic_store(&shown->shutdown_mode, SHUTDOWN_RESTART);
-    goodbye(0, "ps 0 was asked to leave (SIGTERM)");
-    end(signals_exit_status(SIGTERM));
-}
-
-/* An operator who stops all members at once wants a last checkpoint, for which worker 0 needs the ps. */
-static void it_leaves_after_the_chief(void **state)
-{
-    (void)state;
-    begin((struct config_setting){"leave_secs", "30"});
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    welcome(1, MEMBER_WORKER, 1, 1, NULL);
-    restore(0);
-    atomic_store(&asked_to_leave, SIGTERM);
-    AWAIT(strstr(heard_so_far(), "waits up to 30 s for worker 0 to leave first"));
-    assert_true(lives(0) && lives(1));
-    assert_false(was_told("stopping"));
-    channel_close(&clients[0]);
-    goodbye(1, "ps 0 was asked to leave (SIGTERM)");
-    const char *said = strstr(end(signals_exit_status(SIGTERM)), "waits up to");
-    assert_true(said && !strstr(said + 1, "waits up to")); /* once */
-    begin(nothing);                                        /* by default nobody is waited for */
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    restore(0);
-    atomic_store(&asked_to_leave, SIGTERM);
-    goodbye(0, "ps 0 was asked to leave (SIGTERM)");
-    assert_null(strstr(end(signals_exit_status(SIGTERM)), "waits up to"));
-    begin((struct config_setting){"leave_secs", "30"}); /* there is nothing yet of which it makes a checkpoint */
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    atomic_store(&asked_to_leave, SIGTERM);
-    goodbye(0, "ps 0 was asked to leave (SIGTERM)");
-    assert_null(strstr(end(signals_exit_status(SIGTERM)), "waits up to"));
-    begin((struct config_setting){"leave_secs", "0.2"}); /* but not for ever */
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    restore(0);
-    atomic_store(&asked_to_leave, SIGTERM);
-    goodbye(0, "ps 0 was asked to leave (SIGTERM)");
-    end(signals_exit_status(SIGTERM));
-}
-
 static void what_it_can_not_run(void **state)
 {
     (void)state;
@@ -294,17 +196,10 @@ static void memory_by_connections(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_let_in),
-        cmocka_unit_test(links_that_died_make_room),
-        cmocka_unit_test(operators_are_bounded),
-        cmocka_unit_test(one_process_each),
-        cmocka_unit_test(a_job_that_is_over),
-        cmocka_unit_test(a_job_that_is_over_is_not_interrupted),
-        cmocka_unit_test(a_rollout_ends_it),
-        cmocka_unit_test(it_leaves_after_the_chief),
-        cmocka_unit_test(what_it_can_not_run),
-        cmocka_unit_test(memory_by_connections),
-        cmocka_unit_test(what_it_holds_is_announced),
+        cmocka_unit_test(who_is_let_in),         cmocka_unit_test(links_that_died_make_room),
+        cmocka_unit_test(operators_are_bounded), cmocka_unit_test(one_process_each),
+        cmocka_unit_test(a_job_that_is_over),    cmocka_unit_test(what_it_can_not_run),
+        cmocka_unit_test(memory_by_connections), cmocka_unit_test(what_it_holds_is_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
