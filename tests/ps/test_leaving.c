@@ -20,6 +20,20 @@ void __wrap_notify_restarting(void)
     tell("restarting\n");
 }
 
+static atomic_int alive, seen_alive;
+
+void __wrap_notify_alive(void);
+void __wrap_notify_alive(void)
+{
+    atomic_fetch_add(&alive, 1);
+}
+
+void __wrap_observe_alive(void);
+void __wrap_observe_alive(void)
+{
+    atomic_fetch_add(&seen_alive, 1);
+}
+
 static void end_job(int client, enum job_state state)
 {
     const struct message_end_job over = {.job_state = (uint8_t)state, .test_accuracy = NAN, .message = ""};
@@ -78,6 +92,8 @@ static void it_leaves_after_the_chief(void **state)
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
     restore(0);
+    const int before = atomic_load(&alive), seen_before = atomic_load(&seen_alive);
+    AWAIT(atomic_load(&alive) > before && atomic_load(&seen_alive) > seen_before); /* as whoever watches it sees */
     atomic_store(&asked_to_leave, SIGTERM);
     AWAIT(strstr(heard_so_far(), "waits up to 30 s for worker 0 to leave first"));
     assert_true(lives(0) && lives(1));

@@ -137,6 +137,8 @@ static void keeps_the_newest(void **unused)
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
     assert_int_equal(newest(&folder), -2);
+    save(&folder, CHECKPOINT_MODEL, 0);
+    assert_int_equal(newest(&folder), 0);
     for (int64_t step = 98; step <= 101; step++) {
         save(&folder, CHECKPOINT_MODEL, step);
     }
