@@ -290,6 +290,35 @@ static void test_what_was_written_is_counted(void **state)
     tear_down(&f);
 }
 
+/* A single slot of a block, here the last one, is enough for it to move on without a gradient. */
+static void test_momentum_goes_on_after_a_restore(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("goes on");
+    for (int shape = 0; shape < 4; shape++) {
+        struct fixture f;
+        struct error error;
+        struct changes changes;
+        set_up(&f, shape, 1, 1, PLACEMENT_RANGES, &random); /* momentum */
+        struct shard *shard = f.shards[0];
+        float *nothing = calloc(f.model.float_count, sizeof *nothing);
+        for (size_t i = 0; i < shard->block_count; i++) {
+            const struct shard_block *block = &shard->blocks[i];
+            f.twin[STORE_SLOT0][block->first + (size_t)(block->rows - 1) * (size_t)block->stride + block->cols - 1] = 2;
+        }
+        shard_begin_write(shard, GENERATION + 1);
+        write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+        write_range(shard, STORE_SLOT0, (struct span){0, f.model.float_count}, f.twin[STORE_SLOT0]);
+        assert_true(shard_end_write(shard, 0, 0, &error));
+        stage_begin(shard_stage(shard, 0));
+        assert_true(shard_apply(shard, GENERATION + 1, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+        step_twin(&f, nothing);
+        check_vectors(&f);
+        free(nothing);
+        tear_down(&f);
+    }
+}
+
 /* Whatever was written there, it begins as it does in a new model; likewise what was not written. */
 static void test_padding_is_not_taken(void **state)
 {
@@ -708,6 +737,7 @@ int main(void)
         cmocka_unit_test(test_ranges_that_are_not_held),
         cmocka_unit_test(test_restoring),
         cmocka_unit_test(test_what_was_written_is_counted),
+        cmocka_unit_test(test_momentum_goes_on_after_a_restore),
         cmocka_unit_test(test_padding_is_not_taken),
         cmocka_unit_test(test_blocks_rest_after_a_restore),
         cmocka_unit_test(test_nothing_is_read_while_it_is_written),
