@@ -189,6 +189,45 @@ static void a_lease_is_as_long_as_it_is(void **state)
     assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard from for 11 s; the others continue"));
 }
 
+/* Nor is one that was lost lost again, or one missed that has left. */
+static void nobody_is_missed_after_the_end(void **state)
+{
+    const struct message_end_job over = {.job_state = JOB_DONE, .message = ""};
+    struct verdict verdict;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        come(&scene, i, (uint64_t)i + 1);
+    }
+    restore(&scene, 1, 0, 0);
+    job_leave(&scene.job, 2, 3, "", scene.now_s);
+    play(&scene);
+    scene.log[0] = '\0';
+    job_disconnected(&scene.job, 2, 3, scene.now_s);
+    play(&scene);
+    assert_string_equal(scene.log, "");
+    lose(1);
+    scene.log[0] = '\0';
+    for (int i = 0; i < 30; i++) {
+        scene.now_s += 0.5;
+        job_heard(&scene.job, 0, 1, scene.now_s);
+        job_tick(&scene.job, scene.now_s);
+        play(&scene);
+    }
+    assert_null(strstr(scene.log, "is lost"));
+    job_heard(&scene.job, 1, 2, scene.now_s);
+    job_end(&scene.job, 0, &over, scene.now_s, &verdict);
+    play(&scene);
+    scene.log[0] = '\0';
+    for (int i = 0; i < 30; i++) {
+        scene.now_s += 0.5;
+        job_tick(&scene.job, scene.now_s);
+    }
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    play(&scene);
+    assert_null(strstr(scene.log, "worker 1"));
+    assert_true(scene.job.workers[1].present && !scene.job.workers[1].lost);
+}
+
 static void who_was_lost_is_told_to_be_back(void **state)
 {
     (void)state;
@@ -315,6 +354,7 @@ int main(void)
         TEST(other_ps_come_to_the_first),
         TEST(comings_and_goings_are_told),
         TEST(a_lease_is_as_long_as_it_is),
+        TEST(nobody_is_missed_after_the_end),
         TEST(who_was_lost_is_told_to_be_back),
         TEST(who_can_not_reach_all_ps_takes_no_part),
         TEST(who_reaches_all_ps_may_be_the_last_one_needed),
