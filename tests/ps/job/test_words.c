@@ -297,6 +297,24 @@ static void lines_that_are_too_many_are_counted(void **state)
     assert_false(job_next_action(&scene.job, &action));
 }
 
+static void a_single_line_too_many_is_told_of(void **state)
+{
+    struct job_action action;
+    struct verdict verdict;
+    (void)state;
+    come(&scene, 0, 1);
+    for (int i = 0; i <= JOB_MAX_LINES; i++) {
+        job_begin_restore(&scene.job, 0, (uint32_t)i + 1, "again", scene.now_s, &verdict);
+    }
+    for (int i = 0; i < JOB_MAX_LINES; i++) {
+        assert_true(job_next_action(&scene.job, &action));
+    }
+    assert_true(job_has_actions(&scene.job));
+    assert_true(job_next_action(&scene.job, &action));
+    assert_string_equal(action.text, "1 more line about workers and steps is left out");
+    assert_false(job_has_actions(&scene.job));
+}
+
 static void what_was_dropped_adds_up(void **state)
 {
     (void)state;
@@ -324,6 +342,7 @@ int main(void)
         TEST(the_last_step_under_another_config_is_foretold),
         TEST(an_end_that_is_put_off_for_good_is_told),
         TEST(lines_that_are_too_many_are_counted),
+        TEST(a_single_line_too_many_is_told_of),
         TEST(what_was_dropped_adds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -359,6 +359,29 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
     end(&bench);
 }
 
+/* Half of the floats, with their positions, take more than half of the log: the step before is dropped. */
+static void a_log_may_have_room_for_one_step(void **state)
+{
+    struct test_random random = test_random_begin("sent, one");
+    struct bench bench;
+    (void)state;
+    begin(&bench, WIRE_FLOAT32, 0.5, 1, &random);
+    answer(&bench, 0);
+    answer(&bench, 1);
+    for (int i = 1; i <= 4; i++) {
+        step(&bench, true, &random);
+        pack_plainly(&bench);
+        answer(&bench, 0);
+        assert_int_equal(bench.pieces, i);
+        assert_memory_equal(bench.views[0], bench.sent, bench.model.float_count * sizeof(float));
+    }
+    assert_int_equal(bench.wholes, 2);
+    answer(&bench, 1);
+    assert_int_equal(bench.wholes, 3);
+    assert_memory_equal(bench.views[1], bench.sent, bench.model.float_count * sizeof(float));
+    end(&bench);
+}
+
 /* Also what has not changed since the model was restored. */
 static void who_has_nothing_is_told_all_of_it(void **state)
 {
@@ -458,6 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_knows_what_a_plain_reference_says),
         cmocka_unit_test(who_was_away_for_long_is_told_all_of_it),
+        cmocka_unit_test(a_log_may_have_room_for_one_step),
         cmocka_unit_test(who_has_nothing_is_told_all_of_it),
         cmocka_unit_test(what_is_larger_than_the_model_is_not_kept),
         cmocka_unit_test(a_restored_shard_goes_on_with_the_same_bits),
