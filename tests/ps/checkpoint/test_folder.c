@@ -22,6 +22,7 @@
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
 #include "tests/ps/checkpoint/reading.h"
+#include "tests/worker/remote/story.h"
 
 static struct config_model model_config = {.layers = {4, 3, 2}, .layer_count = 3, .activation = ACTIVATION_RELU};
 static struct config_train train = {.optimizer = OPTIMIZER_MOMENTUM};
@@ -169,7 +170,13 @@ static void damaged_ones_are_passed_over_and_set_aside(void **unused)
     checkpoint_close(file);
     assert_true(file_exists(file_name("model-0000000003.safetensors")));
 
-    assert_int_equal(newest(&folder), 1);
+    listen_in();
+    const int64_t good = newest(&folder);
+    const char *log = heard();
+    assert_int_equal(good, 1);
+    assert_non_null(strstr(log, "model-0000000003.safetensors: set aside with \".damaged\" after its name"));
+    assert_non_null(strstr(log, "model-0000000002.safetensors: set aside with"));
+    assert_null(strstr(log, "cannot be renamed"));
     assert_names("model-0000000001.safetensors model-0000000002.safetensors.damaged "
                  "model-0000000003.safetensors.damaged ");
     damage("model-0000000001.safetensors", -1);
