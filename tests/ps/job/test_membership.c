@@ -318,6 +318,29 @@ static void who_takes_a_place_is_told_from_whom(void **state)
     assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:30, and alive"));
 }
 
+/* A second of silence is enough, with a question every half a second at the least. */
+static void a_place_is_free_after_a_second(void **state)
+{
+    struct error message;
+    (void)state;
+    come(&scene, 0, 1);
+    for (int i = 1; i <= 2; i++) {
+        const double from_s = scene.now_s, every_s = i == 1 ? 0.25 : 0.5;
+        const int probes = scene.probes;
+        while (hello(&scene, 0, 10 * (uint64_t)i, &message) == JOB_ASK_AGAIN) {
+            scene.now_s += every_s;
+        }
+        play(&scene);
+        assert_true(scene.now_s == from_s + 1);
+        assert_int_equal(scene.probes, probes + 1);
+    }
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    scene.now_s += 0.75; /* it was away, or this ps stood still: it is asked anew */
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    scene.now_s += 0.25;
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+}
+
 /* --- States --- */
 
 static void states_are_those_of_the_worker_as_far_as_it_is_here(void **state)
@@ -359,6 +382,7 @@ int main(void)
         TEST(who_can_not_reach_all_ps_takes_no_part),
         TEST(who_reaches_all_ps_may_be_the_last_one_needed),
         TEST(who_takes_a_place_is_told_from_whom),
+        TEST(a_place_is_free_after_a_second),
         TEST(states_are_those_of_the_worker_as_far_as_it_is_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
