@@ -218,6 +218,17 @@ static void a_path_that_is_too_long_is_refused(void **unused)
     assert_false(checkpoint_folder_open(&folder, path, &config, &error));
     assert_non_null(strstr(error.text, "train_dir: the path is too long: nnn"));
     checkpoint_folder_close(&folder); /* nothing of it is open */
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 7);
+    struct checkpoint_file *file;
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", root);
+    while (length < CHECKPOINT_MAX_PATH - 10) { /* it can still be listed */
+        length += (size_t)snprintf(path + length, sizeof path - length, "/.");
+    }
+    assert_false(checkpoint_folder_find(path, &file, &error));
+    assert_null(file);
+    assert_memory_equal(error.text, root, strlen(root));
+    checkpoint_folder_close(&folder);
 }
 
 static void the_one_just_written_stays(void **unused)
