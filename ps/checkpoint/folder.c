@@ -144,7 +144,6 @@ bool checkpoint_folder_open(struct checkpoint_folder *folder, const char *path, 
     snprintf(purpose, sizeof purpose, "train_dir %.3000s", path);
     if (!file_make_folder(path, error) || !file_join(lock_path, sizeof lock_path, path, "trainer.lock", error) ||
         !file_lock(lock_path, purpose, &folder->lock, error)) {
-        folder->lock = -1;
         return false;
     }
     remove_leftovers(path);

@@ -248,6 +248,22 @@ static void who_was_lost_is_told_to_be_back(void **state)
     assert_true(scene.job.workers[0].present && !scene.job.workers[0].lost);
 }
 
+static void who_pushes_is_there(void **state)
+{
+    (void)state;
+    come(&scene, 0, 1);
+    restore(&scene, 1, 0, 0);
+    for (uint64_t i = 1; i <= 30; i++) {
+        scene.now_s += 0.5;
+        job_tick(&scene.job, scene.now_s);
+        push(&scene, 0, i);
+        assert_false(scene.job.workers[0].lost);
+    }
+    lose(0);
+    push(&scene, 0, 31);
+    assert_true(scene.job.workers[0].present && !scene.job.workers[0].lost);
+}
+
 static void who_can_not_reach_all_ps_takes_no_part(void **state)
 {
     (void)state;
@@ -379,6 +395,7 @@ int main(void)
         TEST(a_lease_is_as_long_as_it_is),
         TEST(nobody_is_missed_after_the_end),
         TEST(who_was_lost_is_told_to_be_back),
+        TEST(who_pushes_is_there),
         TEST(who_can_not_reach_all_ps_takes_no_part),
         TEST(who_reaches_all_ps_may_be_the_last_one_needed),
         TEST(who_takes_a_place_is_told_from_whom),
