@@ -300,6 +300,23 @@ static void a_ps_that_follows_refuses_at_once(void **state)
     end(&scene);
 }
 
+/* The other ps has its part of the new model, and has decided on its first step: that comes again. */
+static void a_decision_may_come_before_the_model(void **state)
+{
+    static const bool all[MOST] = {true, true, true, true};
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 2, 4, 0, 1);
+    job_begin_restore(&scene.jobs[1], 0, 2, "a checkpoint", scene.now_s, &verdict);
+    assert_true(job_apply_decision(&scene.jobs[1], 2, 0, all));
+    assert_false(scene.jobs[1].gathered.decided);
+    assert_true(job_apply_decision(&scene.jobs[0], 1, 0, all)); /* who decides is told nothing */
+    assert_false(scene.jobs[0].gathered.decided);
+    play(&scene);
+    end(&scene);
+}
+
 /* A step that somebody applies while the chief restores counts for nobody, whichever comes first. */
 static void a_step_of_a_model_that_is_given_up_counts_for_nobody(void **state)
 {
@@ -694,6 +711,7 @@ int main(void)
         cmocka_unit_test(a_late_question_leaves_the_next_gradient_alone),
         cmocka_unit_test(the_first_process_of_a_worker_is_not_heard_any_more),
         cmocka_unit_test(a_ps_that_follows_refuses_at_once),
+        cmocka_unit_test(a_decision_may_come_before_the_model),
         cmocka_unit_test(a_step_of_a_model_that_is_given_up_counts_for_nobody),
         cmocka_unit_test(a_step_is_refused_that_cannot_be),
         cmocka_unit_test(nothing_is_staged_that_the_step_does_not_need),
