@@ -131,6 +131,37 @@ static void test_bfloat16_answers_are_rounded(void **state)
     tear_down(&f);
 }
 
+/* What a connection was told is remembered float by float, whatever ranges it comes in. */
+static void test_ranges_are_told_one_after_another(void **state)
+{
+    (void)state;
+    enum { FIRST = 40, SECOND = 64 };
+    struct test_random random = test_random_begin("told");
+    struct fixture f;
+    struct error error;
+    uint8_t bytes[2 * RANGE_BYTES], encoded[4 * (FIRST + SECOND)], wanted[4 * (FIRST + SECOND)];
+    uint16_t halves[FIRST + SECOND], known[FIRST + SECOND] = {0};
+    set_up(&f, 1, 0, 1, PLACEMENT_RANGES, &random);
+    shard_destroy(f.shards[0]);
+    f.config.cluster.wire_dtype = WIRE_BFLOAT16;
+    assert_true(shard_create(&f.shards[0], &f.model, &f.config, 0, &error));
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    assert_true(stage_remembers(stage));
+    range_put(bytes, 0, (struct range){0, FIRST});
+    range_put(bytes, 1, (struct range){528 * 2, SECOND});
+    for (int times = 0; times < 3; times++) {
+        for (int i = 0; i < FIRST + SECOND; i++) {
+            halves[i] = (uint16_t)(times == 0 ? 37 * i : halves[i] + (times == 2));
+        }
+        const size_t first = bfloat16_tell(wanted, known, halves, FIRST, false);
+        const size_t second = bfloat16_tell(wanted + first, known + FIRST, halves + FIRST, SECOND, false);
+        assert_int_equal(stage_tell(stage, 9, &(struct ranges){bytes, 2}, halves, false, encoded), first + second);
+        assert_memory_equal(encoded, wanted, first + second);
+        assert_true(stage_is_known_to(stage, 9) && !stage_is_known_to(stage, 8));
+    }
+    tear_down(&f);
+}
+
 static void test_bfloat16_rounding(void **state)
 {
     (void)state;
@@ -732,6 +763,7 @@ int main(void)
         cmocka_unit_test(test_blocks_are_as_large_as_they_may_be),
         cmocka_unit_test(test_unchanged_blocks_stay_away),
         cmocka_unit_test(test_bfloat16_answers_are_rounded),
+        cmocka_unit_test(test_ranges_are_told_one_after_another),
         cmocka_unit_test(test_bfloat16_rounding),
         cmocka_unit_test(test_not_finite_is_seen),
         cmocka_unit_test(test_ranges_that_are_not_held),

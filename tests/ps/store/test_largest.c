@@ -163,6 +163,21 @@ static void gaps_are_as_short_as_they_may_be(void **state)
     assert_int_equal(places[1], 256);
 }
 
+static void all_of_a_piece_may_be_chosen(void **state)
+{
+    static float values[LARGEST_PIECE], sent[LARGEST_PIECE];
+    static uint8_t bytes[LARGEST_ROOM];
+    (void)state;
+    for (int i = 0; i < LARGEST_PIECE; i++) {
+        values[i] = 1;
+    }
+    struct largest chosen = find(values, LARGEST_PIECE, LARGEST_PIECE);
+    const size_t size = largest_pack(bytes, values, LARGEST_PIECE, &chosen, DTYPE_LARGEST_FLOAT32);
+    assert_int_equal(size, LARGEST_HEAD + LARGEST_PIECE * (1 + sizeof(float)));
+    assert_int_equal(largest_read_head(bytes).count, LARGEST_PIECE);
+    assert_memory_equal(values, sent, sizeof values); /* nothing is left */
+}
+
 /* Gaps that lead out of the piece, are truncated, or are too many. */
 static void what_makes_no_sense_is_refused(void **state)
 {
@@ -184,9 +199,8 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(those_that_sorting_would_choose),
-        cmocka_unit_test(nothing_is_lost),
-        cmocka_unit_test(gaps_are_as_short_as_they_may_be),
+        cmocka_unit_test(those_that_sorting_would_choose),  cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(gaps_are_as_short_as_they_may_be), cmocka_unit_test(all_of_a_piece_may_be_chosen),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
