@@ -165,17 +165,20 @@ static void gaps_are_as_short_as_they_may_be(void **state)
 
 static void all_of_a_piece_may_be_chosen(void **state)
 {
-    static float values[LARGEST_PIECE], sent[LARGEST_PIECE];
+    static float values[LARGEST_PIECE];
+    static const float nothing[LARGEST_PIECE];
     static uint8_t bytes[LARGEST_ROOM];
     (void)state;
-    for (int i = 0; i < LARGEST_PIECE; i++) {
-        values[i] = 1;
+    for (enum dtype dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
+        for (int i = 0; i < LARGEST_PIECE; i++) {
+            values[i] = 127; /* exact as an int8, too */
+        }
+        struct largest chosen = find(values, LARGEST_PIECE, LARGEST_PIECE);
+        const size_t size = largest_pack(bytes, values, LARGEST_PIECE, &chosen, dtype);
+        assert_int_equal(size, LARGEST_HEAD + LARGEST_PIECE + largest_values_size(dtype, LARGEST_PIECE));
+        assert_int_equal(largest_read_head(bytes).count, LARGEST_PIECE);
+        assert_memory_equal(values, nothing, sizeof values); /* that is left */
     }
-    struct largest chosen = find(values, LARGEST_PIECE, LARGEST_PIECE);
-    const size_t size = largest_pack(bytes, values, LARGEST_PIECE, &chosen, DTYPE_LARGEST_FLOAT32);
-    assert_int_equal(size, LARGEST_HEAD + LARGEST_PIECE * (1 + sizeof(float)));
-    assert_int_equal(largest_read_head(bytes).count, LARGEST_PIECE);
-    assert_memory_equal(values, sent, sizeof values); /* nothing is left */
 }
 
 /* Gaps that lead out of the piece, are truncated, or are too many. */
