@@ -449,6 +449,29 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
     }
 }
 
+/* Versions begin anew with a restore, and the steps that led to the former ones are forgotten. */
+static void a_restore_forgets_the_log(void **state)
+{
+    struct test_random random = test_random_begin("sent, forgotten");
+    struct bench bench;
+    (void)state;
+    begin(&bench, WIRE_INT8, 1, 1, &random); /* there is room for three whole steps */
+    for (int generation = 0; generation < 2; generation++) {
+        answer(&bench, 0);
+        for (int i = 0; i < 3; i++) {
+            step(&bench, generation == 0 || i == 0, &random);
+            pack_plainly(&bench);
+            answer(&bench, 0);
+            assert_memory_equal(bench.views[0], bench.sent, bench.model.float_count * sizeof(float));
+        }
+        assert_int_equal(bench.pieces, 3 * (generation + 1));
+        assert_int_equal(bench.wholes, generation + 1);
+        restore(&bench, bench.parameters, NULL, 7);
+        read_vector(&bench, STORE_SENT, bench.sent);
+    }
+    end(&bench);
+}
+
 static void a_snapshot_has_what_was_told_at_its_step(void **state)
 {
     struct test_random random = test_random_begin("sent, snapshot");
@@ -485,6 +508,7 @@ int main(void)
         cmocka_unit_test(who_has_nothing_is_told_all_of_it),
         cmocka_unit_test(what_is_larger_than_the_model_is_not_kept),
         cmocka_unit_test(a_restored_shard_goes_on_with_the_same_bits),
+        cmocka_unit_test(a_restore_forgets_the_log),
         cmocka_unit_test(a_snapshot_has_what_was_told_at_its_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
