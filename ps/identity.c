@@ -22,9 +22,6 @@ static bool key_beside_config(const struct config *config, char *path, size_t si
     char folder[PATH_MAX] = ".";
     if (slash) {
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - config->path), config->path);
-        if (slash == config->path) {
-            memcpy(folder, "/", 2);
-        }
     }
     return file_join(path, size, folder, "fleet.key", error);
 }

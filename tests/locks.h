@@ -5,6 +5,7 @@
 #ifndef TESTS_LOCKS_H
 #define TESTS_LOCKS_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,9 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
+    if (mutex->__data.__owner == 0) { /* also of one that was never initialised */
+        locks_demand(EPERM, "given back");
+    }
     return locks_demand(__real_pthread_mutex_unlock(mutex), "given back");
 }
 

@@ -152,8 +152,13 @@ build/san/tests/ps/rollout/test_agent: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
 
 # A whole ps, which leaves when its test says so.
-build/san/tests/ps/test_server build/san/tests/ps/server/test_follower build/san/tests/ps/server/test_learn: \
+build/san/tests/ps/test_server build/san/tests/ps/test_leaving build/san/tests/ps/server/test_follower \
+build/san/tests/ps/server/test_learn: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
+build/san/tests/ps/test_server_no_memory: \
+	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready)
+build/san/tests/ps/test_leaving: \
+	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive observe_alive server_show)
 
 # A ps on one thread and on the test's own clock (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)

@@ -159,7 +159,9 @@ bool job_next_action(struct job *job, struct job_action *action)
         action->level = line->level;
         memcpy(action->text, line->text, sizeof action->text);
     } else {
-        snprintf(action->text, sizeof action->text, "%d more lines about workers and steps are left out", job->unsaid);
+        const bool is_one = job->unsaid == 1;
+        snprintf(action->text, sizeof action->text, "%d more line%s about workers and steps %s left out", job->unsaid,
+                 is_one ? "" : "s", is_one ? "is" : "are");
         job->unsaid = 0;
     }
     return true;

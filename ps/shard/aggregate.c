@@ -155,7 +155,7 @@ static void sum_block(struct shard *shard, const struct aggregate *aggregate, si
     struct stage *first = &shard->stages[aggregate->workers[0]];
     float *sum = first->values + block->local;
     bool begun = first->present[i];
-    if (begun && (aggregate->count > 1 || aggregate->weights[0] < 1.0f)) {
+    if (begun && aggregate->weights[0] < 1.0f) {
         scale_in_place(sum, aggregate->weights[0], extent);
     }
     for (int k = 1; k < aggregate->count; k++) {

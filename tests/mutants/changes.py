@@ -2,8 +2,8 @@
 
 tree-sitter parses the file, macros and all, without its includes; the compiler decides whether two arguments have the
 same type, because with our warnings as errors other swaps don't compile. Only code in functions is changed: numbers in
-enums and tables are choices, not logic. Text for people (logs, error messages) and asserts are left alone, as is code
-that only the simulator's build has, and kill(), which might hit another process.
+enums and tables are choices, not logic. Text for people (logs, error messages, names in profiles) and asserts are left
+alone, as is code that only the simulator's build has, and kill(), which might hit another process.
 """
 
 import re
@@ -18,7 +18,7 @@ NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 LEFT_ALONE = re.compile(r"(static_)?assert|_Static_assert|log_\w+|error_(set|wrap|note)\w*|kill|defined|"
-                        r"MARK|RARELY")
+                        r"MARK|RARELY|PROFILE")
 # The loss of one shows only under load, or after a power cut.
 HELD = re.compile(r"(\w+_)?(f(data)?sync|(un)?lock|rdlock|wrlock|signal|broadcast|wake_raise)")
 SAME_EITHER_WAY = re.compile(r"fmin|fmax|memcmp|strcmp|sodium_memcmp|sodium_compare|calloc|swap\w*")

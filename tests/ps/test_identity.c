@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "base/process/program.h"
+#include "base/version.h"
 #include "ps/identity.h"
 #include "tests/net/loopback.h"
 
@@ -143,7 +145,10 @@ static void what_it_says_follows_its_versions(void **state)
     assert_int_equal(hello.fleet_version, 6);
     assert_int_equal(hello.lease_ms, 4000);
     assert_string_equal(hello.cluster, "north");
-    assert_memory_equal(hello.program, "trainer ", 8);
+    char program[200];
+    snprintf(program, sizeof program, "trainer %s" IDENTITY_BUILD "%.*s %s", version_trainer(), PROGRAM_ID_HEX,
+             program_own_digest(), program_own_architecture());
+    assert_string_equal(hello.program, program);
     assert_int_equal(strlen(hello.digest), CONFIG_DIGEST_HEX);
     assert_non_null(strstr(hello.job, "lease_secs"));
     const uint64_t incarnation = hello.incarnation;

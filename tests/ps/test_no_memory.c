@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "ps/fleet_watch.h"
@@ -55,15 +56,28 @@ static int leave(void **state)
 /* Creates it, and destroys it if that succeeds. */
 typedef bool attempt(void);
 
-/* How often an allocation can fail, one after another; each time it says what there was no memory for. */
+/* The lowest that is free. */
+static int free_descriptor(void)
+{
+    const int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+}
+
+/*
+ * How often an allocation can fail, one after another; each time it says what there was no memory for, and leaves open
+ * what was open before, and nothing else.
+ */
 static int count_failures(attempt *create)
 {
+    const int fd = free_descriptor();
     int failures = 0;
     for (bool created = false; !created; failures += !created) {
         error.text[0] = '\0';
         no_memory_from(failures + 1, 1);
         created = create();
         no_memory_end();
+        assert_int_equal(free_descriptor(), fd);
         if (!created) {
             why = error;
             assert_non_null(strstr(why.text, "out of memory"));

@@ -1,4 +1,4 @@
-/* A whole ps, over plain TCP: whom it admits, with how many connections each, and when and how it leaves. */
+/* A whole ps, over plain TCP: whom it admits, with how many connections each, and how long it stays. */
 #include "tests/ps/running.h"
 
 static void refused(uint16_t reason, const char *why, enum member_role role, int index, const char *digest)
@@ -128,29 +128,6 @@ static void a_job_that_is_over(void **state)
     }
 }
 
-/* An operator who stops all members at once wants a last checkpoint, for which worker 0 needs the ps. */
-static void it_leaves_after_the_chief(void **state)
-{
-    (void)state;
-    begin((struct config_setting){"leave_secs", "30"});
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    welcome(1, MEMBER_WORKER, 1, 1, NULL);
-    restore(0);
-    atomic_store(&asked_to_leave, SIGTERM);
-    AWAIT(strstr(heard_so_far(), "waits up to 30 s for worker 0 to leave first"));
-    assert_true(lives(0) && lives(1));
-    assert_false(was_told("stopping"));
-    channel_close(&clients[0]);
-    goodbye(1, "ps 0 was asked to leave (SIGTERM)");
-    end(signals_exit_status(SIGTERM));
-    begin((struct config_setting){"leave_secs", "0.2"}); /* but not for ever */
-    welcome(0, MEMBER_WORKER, 0, 1, NULL);
-    restore(0);
-    atomic_store(&asked_to_leave, SIGTERM);
-    goodbye(0, "ps 0 was asked to leave (SIGTERM)");
-    end(signals_exit_status(SIGTERM));
-}
-
 static void what_it_can_not_run(void **state)
 {
     (void)state;
@@ -219,15 +196,10 @@ static void memory_by_connections(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_let_in),
-        cmocka_unit_test(links_that_died_make_room),
-        cmocka_unit_test(operators_are_bounded),
-        cmocka_unit_test(one_process_each),
-        cmocka_unit_test(a_job_that_is_over),
-        cmocka_unit_test(it_leaves_after_the_chief),
-        cmocka_unit_test(what_it_can_not_run),
-        cmocka_unit_test(memory_by_connections),
-        cmocka_unit_test(what_it_holds_is_announced),
+        cmocka_unit_test(who_is_let_in),         cmocka_unit_test(links_that_died_make_room),
+        cmocka_unit_test(operators_are_bounded), cmocka_unit_test(one_process_each),
+        cmocka_unit_test(a_job_that_is_over),    cmocka_unit_test(what_it_can_not_run),
+        cmocka_unit_test(memory_by_connections), cmocka_unit_test(what_it_holds_is_announced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #include "ps/store/bfloat16.h"
 
@@ -47,6 +48,35 @@ static void test_shards_equal_the_whole_vector(void **state)
 }
 
 /* --- One shard --- */
+
+/* No two of them could be one, and together they hold every parameter once. */
+static void test_blocks_are_as_large_as_they_may_be(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("blocks");
+    for (int shape = 0; shape <= STRIPES; shape++) {
+        struct fixture f;
+        size_t floats = 0;
+        set_up(&f, shape, 0, 1, PLACEMENT_RANGES, &random);
+        const struct shard *shard = f.shards[0];
+        for (size_t i = 0; i < shard->block_count; i++) {
+            const struct shard_block *block = &shard->blocks[i], *next = block + 1;
+            floats += (size_t)block->rows * block->cols;
+            assert_true(block_extent(block) <= SHARD_BLOCK);
+            assert_int_equal(block->first % MODEL_ROW_ALIGN, 0);
+            if (i + 1 == shard->block_count || next->is_weights != block->is_weights) {
+                continue;
+            }
+            if (next->first == block->first + block->cols) {
+                assert_true(block->cols + next->cols > SHARD_BLOCK); /* of the same row */
+            } else {
+                assert_true((block->rows + next->rows) * block->stride > SHARD_BLOCK);
+            }
+        }
+        assert_int_equal(floats, f.model.parameter_count);
+        tear_down(&f);
+    }
+}
 
 static void test_unchanged_blocks_stay_away(void **state)
 {
@@ -97,6 +127,37 @@ static void test_bfloat16_answers_are_rounded(void **state)
             assert_int_equal(*halves++, bfloat16_round(exact[k]));
         }
         free(exact);
+    }
+    tear_down(&f);
+}
+
+/* What a connection was told is remembered float by float, whatever ranges it comes in. */
+static void test_ranges_are_told_one_after_another(void **state)
+{
+    (void)state;
+    enum { FIRST = 40, SECOND = 64 };
+    struct test_random random = test_random_begin("told");
+    struct fixture f;
+    struct error error;
+    uint8_t bytes[2 * RANGE_BYTES], encoded[4 * (FIRST + SECOND)], wanted[4 * (FIRST + SECOND)];
+    uint16_t halves[FIRST + SECOND], known[FIRST + SECOND] = {0};
+    set_up(&f, 1, 0, 1, PLACEMENT_RANGES, &random);
+    shard_destroy(f.shards[0]);
+    f.config.cluster.wire_dtype = WIRE_BFLOAT16;
+    assert_true(shard_create(&f.shards[0], &f.model, &f.config, 0, &error));
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    assert_true(stage_remembers(stage));
+    range_put(bytes, 0, (struct range){0, FIRST});
+    range_put(bytes, 1, (struct range){528 * 2, SECOND});
+    for (int times = 0; times < 3; times++) {
+        for (int i = 0; i < FIRST + SECOND; i++) {
+            halves[i] = (uint16_t)(times == 0 ? 37 * i : halves[i] + (times == 2));
+        }
+        const size_t first = bfloat16_tell(wanted, known, halves, FIRST, false);
+        const size_t second = bfloat16_tell(wanted + first, known + FIRST, halves + FIRST, SECOND, false);
+        assert_int_equal(stage_tell(stage, 9, &(struct ranges){bytes, 2}, halves, false, encoded), first + second);
+        assert_memory_equal(encoded, wanted, first + second);
+        assert_true(stage_is_known_to(stage, 9) && !stage_is_known_to(stage, 8));
     }
     tear_down(&f);
 }
@@ -220,6 +281,7 @@ static void test_restoring(void **state)
     assert_true(shard_claim_write(shard, STORE_SLOT0, (struct range){0, 4}, &values, &error));
     values[2] = NAN;
     assert_false(shard_end_write(shard, 5, 0, &error));
+    assert_string_equal(error.text, "vector 1 was written with a value that is not finite");
     values[2] = 2.5f;
     assert_false(shard_claim_write(shard, STORE_SLOT1, (struct range){0, 4}, &values, &error));
     assert_true(shard_end_write(shard, 5, 0, &error));
@@ -230,6 +292,124 @@ static void test_restoring(void **state)
     assert_true(out[0] == 0.0f && out[2] == 2.5f);
     assert_true(shard_changes(shard, GENERATION + 1, stage, 0, DTYPE_FLOAT32, &changes));
     assert_true(changes.value_count >= f.model.parameter_count);
+    tear_down(&f);
+}
+
+/* Float by float, without padding, however the ranges lie: here of blocks of several rows. */
+static void test_what_was_written_is_counted(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("counted");
+    struct fixture f;
+    struct error error;
+    char text[80];
+    set_up(&f, 3, 0, 1, PLACEMENT_RANGES, &random);
+    struct shard *shard = f.shards[0];
+    const struct variable *last = &f.model.variables[f.model.variable_count - 1];
+    const size_t end = last->offset + (size_t)last->cols - 1, singly = 300;
+    shard_begin_write(shard, GENERATION + 1);
+    for (size_t i = 0; i < singly; i++) {
+        write_range(shard, STORE_PARAMETERS, (struct span){i, 1}, f.twin[STORE_PARAMETERS]);
+    }
+    write_range(shard, STORE_PARAMETERS, (struct span){singly, end - singly}, f.twin[STORE_PARAMETERS]);
+    assert_false(shard_end_write(shard, 5, 0, &error));
+    snprintf(text, sizeof text, "only %zu of this shard's %zu parameters were written", f.model.parameter_count - 1,
+             f.model.parameter_count);
+    assert_string_equal(error.text, text);
+    write_range(shard, STORE_PARAMETERS, (struct span){end, 1}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 5, 0, &error));
+    tear_down(&f);
+}
+
+/* A single slot of a block, here the last one, is enough for it to move on without a gradient. */
+static void test_momentum_goes_on_after_a_restore(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("goes on");
+    for (int shape = 0; shape < 4; shape++) {
+        struct fixture f;
+        struct error error;
+        struct changes changes;
+        set_up(&f, shape, 1, 1, PLACEMENT_RANGES, &random); /* momentum */
+        struct shard *shard = f.shards[0];
+        float *nothing = calloc(f.model.float_count, sizeof *nothing);
+        for (size_t i = 0; i < shard->block_count; i++) {
+            const struct shard_block *block = &shard->blocks[i];
+            f.twin[STORE_SLOT0][block->first + (size_t)(block->rows - 1) * (size_t)block->stride + block->cols - 1] = 2;
+        }
+        shard_begin_write(shard, GENERATION + 1);
+        write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+        write_range(shard, STORE_SLOT0, (struct span){0, f.model.float_count}, f.twin[STORE_SLOT0]);
+        assert_true(shard_end_write(shard, 0, 0, &error));
+        stage_begin(shard_stage(shard, 0));
+        assert_true(shard_apply(shard, GENERATION + 1, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+        step_twin(&f, nothing);
+        check_vectors(&f);
+        free(nothing);
+        tear_down(&f);
+    }
+}
+
+/* Whatever was written there, it begins as it does in a new model; likewise what was not written. */
+static void test_padding_is_not_taken(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("padding");
+    for (int shape = 0; shape < 4; shape++) {
+        struct fixture f;
+        struct error error;
+        set_up(&f, shape, 22, 1, PLACEMENT_RANGES, &random); /* adagrad, with averages */
+        struct shard *shard = f.shards[0];
+        const size_t floats = f.model.float_count;
+        const struct range all = {0, (uint32_t)floats};
+        float *sevens = malloc(floats * sizeof *sevens), *values = malloc(floats * sizeof *values);
+        for (size_t i = 0; i < floats; i++) {
+            sevens[i] = 7;
+        }
+        for (int written = 1; written <= 2; written++) { /* the parameters; the slots, too */
+            shard_begin_write(shard, GENERATION + (uint32_t)written);
+            for (int vector = 0; vector < written; vector++) {
+                write_range(shard, (enum store_vector)vector, (struct span){0, floats}, sevens);
+            }
+            assert_true(shard_end_write(shard, 5, 0, &error));
+            for (int vector = STORE_PARAMETERS; vector <= STORE_AVERAGES; vector++) {
+                if (!shard_has(shard, (enum store_vector)vector)) {
+                    continue;
+                }
+                const float initial = vector == STORE_SLOT0 ? 0.1f : 0;
+                const float own = vector == STORE_SLOT0 && written == 1 ? initial : 7;
+                assert_true(shard_read(shard, (enum store_vector)vector, all, values, &error));
+                for (size_t i = 0; i < floats; i++) {
+                    assert_true(values[i] == (in_padding(&f.model, i) ? initial : own));
+                }
+            }
+        }
+        free(sevens);
+        free(values);
+        tear_down(&f);
+    }
+}
+
+/* Momentum moves a block without a gradient only once it has had one: what never had any is not sent either. */
+static void test_blocks_rest_after_a_restore(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("rest");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    float *values;
+    set_up(&f, 1, 1, 1, PLACEMENT_RANGES, &random); /* momentum */
+    struct stage *stage = shard_stage(f.shards[0], 0);
+    for (uint32_t i = 1; i <= 2; i++) {
+        stage_begin(stage);
+        assert_true(stage_claim(stage, (struct range){528 * 6 * i, 500}, &values, &error));
+        memset(values, 0, 500 * sizeof *values);
+        values[17] = 2.0f;
+        assert_true(shard_apply(f.shards[0], GENERATION, stage, i, DTYPE_FLOAT32, &changes));
+        assert_int_equal(changes.range_count, i);
+        assert_int_equal(changes.value_count, 500 * i);
+    }
     tear_down(&f);
 }
 
@@ -246,17 +426,51 @@ static void test_nothing_is_read_while_it_is_written(void **state)
     set_up(&f, 1, 0, 1, PLACEMENT_RANGES, &random);
     struct shard *shard = f.shards[0];
     const struct range few = {0, 4};
-    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
-    assert_true(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_TAKEN);
+    assert_true(shard_snapshot_values(shard, 1, STORE_PARAMETERS, few, &values, &step, &error));
     shard_begin_write(shard, GENERATION + 1);
     assert_false(shard_read(shard, STORE_PARAMETERS, few, out, &error));
     assert_true(out[0] == 7 && out[3] == 7);
-    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_false(shard_snapshot_values(shard, 1, STORE_PARAMETERS, few, &values, &step, &error));
     write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
     assert_true(shard_end_write(shard, 9, 0, &error));
-    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, few, &values, &step, &error));
-    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN); /* the number means another step now */
+    assert_false(shard_snapshot_values(shard, 1, STORE_PARAMETERS, few, &values, &step, &error));
+    assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_TAKEN); /* the number means another step now */
     assert_int_equal(step, 9);
+    shard_release(shard, 1);
+    for (uint64_t number = 0; number <= 1; number++) {
+        assert_false(shard_snapshot_values(shard, number, STORE_PARAMETERS, few, &values, &step, &error));
+        assert_int_equal(step, -1);
+    }
+    tear_down(&f);
+}
+
+/* Of a model with fewer variables than ps. */
+static void test_a_shard_may_hold_nothing(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("nothing");
+    struct fixture f;
+    struct error error;
+    struct changes changes;
+    const float *values;
+    float out[1];
+    int64_t step;
+    set_up(&f, 2, 1, 4, PLACEMENT_ROUND_ROBIN, &random);
+    struct shard *shard = f.shards[3];
+    assert_int_equal(shard_floats(shard), 0);
+    assert_int_equal(shard_snapshot(shard, SNAPSHOT_ORDER | 7, 1, &step), SNAPSHOT_PENDING);
+    stage_begin(shard_stage(shard, 0));
+    assert_true(shard_apply(shard, GENERATION, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.global_step, 1);
+    assert_int_equal(changes.value_count, 0);
+    assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_TAKEN);
+    assert_int_equal(step, 1);
+    assert_true(shard_changes(shard, GENERATION, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    assert_int_equal(changes.value_count, 0);
+    assert_false(shard_read(shard, STORE_PARAMETERS, (struct range){0, 1}, out, &error));
+    assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, (struct range){0, 1}, &values, &step, &error));
+    assert_non_null(strstr(error.text, "floats 0 to 0 are not all held here"));
     tear_down(&f);
 }
 
@@ -400,6 +614,25 @@ static void test_all_live_keys_are_taken(void **state)
     fill_stage(shard, shard_stage(shard, 0), -1.0f);
     assert_true(shard_apply(shard, GENERATION + 2, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
     assert_true(*(const float *)changes.values == before / 4 + before / 16);
+    /* The chief knows how long an epoch is where it goes on. */
+    shard_begin_write(shard, GENERATION + 3);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 20, 10, &error));
+    for (int i = 1; i <= 2; i++) {
+        fill_stage(shard, shard_stage(shard, 0), -1.0f);
+        assert_true(shard_apply(shard, GENERATION + 3, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+        assert_true(*(const float *)changes.values == (float)i * (before / 4));
+    }
+    /* An epoch may be as short as a step. */
+    shard_begin_write(shard, GENERATION + 4);
+    write_range(shard, STORE_PARAMETERS, (struct span){0, f.model.float_count}, f.twin[STORE_PARAMETERS]);
+    assert_true(shard_end_write(shard, 0, 10, &error));
+    shard_schedule(shard, &train, 1, 0);
+    for (int i = 0; i < 2; i++) {
+        fill_stage(shard, shard_stage(shard, 0), -1.0f);
+        assert_true(shard_apply(shard, GENERATION + 4, shard_stage(shard, 0), 0, DTYPE_FLOAT32, &changes));
+    }
+    assert_true(*(const float *)changes.values == before + before / 2);
     shard_destroy(shard);
     tear_down(&f);
 }
@@ -527,13 +760,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards_equal_the_whole_vector),
+        cmocka_unit_test(test_blocks_are_as_large_as_they_may_be),
         cmocka_unit_test(test_unchanged_blocks_stay_away),
         cmocka_unit_test(test_bfloat16_answers_are_rounded),
+        cmocka_unit_test(test_ranges_are_told_one_after_another),
         cmocka_unit_test(test_bfloat16_rounding),
         cmocka_unit_test(test_not_finite_is_seen),
         cmocka_unit_test(test_ranges_that_are_not_held),
         cmocka_unit_test(test_restoring),
+        cmocka_unit_test(test_what_was_written_is_counted),
+        cmocka_unit_test(test_momentum_goes_on_after_a_restore),
+        cmocka_unit_test(test_padding_is_not_taken),
+        cmocka_unit_test(test_blocks_rest_after_a_restore),
         cmocka_unit_test(test_nothing_is_read_while_it_is_written),
+        cmocka_unit_test(test_a_shard_may_hold_nothing),
         cmocka_unit_test(test_a_snapshot_under_way_is_not_ready),
         cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
         cmocka_unit_test(test_what_is_in_force_stays_so_after_a_restore),

@@ -198,6 +198,11 @@ static void each_ps_speaks_for_itself_and_all_for_workers(void **state)
     ask();
     assert_int_equal(members[WORKER_0].global_step, 50); /* it is heard at this very moment */
     telling_anew();
+    telling_of(0, MEMBER_WORKER, 0, STATE_TRAINING, 0)->global_step = 50;
+    telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 1)->global_step = 49;
+    ask();
+    assert_int_equal(members[WORKER_0].global_step, 50);
+    telling_anew();
     telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 4000)->global_step = 50;
     ask(); /* a ps that knows a member overrides one that has never seen it */
     assert_int_equal(members[WORKER_0].global_step, 50);
@@ -254,11 +259,12 @@ static void rounds_are_told_by_who_decides_on_them(void **state)
     for (int i = 0; i < TELLING_PS; i++) {
         telling_of(i, MEMBER_WORKER, 0, STATE_TRAINING, i == 0 ? 500 : 20);
         telling_of(i, MEMBER_WORKER, 1, STATE_TRAINING, i == 0 ? 500 : 20);
-        telling_rounds(i, 0, i == 0 ? 3 : 0);
+        telling_rounds(i, 0, i == 0 ? 1 : 0)->validated = i == 0 ? 1 : 0;
         telling_rounds(i, 1, i == 1 ? 4 : 0);
     }
     ask();
-    assert_int_equal(members[WORKER_0].rounds.asked, 3);
+    assert_int_equal(members[WORKER_0].rounds.asked, 1);
+    assert_int_equal(members[WORKER_0].own.examples, 1);
     assert_int_equal(members[WORKER_1].rounds.asked, 4);
     assert_int_equal(members[WORKER_0].silent_ms, 20);
     assert_int_equal(atomic_load(&telling.says[0].members), 2);

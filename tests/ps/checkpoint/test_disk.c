@@ -18,6 +18,7 @@ static struct model model;
 static struct config_train train;
 static struct checkpoint_state state;
 static struct error error;
+static int unused_fd; /* before the test */
 
 static struct {
     size_t most;      /* bytes at a time; 0: all */
@@ -37,11 +38,20 @@ ssize_t __wrap_pread(int fd, void *bytes, size_t size, off_t offset)
     return __real_pread(fd, bytes, disk.most > 0 && disk.most < size ? disk.most : size, offset);
 }
 
+/* The lowest that is free. */
+static int free_descriptor(void)
+{
+    const int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+}
+
 static int enter(void **unused)
 {
     const struct config_model layers = {.layers = {5, 7, 3}, .layer_count = 3, .activation = ACTIVATION_TANH};
     (void)unused;
     memset(&disk, 0, sizeof disk);
+    unused_fd = free_descriptor();
     strcpy(folder, "/tmp/disk-XXXXXX");
     if (!mkdtemp(folder)) {
         return 1;
@@ -63,7 +73,7 @@ static int leave(void **unused)
     (void)unused;
     checkpoint_state_destroy(&state);
     unlink(path);
-    return rmdir(folder);
+    return rmdir(folder) != 0 || free_descriptor() != unused_fd; /* nothing stays open */
 }
 
 /* It is opened and loaded; false: one of both failed. */

@@ -3,7 +3,9 @@
  * writer.
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +22,7 @@
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
 #include "tests/ps/checkpoint/reading.h"
+#include "tests/worker/remote/story.h"
 
 static struct config_model model_config = {.layers = {4, 3, 2}, .layer_count = 3, .activation = ACTIVATION_RELU};
 static struct config_train train = {.optimizer = OPTIMIZER_MOMENTUM};
@@ -135,6 +138,8 @@ static void keeps_the_newest(void **unused)
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
     assert_int_equal(newest(&folder), -2);
+    save(&folder, CHECKPOINT_MODEL, 0);
+    assert_int_equal(newest(&folder), 0);
     for (int64_t step = 98; step <= 101; step++) {
         save(&folder, CHECKPOINT_MODEL, step);
     }
@@ -165,13 +170,64 @@ static void damaged_ones_are_passed_over_and_set_aside(void **unused)
     checkpoint_close(file);
     assert_true(file_exists(file_name("model-0000000003.safetensors")));
 
-    assert_int_equal(newest(&folder), 1);
+    listen_in();
+    const int64_t good = newest(&folder);
+    const char *log = heard();
+    assert_int_equal(good, 1);
+    assert_non_null(strstr(log, "model-0000000003.safetensors: set aside with \".damaged\" after its name"));
+    assert_non_null(strstr(log, "model-0000000002.safetensors: set aside with"));
+    assert_null(strstr(log, "cannot be renamed"));
     assert_names("model-0000000001.safetensors model-0000000002.safetensors.damaged "
                  "model-0000000003.safetensors.damaged ");
     damage("model-0000000001.safetensors", -1);
     assert_int_equal(newest(&folder), -1);
-    assert_int_equal(newest(&folder), -1); /* a second start does not start from nothing */
+    assert_false(checkpoint_folder_newest(&folder, &file, &error)); /* a second start does not start from nothing */
+    assert_non_null(strstr(error.text, "none of its 1 checkpoints can be used"));
     assert_true(file_exists(file_name("model-0000000001.safetensors")));
+    checkpoint_folder_close(&folder);
+}
+
+/* More than the list has room for at first. */
+static void many_are_listed(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 2};
+    struct checkpoint_folder folder;
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 200);
+    for (int step = 1; step <= 150; step++) {
+        char name[64], first[256];
+        snprintf(name, sizeof name, "model-%010d.safetensors", step);
+        strcpy(first, file_name("model-0000000200.safetensors"));
+        assert_int_equal(link(first, file_name(name)), 0);
+    }
+    assert_int_equal(newest(&folder), 200);
+    save(&folder, CHECKPOINT_MODEL, 201);
+    assert_names("model-0000000200.safetensors model-0000000201.safetensors ");
+    checkpoint_folder_close(&folder);
+}
+
+static void a_path_that_is_too_long_is_refused(void **unused)
+{
+    (void)unused;
+    static char path[CHECKPOINT_MAX_PATH + 10];
+    struct config_output config = {0};
+    struct checkpoint_folder folder;
+    struct error error = {""};
+    memset(path, 'n', sizeof path - 1);
+    assert_false(checkpoint_folder_open(&folder, path, &config, &error));
+    assert_non_null(strstr(error.text, "train_dir: the path is too long: nnn"));
+    checkpoint_folder_close(&folder); /* nothing of it is open */
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL, 7);
+    struct checkpoint_file *file;
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", root);
+    while (length < CHECKPOINT_MAX_PATH - 10) { /* it can still be listed */
+        length += (size_t)snprintf(path + length, sizeof path - length, "/.");
+    }
+    assert_false(checkpoint_folder_find(path, &file, &error));
+    assert_null(file);
+    assert_memory_equal(error.text, root, strlen(root));
     checkpoint_folder_close(&folder);
 }
 
@@ -195,7 +251,11 @@ static void best_is_kept_apart(void **unused)
     struct checkpoint_info info;
     struct error error = {""};
     open_folder(&folder, &config);
+    struct stat best, same;
     save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 7);
+    assert_int_equal(stat(file_name(CHECKPOINT_BEST_NAME), &best), 0);
+    assert_int_equal(stat(file_name("model-0000000007.safetensors"), &same), 0);
+    assert_int_equal(best.st_ino, same.st_ino); /* which takes no room */
     save(&folder, CHECKPOINT_MODEL, 8);
     assert_names("best.safetensors model-0000000008.safetensors ");
     assert_true(read_checkpoint(file_name(CHECKPOINT_BEST_NAME), &snapshot, &info, &error));
@@ -209,6 +269,26 @@ static void best_is_kept_apart(void **unused)
     assert_int_equal(info.global_step, 10);
     assert_int_equal(newest(&folder), 9);
     checkpoint_folder_close(&folder);
+}
+
+static void files_are_named_as_they_are_written(void **unused)
+{
+    (void)unused;
+    static struct checkpoint_folder folder;
+    struct config_output config = {.max_to_keep = 1};
+    char path[CHECKPOINT_MAX_PATH];
+    open_folder(&folder, &config);
+    save(&folder, CHECKPOINT_MODEL | CHECKPOINT_BEST, 7);
+    checkpoint_folder_name(&folder, CHECKPOINT_MODEL, 7, path);
+    assert_string_equal(path, file_name("model-0000000007.safetensors"));
+    assert_true(file_exists(path));
+    checkpoint_folder_name(&folder, CHECKPOINT_BEST, 7, path);
+    assert_string_equal(path, file_name(CHECKPOINT_BEST_NAME));
+    assert_true(file_exists(path));
+    checkpoint_folder_close(&folder);
+    memset(folder.path, 'n', sizeof folder.path - 8);
+    checkpoint_folder_name(&folder, CHECKPOINT_BEST, 7, path);
+    assert_string_equal(path, "");
 }
 
 static void a_second_process_is_told(void **unused)
@@ -252,6 +332,7 @@ static void leftovers_go_and_strangers_stay(void **unused)
         fclose(fopen(file_name(files[i]), "w"));
     }
     open_folder(&folder, &config);
+    assert_int_equal(newest(&folder), -2); /* none of these is one */
     save(&folder, CHECKPOINT_MODEL, 4);
     save(&folder, CHECKPOINT_MODEL, 5);
     assert_names("model-00000000002.safetensors model-0000000003.safetensors.damaged model-0000000005.safetensors "
@@ -336,18 +417,47 @@ static void the_writer_reports_each_outcome_once(void **unused)
     checkpoint_folder_close(&folder);
 }
 
+/* A signal that the main thread holds back stays pending: the default of this one would end the process. */
+static void signals_are_not_for_the_writer(void **unused)
+{
+    (void)unused;
+    struct config_output config = {.max_to_keep = 3};
+    struct checkpoint_folder folder;
+    struct checkpoint_writer *writer;
+    struct error error = {""};
+    sigset_t one, before, after;
+    open_folder(&folder, &config);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_true(checkpoint_writer_create(&writer, &folder, &error));
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    assert_int_equal(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
+    assert_int_equal(sigismember(&after, SIGUSR1), 0);
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &one, NULL);
+    kill(getpid(), SIGUSR1);
+    checkpoint_writer_destroy(writer);
+    assert_int_equal(sigtimedwait(&one, NULL, &(struct timespec){0}), SIGUSR1);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    checkpoint_folder_close(&folder);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(keeps_the_newest),
         TEST(damaged_ones_are_passed_over_and_set_aside),
+        TEST(many_are_listed),
+        TEST(a_path_that_is_too_long_is_refused),
         TEST(the_one_just_written_stays),
         TEST(best_is_kept_apart),
+        TEST(files_are_named_as_they_are_written),
         TEST(a_second_process_is_told),
         TEST(leftovers_go_and_strangers_stay),
         TEST(killed_at_any_moment_the_newest_is_good),
         TEST(the_writer_reports_each_outcome_once),
+        TEST(signals_are_not_for_the_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

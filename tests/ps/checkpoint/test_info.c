@@ -248,6 +248,24 @@ static void what_is_lost_is_said(void **unused)
     }
 }
 
+/* Nothing is written that could not be read. */
+static void names_may_be_too_many(void **unused)
+{
+    (void)unused;
+    char *names = malloc(SAFETENSORS_MAX_HEADER + 1);
+    memset(names, 'n', SAFETENSORS_MAX_HEADER);
+    names[SAFETENSORS_MAX_HEADER] = '\0';
+    kept(&(struct checkpoint_info){.kept_rows = "all", .global_step = 5});
+    assert_false(
+        checkpoint_write(path, &state, &(struct checkpoint_info){.kept_rows = names, .global_step = 6}, &error));
+    assert_non_null(
+        strstr(error.text, ": the names of columns and categories take 16 MiB, more than a checkpoint holds"));
+    checkpoint_close(file);
+    assert_int_equal(checkpoint_open(&file, path, &error), CHECKPOINT_OPENED);
+    assert_int_equal(checkpoint_file_info(file)->global_step, 5); /* the one before stays */
+    free(names);
+}
+
 static void a_path_may_be_too_long(void **unused)
 {
     static char name[CHECKPOINT_MAX_PATH + 10];
@@ -273,6 +291,7 @@ int main(void)
         TEST(weights_are_raw_or_averaged_as_wanted),
         TEST(tensors_are_read_in_part),
         TEST(what_is_lost_is_said),
+        TEST(names_may_be_too_many),
         TEST(a_path_may_be_too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

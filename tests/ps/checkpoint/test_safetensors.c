@@ -126,6 +126,22 @@ static void refuses_everything_else(void **state)
     }
 }
 
+/* Wherever it ends: nothing beyond its end is looked at. */
+static void a_part_is_no_header(void **state)
+{
+    (void)state;
+    const char *whole =
+        "{\"__metadata__\":{\"k\":\"a\\n\\u12ab\",\"x\":\"\"},\"a\":{\"dtype\":\"F32\",\"shape\":[12,0],"
+        "\"data_offsets\":[0,0]}}";
+    char part[200];
+    assert_true(decode(whole, 0));
+    for (size_t length = 0; length < strlen(whole); length++) {
+        memcpy(part, whole, length);
+        part[length] = '\0';
+        assert_false(decode(part, 0));
+    }
+}
+
 static void counts_are_limited(void **state)
 {
     (void)state;
@@ -209,8 +225,11 @@ static void reads_what_it_writes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_the_format_says), cmocka_unit_test(refuses_everything_else),
-        cmocka_unit_test(counts_are_limited),         cmocka_unit_test(header_length_is_checked_before_anything),
+        cmocka_unit_test(takes_what_the_format_says),
+        cmocka_unit_test(refuses_everything_else),
+        cmocka_unit_test(a_part_is_no_header),
+        cmocka_unit_test(counts_are_limited),
+        cmocka_unit_test(header_length_is_checked_before_anything),
         cmocka_unit_test(reads_what_it_writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,6 +46,10 @@ static void saves_by_time_whatever_the_clock_does(void **state)
     supervisor_save_ended(&supervisor, true);
     assert_false(supervisor_should_save(&supervisor, 6, 1e7 + 9));
     assert_true(supervisor_should_save(&supervisor, 6, 1e7 + 10));
+    config.save_model_secs = 0.5;
+    supervisor_begin(&supervisor, &config, 0, 1000);
+    assert_false(supervisor_should_save(&supervisor, 5, 1000.25));
+    assert_true(supervisor_should_save(&supervisor, 5, 1000.5));
 }
 
 static void takes_other_intervals(void **state)

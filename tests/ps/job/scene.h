@@ -92,6 +92,7 @@ static inline void set_up(struct scene *scene, int workers)
 static inline void restore(struct scene *scene, uint32_t generation, int64_t step, int64_t last_step)
 {
     struct verdict verdict;
+    memset(&verdict, 0xff, sizeof verdict);
     job_begin_restore(&scene->job, 0, generation, "initialised", scene->now_s, &verdict);
     assert_int_equal(verdict.code, 0);
     play(scene);
@@ -106,6 +107,7 @@ static inline struct verdict push_as(struct scene *scene, int worker, uint64_t i
                                      uint64_t sequence, bool finite)
 {
     struct verdict verdict;
+    memset(&verdict, 0xff, sizeof verdict);
     const struct job_push push = {
         .generation = generation, .sequence = sequence, .base_step = scene->job.global_step, .finite = finite};
     job_push(&scene->job, worker, incarnation, &push, scene->now_s, &verdict);

@@ -126,10 +126,12 @@ static inline struct job_push push_of(struct scene *scene, int worker, int64_t s
 static inline bool offer_as(struct scene *scene, int ps, int worker, uint64_t incarnation, int64_t step, bool finite)
 {
     struct verdict verdict;
+    memset(&verdict, 0xff, sizeof verdict);
     bool receive;
     const struct job_push push = push_of(scene, worker, step, finite);
     job_stage(&scene->jobs[ps], worker, incarnation, &push, scene->now_s, &verdict, &receive);
     assert_int_equal(verdict.code, 0);
+    memset(&verdict, 0xff, sizeof verdict);
     job_staged(&scene->jobs[ps], worker, incarnation, &push, receive, scene->now_s, &verdict);
     assert_int_equal(verdict.code, 0);
     play(scene);
@@ -146,6 +148,7 @@ static inline bool offer(struct scene *scene, int worker, int64_t step)
 static inline int outcome(struct scene *scene, int worker, int64_t step)
 {
     struct verdict verdict;
+    memset(&verdict, 0xff, sizeof verdict);
     const struct job_push push = push_of(scene, worker, step, true);
     if (!job_settled(&scene->jobs[0], worker, (uint64_t)worker + 1, &push, &verdict)) {
         return -1;

@@ -68,6 +68,7 @@ static void test_the_lost_are_not_waited_for(void **state)
     assert_int_equal(whole, 2);
     awaited[1] = awaited[2] = false;
     assert_true(aggregation_decide(&aggregation, awaited));
+    assert_true(aggregation_decide(&aggregation, all)); /* whoever comes back now comes too late */
     assert_int_equal(aggregation.taken_count, 2);
     /* But never fewer than `least`. */
     aggregation_begin(&aggregation, 42);

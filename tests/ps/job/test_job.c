@@ -116,8 +116,10 @@ static void test_a_restored_job_has_room_to_count(void **state)
         assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
         assert_int_equal(scene.job.state, JOB_RESTORING);
     }
-    job_check_restored(&scene.job, 1, 2, 0, 0, &verdict);
-    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    for (int64_t step = -1; step <= 0; step++) {
+        job_check_restored(&scene.job, 1, 2, step, 0, &verdict);
+        assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
+    }
     job_check_restored(&scene.job, 0, 2, JOB_MAX_STEP, JOB_MAX_BATCHES, &verdict);
     assert_int_equal(verdict.code, 0);
     job_end_restore(&scene.job, 0, 2, JOB_MAX_STEP, JOB_MAX_BATCHES, scene.now_s, &verdict);

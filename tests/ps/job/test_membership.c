@@ -174,6 +174,60 @@ static void lose(int worker)
     assert_true(scene.job.workers[worker].lost);
 }
 
+/* Ticks a second apart are no standstill of the ps, which would leave everybody more time. */
+static void a_lease_is_as_long_as_it_is(void **state)
+{
+    (void)state;
+    come(&scene, 0, 1);
+    restore(&scene, 1, 0, 0);
+    for (int second = 1; second <= 11; second++) {
+        scene.now_s += 1;
+        job_tick(&scene.job, scene.now_s);
+        play(&scene);
+        assert_int_equal(scene.job.workers[0].lost, second > 10);
+    }
+    assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard from for 11 s; the others continue"));
+}
+
+/* Nor is one that was lost lost again, or one missed that has left. */
+static void nobody_is_missed_after_the_end(void **state)
+{
+    const struct message_end_job over = {.job_state = JOB_DONE, .message = ""};
+    struct verdict verdict;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        come(&scene, i, (uint64_t)i + 1);
+    }
+    restore(&scene, 1, 0, 0);
+    job_leave(&scene.job, 2, 3, "", scene.now_s);
+    play(&scene);
+    scene.log[0] = '\0';
+    job_disconnected(&scene.job, 2, 3, scene.now_s);
+    play(&scene);
+    assert_string_equal(scene.log, "");
+    lose(1);
+    scene.log[0] = '\0';
+    for (int i = 0; i < 30; i++) {
+        scene.now_s += 0.5;
+        job_heard(&scene.job, 0, 1, scene.now_s);
+        job_tick(&scene.job, scene.now_s);
+        play(&scene);
+    }
+    assert_null(strstr(scene.log, "is lost"));
+    job_heard(&scene.job, 1, 2, scene.now_s);
+    job_end(&scene.job, 0, &over, scene.now_s, &verdict);
+    play(&scene);
+    scene.log[0] = '\0';
+    for (int i = 0; i < 30; i++) {
+        scene.now_s += 0.5;
+        job_tick(&scene.job, scene.now_s);
+    }
+    job_disconnected(&scene.job, 1, 2, scene.now_s);
+    play(&scene);
+    assert_null(strstr(scene.log, "worker 1"));
+    assert_true(scene.job.workers[1].present && !scene.job.workers[1].lost);
+}
+
 static void who_was_lost_is_told_to_be_back(void **state)
 {
     (void)state;
@@ -191,6 +245,22 @@ static void who_was_lost_is_told_to_be_back(void **state)
     scene.log[0] = '\0';
     come(&scene, 0, 1);
     assert_true(told(&scene, "worker 0 (10.0.0.0:1) is back after 13 s"));
+    assert_true(scene.job.workers[0].present && !scene.job.workers[0].lost);
+}
+
+static void who_pushes_is_there(void **state)
+{
+    (void)state;
+    come(&scene, 0, 1);
+    restore(&scene, 1, 0, 0);
+    for (uint64_t i = 1; i <= 30; i++) {
+        scene.now_s += 0.5;
+        job_tick(&scene.job, scene.now_s);
+        push(&scene, 0, i);
+        assert_false(scene.job.workers[0].lost);
+    }
+    lose(0);
+    push(&scene, 0, 31);
     assert_true(scene.job.workers[0].present && !scene.job.workers[0].lost);
 }
 
@@ -225,6 +295,20 @@ static void who_can_not_reach_all_ps_takes_no_part(void **state)
     assert_false(scene.job.workers[1].cut_off);
 }
 
+/* Training begins with the one that was missing, once it reaches all ps. */
+static void who_reaches_all_ps_may_be_the_last_one_needed(void **state)
+{
+    (void)state;
+    scene.config.cluster.min_workers = scene.job.config.cluster.min_workers = 2;
+    come(&scene, 0, 1);
+    come(&scene, 1, 2);
+    heartbeat(1, 2, STATE_LOST, "can't reach ps 1");
+    restore(&scene, 1, 0, 0);
+    assert_false(scene.job.started);
+    heartbeat(1, 2, STATE_TRAINING, "");
+    assert_true(scene.job.started);
+}
+
 static void who_takes_a_place_is_told_from_whom(void **state)
 {
     struct error message;
@@ -248,6 +332,29 @@ static void who_takes_a_place_is_told_from_whom(void **state)
     assert_int_equal(refusal, REFUSAL_DUPLICATE);
     assert_true(told(&scene, "refused a second worker 1 (10.0.0.1:40): the one at 10.0.0.1:30 is alive"));
     assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:30, and alive"));
+}
+
+/* A second of silence is enough, with a question every half a second at the least. */
+static void a_place_is_free_after_a_second(void **state)
+{
+    struct error message;
+    (void)state;
+    come(&scene, 0, 1);
+    for (int i = 1; i <= 2; i++) {
+        const double from_s = scene.now_s, every_s = i == 1 ? 0.25 : 0.5;
+        const int probes = scene.probes;
+        while (hello(&scene, 0, 10 * (uint64_t)i, &message) == JOB_ASK_AGAIN) {
+            scene.now_s += every_s;
+        }
+        play(&scene);
+        assert_true(scene.now_s == from_s + 1);
+        assert_int_equal(scene.probes, probes + 1);
+    }
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    scene.now_s += 0.75; /* it was away, or this ps stood still: it is asked anew */
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    scene.now_s += 0.25;
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
 }
 
 /* --- States --- */
@@ -279,11 +386,21 @@ static void states_are_those_of_the_worker_as_far_as_it_is_here(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_a_heartbeat_says_is_kept),       TEST(a_new_process_inherits_nothing),
-        TEST(what_a_hello_says_is_kept),           TEST(who_has_no_place_here_is_told_so),
-        TEST(other_ps_come_to_the_first),          TEST(comings_and_goings_are_told),
-        TEST(who_was_lost_is_told_to_be_back),     TEST(who_can_not_reach_all_ps_takes_no_part),
-        TEST(who_takes_a_place_is_told_from_whom), TEST(states_are_those_of_the_worker_as_far_as_it_is_here),
+        TEST(what_a_heartbeat_says_is_kept),
+        TEST(a_new_process_inherits_nothing),
+        TEST(what_a_hello_says_is_kept),
+        TEST(who_has_no_place_here_is_told_so),
+        TEST(other_ps_come_to_the_first),
+        TEST(comings_and_goings_are_told),
+        TEST(a_lease_is_as_long_as_it_is),
+        TEST(nobody_is_missed_after_the_end),
+        TEST(who_was_lost_is_told_to_be_back),
+        TEST(who_pushes_is_there),
+        TEST(who_can_not_reach_all_ps_takes_no_part),
+        TEST(who_reaches_all_ps_may_be_the_last_one_needed),
+        TEST(who_takes_a_place_is_told_from_whom),
+        TEST(a_place_is_free_after_a_second),
+        TEST(states_are_those_of_the_worker_as_far_as_it_is_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

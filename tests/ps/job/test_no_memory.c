@@ -30,10 +30,25 @@ static void each_part_may_be_missing(void **state)
     assert_int_equal(count_failures(&scene.config), of_its_own + 5 + 2); /* and what it gathers */
 }
 
+/* It has nothing that would have to be destroyed; the sanitizers see whether that is so. */
+static void what_gathers_is_created_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    for (int failing = 1; failing <= 2; failing++) {
+        struct aggregation aggregation;
+        struct error error = {""};
+        no_memory_from(failing, 1);
+        assert_false(aggregation_create(&aggregation, 3, 2, 1, 1, &error));
+        no_memory_end();
+        assert_string_equal(error.text, "out of memory");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_part_may_be_missing),
+        cmocka_unit_test(what_gathers_is_created_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

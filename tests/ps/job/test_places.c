@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,8 +41,15 @@ static void begin(struct scene *scene, bool elastic)
 static int place(struct scene *scene, uint64_t key)
 {
     struct verdict verdict;
+    char text[80];
     const int index = job_place(&scene->job, key, scene->now_s, &verdict);
     assert_int_equal(verdict.code, index < 0 ? ERROR_NOT_READY : 0);
+    if (index < 0 && scene->config.cluster.elastic) {
+        snprintf(text, sizeof text, "all %d places beyond worker_hosts are taken: raise elastic_workers", ROOM);
+        assert_string_equal(verdict.message, text);
+    } else if (index < 0) {
+        assert_string_equal(verdict.message, "no worker may join beyond worker_hosts: set elastic, or a task_index");
+    }
     return index;
 }
 

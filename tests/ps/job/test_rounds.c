@@ -121,6 +121,34 @@ static void pass(struct scene *scene, double seconds)
     job_tick(&scene->job, scene->now_s);
 }
 
+/* A worker may take part as long as its round is open, and it is selected. */
+static void test_a_token_is_of_the_open_round(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct verdict verdict;
+    begin(&scene, 0.3, 1, 0, PLACES);
+    assert_int_equal(count_asked(&scene), 3);
+    for (int i = 0; i < PLACES; i++) {
+        assert_int_equal(job_token(&scene.job, i, 1), -1);
+    }
+    for (int i = 0; i < PLACES; i++) {
+        if (is_asked(&scene, i)) {
+            assert_int_equal(push(&scene, i), 0);
+        }
+    }
+    assert_true(job_has_step(&scene.job));
+    assert_int_equal(count_asked(&scene), 0); /* it is decided */
+    assert_int_equal(make(&scene), 3);
+    assert_int_equal(count_asked(&scene), 3);
+    for (int i = 0; i < PLACES; i++) {
+        assert_int_equal(job_token(&scene.job, i, 0), -1);
+    }
+    job_begin_restore(&scene.job, 0, 2, "a checkpoint", scene.now_s, &verdict);
+    assert_int_equal(count_asked(&scene), 0);
+    job_destroy(&scene.job);
+}
+
 static void test_those_are_asked_who_are_there_in_the_rounds_order(void **state)
 {
     (void)state;
@@ -311,6 +339,7 @@ static void test_not_finite_is_no_part_of_a_round(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_token_is_of_the_open_round),
         cmocka_unit_test(test_those_are_asked_who_are_there_in_the_rounds_order),
         cmocka_unit_test(test_the_first_of_more_make_the_round),
         cmocka_unit_test(test_a_round_ends_at_its_deadline),

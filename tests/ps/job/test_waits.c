@@ -88,6 +88,20 @@ static void too_few_workers_are_counted(void **state)
     end(&scene);
 }
 
+/* Also between two ticks. */
+static void who_may_still_come_is_seen_at_once(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 1, 0, 3);
+    offer(&scene, 0, 0);
+    pass(&scene, 9.75);
+    assert_true(is_said(&scene, 0, "waiting for worker 1 (c:2222) to push step 0, 10 s"));
+    scene.now_s += 0.25;
+    assert_true(is_said(&scene, 0, "waiting for 2 more workers to push step 0 (min_replicas is 3), 10 s"));
+    end(&scene);
+}
+
 static void a_ps_waits_for_the_one_that_decides(void **state)
 {
     struct scene scene;
@@ -117,6 +131,28 @@ static void the_ps_that_lacks_a_part_is_named(void **state)
     pass(&scene, 2);
     assert_true(is_said(&scene, 0, "waiting for worker 1 (c:2222) to push step 0 to ps 1 (q:2222), 2 s"));
     assert_true(is_said(&scene, 1, "waiting for worker 1 (c:2222) to push step 0, 2 s"));
+    end(&scene);
+}
+
+/* However long the job has lasted, a step that has just begun is no news. */
+static void only_long_waits_are_logged(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, 1, 4, 0, 1);
+    pass(&scene, 8);
+    for (int i = 0; i < 4; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 4);
+    scene.log[0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        pass(&scene, 4.5);
+        all_are_heard(&scene, 4);
+    }
+    assert_string_equal(scene.log, "");
+    pass(&scene, 5);
+    assert_true(told(&scene, "waiting for worker 0 (b:2222) to push step 1, 12 s"));
     end(&scene);
 }
 
@@ -203,6 +239,31 @@ static void a_late_gradient_says_how_late_it_is(void **state)
     end(&scene);
 }
 
+/* Its answer was lost, and it has gone on meanwhile: then the next gradient is the one that counts, or is dropped. */
+static void a_late_question_leaves_the_next_gradient_alone(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 1, 4, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        offer(&scene, i, 0);
+    }
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_false(offer(&scene, 3, 0));
+    const struct job_push first = push_of(&scene, 3, 0, true);
+    assert_true(offer(&scene, 3, 1));
+    assert_true(job_settled(&scene.jobs[0], 3, 4, &first, &verdict));
+    assert_int_equal(verdict.outcome, PUSH_STALE);
+    assert_int_equal(scene.jobs[0].workers[3].stale, 0);
+    assert_int_equal(scene.jobs[0].workers[3].outcome, PUSH_STAGED);
+    offer(&scene, 0, 1);
+    offer(&scene, 1, 1);
+    assert_int_equal(apply(&scene, 0), 3);
+    assert_int_equal(outcome(&scene, 3, 1), PUSH_APPLIED);
+    end(&scene);
+}
+
 static void the_first_process_of_a_worker_is_not_heard_any_more(void **state)
 {
     struct scene scene;
@@ -219,6 +280,40 @@ static void the_first_process_of_a_worker_is_not_heard_any_more(void **state)
     assert_true(job_settled(&scene.jobs[0], 1, 2, &push, &verdict));
     assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
     assert_string_equal(verdict.message, "a newer process is worker 1 now");
+    end(&scene);
+}
+
+/* The worker waits for the ps that decides, which knows whether the step needs another gradient of it. */
+static void a_ps_that_follows_refuses_at_once(void **state)
+{
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 2, 4, 0, 1);
+    scene.sequences[1] = 1;
+    const struct job_push push = push_of(&scene, 1, 0, false);
+    for (int ps = 0; ps < 2; ps++) {
+        assert_true(offer_as(&scene, ps, 1, 2, 0, false));
+        assert_int_equal(job_settled(&scene.jobs[ps], 1, 2, &push, &verdict), ps == 1);
+    }
+    assert_int_equal(verdict.outcome, PUSH_NOT_FINITE);
+    end(&scene);
+}
+
+/* The other ps has its part of the new model, and has decided on its first step: that comes again. */
+static void a_decision_may_come_before_the_model(void **state)
+{
+    static const bool all[MOST] = {true, true, true, true};
+    struct scene scene;
+    struct verdict verdict;
+    (void)state;
+    begin(&scene, 2, 4, 0, 1);
+    job_begin_restore(&scene.jobs[1], 0, 2, "a checkpoint", scene.now_s, &verdict);
+    assert_true(job_apply_decision(&scene.jobs[1], 2, 0, all));
+    assert_false(scene.jobs[1].gathered.decided);
+    assert_true(job_apply_decision(&scene.jobs[0], 1, 0, all)); /* who decides is told nothing */
+    assert_false(scene.jobs[0].gathered.decided);
+    play(&scene);
     end(&scene);
 }
 
@@ -605,13 +700,18 @@ int main(void)
         cmocka_unit_test(a_wait_of_a_second_is_worth_a_message),
         cmocka_unit_test(a_gradient_that_was_not_finite_is_waited_for_again),
         cmocka_unit_test(too_few_workers_are_counted),
+        cmocka_unit_test(who_may_still_come_is_seen_at_once),
         cmocka_unit_test(a_ps_waits_for_the_one_that_decides),
         cmocka_unit_test(the_ps_that_lacks_a_part_is_named),
+        cmocka_unit_test(only_long_waits_are_logged),
         cmocka_unit_test(nothing_is_waited_for_while_nothing_is_trained),
         cmocka_unit_test(who_never_came_is_waited_for_one_lease_exactly),
         cmocka_unit_test(nobody_is_called_absent_where_all_are_there),
         cmocka_unit_test(a_late_gradient_says_how_late_it_is),
+        cmocka_unit_test(a_late_question_leaves_the_next_gradient_alone),
         cmocka_unit_test(the_first_process_of_a_worker_is_not_heard_any_more),
+        cmocka_unit_test(a_ps_that_follows_refuses_at_once),
+        cmocka_unit_test(a_decision_may_come_before_the_model),
         cmocka_unit_test(a_step_of_a_model_that_is_given_up_counts_for_nobody),
         cmocka_unit_test(a_step_is_refused_that_cannot_be),
         cmocka_unit_test(nothing_is_staged_that_the_step_does_not_need),

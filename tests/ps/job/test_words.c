@@ -56,7 +56,11 @@ static void what_is_restored_is_within_bounds(void **state)
     static const int64_t bad[][2] = {{-1, 0}, {JOB_MAX_STEP + 1, 0}, {0, -1}, {0, JOB_MAX_BATCHES + 1}};
     for (int i = 0; i < 4; i++) {
         job_check_restored(&scene.job, 0, 5, bad[i][0], bad[i][1], &verdict);
-        says(&verdict, ERROR_BAD_REQUEST, "a job can't continue at step ");
+        char text[200];
+        snprintf(text, sizeof text,
+                 "a job can't continue at step %lld, with %lld batches per epoch: expected 0 to %lld, and 0 to %lld",
+                 (long long)bad[i][0], (long long)bad[i][1], (long long)JOB_MAX_STEP, (long long)JOB_MAX_BATCHES);
+        says(&verdict, ERROR_BAD_REQUEST, text);
     }
     job_check_restored(&scene.job, 0, 5, JOB_MAX_STEP, JOB_MAX_BATCHES, &verdict);
     assert_int_equal(verdict.code, 0);
@@ -122,6 +126,7 @@ static void how_a_job_ended_is_said(void **state)
     describes("it diverged");
     restore(&scene, 3, 9, 0);
     describes("");
+    end_as(JOB_DONE, "!", "training is over at global step 40: !\n");
 }
 
 static void a_job_is_over_once_all_have_gone(void **state)
@@ -209,6 +214,8 @@ static void what_waits_for_a_step_is_described(void **state)
     describes("has 1 of 2 differences for step 10");
     push(&scene, 1, 1);
     describes("has 0 of 2 differences for step 11; those of the last step were 0.00 steps old on average");
+    scene.job.config.train.buffer_size = 1;
+    describes("has 0 of 1 differences for step 11; those of the last step were 0.00 steps old on average");
 }
 
 /* --- Under another config --- */
@@ -231,6 +238,9 @@ static void the_last_step_under_another_config_is_foretold(void **state)
     next.train.batch_size = 200;
     assert_int_equal(job_last_step_under(&scene.job, &next), 600);
     next.train.batch_size = 1 << 20; /* one at least */
+    assert_int_equal(job_last_step_under(&scene.job, &next), 2);
+    next.train.batch_size = 100;
+    scene.job.epoch_batches = 1;
     assert_int_equal(job_last_step_under(&scene.job, &next), 2);
     next.train.epochs = 0;
     assert_int_equal(job_last_step_under(&scene.job, &next), 0);
@@ -287,15 +297,33 @@ static void lines_that_are_too_many_are_counted(void **state)
     assert_false(job_next_action(&scene.job, &action));
 }
 
+static void a_single_line_too_many_is_told_of(void **state)
+{
+    struct job_action action;
+    struct verdict verdict;
+    (void)state;
+    come(&scene, 0, 1);
+    for (int i = 0; i <= JOB_MAX_LINES; i++) {
+        job_begin_restore(&scene.job, 0, (uint32_t)i + 1, "again", scene.now_s, &verdict);
+    }
+    for (int i = 0; i < JOB_MAX_LINES; i++) {
+        assert_true(job_next_action(&scene.job, &action));
+    }
+    assert_true(job_has_actions(&scene.job));
+    assert_true(job_next_action(&scene.job, &action));
+    assert_string_equal(action.text, "1 more line about workers and steps is left out");
+    assert_false(job_has_actions(&scene.job));
+}
+
 static void what_was_dropped_adds_up(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
-        scene.job.workers[i].stale = i;
-        scene.job.workers[i].not_finite = 10 * i;
+        scene.job.workers[i].stale = i + 1;
+        scene.job.workers[i].not_finite = 10 * (i + 1);
     }
-    assert_int_equal(job_dropped(&scene.job), 33);
-    assert_int_equal(job_not_finite(&scene.job), 30);
+    assert_int_equal(job_dropped(&scene.job), 66);
+    assert_int_equal(job_not_finite(&scene.job), 60);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
@@ -314,6 +342,7 @@ int main(void)
         TEST(the_last_step_under_another_config_is_foretold),
         TEST(an_end_that_is_put_off_for_good_is_told),
         TEST(lines_that_are_too_many_are_counted),
+        TEST(a_single_line_too_many_is_told_of),
         TEST(what_was_dropped_adds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,9 @@ static void what_worker_0_says_is_how_it_is(void **state)
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
     assert_true(say(1, "", &code, &error));
     assert_string_equal(clients[1].message.layers.units, "3,4,2");
-    assert_non_null(strstr(tear_down(), "ps 0: the layers are 3,4,2, by worker 0's data"));
+    const char *log = tear_down();
+    assert_non_null(strstr(log, "ps 0: the layers are 3,4,2, by worker 0's data"));
+    assert_non_null(strstr(log, "ps 0 holds layer0/weights, layer0/biases, layer1/weights, layer1/biases: 144 floats"));
 }
 
 /* They come too early: the worker asks again after sending the widths. */

@@ -214,6 +214,41 @@ static void test_rounds_may_take_the_middle(void **state)
     }
 }
 
+/* Those of small differences are as exact as those of large ones; no difference has a direction. */
+static void test_figures_are_of_the_round(void **state)
+{
+    static const float sizes[] = {1e-4f, 0};
+    (void)state;
+    struct test_random random = test_random_begin("figures");
+    struct fixture f;
+    const int one[1] = {1};
+    float cosine, norm;
+    set_up_rounds(&f, STRIPES, 0, &random);
+    for (int i = 0; i < 2; i++) {
+        fill_stage(f.shards[0], shard_stage(f.shards[0], 1), sizes[i]);
+        assert_true(shard_aggregate(f.shards[0], GENERATION, one, 1));
+        shard_round_figures(f.shards[0], 1, &cosine, &norm);
+        const double expected = (double)sizes[i] * sqrt((double)f.model.parameter_count);
+        assert_true(fabs((double)norm - expected) <= 1e-4 * expected);
+        assert_true(i == 0 ? fabsf(cosine - 1) < 1e-4f : isnan(cosine));
+    }
+    const int two[2] = {0, 1};
+    fill_stage(f.shards[0], shard_stage(f.shards[0], 0), 0);
+    fill_stage(f.shards[0], shard_stage(f.shards[0], 1), 1);
+    assert_true(shard_aggregate(f.shards[0], GENERATION, two, 2));
+    for (int i = 0; i < 2; i++) {
+        shard_round_figures(f.shards[0], i, &cosine, &norm);
+        assert_true(i == 1 ? fabsf(cosine - 1) < 1e-4f : isnan(cosine));
+    }
+    tear_down(&f);
+    set_up_synchronous(&f, 1, 0, &random);
+    fill_stage(f.shards[0], shard_stage(f.shards[0], 1), 1);
+    assert_true(shard_aggregate(f.shards[0], GENERATION, one, 1));
+    shard_round_figures(f.shards[0], 1, &cosine, &norm);
+    assert_true(isnan(cosine) && isnan(norm));
+    tear_down(&f);
+}
+
 static void test_rounds_weigh_workers_by_examples(void **state)
 {
     (void)state;
@@ -345,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_no_sum_is_minus_zero),
         cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
         cmocka_unit_test(test_rounds_may_take_the_middle),
+        cmocka_unit_test(test_figures_are_of_the_round),
         cmocka_unit_test(test_rounds_weigh_workers_by_examples),
         cmocka_unit_test(test_answers_on_their_way_do_not_change),
         cmocka_unit_test(test_pulling_leaves_the_staged_gradient_alone),

@@ -359,6 +359,49 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
     end(&bench);
 }
 
+/* Half of the floats, with their positions, take more than half of the log: the step before is dropped. */
+static void a_log_may_have_room_for_one_step(void **state)
+{
+    struct test_random random = test_random_begin("sent, one");
+    struct bench bench;
+    (void)state;
+    begin(&bench, WIRE_FLOAT32, 0.5, 1, &random);
+    answer(&bench, 0);
+    answer(&bench, 1);
+    for (int i = 1; i <= 4; i++) {
+        step(&bench, true, &random);
+        pack_plainly(&bench);
+        answer(&bench, 0);
+        assert_int_equal(bench.pieces, i);
+        assert_memory_equal(bench.views[0], bench.sent, bench.model.float_count * sizeof(float));
+    }
+    assert_int_equal(bench.wholes, 2);
+    answer(&bench, 1);
+    assert_int_equal(bench.wholes, 3);
+    assert_memory_equal(bench.views[1], bench.sent, bench.model.float_count * sizeof(float));
+    end(&bench);
+}
+
+/* Also what has not changed since the model was restored. */
+static void who_has_nothing_is_told_all_of_it(void **state)
+{
+    struct test_random random = test_random_begin("sent, new");
+    struct bench bench;
+    struct changes changes;
+    (void)state;
+    begin(&bench, WIRE_INT8, 0.1, 1, &random);
+    for (int i = 0; i < 2; i++) {
+        assert_true(
+            shard_changes(bench.shard, GENERATION, shard_stage(bench.shard, 1), 0, DTYPE_LARGEST_INT8, &changes));
+        assert_int_equal(changes.dtype, DTYPE_FLOAT32);
+        take_whole(bench.views[1], &changes);
+        assert_memory_equal(bench.views[1], bench.sent, bench.model.float_count * sizeof(float));
+        step(&bench, false, &random);
+        pack_plainly(&bench);
+    }
+    end(&bench);
+}
+
 /* Nearly all floats with their positions take more than the floats alone. */
 static void what_is_larger_than_the_model_is_not_kept(void **state)
 {
@@ -406,6 +449,29 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
     }
 }
 
+/* Versions begin anew with a restore, and the steps that led to the former ones are forgotten. */
+static void a_restore_forgets_the_log(void **state)
+{
+    struct test_random random = test_random_begin("sent, forgotten");
+    struct bench bench;
+    (void)state;
+    begin(&bench, WIRE_INT8, 1, 1, &random); /* there is room for three whole steps */
+    for (int generation = 0; generation < 2; generation++) {
+        answer(&bench, 0);
+        for (int i = 0; i < 3; i++) {
+            step(&bench, generation == 0 || i == 0, &random);
+            pack_plainly(&bench);
+            answer(&bench, 0);
+            assert_memory_equal(bench.views[0], bench.sent, bench.model.float_count * sizeof(float));
+        }
+        assert_int_equal(bench.pieces, 3 * (generation + 1));
+        assert_int_equal(bench.wholes, generation + 1);
+        restore(&bench, bench.parameters, NULL, 7);
+        read_vector(&bench, STORE_SENT, bench.sent);
+    }
+    end(&bench);
+}
+
 static void a_snapshot_has_what_was_told_at_its_step(void **state)
 {
     struct test_random random = test_random_begin("sent, snapshot");
@@ -438,8 +504,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_knows_what_a_plain_reference_says),
         cmocka_unit_test(who_was_away_for_long_is_told_all_of_it),
+        cmocka_unit_test(a_log_may_have_room_for_one_step),
+        cmocka_unit_test(who_has_nothing_is_told_all_of_it),
         cmocka_unit_test(what_is_larger_than_the_model_is_not_kept),
         cmocka_unit_test(a_restored_shard_goes_on_with_the_same_bits),
+        cmocka_unit_test(a_restore_forgets_the_log),
         cmocka_unit_test(a_snapshot_has_what_was_told_at_its_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,11 +142,40 @@ static void nonsense_is_refused(void **state)
     }
 }
 
+static void errors_of_rounding_are_kept(void **state)
+{
+    enum { N = 70 };
+    static const float nothing[N];
+    (void)state;
+    struct test_random random = test_random_begin("feed back");
+    uint16_t halves[N];
+    float values[N], remainders[N], before[N];
+    for (int n = 1; n <= N; n++) {
+        memset(remainders, 0, sizeof remainders);
+        assert_false(bfloat16_feed_back(halves, remainders, nothing, (size_t)n));
+        for (int i = 0; i < n; i++) {
+            values[i] = i == 5 ? INFINITY : test_random_float(&random);
+            before[i] = remainders[i] = ldexpf(test_random_float(&random), -9);
+        }
+        assert_true(bfloat16_feed_back(halves, remainders, values, (size_t)n));
+        for (int i = 0; i < n; i++) {
+            const float wanted = values[i] + before[i];
+            assert_int_equal(halves[i], bfloat16_round(wanted));
+            assert_true(remainders[i] == (i == 5 ? 0 : wanted - bfloat16_widen(halves[i])));
+        }
+        memset(values, 0, sizeof values);
+        memset(remainders, 0, sizeof remainders);
+        values[n - 1] = 1;
+        assert_true(bfloat16_feed_back(halves, remainders, values, (size_t)n)); /* one is enough */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(differences_arrive),
         cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(errors_of_rounding_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,6 +144,43 @@ static void nothing_is_lost(void **state)
     free(sent);
 }
 
+/* In one byte up to 127. */
+static void gaps_are_as_short_as_they_may_be(void **state)
+{
+    static const uint8_t wanted[] = {2, 0, 3, 0, 127, 128, 1};
+    static float values[300];
+    static uint8_t bytes[LARGEST_ROOM];
+    uint16_t places[2];
+    (void)state;
+    values[127] = 1;
+    values[127 + 1 + 128] = 2;
+    struct largest chosen = find(values, 300, 2);
+    const size_t size = largest_pack(bytes, values, 300, &chosen, DTYPE_LARGEST_FLOAT32);
+    assert_int_equal(size, sizeof wanted + 2 * sizeof(float));
+    assert_memory_equal(bytes, wanted, sizeof wanted);
+    assert_true(largest_read_places(places, largest_read_head(bytes), bytes + LARGEST_HEAD, 300));
+    assert_int_equal(places[0], 127);
+    assert_int_equal(places[1], 256);
+}
+
+static void all_of_a_piece_may_be_chosen(void **state)
+{
+    static float values[LARGEST_PIECE];
+    static const float nothing[LARGEST_PIECE];
+    static uint8_t bytes[LARGEST_ROOM];
+    (void)state;
+    for (enum dtype dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
+        for (int i = 0; i < LARGEST_PIECE; i++) {
+            values[i] = 127; /* exact as an int8, too */
+        }
+        struct largest chosen = find(values, LARGEST_PIECE, LARGEST_PIECE);
+        const size_t size = largest_pack(bytes, values, LARGEST_PIECE, &chosen, dtype);
+        assert_int_equal(size, LARGEST_HEAD + LARGEST_PIECE + largest_values_size(dtype, LARGEST_PIECE));
+        assert_int_equal(largest_read_head(bytes).count, LARGEST_PIECE);
+        assert_memory_equal(values, nothing, sizeof values); /* that is left */
+    }
+}
+
 /* Gaps that lead out of the piece, are truncated, or are too many. */
 static void what_makes_no_sense_is_refused(void **state)
 {
@@ -165,8 +202,8 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(those_that_sorting_would_choose),
-        cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(those_that_sorting_would_choose),  cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(gaps_are_as_short_as_they_may_be), cmocka_unit_test(all_of_a_piece_may_be_chosen),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,8 +89,10 @@ static void panels_hold_every_element_once(void **state)
                 }
             }
         }
+        int widest = 0;
         for (int panel = 0; panel < weights->panels; panel++) {
             int first = variable_panel_col(weights, panel), end = variable_panel_col(weights, panel + 1);
+            widest = end - first > widest ? end - first : widest;
             assert_in_range(end - first, 1, weights->stride);
             assert_int_equal(variable_at(weights, 0, first) % MODEL_ROW_ALIGN, 0);
             for (int col = first; col < end && col < width; col++) {
@@ -100,6 +102,13 @@ static void panels_hold_every_element_once(void **state)
                                      (size_t)(weights->rows - 1) * (size_t)weights->stride + (size_t)(col - first));
             }
         }
+        assert_in_range(weights->stride - widest, 0, MODEL_ROW_ALIGN - 1); /* no more than alignment takes */
+        size_t floats = 0;
+        for (int i = 0; i < model.variable_count; i++) {
+            const struct variable *variable = &model.variables[i];
+            floats += (size_t)variable->panels * (size_t)variable->rows * (size_t)variable->stride;
+        }
+        assert_int_equal(model.float_count, floats);
         free(taken);
     }
 }

@@ -133,6 +133,22 @@ static void hundred_steps_are_tensorflows(void **state)
     }
 }
 
+/* By default the fastest that this CPU can run. */
+static void kernels_are_those_that_are_wanted(void **state)
+{
+    const struct optimizer_kernels *best = &optimizer_kernels_baseline;
+    (void)state;
+#if defined(__x86_64__)
+    const struct cpu_features *cpu = cpu_features_get();
+    best = cpu->avx2 ? &optimizer_kernels_avx2 : best;
+    assert_ptr_equal(optimizer_kernels_get(CPU_KERNELS_AVX2), best);
+    best = cpu->avx512 ? &optimizer_kernels_avx512 : best;
+    assert_ptr_equal(optimizer_kernels_get(CPU_KERNELS_AVX512), best);
+#endif
+    assert_ptr_equal(optimizer_kernels_get(CPU_KERNELS_AUTO), best);
+    assert_ptr_equal(optimizer_kernels_get(CPU_KERNELS_REFERENCE), &optimizer_kernels_baseline);
+}
+
 static void slot_names_are_tensorflows(void **state)
 {
     (void)state;
@@ -397,6 +413,7 @@ static void warm_up_and_cosine(void **state)
     struct config_train config = {.learning_rate = 0.8, .lr_decay = 1, .lr_warmup_steps = 4};
     assert_true(schedule_learning_rate(&config, 0) == 0.8 / 4);
     assert_true(schedule_learning_rate(&config, 3) == 0.8);
+    assert_true(schedule_learning_rate(&config, 4) == 0.8);
     assert_true(schedule_learning_rate(&config, 1000) == 0.8);
     config.lr_cosine_steps = 100;
     config.lr_cosine_end = 0.5;
@@ -424,6 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hundred_steps_are_tensorflows),
+        cmocka_unit_test(kernels_are_those_that_are_wanted),
         cmocka_unit_test(slot_names_are_tensorflows),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(in_pieces_is_as_whole),

@@ -76,6 +76,56 @@ static void test_every_float_has_one_home(void **state)
     }
 }
 
+/* The row boundary nearest to the exact share; of two, the first. */
+static size_t cut_plainly(const struct model *model, int ps, int ps_count)
+{
+    const size_t position = model->float_count * (size_t)ps / (size_t)ps_count;
+    size_t nearest = 0;
+    for (size_t at = 0; at <= model->float_count; at++) {
+        const size_t here = at < position ? position - at : at - position;
+        const size_t there = nearest < position ? position - nearest : nearest - position;
+        if (is_row_boundary(model, at) && here < there) {
+            nearest = at;
+        }
+    }
+    return nearest;
+}
+
+/* Every member and every version must come to the same result. */
+static void test_ranges_are_cut_at_the_nearest_row(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_begin("cuts");
+    for (int round = 0; round < 20; round++) {
+        const int layers[] = {1 + test_random_below(&random, 30), 1 + test_random_below(&random, 60), 3};
+        struct model model = lay_out(layers, 3);
+        const int ps_count = 1 + test_random_below(&random, 20);
+        int first = -1;
+        for (int ps = 0; ps < ps_count; ps++) {
+            struct span spans[PLACEMENT_MAX_SPANS];
+            const size_t begin = cut_plainly(&model, ps, ps_count), end = cut_plainly(&model, ps + 1, ps_count);
+            assert_int_equal(placement_spans(&model, PLACEMENT_RANGES, ps_count, ps, spans), end > begin);
+            assert_true(end == begin || (spans[0].first == begin && spans[0].count == end - begin));
+            first = first < 0 && end > begin ? ps : first;
+        }
+        assert_int_equal(placement_first(&model, PLACEMENT_RANGES, ps_count), first);
+    }
+}
+
+static void test_the_first_that_holds_anything(void **state)
+{
+    (void)state;
+    struct model model = lay_out((const int[]){2, 1}, 2);
+    const struct model nothing = {.float_count = 0};
+    struct span spans[PLACEMENT_MAX_SPANS];
+    const int first = placement_first(&model, PLACEMENT_RANGES, 50);
+    assert_true(first > 0);
+    assert_int_equal(placement_spans(&model, PLACEMENT_RANGES, 50, first, spans), 1);
+    assert_int_equal(spans[0].first, 0);
+    assert_int_equal(placement_first(&model, PLACEMENT_ROUND_ROBIN, 50), 0);
+    assert_int_equal(placement_first(&nothing, PLACEMENT_RANGES, 3), 0);
+}
+
 static void test_ranges_are_balanced(void **state)
 {
     (void)state;
@@ -130,6 +180,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_float_has_one_home),
+        cmocka_unit_test(test_ranges_are_cut_at_the_nearest_row),
+        cmocka_unit_test(test_the_first_that_holds_anything),
         cmocka_unit_test(test_ranges_are_balanced),
         cmocka_unit_test(test_more_ps_than_rows),
         cmocka_unit_test(test_round_robin_deals_variables),

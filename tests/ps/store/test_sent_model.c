@@ -116,6 +116,65 @@ static void nonsense_is_refused(void **state)
     assert_true(known[0] == 1.0f && known[1] == 2.0f);
 }
 
+enum { MOST_PIECES = 8 };
+
+static struct {
+    struct range ranges[MOST_PIECES];
+    int count;
+} said;
+
+static void note_piece(void *context, struct range range, const uint8_t *bytes, size_t size)
+{
+    (void)context;
+    (void)bytes;
+    assert_true(said.count < MOST_PIECES && size >= int8_size(range.count));
+    said.ranges[said.count++] = range;
+}
+
+static void says(int piece, size_t first, size_t count)
+{
+    assert_int_equal(said.ranges[piece].first, first);
+    assert_int_equal(said.ranges[piece].count, count);
+}
+
+/* A piece begins and ends where blocks rest, or where a span ends, or it is full. Multiples of 127 are exact. */
+static void what_has_not_changed_is_left_out(void **state)
+{
+    enum { B = INT8_BLOCK, FIRST = 5 * B + 10, SECOND = 2 * PACKED_FLOATS + 5, ALL = FIRST + SECOND };
+    static const struct config_cluster cluster = {.issync = true, .wire_dtype = WIRE_INT8, .wire_top = 1};
+    static const struct span spans[] = {{100, FIRST}, {100000, SECOND}};
+    static float parameters[ALL], known[ALL], left[ALL];
+    static struct sent_packer packer;
+    const struct sent_sink sink = {note_piece, NULL};
+    (void)state;
+    sent_packer_begin(&packer, &cluster, ALL, left);
+    parameters[0] = -0.0f;                           /* is 0 */
+    parameters[2 * B - 1] = parameters[2 * B] = 127; /* of two blocks */
+    parameters[4 * B] = parameters[FIRST + SECOND - 1] = 127;
+    sent_packer_pack(&packer, parameters, known, spans, 2, &sink);
+    assert_int_equal(said.count, 3);
+    says(0, 100 + B, 2 * B);
+    says(1, 100 + 4 * B, B);
+    says(2, 100000 + 2 * PACKED_FLOATS, 5);
+    assert_memory_equal(known + 1, parameters + 1, (ALL - 1) * sizeof *known);
+    said.count = 0;
+    for (int i = FIRST; i < ALL; i++) {
+        parameters[i] = 254;
+    }
+    sent_packer_pack(&packer, parameters, known, spans, 2, &sink);
+    assert_int_equal(said.count, 3);
+    for (int i = 0; i < 3; i++) {
+        says(i, 100000 + (size_t)i * PACKED_FLOATS, i < 2 ? PACKED_FLOATS : 5);
+    }
+    for (int i = 0; i < FIRST; i++) {
+        parameters[i] = 381;
+    }
+    sent_packer_pack(&packer, parameters, known, spans, 2, NULL); /* nobody listens */
+    for (int i = 0; i < FIRST; i++) {
+        assert_true(fabsf(known[i] - parameters[i]) <= 1.5f); /* half a step of 381 / 127 */
+    }
+}
+
 static void it_is_kept_where_answers_are_packed(void **state)
 {
     static const struct {
@@ -146,6 +205,7 @@ int main(void)
         cmocka_unit_test(what_is_left_becomes_less_until_nothing_is),
         cmocka_unit_test(what_is_cut_short_makes_no_sense),
         cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(what_has_not_changed_is_left_out),
         cmocka_unit_test(it_is_kept_where_answers_are_packed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -226,6 +226,40 @@ static void a_restored_store_goes_on_as_the_old_one(void **state)
     free(gradient);
 }
 
+/* Momentum goes on in the one row that ever had a gradient, also where the same row of later variables had none. */
+static void rows_are_remembered_by_variable(void **state)
+{
+    (void)state;
+    struct model model;
+    model_layout(&model, &model_config);
+    const struct config_train config = train_config(OPTIMIZER_MOMENTUM);
+    const struct variable *weights = &model.variables[0];
+    const int32_t row = 3;
+    const size_t at = variable_at(weights, row, 0), bytes = model.float_count * sizeof(float);
+    const float ones[64] = {1};
+    struct store store;
+    create(&store, &model, &config);
+    for (int step = 0; step < 3; step++) {
+        const float before = store.vectors[STORE_PARAMETERS][at];
+        float *const others = malloc(bytes);
+        memcpy(others, store.vectors[STORE_PARAMETERS], bytes);
+        store_begin_step(&store);
+        store_apply(&store, &(struct gradient_block){.rows = weights->rows,
+                                                     .cols = weights->cols,
+                                                     .values = ones,
+                                                     .stride = weights->cols,
+                                                     .present = &row,
+                                                     .present_count = step == 0});
+        store_end_step(&store);
+        assert_true(store.vectors[STORE_PARAMETERS][at] < before);
+        others[at] = store.vectors[STORE_PARAMETERS][at];
+        assert_memory_equal(others, store.vectors[STORE_PARAMETERS], bytes);
+        free(others);
+        store_restored(&store);
+    }
+    store_destroy(&store);
+}
+
 struct half {
     struct store *store;
     const float *gradient;
@@ -318,11 +352,9 @@ static void averages_start_at_the_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_as_the_whole),
-        cmocka_unit_test(a_restored_store_goes_on_as_the_old_one),
-        cmocka_unit_test(threads_share_rows),
-        cmocka_unit_test(memory_is_what_the_header_says),
-        cmocka_unit_test(averages_start_at_the_parameters),
+        cmocka_unit_test(blocks_are_as_the_whole),         cmocka_unit_test(a_restored_store_goes_on_as_the_old_one),
+        cmocka_unit_test(rows_are_remembered_by_variable), cmocka_unit_test(threads_share_rows),
+        cmocka_unit_test(memory_is_what_the_header_says),  cmocka_unit_test(averages_start_at_the_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
