@@ -216,21 +216,30 @@ def test_data_that_is_missing_or_odd(chromium, folder):
         assert "NaN" not in text and "undefined" not in text and "[object" not in text
 
 
-@pytest.mark.alone
+def busy_ms(chromium):
+    """The processor time that the page has taken: unlike the clock, it shows no other work of the machine."""
+    metrics = {each["name"]: each["value"] for each in chromium.ask("Performance.getMetrics")["metrics"]}
+    return 1000 * metrics["TaskDuration"]
+
+
 def test_a_thousand_members(chromium, folder, screenshots):
     run = Run(workers=990, ps=10)
     with Member(folder, run) as member:
         noted = chromium.ask("Page.addScriptToEvaluateOnNewDocument", source=FIRST_ROW)["identifier"]
+        chromium.ask("Performance.enable", timeDomain="threadTicks")
         best_ms = float("inf")
         for _ in range(10):
             chromium.open("about:blank")
+            begun_ms = busy_ms(chromium)
             opened(chromium, member, "members")
             chromium.wait_until("window.firstRow")
-            best_ms = min(best_ms, chromium.run("window.firstRow"))
-            if best_ms < 1000:
+            best_ms = min(best_ms, busy_ms(chromium) - begun_ms)
+            if best_ms < 400:
                 break
+        chromium.ask("Performance.disable")
         chromium.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=noted)
-        assert best_ms < 1000, f"the rows of 1,000 members were there after {best_ms:.0f} ms"
+        # 120 ms, and the rows are there after 0.3 to 0.7 s, on a machine that has nothing else to do.
+        assert best_ms < 400, f"the rows of 1,000 members took {best_ms:.0f} ms of the processor"
         assert chromium.run("document.querySelectorAll('#member-rows tr').length") < 100
         assert chromium.run("byId('member-table').getAttribute('aria-rowcount')") == "1001"
         assert "1,000 members" in chromium.text()
