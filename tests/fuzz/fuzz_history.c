@@ -80,14 +80,21 @@ static void check_record(void)
            memcmp(&record.plan.absent, &again.plan.absent, sizeof again.plan.absent) == 0);
 }
 
-/* A process that has died this often goes back, whatever else its record says. */
+static bool is_sound(uint64_t version)
+{
+    struct versions versions;
+    struct error error;
+    return versions_open(&versions, config_path, &error) && versions_verify(&versions, version, &error);
+}
+
+/* A process that has died this often goes back, whatever else its record says; nothing counts in a damaged version. */
 static void check_probation(void)
 {
     struct probation before, after;
     struct error error;
     uint64_t current;
     bool there;
-    if (!probation_read(config_path, &before)) {
+    if (!probation_read(config_path, &before) || !is_sound(before.target)) {
         probation_check(config_path);
         return;
     }
