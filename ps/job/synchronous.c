@@ -269,7 +269,8 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
 
 /*
  * A refused gradient is answered together with its step, unless the step needs another one from this worker. Only the
- * coordinator knows whether it does, and the worker waits for its answer in any case: followers answer at once.
+ * coordinator knows whether it does, and the worker waits for the coordinator's answer in any case: before the step is
+ * decided, followers answer at once.
  */
 static bool refusal_is_settled(const struct job *job, int index)
 {
@@ -278,7 +279,7 @@ static bool refusal_is_settled(const struct job *job, int index)
         return false;
     }
     if (job_is_follower(job)) {
-        return true;
+        return !job->gathered.decided;
     }
     for (int i = 0; i < job->worker_count; i++) {
         job->awaited[i] = job->workers[i].present && job_is_asked(job, i);

@@ -42,7 +42,7 @@ struct rollout_coordinator {
     bool has_versions;
     struct versions versions;
     double ticked_s;
-    double looked_s;         /* whether a damaged manifest has been repaired */
+    double looked_s;         /* the last time, for the repair of a damaged manifest */
     double rated_s, fastest; /* recent maximum of steps per second: a switch must not come too soon */
     int64_t rated_step;
     uint32_t rated_generation;        /* to recognise a restore, which is not a step */

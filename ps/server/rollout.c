@@ -171,7 +171,7 @@ static void look_for_repair(struct rollout_coordinator *coordinator, uint64_t fa
 {
     struct former_manifest former;
     struct error error;
-    if (!read_former(coordinator, fallback, &former, &error)) {
+    if (!read_former(coordinator, fallback, &former, &error) || !former.bytes) {
         return;
     }
     server_lock(coordinator->server);
@@ -360,7 +360,7 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
     const uint64_t changes = coordinator->rollout.changes, highest = coordinator->highest;
     const struct rollout rollout = coordinator->rollout;
     rollout_describe(&coordinator->rollout, message, sizeof message);
-    const bool looks = coordinator->former.is_damaged && now_s - coordinator->looked_s >= REPAIR_S;
+    const bool looks = !changed && coordinator->former.is_damaged && now_s - coordinator->looked_s >= REPAIR_S;
     coordinator->looked_s = looks ? now_s : coordinator->looked_s;
     server_unlock(server);
     if (looks) {

@@ -282,7 +282,8 @@ bool serve_push(struct session *session, struct error *error)
     bool done = serve_receive_push(session, stage, &push, request, error);
     if (done) {
         server_lock(server);
-        bool decided = decide_push(session, &push, generation, stage_is_finite(stage), &verdict, &staleness);
+        const bool is_finite = stage_is_finite(stage) && isfinite(push.loss);
+        bool decided = decide_push(session, &push, generation, is_finite, &verdict, &staleness);
         serve_unlock(session);
         done = !decided ? serve_give_up(session, " for a checkpoint", error)
                : verdict.code != 0

@@ -153,6 +153,25 @@ static void test_a_push_cuts_off_the_one_before_it(void **state)
     serving_end();
 }
 
+/* Of a gradient that another ps must refuse, no part is applied here. */
+static void test_an_asynchronous_loss_that_is_not_finite_counts_too(void **state)
+{
+    (void)state;
+    serving_config();
+    serving_begin(0);
+    come(0);
+    restore(1, 0);
+    struct serving_session *worker = come(1);
+    worker->client.generation = 1;
+    const struct message_push message = {.sequence = 1, .loss = INFINITY};
+    send_push(worker, &message, 1);
+    serving_serve(worker);
+    assert_int_equal(outcome(worker), PUSH_NOT_FINITE);
+    assert_int_equal(serving.server.job.global_step, 0);
+    assert_int_equal(push(worker, 2, 0), PUSH_APPLIED);
+    serving_end();
+}
+
 /* --- Synchronous steps --- */
 
 static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
@@ -229,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_nonsense_ends_a_push_before_its_last_frame),
         cmocka_unit_test(test_a_push_cuts_off_the_one_before_it),
         cmocka_unit_test(test_a_synchronous_push_cuts_off_the_one_before_it),
+        cmocka_unit_test(test_an_asynchronous_loss_that_is_not_finite_counts_too),
         cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
         cmocka_unit_test(test_reports_name_workers_that_there_are),
     };

@@ -26,7 +26,7 @@
 enum {
     SNAPSHOT_TRIES = 6,
     SNAPSHOT_WAIT_MS = 250,  /* for a step that is about to come, or that some shards have reached */
-    ROLLOUT_WAIT_MS = 2000,  /* the same for a rollout, which fails without it, however slow the steps are */
+    ROLLOUT_WAIT_MS = 2000,  /* the same for a rollout, which is given up if this fails */
     SNAPSHOT_TIMEOUT_S = 60, /* over connections that break */
     CAUTION = 64,            /* checkpoints to save after one was lost, before training may be held again */
     MOST_CAUTION = 1 << 20,
@@ -285,6 +285,7 @@ void chief_order_ahead(struct chief *chief, int64_t step)
 static void remove_first(struct chief *chief)
 {
     chief->order_count--;
+    chief->asked_s = -INFINITY; /* shards may have come to the next one long ago, and hold training for it */
     memmove(chief->orders, chief->orders + 1, (size_t)chief->order_count * sizeof chief->orders[0]);
 }
 
@@ -328,7 +329,6 @@ static enum collected collect_first(struct chief *chief, uint32_t wait_ms)
         return TROUBLE; /* it can still be read, unless its shard lost everything */
     }
     remove_first(chief);
-    chief->asked_s = -INFINITY; /* shards may have come to the next one long ago, and hold training for it */
     chief->caution -= chief->caution > 0;
     if (supervisor_is_unsaved(&chief->ledger.supervisor, order.step)) {
         chief_save_taken(chief, order.step);

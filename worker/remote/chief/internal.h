@@ -48,7 +48,7 @@ struct chief {
     struct order orders[SHARD_ORDERS]; /* [order_count], by step. Locked, like all that follow up to caution */
     int order_count;
     int64_t ordered;           /* step of the last order; -1: none */
-    double asked_s;            /* when the first of them was last asked for */
+    double asked_s;            /* when the first of them was last asked for; -INFINITY: never */
     int caution, last_caution; /* checkpoints to save before training may be held again */
 
     atomic_llong global_step; /* of this worker */

@@ -126,6 +126,19 @@ static void add(float *restrict to, const float *restrict values, size_t n)
     }
 }
 
+/* As it will be sent, with what earlier gradients owe. */
+static bool row_is_finite(const struct outbox *outbox, size_t offset, size_t cols)
+{
+    if (outbox->dtype != DTYPE_BFLOAT16) {
+        return all_finite((outbox->residual ? outbox->residual->next : outbox->values) + offset, cols);
+    }
+    uint16_t found = 0;
+    for (size_t i = 0; i < cols; i++) {
+        found |= (outbox->halves[offset + i] & 0x7f80u) == 0x7f80u;
+    }
+    return found == 0;
+}
+
 /*
  * Copies one row of a block. Its columns may come in several blocks, one of them zero: the row is present as soon as
  * one is not, and then its other columns must be right as well, so zeros are stored too.
@@ -145,7 +158,7 @@ static void take_row(struct outbox *outbox, const struct gradient_block *block, 
         /* Rows are listed if they have a pixel that is not zero, and such rows are hardly ever zero. */
         some = block->present || has_float(values, block->cols);
     }
-    if (!all_finite(values, (size_t)block->cols)) {
+    if (!row_is_finite(outbox, offset, (size_t)block->cols)) {
         atomic_store_explicit(&outbox->not_finite, true, memory_order_relaxed);
     }
     if (some) {

@@ -1,6 +1,7 @@
 /* The outbox: what goes in comes out, as runs within a ps's spans; zeros stay behind, and rounding loses nothing. */
 #include "worker/remote/exchange/outbox.h"
 
+#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -212,7 +213,7 @@ static void rounding_loses_nothing(void **state)
 /* Values that are not finite are sent at once, so that a ps can refuse them, and leave no residual. */
 static void not_finite_does_not_stay(void **state)
 {
-    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    static const float bad[] = {NAN, INFINITY, -INFINITY, FLT_MAX}; /* the last is rounded to infinity */
     struct span whole = {0, model.float_count};
     struct outbox outbox;
     struct error error;
@@ -230,9 +231,11 @@ static void not_finite_does_not_stay(void **state)
         empty(&outbox, &whole, 1, sent, &floats, &runs);
         assert_int_equal(floats, 300);
         assert_true(sent[1] - sent[1] != 0.0f);
+        assert_false(outbox_is_finite(&outbox));
         row[1] = 2.0f;
         outbox_begin(&outbox);
         sink.block(sink.context, &block);
+        assert_true(outbox_is_finite(&outbox));
         empty(&outbox, &whole, 1, sent, &floats, &runs);
         assert_true(sent[1] == 2.0f);
     }
