@@ -353,19 +353,26 @@ static void why_it_can_not_follow_is_said_once(void **state)
     assert_int_equal(audited("\"what\":\"catch up\""), 2);
 }
 
-static void a_program_is_taken_before_it_follows(void **state)
+/* Manifests bring it from now on; the caller frees it. */
+static uint8_t *other_program(size_t *size)
 {
     uint8_t *program;
+    struct error error;
+    assert_true(program_own_bytes(&program, size, &error));
+    program[*size / 2] ^= 1;
+    programs = (struct manifest_programs){.count = 1, .protocol = 1, .items = {{.size = *size}}};
+    snprintf(programs.items[0].architecture, sizeof programs.items[0].architecture, "%s", program_own_architecture());
+    program_digest(program, *size, programs.items[0].digest);
+    return program;
+}
+
+static void a_program_is_taken_before_it_follows(void **state)
+{
     size_t size;
     const char *digest;
     uint64_t offset;
-    struct error error;
     (void)state;
-    assert_true(program_own_bytes(&program, &size, &error));
-    program[size / 2] ^= 1;
-    programs = (struct manifest_programs){.count = 1, .protocol = 1, .items = {{.size = size}}};
-    snprintf(programs.items[0].architecture, sizeof programs.items[0].architecture, "%s", program_own_architecture());
-    program_digest(program, size, programs.items[0].digest);
+    uint8_t *program = other_program(&size);
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.5, "", secret_key);
     order.in_force = 2;
     for (int i = 0; i < 3; i++) {
@@ -390,17 +397,11 @@ static void a_program_is_taken_before_it_follows(void **state)
 /* The disk filled up after it was staged. */
 static void a_program_without_room_is_refused(void **state)
 {
-    uint8_t *program;
     size_t size;
     const char *digest;
     uint64_t offset;
-    struct error error;
     (void)state;
-    assert_true(program_own_bytes(&program, &size, &error));
-    program[size / 2] ^= 1;
-    programs = (struct manifest_programs){.count = 1, .protocol = 1, .items = {{.size = size}}};
-    snprintf(programs.items[0].architecture, sizeof programs.items[0].architecture, "%s", program_own_architecture());
-    program_digest(program, size, programs.items[0].digest);
+    uint8_t *program = other_program(&size);
     free(program);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
     programs.count = 0;

@@ -479,6 +479,14 @@ static inline void all_come(void)
     }
 }
 
+/* Version 1, with all members and an operator. */
+static inline void begin_with_all(void)
+{
+    begin(0, text_of(1, 0.5, ""));
+    operator_comes();
+    all_come();
+}
+
 /* Time passes, all report, and ps 0 ticks. */
 static inline void pass(double seconds)
 {

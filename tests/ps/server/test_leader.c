@@ -102,9 +102,7 @@ static void each_architecture_has_its_number(void **state)
 static void its_start_is_no_pause(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     coordinator_tick(coordinator);
     for (int i = 0; i < 10; i++) {
         serving.now_s += 1;
@@ -209,9 +207,7 @@ static void pass_without_2(enum rollout_phase of_chief)
 static void a_restarted_leader_knows_the_plan(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
     for (int i = 0; i < WORKERS + 2; i++) {
         if (i != 2) {
@@ -244,9 +240,7 @@ static void a_restarted_leader_knows_the_plan(void **state)
 static void nobody_is_told_what_is_not_kept(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     assert_int_equal(mkdir(path_of("config.json.d/rollout.json"), 0777), 0); /* in the way */
@@ -279,9 +273,7 @@ static void keep_as_last(void)
 static void a_leader_without_its_manifest_leads_nothing(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     everybody(PHASE_STAGED, 2, 1);

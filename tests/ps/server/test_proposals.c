@@ -17,9 +17,7 @@ static void a_proposal_is_on_disk_before_anybody_hears_of_it(void **state)
     size_t size;
     struct error error;
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     assert_true(checked_read(path_of("config.json.d/00000002.manifest"), MANIFEST_MAX_BYTES, &kept, &size, &error));
@@ -86,9 +84,7 @@ static void what_would_lead_nowhere_is_refused(void **state)
     static const char fewer[] = "\"127.0.0.1:2\",\"127.0.0.1:4\"",
                       all[] = "\"127.0.0.1:2\",\"127.0.0.1:3\",\"127.0.0.1:4\"";
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), all, fewer), secret_key);
     refused("cluster.worker_hosts: entry 1 is 127.0.0.1:3 and would be 127.0.0.1:4, which is worker 2 now");
     sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), "\"train_steps\":10000", "\"train_steps\":102"),
@@ -111,9 +107,7 @@ static void what_would_lead_nowhere_is_refused(void **state)
 static void a_job_that_would_wait_is_not_restarted(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
     for (int i = 0; i < WORKERS + 2; i++) {
         if (i != 2) {
@@ -204,9 +198,7 @@ static void refusals_are_on_record(void **state)
 static void one_at_a_time(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     coordinator->proposing = true; /* another operator's, on another connection */
     sign(1, 0.5, 2, 0.25, "", secret_key);
     refused("another proposal is being checked: try again");
@@ -373,9 +365,7 @@ static void members_take_a_program_piece_by_piece(void **state)
     (void)state;
     make_program();
     const char *digest = programs.items[0].digest;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.5, "", secret_key);
     bring();
     accepted();
@@ -407,9 +397,7 @@ static void a_former_program_is_sent_too(void **state)
     (void)state;
     make_program();
     const char *digest = programs.items[0].digest;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.5, "", secret_key);
     bring();
     assert_true(coordinator_store_manifest(coordinator, 2, proposal, proposal_size, &error));
@@ -437,9 +425,7 @@ static void a_leader_that_restarts_in_the_new_program_goes_on(void **state)
     (void)state;
     make_program();
     programs.waves = (struct rollout_waves){.count = 1, .items = {2}, .budget = 1};
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.5, "", secret_key);
     bring();
     accepted();
@@ -469,9 +455,7 @@ static void programs_leave_room_on_the_line(void **state)
     programs.rate_kib = 64;
     const char *digest = programs.items[0].digest;
     struct serving_session *member = &serving.sessions[1];
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.5, "", secret_key);
     bring();
     accepted();
@@ -503,9 +487,7 @@ static void who_runs_what_is_known_by_its_build(void **state)
 {
     (void)state;
     make_program();
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.5, "", secret_key);
     bring();
     accepted();

@@ -13,9 +13,7 @@
 static void a_live_rollout(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     coordinator_tick(coordinator);
     for (int i = 0; i < 10; i++) { /* 50 steps a second */
         train(25);
@@ -75,9 +73,7 @@ static void a_live_rollout(void **state)
 static void all_go_back_from_a_loss_that_is_not_finite(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     everybody(PHASE_STAGED, 2, 1);
@@ -138,9 +134,7 @@ static void an_operator_takes_it_back(void **state)
 /* A rollout being watched while nobody reports for 12 s; stood: and ps 0 did not tick, either. */
 static enum rollout_state after_silence(bool stood)
 {
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     coordinator_tick(coordinator);
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
@@ -177,9 +171,7 @@ static void a_restarted_leader_goes_on(void **state)
 {
     struct error error;
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
     everybody(PHASE_STAGED, 2, 1);
@@ -240,9 +232,7 @@ static void who_was_away_catches_up(void **state)
     struct manifest manifest;
     struct error error;
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     roll_out(2);
     fakes[1] = (struct fake){.version = 1, .loss = -1};
     assert_int_equal(report(1), proposal_size);
@@ -306,9 +296,7 @@ static void who_is_astray_comes_back_by_the_rollout_under_way(void **state)
 {
     struct error error;
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     roll_out(2);
     sign(2, 1.0 / 3, 3, 0.25, "", secret_key);
     accepted();
@@ -342,9 +330,7 @@ static void who_was_away_takes_no_version_on_trial(void **state)
 {
     static const enum rollout_phase phases[] = {PHASE_STAGED, PHASE_TRIED, PHASE_SAVED};
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     roll_out(2);
     sign(2, 1.0 / 3, 3, 0.25, "", secret_key); /* live: ps 0 says what is in force */
     accepted();
@@ -536,9 +522,7 @@ static void operators_are_told_of_a_model_once_there_is_one(void **state)
 static void who_has_no_place_yet_is_told_all_the_same(void **state)
 {
     (void)state;
-    begin(0, text_of(1, 0.5, ""));
-    operator_comes();
-    all_come();
+    begin_with_all();
     struct serving_session *one = come(OTHER, MEMBER_WORKER, WORKERS, true);
     const struct message_report says = report_of(1);
     assert_int_equal(ask(one, MESSAGE_report, &says, NULL, 0), MESSAGE_rollout);
