@@ -59,8 +59,9 @@ struct remote_worker {
     uint32_t staleness;
     double staleness_sum; /* since the last summary */
     int64_t dropped;      /* gradients that were not used */
-    int bad_steps;
-    double vitals_s; /* when the heartbeats were last updated, and at which step */
+    int bad_steps;        /* consecutive ones whose loss was not finite */
+    int refused_steps;    /* consecutive ones whose gradient was not, although the loss was */
+    double vitals_s;      /* when the heartbeats were last updated, and at which step */
     int64_t vitals_step;
     bool joined;   /* it has had parameters of this job */
     bool borrowed; /* the engine was used for a validation: its parameters are not the newest */
@@ -94,7 +95,13 @@ bool worker_take_end(struct remote_worker *worker, enum exchange_result end);
 /* Pulls all parameters, after the engine was used for something else or its parameters look bad. */
 enum exchange_result worker_refresh(struct remote_worker *worker);
 
-/* Takes the job's progress from the answers to a push. */
+/*
+ * Fails the job if this is the chief, so many steps in a row were bad, and no rollout is under way that may mend it.
+ * Other workers keep trying. what: was not finite; value: what it was.
+ */
+bool worker_has_diverged(struct remote_worker *worker, int bad_steps, const char *what, double value);
+
+/* Takes the job's progress from the answers to a push. It may end training: the job is over, or has diverged. */
 void worker_take_answer(struct remote_worker *worker, const struct push_answer *answer);
 
 /* Updates the worker's state for the heartbeats. */

@@ -9,8 +9,6 @@
 #include "worker/remote/worker/internal.h"
 #include "worker/report.h"
 
-enum { BAD_STEPS = 10 /* consecutive losses that are not finite, until the chief reports a failure */ };
-
 static const double VITALS_S = 0.2;
 
 /* Log lines and the loss's L2 term use what the shards apply. finite: as for live_config_look. */
@@ -51,8 +49,7 @@ static void handle_nonfinite_loss(struct remote_worker *worker, double loss)
                     (long long)training->global_step);
     }
     look_for_change(worker, NAN, false);
-    if (worker->chief && worker->bad_steps >= BAD_STEPS && !live_config_is_rolling(worker->live)) {
-        training_fail_not_finite(training, "the loss", loss, training->global_step);
+    if (worker_has_diverged(worker, worker->bad_steps, "the loss", loss)) {
         return;
     }
     clock_pause(clock_monotonic_s() + 0.01 * worker->bad_steps);
@@ -150,7 +147,7 @@ static bool exchange(struct remote_worker *worker, const struct train_result *do
     if (answers > 0) {
         worker_take_answer(worker, &answer);
     }
-    return answers == 0 || !answer.over;
+    return training->end == TRAINING_GOES_ON;
 }
 
 static void account(struct remote_worker *worker, const struct train_result *done, double begin_s)

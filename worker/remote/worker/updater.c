@@ -65,16 +65,31 @@ void worker_tell_vitals(struct remote_worker *worker, enum member_state state)
     worker->vitals_step = training->local_step;
 }
 
+bool worker_has_diverged(struct remote_worker *worker, int bad_steps, const char *what, double value)
+{
+    enum { MOST_BAD_STEPS = 10 };
+    struct training *training = &worker->training;
+    if (!worker->chief || bad_steps < MOST_BAD_STEPS || live_config_is_rolling(worker->live)) {
+        return false;
+    }
+    training_fail_not_finite(training, what, value, training->global_step);
+    return true;
+}
+
 void worker_take_answer(struct remote_worker *worker, const struct push_answer *answer)
 {
     struct training *training = &worker->training;
     training->global_step = answer->global_step;
     worker->staleness = answer->staleness;
     worker->dropped += answer->stale || answer->not_finite;
+    if (!answer->stale) {
+        worker->refused_steps = answer->not_finite ? worker->refused_steps + 1 : 0;
+    }
     if (answer->over) {
         training_stop(training, TRAINING_LAST_STEP);
     } else if (answer->not_finite) {
         log_warning("a gradient was refused at global step %lld: it is not finite", (long long)training->global_step);
+        worker_has_diverged(worker, worker->refused_steps, "the gradient", NAN);
     }
 }
 

@@ -357,6 +357,38 @@ static void loss_that_is_not_finite(void **state)
     }
 }
 
+/* Gradients that are refused again and again, though their loss is finite, end a job like losses that are not. */
+static void gradients_that_are_refused(void **state)
+{
+    struct bench bench;
+    (void)state;
+    for (int is_chief = 0; is_chief < 2; is_chief++) {
+        begin_joined(&bench, is_chief ? chief_flags : other_flags, 0);
+        world.is_rolling = true; /* the rollout handles it */
+        world.answer = (struct push_answer){.not_finite = true};
+        for (int i = 0; i < 12; i++) {
+            assert_true(step(&bench));
+        }
+        world.is_rolling = false;
+        world.answer = (struct push_answer){.not_finite = false}; /* all is well: the count starts over */
+        assert_true(step(&bench));
+        for (int i = 0; i < 9; i++) {
+            world.answer = (struct push_answer){.not_finite = true};
+            assert_true(step(&bench));
+            world.answer = (struct push_answer){.stale = true}; /* says nothing of the gradient */
+            assert_true(step(&bench));
+        }
+        world.answer = (struct push_answer){.not_finite = true};
+        assert_int_equal(step(&bench), !is_chief);
+        assert_int_equal(bench.worker.training.end, is_chief ? TRAINING_FAILED : TRAINING_GOES_ON);
+        if (is_chief) {
+            assert_non_null(strstr(bench.worker.training.error.text, "the gradient is nan after step 32"));
+            assert_true(bench.worker.training.has_diverged);
+        }
+        end(&bench);
+    }
+}
+
 /* In synchronous training the others wait for a push: an empty one is sent, and the next step is awaited. */
 static void empty_push(void **state)
 {
@@ -646,6 +678,7 @@ int main(void)
         cmocka_unit_test(answers_to_a_push),
         cmocka_unit_test(ends_of_a_push),
         cmocka_unit_test(loss_that_is_not_finite),
+        cmocka_unit_test(gradients_that_are_refused),
         cmocka_unit_test(empty_push),
         cmocka_unit_test(rounds_of_others),
         cmocka_unit_test(validates_together),
