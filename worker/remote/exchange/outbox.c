@@ -367,24 +367,26 @@ void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count
     }
 }
 
-static void swap_residual(struct outbox_residual *residual)
+/* A gradient that is not finite is refused, and would leave in the residual what spoils every later one. */
+static void swap_residual(struct outbox *outbox)
 {
-    float *const now = residual->now;
-    residual->now = residual->next;
-    residual->next = now;
+    struct outbox_residual *residual = outbox->residual;
+    if (residual && outbox_is_finite(outbox)) {
+        float *const now = residual->now;
+        residual->now = residual->next;
+        residual->next = now;
+    }
 }
 
 void outbox_packed(struct outbox *outbox)
 {
-    if (outbox->residual) {
-        swap_residual(outbox->residual);
-    }
+    swap_residual(outbox);
 }
 
 void outbox_take_back(struct outbox *outbox)
 {
-    if (outbox->residual && outbox->piece_count > 0) {
-        swap_residual(outbox->residual);
+    if (outbox->piece_count > 0) {
+        swap_residual(outbox);
         outbox->piece_count = 0;
     }
 }

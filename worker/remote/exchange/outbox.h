@@ -86,7 +86,8 @@ bool outbox_is_finite(const struct outbox *outbox);
 
 /*
  * Call these when the gradient is complete, before sending it: outbox_pack for each ps, then outbox_packed. They do
- * nothing unless the form is packed; if it is, there is nothing to send before.
+ * nothing unless the form is packed; if it is, there is nothing to send before. The residual stays as it was if the
+ * gradient is not finite.
  */
 void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count);
 void outbox_packed(struct outbox *outbox);

@@ -331,12 +331,50 @@ static void packing_loses_nothing(void **state)
     free(owed);
 }
 
+/* A packed gradient that is not finite is sent, to be refused, and leaves the residual as it was. */
+static void not_finite_is_not_owed(void **state)
+{
+    static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
+    const struct span whole = {0, model.float_count};
+    const size_t bytes = model.float_count * sizeof(float);
+    float *before = malloc(bytes);
+    struct error error;
+    (void)state;
+    for (int kind = 0; kind < 8; kind++) {
+        const struct outbox_form form = {dtypes[kind % 4], kind % 4 == 0 ? 1 : 0.001};
+        const bool is_taken_back = kind >= 4; /* not if other gradients are on their way already */
+        struct outbox outbox;
+        assert_true(outbox_create(&outbox, &model, form, NULL, &error));
+        float row[300];
+        struct gradient_sink sink = outbox_sink(&outbox);
+        const struct gradient_block block = {.rows = 1, .cols = 300, .values = row, .stride = 300};
+        for (int step = 0; step < 3; step++) {
+            for (int i = 0; i < 300; i++) { /* more than one message takes */
+                row[i] = step != 1 ? 0.01f * (float)(i + 1) : i % 2 == 0 ? NAN : INFINITY;
+            }
+            memcpy(before, outbox.residual->now, bytes);
+            outbox_begin(&outbox);
+            sink.block(sink.context, &block);
+            outbox_pack(&outbox, &whole, 1);
+            outbox_packed(&outbox);
+            assert_true(outbox.piece_count > 0);
+            assert_int_equal(outbox_is_finite(&outbox), step != 1);
+            if (step == 1 && is_taken_back) {
+                outbox_take_back(&outbox);
+            }
+            assert_int_equal(memcmp(before, outbox.residual->now, bytes) == 0, step == 1);
+        }
+        outbox_destroy(&outbox);
+    }
+    free(before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_of_it_once),           cmocka_unit_test(long_runs),
         cmocka_unit_test(rounding_loses_nothing),   cmocka_unit_test(packing_loses_nothing),
-        cmocka_unit_test(not_finite_does_not_stay),
+        cmocka_unit_test(not_finite_does_not_stay), cmocka_unit_test(not_finite_is_not_owed),
     };
     return cmocka_run_group_tests(tests, lay_out, forget);
 }
