@@ -1,18 +1,18 @@
 /* Keys of each kind (live, local, of the whole job) change, alone or together; some versions fail, in various ways. */
 #include "tests/simulate/candidates.h"
 
-#include "tests/simulate/oracle.h"
 #include "tests/simulate/programs.h"
+#include "tests/simulate/setup.h"
 #include "tests/simulate/world.h"
 
-enum { BAD_RATE = ORACLE_BAD_RATE };
+enum { BAD_RATE = SETUP_BAD_RATE };
 
 /* Live keys of both ways to train. */
 static void draw_cluster_keys(struct config_cluster *cluster)
 {
-    const int workers = oracle.listed, before = cluster->replicas_to_aggregate;
+    const int workers = setup.listed, before = cluster->replicas_to_aggregate;
     cluster->min_workers = 1 + (int)chance((uint64_t)workers);
-    if (!oracle.synchronous) {
+    if (!setup.synchronous) {
         cluster->max_staleness = (cluster->max_staleness + 1 + (int)chance(3)) % 5;
         return;
     }
@@ -65,7 +65,7 @@ struct candidate candidate_draw(const struct config *from, uint64_t version)
         candidate.fate = chance(2) == 0 ? FATE_KILLS : FATE_FAILS_ITS_TRIAL;
     } else if (chance(8) == 0) {
         /* One that is asked: one that comes later and can't cope stays where it is for good. */
-        struct machine *small = &world.machines[chance((uint64_t)oracle.ps + (uint64_t)oracle.listed)];
+        struct machine *small = &world.machines[chance((uint64_t)setup.ps + (uint64_t)setup.listed)];
         candidate.small = small->runs ? small : NULL;
     }
     if (candidate.fate == FATE_FAILS_ITS_TRIAL && what == 4) {

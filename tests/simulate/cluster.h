@@ -23,7 +23,7 @@ enum trouble {
     TROUBLE_SHORTAGE,
 };
 
-/* shows: prints every event. */
+/* Once per process. shows: prints every event. */
 void cluster_run(uint64_t seed, enum trouble trouble, bool shows, struct outcome *outcome);
 
 #endif

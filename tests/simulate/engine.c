@@ -3,14 +3,17 @@
  * in which order. In every row of the weights, column w % columns counts worker w's gradients, so that a row's sum is
  * the global step; biases mix parameters, worker and step, so that their bits depend on every step and its order.
  */
+#include "tests/simulate/engine.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/config.h"
 #include "ps/store/bfloat16.h"
-#include "tests/simulate/oracle.h"
+#include "tests/simulate/exchanges.h"
 #include "tests/simulate/programs.h"
+#include "tests/simulate/setup.h"
 #include "tests/simulate/world.h"
 #include "worker/engine.h"
 #include "worker/engine_choose.h"
@@ -30,14 +33,14 @@ struct odd_engine {
 float engine_mix(float parameter, int worker, int draw, int col)
 {
     /* With int8 steps workers are sent something else than the parameters; it only matters that all have the same. */
-    const float known = oracle.int8 && oracle.synchronous ? 0 : parameter;
-    const float seen = oracle.bfloat16 ? bfloat16_widen(bfloat16_round(known)) : known;
+    const float known = setup.int8 && setup.synchronous ? 0 : parameter;
+    const float seen = setup.bfloat16 ? bfloat16_widen(bfloat16_round(known)) : known;
     const float mixed = 0.001f * seen + 0.1f * (float)((worker * 7 + draw * 3 + col * 5) % 11) / 7.0f;
-    if (oracle.int8) { /* multiples of a scale that one of the columns determines */
+    if (setup.int8) { /* multiples of a scale that one of the columns determines */
         return col == 0 ? 1.0f : 1.0f / 127.0f * fminf(rintf(127.0f * mixed), 127.0f);
     }
     /* Without rounding there is no residual for the next push, so that a single process can compute the same. */
-    return oracle.bfloat16 ? bfloat16_widen(bfloat16_round(mixed)) : mixed;
+    return setup.bfloat16 ? bfloat16_widen(bfloat16_round(mixed)) : mixed;
 }
 
 static bool engine_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
@@ -49,13 +52,13 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
     (void)error;
     thread_block(engine, world.now_s + engine->slowness_s * (0.2 + chance_real()));
     *result = (struct train_result){.steps = 1, .finite = true, .images = batch->count};
-    if (oracle.diverged) {
+    if (setup.diverged) {
         result->finite = false;
         result->bad_loss = NAN;
         return true;
     }
-    oracle_sees(engine->worker, batch->step, engine->parameters);
-    const bool is_bad = chance_of(oracle.not_finite);
+    exchanges_see(engine->worker, batch->step, engine->parameters);
+    const bool is_bad = chance_of(setup.not_finite);
     const int bad_row = is_bad ? (int)chance(2 * (uint64_t)weights->rows) : -1; /* one, of a single shard; or all */
     const bool bad = bad_row >= weights->rows;
     for (int row = 0; row < weights->rows; row++) {
@@ -85,10 +88,10 @@ static bool engine_forward(struct engine *base, bool averaged, const struct exam
     for (int col = 0; col < engine->model->variables[0].cols; col++) {
         local_steps += engine->parameters[engine->model->variables[0].offset + (size_t)col];
     }
-    const int64_t step = lroundf(local_steps / (float)oracle.local_steps);
+    const int64_t step = lroundf(local_steps / (float)setup.local_steps);
     memset(logits, 0, (size_t)count * classes * sizeof *logits);
     for (int i = 0; i < count; i++) {
-        logits[(size_t)i * classes + !oracle_is_right(engine->worker, step, first + i)] = 1;
+        logits[(size_t)i * classes + !engine_is_right(engine->worker, step, first + i)] = 1;
     }
     return true;
 }
@@ -166,7 +169,7 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
     engine->model = options->model;
     engine->worker = options->config->cluster.task_index;
     engine->parameters = parameters;
-    engine->slowness_s = fmin(oracle.slowness_s[engine->worker] * programs_slowness(world.here), MOST_STEP_S);
+    engine->slowness_s = fmin(setup.slowness_s[engine->worker] * programs_slowness(world.here), MOST_STEP_S);
     *out = &engine->base;
     return true;
 }
@@ -188,15 +191,15 @@ bool __wrap_load_data(struct dataset *dataset, struct examples *test, struct con
 /* Tables are read from the machine's disk, by the program's own code; images are all zeros. */
 bool __wrap_load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
-    if (oracle.has_table) {
+    if (setup.has_table) {
         return __real_load_data(dataset, test, config, error);
     }
     memset(dataset, 0, sizeof *dataset);
-    const int count = oracle_examples(config->cluster.task_index), pixels = config->model.layers[0];
+    const int count = setup_examples(config->cluster.task_index), pixels = config->model.layers[0];
     bool done = make_examples(&dataset->train, count, pixels, error);
     if (done) {
         dataset->validation = dataset->train;
-        dataset->validation.count = config->output.validate_steps > 0 ? oracle_held_out(config->cluster.task_index) : 0;
+        dataset->validation.count = config->output.validate_steps > 0 ? setup_held_out(config->cluster.task_index) : 0;
     } else {
         examples_free(&dataset->train);
     }

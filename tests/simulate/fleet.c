@@ -20,14 +20,12 @@
 #include "ps/rollout/manifest.h"
 #include "tests/simulate/candidates.h"
 #include "tests/simulate/intruder.h"
-#include "tests/simulate/oracle.h"
 #include "tests/simulate/programs.h"
+#include "tests/simulate/records.h"
+#include "tests/simulate/reference.h"
+#include "tests/simulate/setup.h"
 #include "tests/simulate/world.h"
-
-#define WRAP(type, name, ...)                                                                                          \
-    type __real_##name(__VA_ARGS__);                                                                                   \
-    type __wrap_##name(__VA_ARGS__);                                                                                   \
-    type __wrap_##name(__VA_ARGS__)
+#include "tests/simulate/wrap.h"
 
 #define CONFIG "/etc/config.json"
 
@@ -287,7 +285,7 @@ WRAP(bool, rollout_begin, struct rollout *rollout, const struct rollout_plan *pl
     for (int i = 0; i < fleet.member_count; i++) {
         const double heard_s = rollout->members[i].heard_s;
         const bool is_behind = rollout->members[i].version != plan->fallback;
-        content->off[i] = i > oracle.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_IDLE_TIMEOUT_S || is_behind);
+        content->off[i] = i > setup.ps && (heard_s < 0 || now_s - heard_s >= ROLLOUT_IDLE_TIMEOUT_S || is_behind);
     }
     if (done && plan->target <= fleet.highest_kept) {
         fail("a rollout of version %llu begins, and version %llu was here already", (unsigned long long)plan->target,
@@ -320,7 +318,7 @@ WRAP(bool, versions_add, const struct versions *versions, uint64_t number, const
 /* An unlisted worker: nobody has to wait for it. */
 static bool comes_and_goes(int i)
 {
-    return i >= oracle.ps + oracle.listed;
+    return i >= setup.ps + setup.listed;
 }
 
 static uint64_t version_on_disk(const struct machine *machine)
@@ -345,7 +343,7 @@ static bool is_proven(uint64_t version)
 static void check_canaries(uint64_t from, uint64_t version)
 {
     struct content *content = content_of(version);
-    const bool is_worker = world.here->number >= oracle.ps;
+    const bool is_worker = world.here->number >= setup.ps;
     if (is_proven(version) || !programs_differ(version, from)) {
         return;
     }
@@ -369,7 +367,7 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
              world.here->name, (unsigned long long)from, (unsigned long long)number);
     }
     for (int i = 0; number > from && i < fleet.member_count; i++) {
-        const bool may_miss = comes_and_goes(i) || (content->waited && i > oracle.ps) || content->off[i];
+        const bool may_miss = comes_and_goes(i) || (content->waited && i > setup.ps) || content->off[i];
         if (programs_roll() && !may_miss && !programs_has(&world.machines[i], number)) {
             fail("%s takes version %llu, and %s does not have its program yet", world.here->name,
                  (unsigned long long)number, world.machines[i].name);
@@ -407,7 +405,7 @@ WRAP(uint64_t, handshake_new_incarnation, void)
 
 void fleet_check_push(int worker, uint64_t incarnation)
 {
-    const struct fleet_member *ps = &fleet.members[world.here->number], *other = &fleet.members[oracle.ps + worker];
+    const struct fleet_member *ps = &fleet.members[world.here->number], *other = &fleet.members[setup.ps + worker];
     for (int i = 0; fleet.rolls && i < MOST_LIVES; i++) {
         const uint64_t version = other->lives[i].started_in;
         if (other->lives[i].incarnation == incarnation && content_of(ps->started_in)->job != content_of(version)->job) {
@@ -527,7 +525,7 @@ static bool is_idle(void)
 
 static bool is_training(void)
 {
-    const struct job *job = oracle_job(0);
+    const struct job *job = records_job(0);
     return job && job->state == JOB_TRAINING;
 }
 
@@ -559,7 +557,7 @@ static void check_members(const struct rollout *rollout)
     for (int i = 0; i < fleet.member_count; i++) {
         const struct rollout_member *member = &rollout->members[i];
         const double since_s = member->heard_s >= 0 ? member->heard_s : fleet.leader_s;
-        const bool may_miss = comes_and_goes(i) || (i > oracle.ps && (content->waited || content->off[i]));
+        const bool may_miss = comes_and_goes(i) || (i > setup.ps && (content->waited || content->off[i]));
         const double now_s = machine_clock_s(&world.machines[0]);
         if (may_miss || !world.machines[i].runs || now_s - since_s >= ROLLOUT_IDLE_TIMEOUT_S) {
             continue;
@@ -582,7 +580,7 @@ bool fleet_turned(void)
 {
     const struct rollout *rollout = fleet.rolls ? leader() : NULL;
     bool turned = rollout && rollout->state != fleet.state;
-    if (turned && rollout->state == ROLLOUT_IDLE && oracle_is_mixed()) {
+    if (turned && rollout->state == ROLLOUT_IDLE && lineage.mixed) {
         fail("the rollout of version %llu is over, and a step had not one learning rate on all shards",
              (unsigned long long)rollout->target);
     }
@@ -604,7 +602,7 @@ bool fleet_switches(void)
 {
     const struct rollout *rollout = fleet.rolls ? leader() : NULL;
     if (!rollout || rollout->state != ROLLOUT_SWITCHING || rollout->kind != ROLLOUT_LIVE || !is_training() ||
-        rollout->target == fleet.switched || oracle_job(0)->global_step < rollout->step) {
+        rollout->target == fleet.switched || records_job(0)->global_step < rollout->step) {
         return false;
     }
     fleet.switched = rollout->target;
@@ -757,9 +755,9 @@ bool fleet_is_at_rest(void)
     }
     if (fleet.since_s == 0) {
         fleet.since_s = world.now_s;
-        fleet.since_step = oracle_job(0)->global_step;
+        fleet.since_step = records_job(0)->global_step;
     }
-    if (world.now_s < fleet.since_s + AT_REST_S || oracle_job(0)->global_step < fleet.since_step + 3 ||
+    if (world.now_s < fleet.since_s + AT_REST_S || records_job(0)->global_step < fleet.since_step + 3 ||
         !all_settled(true)) {
         return false;
     }

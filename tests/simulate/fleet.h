@@ -8,7 +8,7 @@
  *  - nobody switches to a version before all listed members have it, except for workers that the job waits for;
  *  - a push is accepted only between processes that were started in configs of one job;
  *  - live keys change at one step on all shards, and where synchronous steps are decided; steps that were made
- *    otherwise while a rollout fails are undone, and never saved (in oracle.c, which knows the steps);
+ *    otherwise while a rollout fails are undone, and never saved (in reference.c, which knows the steps);
  *  - nothing is aborted because an unlisted worker is slow or gone;
  *  - at the end all running members are on one version, on disk and in memory, which is none of the bad ones.
  */

@@ -1,75 +1,35 @@
-/* What must hold whatever happens to a cluster. */
+/*
+ * What must hold whatever happens to a cluster. The calls between the program's own parts are intercepted (wrap.h), and
+ * their promises are tracked: those of pushes and generations in oracle.c, others in inputs.c, rounds.c, exchanges.c,
+ * reference.c and checkpoints.c. service.c checks what a process leaves behind.
+ *
+ *  - a push is accepted once, applied once, and not answered as applied before it is (job_push, shard_apply,
+ *    channel_send_frame);
+ *  - a gradient has one number, however often it is sent, and was computed on what that very shard had;
+ *  - within a generation no ps's global step goes back, and it is the restored step plus what was accepted since;
+ *  - all shards of a generation were restored at one step, and make each synchronous step of the same set of gradients;
+ *  - what is saved is one step's state: every row counts as many gradients as the step says, and with synchronous
+ *    training all bits are those of one process that adds the sets up in the order of the workers' indexes;
+ *  - a step has one learning rate on all shards, and no state that violates this is saved; exactly from its step on, a
+ *    synchronous step takes as many gradients as a rollout says;
+ *  - a checkpoint that was reported written is there after any crash, unless the disk broke its promises; what a chief
+ *    restores is what was saved, bit for bit;
+ *  - all gradients of a generation come from rows with the same preprocessing, its checkpoints contain it, and a
+ *    process that restores one continues with it;
+ *  - a round with participation below 1 selects as many workers as it should, of those present, in the order given by
+ *    seed and round; it consists of differences of selected workers, and after its deadline it waits for nobody;
+ *  - in asynchronous rounds every few differences make a step, on each ps in their order of arrival: what is saved has
+ *    the bits of one process that adds them up in that order, by examples and staleness; each is of a model that this
+ *    very ps has had, and what waits for a step is discarded with its generation;
+ *  - in synchronous training all workers compute a step from the same parameters, to the bit, in whatever form sent;
+ *  - each worker's validation of a step is added up once, and is of the model of that step;
+ *  - memory and threads stay within bounds, and a process that ends in order has freed all of it.
+ */
 #ifndef TESTS_SIMULATE_ORACLE_H
 #define TESTS_SIMULATE_ORACLE_H
-
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/config.h"
-
-enum { WORKERS_MAX_SIMULATED = 16, ORACLE_MAX_STEPS = 8192, ORACLE_COLUMNS = 4, ORACLE_ROWS = 16 };
-
-/* A learning rate at which losses are no longer finite, once a shard has made a step with it. */
-enum { ORACLE_BAD_RATE = 64 };
-
-/* The run's settings, as cluster.c chose them. */
-extern struct oracle {
-    int ps, workers; /* workers: including the unlisted ones, which come last, and join and leave */
-    int listed;
-    bool synchronous;
-    bool bfloat16;                                    /* on the wire */
-    bool int8;                                        /* the same, and gradients, or everything, as int8 */
-    bool rotten;                                      /* no checkpoint can be read until the disk is repaired */
-    int local_steps;                                  /* per round; above 1, each worker has its own data */
-    double participation, over_selection, deadline_s; /* of rounds; participation 1: all are selected */
-    int buffer;     /* asynchronous rounds: differences per step; 0: the rounds are not asynchronous */
-    bool has_table; /* workers learn from files of rows, not from images */
-    int64_t last_step;
-    int64_t save_steps;
-    int seed;                                 /* train.seed */
-    double slowness_s[WORKERS_MAX_SIMULATED]; /* of each worker's step */
-    double not_finite;                        /* how often a gradient is not finite */
-    bool diverged;                            /* no loss is finite, until the shards are restored */
-} oracle;
-
-/* Examples that a worker has. */
-static inline int oracle_examples(int worker)
-{
-    enum { EXAMPLES = 64 };
-    return oracle.local_steps > 1 ? EXAMPLES - worker : EXAMPLES;
-}
-
-/* How many of them it holds out, and whether the model of a step is right about one of these. */
-static inline int oracle_held_out(int worker)
-{
-    return oracle.has_table ? 0 : (worker + 1) % 4;
-}
-
-static inline bool oracle_is_right(int worker, int64_t step, int example)
-{
-    return (worker + step + example) % 3 != 0;
-}
-
-/* The part of a gradient that depends on what it was computed from. */
-float engine_mix(float parameter, int worker, int draw, int col);
-
-/* A worker computes a step from these parameters. */
-void oracle_sees(int worker, int64_t step, const float *parameters);
-
-/* Once per process: sets only what does not start as zero, because runs are many and touch little of the rest. */
-void oracle_begin(void);
 
 /* After every event of a machine. */
 struct machine;
 void oracle_check(const struct machine *machine);
-void oracle_forget(const struct machine *machine); /* its process has ended */
-/* The chief's disk broke its promises: this is the newest of its checkpoints that can be expected to be found. */
-void oracle_lose(int64_t newest_step);
-/* Did shards make steps at different learning rates that have not been undone yet? */
-bool oracle_is_mixed(void);
-/* A ps's job; NULL: its process is not running, or has none yet. */
-const struct job *oracle_job(int ps);
-/* At the end of a run that finished. undisturbed: there were no faults. */
-void oracle_check_end(bool undisturbed);
 
 #endif

@@ -22,7 +22,7 @@
 
 enum { CHILD = 7777, PLENTY = 1 << 30 };
 
-/* --- Re-exec: see look_after in cluster.c, which starts it again at once --- */
+/* --- Re-exec: see service_look_after, which starts it again at once --- */
 
 void restart_remember(char *const *argv)
 {

@@ -6,21 +6,30 @@
  * random numbers) are replaced at link time (--wrap) by the files of this folder. All randomness comes from one seed,
  * so a run is replayed exactly by its number.
  *
- *  world.c      threads, locks, waits, time; crashes
- *  agenda.c     what will happen, and when
- *  memory.c     memory, by machine
- *  network.c    sockets: streams with latency; cut, half-open and slow links
- *  disk.c       files: what is not synced is lost or torn when a machine loses power
- *  shortage.c   calls that fail: no memory, no more files, a disk that breaks
- *  process.c    what a process learns about itself; re-exec; children
- *  engine.c     what workers compute: gradients that show who made them
- *  oracle.c     what must hold, checked after every event
- *  fleet.c      rollouts: who requests what, and what must hold
- *  candidates.c what the operator proposes next, and its fate
- *  intruder.c   what an intruder tries
- *  programs.c   programs that are rolled out, and which one a process runs
- *  cluster.c    which machines there are, and what happens to them
- *  simulate.c   seeds, processes, options
+ *  world.c       threads, locks, waits, time; crashes
+ *  agenda.c      what will happen, and when
+ *  memory.c      memory, by machine
+ *  network.c     sockets: streams with latency; cut, half-open and slow links
+ *  disk.c        files: what is not synced is lost or torn when a machine loses power
+ *  shortage.c    calls that fail: no memory, no more files, a disk that breaks
+ *  process.c     what a process learns about itself; re-exec; children
+ *  engine.c      what workers compute: gradients that show who made them
+ *  oracle.c      what must hold of pushes and generations, and the list of all that must
+ *  records.c     what each ps has done in its generation, for the files that follow
+ *  inputs.c      with which preprocessing each worker makes inputs of its rows
+ *  rounds.c      of which workers' gradients a step is made
+ *  exchanges.c   what workers and ps send each other
+ *  reference.c   one process that makes the same steps
+ *  checkpoints.c what is saved, found and validated
+ *  fleet.c       rollouts: who requests what, and what must hold
+ *  candidates.c  what the operator proposes next, and its fate
+ *  intruder.c    what an intruder tries
+ *  programs.c    programs that are rolled out, and which one a process runs
+ *  setup.c       which machines there are, and how they train
+ *  service.c     their processes, which start again and again
+ *  faults.c      what goes wrong
+ *  cluster.c     a run, until training is over
+ *  simulate.c    seeds, processes, options
  */
 #ifndef TESTS_SIMULATE_WORLD_H
 #define TESTS_SIMULATE_WORLD_H
