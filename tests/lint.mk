@@ -77,9 +77,10 @@ build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includ
 
 product_files := $(sources) $(hosted) trainer.c $(headers) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh)
 
-build/lint/circles: $(product_files) tests/lint/circles.py
+with_includes := $(product_files) $(wildcard tests/simulate/*.[ch])
+build/lint/circles: $(with_includes) tests/lint/circles.py
 	@mkdir -p $(@D)
-	@python3 tests/lint/circles.py $(product_files)
+	@python3 tests/lint/circles.py $(with_includes)
 	@touch $@
 
 # Scripts and makefiles too, for the length of their lines and the rules between their sections.

@@ -220,7 +220,7 @@ def test_a_program_that_is_much_slower_goes_back(machines):
     fleet = machines
     old = set(fleet.builds().values())
     new = fleet.variant()
-    name = fleet.candidate(2, train={"max_steps_per_s": 10})
+    name = fleet.candidate(2, train={"max_steps_per_s": 2})
     fleet.goes_on(more=20)  # otherwise its former speed is unknown
     result = fleet.rollout(name, f"--binary={new}", "--yes", "--healthy_secs=0.5")
     assert result.returncode == 1, text_of(result)

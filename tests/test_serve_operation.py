@@ -43,7 +43,7 @@ def test_systemd_starts_it_for_the_first_who_connects(trainer, model):
             connection.request("POST", PATH, ROW)
             answer = connection.getresponse()
             assert answer.status == 200 and len(json.loads(answer.read())["predictions"][0]) == 10
-            assert "serving at" in (model / "activated.log").read_text()
+            wait_for(lambda: "serving at" in (model / "activated.log").read_text(), "its log")
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0

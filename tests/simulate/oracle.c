@@ -162,14 +162,6 @@ WRAP(void, job_end_restore, struct job *job, int worker, uint32_t generation, in
 
 /* --- Asynchronous pushes --- */
 
-WRAP(bool, shard_create, struct shard **shard, const struct model *model, const struct config *config, int ps,
-     struct error *error)
-{
-    bool done = __real_shard_create(shard, model, config, ps, error);
-    records_here()->shard = *shard;
-    return done;
-}
-
 WRAP(bool, shard_apply, struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version,
      enum dtype dtype, struct changes *changes)
 {

@@ -10,11 +10,10 @@ void records_begin(struct job *job)
 {
     struct ps_record *record = records_here();
     record->job = job;
-    record->shard = NULL;
     record->generation = 0;
     record->restored = false;
     record->restored_step = record->seen_step = record->applied = 0;
-    record->push_count = record->waiting_for_apply = 0;
+    record->push_count = 0;
 }
 
 const struct job *records_job(int ps)
@@ -26,7 +25,6 @@ void records_forget(const struct machine *machine)
 {
     if (machine->number < setup.ps) {
         records[machine->number].job = NULL;
-        records[machine->number].shard = NULL;
     }
 }
 

@@ -9,7 +9,6 @@
 
 struct job;
 struct machine;
-struct shard;
 
 /* Pushes to a ps in a generation; steps of a run. */
 enum { RECORDS_MOST_PUSHES = 8192, RECORDS_MAX_STEPS = 8192 };
@@ -32,14 +31,12 @@ struct replicas {
 struct ps_record {
     struct job *job; /* NULL: it is not running */
     struct replicas replicas;
-    struct shard *shard;
     uint32_t generation;
     bool restored;
     int64_t restored_step, seen_step, applied;
     double applied_s;
     struct accepted pushes[RECORDS_MOST_PUSHES];
     int push_count;
-    int waiting_for_apply;                    /* accepted, and not yet applied */
     int64_t asked_for[WORKERS_MAX_SIMULATED]; /* the last round for which a worker knows it is selected; -1: none */
     float mean[SETUP_FLOATS]; /* asynchronous rounds: of `gathered` differences, whose total weight is `weight` */
     int gathered;

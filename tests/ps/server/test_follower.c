@@ -394,7 +394,7 @@ static void who_decides_is_waited_for_by_name(void **state)
     snprintf(awaited, sizeof awaited, "waiting for ps 0 (%s), which decides on the steps, ", ps.first);
     AWAIT(strstr(heard_so_far(), awaited));
     start_deciding();
-    AWAIT(connections() == CHANNELS);
+    AWAIT(connections() >= CHANNELS); /* those given up meanwhile count too */
     assert_true(lives(0));
     assert_int_equal(times(tear_down_follower(), awaited), 1); /* though two wait */
 }
