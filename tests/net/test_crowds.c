@@ -266,7 +266,7 @@ static void without_threads(void **state)
     atomic_store(&has_threads, false);
     for (int i = 0; i < PLACES + 20; i++) {
         knock_and_look(1);
-        assert_true(is_closed(0));
+        await_closed(0, 1, 1);
         close(fds[--came]);
     }
     atomic_store(&has_threads, true);
@@ -290,12 +290,11 @@ static void silence_at_the_door(void **state)
     assert_false(is_closed(0));
     knock_and_look(1);
     pass(1);
-    look();
-    assert_true(is_closed(0) && !is_closed(1));
+    await_closed(0, came, 1);
+    assert_true(is_closed(0));
     assert_non_null(strstr(said(), ": it did not identify itself\n"));
     pass(LISTENER_HANDSHAKE_S - 1);
-    look();
-    assert_true(is_closed(1));
+    await_closed(0, came, 2);
 }
 
 /* Those whose turn has not come wait in the lobby, in order; behind that the oldest handshake makes room. */
@@ -495,7 +494,7 @@ static void strangers_who_take_their_share(void **state)
     assert_in_range(came, SHARE + 1, 4 * SHARE - 1); /* it fills up all the while */
     assert_non_null(strstr(said(), "it shows no pass, and unauthenticated handshakes have used up their CPU time\n"));
     come_as_stranger(false);
-    assert_true(is_closed(came - 1));
+    await_closed(came - 1, came, 1);
     assert_non_null(strstr(said(), ": it does not speak TLS\n"));
     let_in(&visitor, 1); /* members come in as ever */
     channel_close(&visitor.channel);
