@@ -173,10 +173,10 @@ class Attack:
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env=self.environment)
-        there, _, _ = select.select([self.process.stdout], [], [], 60)
+        there, _, _ = select.select([self.process.stdout], [], [], 240)
         if not there or self.process.stdout.readline() != "begun\n":
             self.process.kill()
-            raise AssertionError(f"{self.command}: not begun within 60 s\n{self.process.communicate()}")
+            raise AssertionError(f"{self.command}: not begun within 240 s\n{self.process.communicate()}")
         return self
 
     def processor_s(self):
@@ -192,7 +192,7 @@ class Attack:
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
-        output, errors = self.process.communicate(timeout=30)
+        output, errors = self.process.communicate(timeout=240)
         assert self.process.returncode == 0, errors
         return json.loads(output)
 

@@ -67,7 +67,7 @@ class Browser:
         os.close(self.out)
         os.close(self.input)
 
-    def ask(self, method, session="mine", timeout=120, **parameters):
+    def ask(self, method, session="mine", timeout=240, **parameters):
         """Sends one command, and waits for its answer."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
@@ -131,7 +131,7 @@ class Browser:
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1,
                      buttons=0 if kind == "mouseReleased" else 1)
 
-    def wait_until(self, script, timeout=60):
+    def wait_until(self, script, timeout=240):
         """Waits until an expression in the page is true."""
         deadline = time.monotonic() + timeout
         while not self.run(f"Boolean({script})"):
@@ -141,7 +141,7 @@ class Browser:
     def open(self, url):
         self.ask("Page.navigate", url=url)
 
-    def run(self, script, timeout=120):
+    def run(self, script, timeout=240):
         """The value of an expression in the page; promises are awaited."""
         result = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, timeout=timeout)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
@@ -160,13 +160,13 @@ class Browser:
             return words.join('\\n');
         })()""")
 
-    def wait_for_text(self, words, timeout=120):
+    def wait_for_text(self, words, timeout=240):
         deadline = time.monotonic() + timeout
         while missing := [word for word in words if word not in self.text()]:
             assert time.monotonic() < deadline, f"{missing} are not on the page\n{self.text()}"
             time.sleep(0.3)
 
-    def wait_until_gone(self, words, timeout=120):
+    def wait_until_gone(self, words, timeout=240):
         deadline = time.monotonic() + timeout
         while words in self.text():
             assert time.monotonic() < deadline, f"{words!r} is still on the page\n{self.text()}"

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from ports import free_ports
-from runs import ENDLESS_STEPS, PACE, SMALL, Result, pause_after, wait_for
+from runs import ENDLESS_STEPS, LONG_S, PACE, SMALL, Result, pause_after, wait_for
 
 SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
 
@@ -35,7 +35,7 @@ class Cluster:
         self.programs, self.environments = {}, {}  # by member, besides `trainer` and our variables
         key = self.folder / "fleet.key"
         if not key.exists():
-            subprocess.run([trainer, "keygen", f"--out={key}"], check=True, capture_output=True, timeout=20)
+            subprocess.run([trainer, "keygen", f"--out={key}"], check=True, capture_output=True, timeout=240)
 
     def __enter__(self):
         return self
@@ -86,7 +86,7 @@ class Cluster:
                            if line.startswith("{") and line.endswith("}")]
         return [line for line in process.events if event is None or line["event"] == event]
 
-    def wait(self, name, status=0, timeout=60):
+    def wait(self, name, status=0, timeout=LONG_S):
         try:
             got = self.members[name].wait(timeout)
         except subprocess.TimeoutExpired:
@@ -94,11 +94,11 @@ class Cluster:
         assert status is None or got == status, f"{name}: status {got}\n{self.text(name)}"
         return Result(got, self.text(name), "")
 
-    def wait_all(self, timeout=60):
+    def wait_all(self, timeout=LONG_S):
         for name in self.members:
             self.wait(name, timeout=timeout)
 
-    def until(self, name, condition, what, timeout=30):
+    def until(self, name, condition, what, timeout=LONG_S):
         deadline = time.monotonic() + timeout
         while True:
             begun = time.monotonic()
@@ -113,11 +113,11 @@ class Cluster:
         """Returns once it has taken effect: on a busy machine a stopped process runs on for a while."""
         self.members[name].send_signal(number)
         if number == signal.SIGKILL:
-            self.members[name].wait(60)
+            self.members[name].wait(LONG_S)
         if number == signal.SIGSTOP:
             wait_for(lambda: threads_stand_still(self.members[name].pid), f"standstill of {name}")
 
-    def status(self, timeout=10):
+    def status(self, timeout=LONG_S):
         """(exit status, members by name) of `trainer status --json`."""
         result = subprocess.run([self.trainer, "status", "--json", *self.hosts], cwd=self.folder, capture_output=True,
                                 text=True, timeout=timeout)

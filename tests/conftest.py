@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from runs import LONG_S
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TRAINER = ROOT / "build" / "trainer"
 MNIST_FILES = [
@@ -82,9 +84,9 @@ def mnist():
 
 @pytest.fixture
 def run(trainer, tmp_path):
-    """run("eval", "--flag=1", status=0, timeout=60): runs the binary in an empty folder, checks its exit status."""
+    """run("eval", "--flag=1", status=0): runs the binary in an empty folder, checks its exit status."""
 
-    def run_trainer(*arguments, status=0, timeout=60, cwd=tmp_path, env=None, input=None):
+    def run_trainer(*arguments, status=0, timeout=LONG_S, cwd=tmp_path, env=None, input=None):
         result = subprocess.run(
             [trainer, *map(str, arguments)],
             cwd=cwd,

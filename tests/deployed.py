@@ -11,7 +11,7 @@ HCL = "import hcl2, json, sys; print(json.dumps(hcl2.load(open(sys.argv[1]))))"
 
 
 def tool(*arguments, **options):
-    return subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=120,
+    return subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, timeout=240,
                           **options)
 
 

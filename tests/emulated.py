@@ -36,7 +36,7 @@ exec unshare --user --map-root-user --mount sh -ec '
     exec {binary} "$@"' sh "$@"
 """)
     command.chmod(0o755)
-    said = subprocess.run([command, "version"], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([command, "version"], capture_output=True, text=True, timeout=240)
     if said.returncode != 0:
         pytest.skip(f"no namespace here in which another kind of program runs: {said.stderr[-200:]}")
     return str(command)

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 from clusters import Cluster
-from runs import wait_for
+from runs import LONG_S, wait_for
 
 RATE = 0.1
 PACE = 50  # steps per second of a worker: the tested code waits, and leaves the processors to other tests
@@ -29,7 +29,7 @@ class Fleet(Cluster):
         (self.folder / "config.json").write_text(json.dumps(self.config))
         if not (self.folder / "operator.key").exists():
             subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=self.folder, check=True,
-                           capture_output=True, timeout=20)
+                           capture_output=True, timeout=LONG_S)
             (self.folder / "operator.pub").write_bytes((self.folder / "operator.key.pub").read_bytes())
 
     def start_and_train(self, *ps_flags):
@@ -51,7 +51,7 @@ class Fleet(Cluster):
         """The members' flags for shared keys, and the operator's machine's own settings."""
         return [*self.hosts, *{flag.split("=")[0]: flag for flag in self.flags}.values()]
 
-    def rollout(self, *arguments, timeout=90):
+    def rollout(self, *arguments, timeout=LONG_S):
         return subprocess.run([self.trainer, "rollout", *arguments, *self.job_flags()], cwd=self.folder,
                               capture_output=True, text=True, timeout=timeout)
 
@@ -100,7 +100,7 @@ class OpenFleet(Fleet):
     def current(self):
         return in_force(self.folder)
 
-    def goes_on(self, more=2, timeout=60):
+    def goes_on(self, more=2, timeout=LONG_S):
         """Waits for further steps, and returns the last."""
         seen = len(self.events("worker 0", "step"))
         self.until("worker 0", lambda text: len(self.events("worker 0", "step")) > seen + more, "steps", timeout)
@@ -118,4 +118,4 @@ def supervise(fleet, name, *flags):
 
 def make_digits(fleet):
     subprocess.run([fleet.trainer, "data", "synth", "--out=digits", "--synthetic_train=3000", "--synthetic_test=500"],
-                   cwd=fleet.folder, check=True, capture_output=True, timeout=60)
+                   cwd=fleet.folder, check=True, capture_output=True, timeout=LONG_S)

@@ -5,6 +5,8 @@ import platform
 import struct
 import subprocess
 
+from runs import LONG_S
+
 MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 4)
 
 CRASHES = "int main(void) { __builtin_trap(); }"
@@ -35,14 +37,14 @@ def compile_program(folder, name, source, compiler="cc"):
     """A program of a few lines that looks like a trainer."""
     path = folder / name
     subprocess.run([compiler, "-O1", "-static", "-o", path, "-x", "c", "-"], input=source, text=True, check=True,
-                   capture_output=True, timeout=60)
+                   capture_output=True, timeout=LONG_S)
     path.write_bytes(path.read_bytes() + MARK)
     return path
 
 
 def builds_and_machines(fleet):
     """The build and architecture that each member's process reports."""
-    told = {name: member["program"].rpartition(", build ")[2] for name, member in fleet.status(timeout=60)[1].items()}
+    told = {name: member["program"].rpartition(", build ")[2] for name, member in fleet.status()[1].items()}
     return {name: tuple(text.partition(" ")[::2]) for name, text in told.items()}
 
 

@@ -115,7 +115,7 @@ HELLO = {
 class Client:
     """A connection to a member, over TLS or, with insecure=True, plain TCP."""
 
-    def __init__(self, port, key=None, authority=None, host="127.0.0.1", insecure=False, timeout=10):
+    def __init__(self, port, key=None, authority=None, host="127.0.0.1", insecure=False, timeout=60):
         self.socket = socket.create_connection((host, port), timeout=timeout)
         if not insecure:
             self.socket = context(key, authority).wrap_socket(self.socket)

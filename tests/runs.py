@@ -12,6 +12,9 @@ import time
 # Generated digits, few enough to load instantly.
 SMALL_DATA = ("--data_source=synthetic", "--synthetic_train=3000", "--synthetic_test=500", "--validation_size=500")
 SMALL = SMALL_DATA + ("--layers=784,32,10", "--batch_size=50", "--num_threads=1")
+# What takes milliseconds takes much longer where dozens of processes share two processors. Only a failure takes this
+# long.
+LONG_S = 240
 ENDLESS_STEPS = 100000  # runs with this many are stopped by their test, or by a target
 PACE = 200  # steps per second of such a process: the processors are left to other tests
 ENDLESS = ("--train_steps=100000000", f"--max_steps_per_s={PACE}")
@@ -60,13 +63,13 @@ def start(trainer, *flags, cwd, **options):
                             text=True, **options)
 
 
-def finish(process, status=0, timeout=240):
+def finish(process, status=0, timeout=LONG_S):
     stdout, stderr = process.communicate(timeout=timeout)
     assert status is None or process.returncode == status, f"status {process.returncode}\n{stdout}\n{stderr}"
     return Result(process.returncode, stdout, stderr)
 
 
-def run(trainer, *flags, cwd, status=0, timeout=240, **options):
+def run(trainer, *flags, cwd, status=0, timeout=LONG_S, **options):
     return finish(start(trainer, *flags, cwd=cwd, **options), status, timeout)
 
 
@@ -121,7 +124,7 @@ def pause_after(took_s):
     time.sleep(min(max(0.005, 3 * took_s), 0.1))
 
 
-def wait_for(condition, what, timeout=60):
+def wait_for(condition, what, timeout=LONG_S):
     deadline = time.monotonic() + timeout
     while True:
         begun = time.monotonic()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 from ports import free_ports
-from runs import wait_for
+from runs import LONG_S, wait_for
 
 
 class Served:
@@ -30,8 +30,8 @@ class Served:
 
     def connect(self):
         if self.context:
-            return http.client.HTTPSConnection("localhost", self.port, timeout=60, context=self.context)
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            return http.client.HTTPSConnection("localhost", self.port, timeout=LONG_S, context=self.context)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONG_S)
 
     def authorization(self):
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -64,7 +64,7 @@ class Served:
         self.before_it_stops()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(30)
+        status = self.process.wait(LONG_S)
         self.log.close()
         return status
 

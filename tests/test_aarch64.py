@@ -34,7 +34,7 @@ def test_it_is_static_and_knows_itself(aarch64, tmp_path):
     content = BINARY.read_bytes()
     types = [struct.unpack_from("<I", content, programs + i * entry_size)[0] for i in range(count)]
     assert 3 not in types, "no interpreter is asked for"
-    said = subprocess.run([aarch64, "version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run([aarch64, "version"], capture_output=True, text=True, timeout=240, check=True).stdout
     assert "kernels    neon (every aarch64 CPU has NEON)" in said and "features   neon" in said
 
 
@@ -52,7 +52,7 @@ def test_the_reference_gives_the_same_bits_on_both(aarch64, trainer, tmp_path, f
     kept = []
     for name, program in (("here", trainer), ("there", aarch64)):
         train(program, *FEW, *flags, "--train_steps=40", "--cpu_kernels=reference", f"--train_dir={name}", cwd=tmp_path,
-              timeout=120)
+              timeout=240)
         kept.append(newest(tmp_path / name))
     assert same_tensors(*kept) == []
 
@@ -69,7 +69,7 @@ def test_neon_computes_what_the_reference_does(aarch64, tmp_path, flags):
     values = []
     for kernels in ("reference", "neon"):
         train(aarch64, *FEW, "--train_steps=15", *flags, "--learning_rate=0.1", f"--cpu_kernels={kernels}",
-              f"--train_dir={kernels}", cwd=tmp_path, timeout=120)
+              f"--train_dir={kernels}", cwd=tmp_path, timeout=240)
         found, _ = tensors(newest(tmp_path / kernels))
         values.append({name: numpy.frombuffer(content, "<f4") for name, (_, content) in found.items()})
     for name in values[0]:
@@ -81,7 +81,7 @@ def test_a_checkpoint_goes_on_on_the_other_kind(aarch64, trainer, tmp_path):
     flags = (*FEW, "--optimizer=momentum", "--learning_rate=0.05", "--cpu_kernels=reference")
     train(trainer, *flags, "--train_steps=80", "--train_dir=whole", cwd=tmp_path)
     train(trainer, *flags, "--train_steps=40", "--train_dir=parts", cwd=tmp_path)
-    train(aarch64, *flags, "--train_steps=80", "--train_dir=parts", cwd=tmp_path, timeout=120)
+    train(aarch64, *flags, "--train_steps=80", "--train_dir=parts", cwd=tmp_path, timeout=240)
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
 
 
@@ -93,7 +93,7 @@ def test_a_fleet_of_both_kinds(aarch64, trainer, tmp_path):
         cluster.start("worker 0")
         cluster.trainer = aarch64
         cluster.start("worker 1")
-        done = cluster.wait("worker 0", timeout=120).done
+        done = cluster.wait("worker 0").done
         assert done["test_accuracy"] > 0.8
-        cluster.wait_all(timeout=60)
+        cluster.wait_all()
         assert 0 < done["local_steps"] < 400, "the other one made some of them"

@@ -37,7 +37,7 @@ def test_one_worker_gives_the_bits_of_one_process_over_links_that_are_cut(traine
                  flags=(*flags, "--buffer_size=1", "--train_dir=kept", "--lease_secs=1")) as cluster:
         relays = relayed(cluster, 200_000, 2_000_000)
         cluster.start_all("--bind=127.0.0.1")
-        cluster.wait_all(90)
+        cluster.wait_all()
         for relay in relays:
             relay.__exit__()
         assert sum(relay.cuts for relay in relays) >= 3
@@ -57,7 +57,7 @@ def test_every_few_differences_make_a_round_over_links_that_are_cut(trainer, tmp
         relays = relayed(cluster, 20_000, 500_000)
         cluster.start_all("--bind=127.0.0.1")
         for worker in ("worker 0", "worker 1"):
-            cluster.wait(worker, timeout=90)
+            cluster.wait(worker)
         cluster.ps_hosts = hosts
         members = cluster.status()[1]
         for i in range(ps):
@@ -80,7 +80,7 @@ def test_a_slow_worker_keeps_nobody_waiting(trainer, tmp_path):
         cluster.start("worker 0")
         cluster.start("worker 1")
         cluster.start("worker 2", "--max_steps_per_s=4")
-        wait_for(lambda: cluster.status()[1]["worker 2"]["staleness"] >= 3, "a difference that comes late", 60)
+        wait_for(lambda: cluster.status()[1]["worker 2"]["staleness"] >= 3, "a difference that comes late")
         metrics = get(port, "/metrics")[2].decode()
         assert "\ntrainer_buffer_size 2" in metrics and "\ntrainer_buffer_fill " in metrics
         assert float(metrics.partition("\ntrainer_buffer_staleness ")[2].split()[0]) >= 0
@@ -90,7 +90,7 @@ def test_a_slow_worker_keeps_nobody_waiting(trainer, tmp_path):
         assert members["worker 2"]["local_step"] * 3 < members["worker 0"]["local_step"]
         assert is_as_documented(json.loads(get(port, "/api/status")[2]))
         wait_for(lambda: any(event["validation_accuracy"] > 0.9 for event in cluster.events("worker 0", "validation")),
-                 "an accuracy of 90%", 90)
+                 "an accuracy of 90%")
 
 
 @pytest.mark.parametrize("ps", [1, 2])
@@ -105,10 +105,10 @@ def test_restarts_cost_what_was_not_saved(trainer, tmp_path, ps):
 
         def goes_on(what):
             before = step()
-            wait_for(lambda: step() >= before + 5, what, 60)
+            wait_for(lambda: step() >= before + 5, what)
 
         cluster.start_all()
-        wait_for(lambda: checkpoints(tmp_path / "kept"), "a checkpoint", 60)
+        wait_for(lambda: checkpoints(tmp_path / "kept"), "a checkpoint")
         cluster.kill("worker 1")
         goes_on("rounds without worker 1")
         cluster.start("worker 1")
@@ -119,9 +119,9 @@ def test_restarts_cost_what_was_not_saved(trainer, tmp_path, ps):
         cluster.kill(f"ps {ps - 1}")
         cluster.start(f"ps {ps - 1}")
         cluster.kill("worker 2", signal.SIGCONT)
-        wait_for(lambda: cluster.status()[1]["ps 0"]["generation"] == generation + 1, "a restore", 60)
-        wait_for(lambda: max(checkpoints(tmp_path / "kept")) > kept, "another checkpoint", 60)
-        wait_for(lambda: all(cluster.status()[1][f"worker {i}"]["state"] == "training" for i in range(3)), "all", 60)
+        wait_for(lambda: cluster.status()[1]["ps 0"]["generation"] == generation + 1, "a restore")
+        wait_for(lambda: max(checkpoints(tmp_path / "kept")) > kept, "another checkpoint")
+        wait_for(lambda: all(cluster.status()[1][f"worker {i}"]["state"] == "training" for i in range(3)), "all")
         goes_on("rounds of all")
         cluster.kill("worker 0", signal.SIGTERM)
         cluster.wait("worker 0", status=143)

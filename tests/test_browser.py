@@ -66,15 +66,15 @@ def tensorboard(runs_folder):
 
     def loaded():
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/scalars/tags", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/scalars/tags", timeout=60) as answer:
                 return len(json.loads(answer.read())) == 2
         except OSError:
             return False
 
-    wait_for(loaded, "answer from TensorBoard", timeout=120)
+    wait_for(loaded, "answer from TensorBoard")
     yield f"http://127.0.0.1:{port}/"
     server.terminate()
-    server.wait(20)
+    server.wait(240)
 
 
 def drawn(path):
@@ -96,7 +96,7 @@ def test_tensorboard_shows_the_runs(tensorboard, screenshots, tmp_path):
                 chromium.screenshot(path)
                 return drawn(path) > least
 
-            wait_for(is_drawn, f"drawing on the page {page}", timeout=60)
+            wait_for(is_drawn, f"drawing on the page {page}")
             assert "No dashboards are active" not in chromium.text()
 
 

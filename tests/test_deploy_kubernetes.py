@@ -216,7 +216,7 @@ class Pod:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(f"https://127.0.0.1:{self.http}{path}", headers=headers)
         try:
-            return urllib.request.urlopen(request, context=context, timeout=20).status
+            return urllib.request.urlopen(request, context=context, timeout=60).status
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:
@@ -311,7 +311,7 @@ def test_pods_train_and_save_at_their_end(trainer, tmp_path, variant):
         shutil.copytree(chief.path("/var/lib/trainer/run"), machine.folder / "state-chief")
         members = machine.start(templates, {"CLUSTER": cluster}, names)
         for name in ("chief-0", "worker-0", "worker-1"):
-            assert members[name].process.wait(90) == 0, members[name].text()
+            assert members[name].process.wait(240) == 0, members[name].text()
         assert kept[max(kept)].name in members["chief-0"].text(), "it went on"
         assert members["ps-0"].process.poll() is None, "it serves the next job, or whoever comes late"
 
@@ -328,7 +328,7 @@ def test_a_trainjob_has_as_many_nodes_as_it_says(trainer, tmp_path):
         members = machine.start(templates, {"metadata.labels['jobset.sigs.k8s.io/jobset-name']": name}, names)
         assert sorted(members) == ["node-0", "node-1", "node-2", "ps-0"]
         for i in range(3):
-            assert members[f"node-{i}"].process.wait(120) == 0, members[f"node-{i}"].text()
+            assert members[f"node-{i}"].process.wait(240) == 0, members[f"node-{i}"].text()
         assert "worker 2 " in members["ps-0"].text() and "joined" in members["ps-0"].text()
 
 

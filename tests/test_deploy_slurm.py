@@ -62,7 +62,7 @@ class Slurm:
 
     def close(self):
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(240)
 
     def submit(self, folder, *arguments, options=""):
         said = self.run(f"cd {folder} && sbatch --parsable {options} {SBATCH} {' '.join(arguments)}; cd {self.folder}")
@@ -95,7 +95,7 @@ def slurm(trainer, tmp_path_factory):
 
 @pytest.fixture
 def job_folder(trainer, tmp_path):
-    subprocess.run([trainer, "keygen", "--out=fleet.key"], cwd=tmp_path, check=True, capture_output=True, timeout=20)
+    subprocess.run([trainer, "keygen", "--out=fleet.key"], cwd=tmp_path, check=True, capture_output=True, timeout=240)
     return tmp_path
 
 
@@ -116,7 +116,7 @@ def steps(folder, job):
 
 
 def ends(slurm, folder, job, state="COMPLETED"):
-    wait_for(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), f"end of job {job}", 120)
+    wait_for(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), f"end of job {job}")
     assert slurm.state(job) == state, log_of(folder, job)
 
 
@@ -129,10 +129,10 @@ def bracket():
 
 def goes_on(slurm, folder, job):
     """It is requeued, and its second run starts from what the first has saved."""
-    wait_for(lambda: slurm.state(job) == "PENDING", f"requeue: {slurm.state(job)}", 60)
+    wait_for(lambda: slurm.state(job) == "PENDING", f"requeue: {slurm.state(job)}")
     kept = checkpoints(folder / "run")
     slurm.run(f"scontrol update JobId={job} StartTime=now")  # Slurm would delay it for two minutes
-    wait_for(lambda: steps(folder, job)[-1] > max(kept), "steps of the second run", 60)
+    wait_for(lambda: steps(folder, job)[-1] > max(kept), "steps of the second run")
     assert kept[max(kept)].name in log_of(folder, job)
 
 
@@ -151,7 +151,7 @@ def test_every_hostlist_is_read_as_scontrol_reads_it(slurm, trainer, tmp_path):
         env = {**os.environ, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0",
                "SLURM_STEP_NODELIST": f"first,{text}", "SLURM_STEP_TASKS_PER_NODE": f"1(x{len(expected) + 1})"}
         shown = subprocess.run([trainer, "config", "show", "--json", "--cluster=slurm", "--base_port=1"], env=env,
-                               cwd=tmp_path, capture_output=True, text=True, timeout=30)
+                               cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert shown.returncode == 0, (text, shown.stderr)
         found = json.loads(shown.stdout)["keys"]["cluster.worker_hosts"]["value"]
         assert found == [f"{name}:1" for name in expected], text
@@ -183,19 +183,19 @@ def test_a_job_trains_on_three_nodes(slurm, job_folder):
 def test_before_the_time_is_up_it_saves_and_is_requeued(slurm, job_folder):
     """--signal and a limit of a minute: the first run ends by SIGUSR1; the second continues from its checkpoint."""
     job = slurm.submit(job_folder, *JOB, "--train_steps=100000000", options="--time=1 --signal=USR1@50")
-    wait_for(lambda: "SIGUSR1" in log_of(job_folder, job), "signal", 120)
+    wait_for(lambda: "SIGUSR1" in log_of(job_folder, job), "signal")
     goes_on(slurm, job_folder, job)
     slurm.run(f"scancel {job}")
 
 
 def test_a_preempted_job_saves_and_goes_on_when_it_may(slurm, job_folder):
     job = slurm.submit(job_folder, *JOB, "--train_steps=100000000", "--save_model_secs=3600", options="-p low")
-    wait_for(lambda: len(steps(job_folder, job)) >= 3, "steps", 60)
+    wait_for(lambda: len(steps(job_folder, job)) >= 3, "steps")
     before = steps(job_folder, job)[-1]
     urgent = slurm.run("sbatch --parsable -p high -N3 --ntasks-per-node=1 --cpus-per-task=4 "
                        f"-o {job_folder}/urgent.log --wrap 'sleep 3'")
-    wait_for(lambda: "SIGTERM" in log_of(job_folder, job), "preemption", 60)
-    wait_for(lambda: checkpoints(job_folder / "run"), "checkpoint", 60)
+    wait_for(lambda: "SIGTERM" in log_of(job_folder, job), "preemption")
+    wait_for(lambda: checkpoints(job_folder / "run"), "checkpoint")
     assert max(checkpoints(job_folder / "run")) >= before
     ends(slurm, job_folder, urgent)
     goes_on(slurm, job_folder, job)
@@ -205,9 +205,9 @@ def test_a_preempted_job_saves_and_goes_on_when_it_may(slurm, job_folder):
 @pytest.mark.parametrize("time", range(3))
 def test_a_cancelled_job_saves_and_does_not_come_again(slurm, job_folder, time):
     job = slurm.submit(job_folder, *JOB, "--train_steps=100000000", "--save_model_secs=3600")
-    wait_for(lambda: len(steps(job_folder, job)) >= 3, "steps", 60)
+    wait_for(lambda: len(steps(job_folder, job)) >= 3, "steps")
     before = steps(job_folder, job)[-1]
     slurm.run(f"scancel {job}")
     ends(slurm, job_folder, job, "CANCELLED")
-    wait_for(lambda: checkpoints(job_folder / "run"), "checkpoint", 60)
+    wait_for(lambda: checkpoints(job_folder / "run"), "checkpoint")
     assert max(checkpoints(job_folder / "run")) >= before

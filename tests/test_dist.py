@@ -373,7 +373,7 @@ def test_the_package_installs_upgrades_and_goes(release, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("installing packages needs root")
     result = subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", INSTALLS, "sh", tmp_path,
-                             package(release, OWN)], capture_output=True, text=True, timeout=120)
+                             package(release, OWN)], capture_output=True, text=True, timeout=240)
     if "mount:" in result.stderr:
         pytest.skip(f"no overlay can be mounted here: {result.stderr}")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -466,12 +466,12 @@ def test_podman_takes_the_image(release, open_folder):
         pytest.skip(f"no podman here: {told.stderr[-200:]}")
     for transport in ("docker-archive", "oci-archive"):
         subprocess.run([*podman, "pull", "-q", f"{transport}:{part(release, OWN, 'oci.tar')}"], check=True,
-                       capture_output=True, timeout=120)
+                       capture_output=True, timeout=240)
         names = output_of(*podman, "images", "--format", "{{.Repository}}:{{.Tag}}")
         assert names == f"localhost/trainer:{VERSION}\n", transport
     limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
     result = subprocess.run([*podman, "run", "--rm", "--network=none", "--read-only", *limits, f"trainer:{VERSION}",
-                             "version"], capture_output=True, text=True, timeout=120)
+                             "version"], capture_output=True, text=True, timeout=240)
     if result.returncode in (125, 126):
         pytest.skip(f"podman can run nothing here: {result.stderr[-300:]}")
     assert result.returncode == 0 and result.stdout.startswith("trainer "), result.stderr
@@ -494,7 +494,7 @@ def test_a_container_is_ready_at_once(open_folder, trainer):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as said:
             name = f"\0trainer-dist-{os.getpid()}-{attempt}"
             said.bind(name)
-            said.settimeout(30)
+            said.settimeout(60)
             begun = time.monotonic()
             process = subprocess.Popen(
                 ["unshare", "--mount", "--ipc", "--uts", "chroot", "--userspec=65532:65532", open_folder, "/trainer",

@@ -98,7 +98,7 @@ def documented(program):
 
 def ask(*arguments, cwd="/"):
     return subprocess.run([str(ROOT / "build/trainer"), *arguments], cwd=cwd, capture_output=True, text=True,
-                          timeout=30)
+                          timeout=240)
 
 
 @functools.cache
@@ -219,7 +219,7 @@ def test_what_troubleshooting_quotes_is_said_by_the_program():
 @pytest.fixture(scope="module")
 def makefile():
     """make's own list of variables and rules."""
-    return subprocess.run(["make", "-pq", "help"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(["make", "-pq", "help"], cwd=ROOT, capture_output=True, text=True, timeout=240).stdout
 
 
 @pytest.mark.xdist_group("makefile")  # make is asked once for all of them

@@ -45,7 +45,7 @@ def test_a_cluster_gives_the_bits_of_one_process_that_plays_it(trainer, tmp_path
     flags = ("--train_steps=6", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=3, flags=(*ROUNDS, *flags, "--train_dir=kept")) as cluster:
         cluster.start_all()
-        cluster.wait_all(90)
+        cluster.wait_all()
         played = in_one_process(trainer, tmp_path, 3, *flags)
         assert same_tensors(newest(tmp_path / "kept"), played) == []
 
@@ -62,7 +62,7 @@ def test_rounds_of_some_give_the_bits_of_one_process_that_plays_them(trainer, tm
     with Cluster(trainer, tmp_path, ps=ps, workers=5,
                  flags=(*ROUNDS, *flags, "--min_workers=5", "--train_dir=kept")) as cluster:
         cluster.start_all()
-        cluster.wait_all(90)
+        cluster.wait_all()
         validations = [event["global_step"] for event in cluster.events("worker 0", "validation")]
         assert len(validations) > 1 and validations[-1] == 12, "others may have gone on when it looks"
         played = in_one_process(trainer, tmp_path, 5, *flags)
@@ -83,7 +83,7 @@ def test_small_messages_give_the_bits_of_one_process_that_plays_them(trainer, tm
     with Cluster(trainer, tmp_path, workers=workers,
                  flags=(*ROUNDS, f"--min_replicas={workers}", *flags, "--train_dir=kept")) as cluster:
         cluster.start_all()
-        cluster.wait_all(90)
+        cluster.wait_all()
         played = in_one_process(trainer, tmp_path, workers, *flags)
         assert same_tensors(newest(tmp_path / "kept"), played) == []
     whole = in_one_process(trainer, tmp_path / "kept", workers, *flags, "--wire_dtype=float32", "--wire_top=1")
@@ -134,7 +134,7 @@ def test_a_round_of_one_step_is_a_synchronous_step(trainer, tmp_path):
     assert same_tensors(newest(tmp_path / "plain"), newest(tmp_path / "shared")) == []
     with Cluster(trainer, tmp_path, ps=1, workers=2, flags=(*ROUNDS, *SMALL, *flags, "--train_dir=kept")) as cluster:
         cluster.start_all()
-        cluster.wait_all(90)
+        cluster.wait_all()
     rounds = in_one_process(trainer, tmp_path, 2, *flags, "--local_epochs=1")
     shared, averaged = floats(newest(tmp_path / "kept")), floats(rounds)
     assert shared.keys() == averaged.keys()
@@ -156,7 +156,7 @@ def test_kills_cost_no_more_than_a_round(trainer, tmp_path):
         wait_for(lambda: len(cluster.events("worker 0", "checkpoint")) > reached, "another checkpoint")
         cluster.kill("ps 0")
         cluster.start("ps 0")
-        cluster.wait_all(120)
+        cluster.wait_all()
         played = in_one_process(trainer, tmp_path, 2, *flags)
         assert same_tensors(newest(tmp_path / "kept"), played) == []
 
@@ -249,7 +249,7 @@ def test_each_worker_trains_on_what_it_has(trainer, tmp_path):
         cluster.start("ps 0", "--data_dir=data0")
         for i in range(3):
             cluster.start(f"worker {i}", f"--data_dir=data{i}")
-        cluster.wait_all(90)
+        cluster.wait_all()
         assert cluster.events("worker 0", "done")[0]["test_accuracy"] > 0.95
 
 
@@ -293,7 +293,7 @@ def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer,
             for name in ("worker 1", "ps 0", "worker 0", "worker 2"):
                 kept = ("--train_dir=kept",) if name == "worker 0" else ()
                 cluster.start(name, f"--data_dir=data{name.split()[1]}", *kept)
-            cluster.wait_all(60)
+            cluster.wait_all()
             done = cluster.events("worker 0", "done")[0]
             assert done["steps"] == steps and done["test_accuracy"] > 0.8
         assert same_preprocessing(preprocessing_in(tmp_path / "kept"), preprocessing_in(tmp_path / "together"))
@@ -319,7 +319,7 @@ def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, c
     with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
         for name in ("ps 0", "worker 0", "worker 1", "worker 2"):
             cluster.start(name, f"--data_dir=data{name.split()[1]}")
-        wait_for(lambda: all(steps(f"worker {i}") > 2 for i in range(3)), "steps of all", 60)
+        wait_for(lambda: all(steps(f"worker {i}") > 2 for i in range(3)), "steps of all")
         cluster.kill("ps 0")
         cluster.kill("worker 0")
         if changed:
@@ -328,7 +328,7 @@ def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, c
         cluster.start("ps 0", "--data_dir=data0")
         cluster.start("worker 0", "--data_dir=data0")
         wait_for(lambda: steps("worker 0") > 2 and all(steps(f"worker {i}") > before[i - 1] + 2 for i in (1, 2)),
-                 "steps of all, again", 60)
+                 "steps of all, again")
         for name in ("worker 1", "worker 2"):
             assert "sending the statistics of the rows here to ps 0 again" in cluster.text(name)
             assert ("restarting, to encode its rows by the model's preprocessing" in cluster.text(name)) == changed
@@ -359,7 +359,7 @@ def test_workers_validate_on_their_own_rows(trainer, tmp_path):
             for i in range(3):
                 cluster.start(f"worker {i}", f"--data_dir={tmp_path / f'data{i}'}")
             for i in range(3):
-                cluster.wait(f"worker {i}", timeout=90)
+                cluster.wait(f"worker {i}")
             found[name] = cluster.events("worker 0", "validation")
             status = cluster.status()[1]
             if name != "chief":
@@ -412,7 +412,7 @@ def test_own_rows_give_the_bits_of_one_process_that_plays_them(trainer, tmp_path
         cluster.start("ps 0", "--data_dir=data0")
         for index in range(4):
             cluster.start(f"worker {index}", f"--data_dir=data{index}")
-        cluster.wait_all(90)
+        cluster.wait_all()
         real = cluster.events("worker 0", "validation")
     played = train(trainer, *SMALL, *flags, "--clients=4", "--partition=order", "--data_dir=all",
                    "--train_dir=played", cwd=tmp_path).named("validation")
@@ -487,7 +487,7 @@ def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flag
                     cluster.kill(name)
                 assert list(kept.glob("left-over-worker0-*")) and list(kept.glob("left-over-worker1-*"))
                 cluster.start_all()
-            cluster.wait_all(120)
+            cluster.wait_all()
     assert same_tensors(newest(tmp_path / "whole" / "kept"), newest(tmp_path / "killed" / "kept")) == []
     assert "with the unsent parts of pushes at step" in cluster.text("worker 1")
 
@@ -501,7 +501,7 @@ def test_small_messages_learn_as_well_in_far_fewer_bytes(trainer, tmp_path):
                      flags=(*ROUNDS, "--learning_rate=0.2", f"--train_steps={steps}", *flags)) as cluster:
             cluster.start_all("--serve_forever=1")
             for worker in ("worker 0", "worker 1"):
-                cluster.wait(worker, timeout=90)
+                cluster.wait(worker)
             accuracy[name] = cluster.events("worker 0", "done")[0]["test_accuracy"]
             bytes_of[name] = cluster.status()[1]["ps 0"]["bytes_in"]
     assert accuracy["small"] > accuracy["each"] - 0.03
@@ -517,7 +517,7 @@ def test_small_messages_go_both_ways(trainer, tmp_path):
         with Cluster(trainer, tmp_path / name, workers=2, flags=flags) as cluster:
             cluster.start_all("--serve_forever=1")
             for worker in ("worker 0", "worker 1"):
-                cluster.wait(worker, timeout=90)
+                cluster.wait(worker)
             told = cluster.status()[1]["ps 0"]["bytes_out"]
         begin_and_end = 4 * (2 + 2) * floats  # each worker gets all once; the chief saves that and the sent model
         assert told - begin_and_end < rounds * 2 * 0.1 * floats, told
@@ -532,7 +532,7 @@ def test_a_round_of_some_is_told_what_they_missed(trainer, tmp_path):
     with Cluster(trainer, tmp_path, workers=3, flags=flags) as cluster:
         cluster.start_all("--serve_forever=1")
         for worker in ("worker 0", "worker 1", "worker 2"):
-            cluster.wait(worker, timeout=90)
+            cluster.wait(worker)
         told = cluster.status()[1]["ps 0"]["bytes_out"]
     assert told < 4 * (3 + 2) * floats + rounds * 3 * 0.1 * floats, told
 
@@ -566,7 +566,7 @@ def test_a_fleet_runs_as_documented(trainer, tmp_path):
     settings = [line for line in block.splitlines() if not line.startswith("trainer ")]
     commands = [line.partition("#")[0].strip() for line in block.splitlines() if line.startswith("trainer ")]
     commands.append(commands[-1].replace("--task_index=1", "--task_index=2"))  # "and 2 on c"
-    subprocess.run([trainer, "keygen", f"--out={tmp_path / 'fleet.key'}"], check=True, capture_output=True, timeout=20)
+    subprocess.run([trainer, "keygen", f"--out={tmp_path / 'fleet.key'}"], check=True, capture_output=True, timeout=240)
     members = []
     try:
         for index, command in enumerate(commands):
@@ -580,7 +580,7 @@ def test_a_fleet_runs_as_documented(trainer, tmp_path):
             members.append(subprocess.Popen(["bash", "-c", script], cwd=machine, stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT, text=True))
         for member in members:
-            text, _ = member.communicate(timeout=120)
+            text, _ = member.communicate(timeout=240)
             assert member.returncode == 0, text
     finally:
         for member in members:

@@ -262,7 +262,7 @@ def test_a_reader_that_goes_away(trainer, tmp_path):
     process = start(trainer, *SMALL, "--train_steps=2000", "--log_steps=10", "--train_dir=kept", cwd=tmp_path)
     read_lines(process, 1)
     process.stdout.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=240) == 0
     process.stderr.close()
     assert list(checkpoints(tmp_path / "kept")) == [2000]
 
@@ -295,5 +295,5 @@ def test_a_reader_that_has_seen_enough_is_no_failure(trainer, tmp_path):
     process = start(trainer, *SMALL, "--train_steps=200", "--log_steps=1", "--train_dir=kept", cwd=tmp_path)
     assert process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) == 0
+    assert process.wait(240) == 0
     assert list(checkpoints(tmp_path / "kept")) == [200]

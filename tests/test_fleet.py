@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def make_keys(trainer, folder, members):
     def keygen(*flags):
-        subprocess.run([trainer, "keygen", *flags], cwd=folder, check=True, capture_output=True, timeout=20)
+        subprocess.run([trainer, "keygen", *flags], cwd=folder, check=True, capture_output=True, timeout=240)
 
     keygen("--ca=keys")
     for member in members:
@@ -44,7 +44,7 @@ def test_members_with_certificates_of_their_own(trainer, tmp_path):
         start("worker 1")
         start("worker 0")
         asked = subprocess.run([trainer, "status", *cluster.hosts, "--fleet_key=operator.key"], cwd=tmp_path,
-                               capture_output=True, text=True, timeout=20)
+                               capture_output=True, text=True, timeout=240)
         assert "worker 1" in asked.stdout and "ps 1" in asked.stdout, asked.stderr
         cluster.wait_all()
         assert cluster.events("worker 0", "done")[0]["steps"] == 300
@@ -159,7 +159,7 @@ def test_memory_of_a_ps_is_known_beforehand(trainer, tmp_path):
         ps = cluster.start("ps 0")
         cluster.until("ps 0", lambda text: "listens on port" in text, "the line about listening")
         measured = subprocess.run([load, "--seconds=3", f"--pid={ps.pid}", *cluster.hosts, *flags], cwd=tmp_path,
-                                  capture_output=True, text=True, timeout=120)
+                                  capture_output=True, text=True, timeout=240)
         assert measured.returncode == 0, measured.stderr
         found = json.loads(measured.stdout)
         assert found["failed"] == 0 and found["workers"] == 256

@@ -56,13 +56,13 @@ class Feed:
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(240)
 
     def text(self):
         return (self.folder / f"out{self.starts}").read_text()
 
     def until(self, condition, what):
-        wait_for(lambda: condition() or self.process.poll() is not None, what, 60)
+        wait_for(lambda: condition() or self.process.poll() is not None, what)
         assert condition(), self.text()
 
     def rounds(self):
@@ -150,7 +150,7 @@ def test_killed_in_a_round_it_goes_on_to_the_same_bits(trainer, tmp_path):
 
 def test_new_rows_reach_who_is_served(feed):
     def version():
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/v1/models/plant")
         states = json.loads(connection.getresponse().read())["model_version_status"]
         connection.close()
@@ -167,7 +167,7 @@ def test_new_rows_reach_who_is_served(feed):
             assert version() == [first]
             feed.put("train-1.csv", 3000, 2)
             second = feed.until_round(2)["global_step"]
-            wait_for(lambda: version() == [second], "the promoted model", 60)
+            wait_for(lambda: version() == [second], "the promoted model")
         finally:
             server.kill()
 

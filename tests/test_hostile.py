@@ -64,7 +64,7 @@ class Fleet:
     def assert_well(self):
         """All who were connected still are, nobody was lost, steps are made, memory is bounded."""
         before = self.steps()
-        wait_for(lambda: self.steps() > before + 20, "steps of the others", 10)
+        wait_for(lambda: self.steps() > before + 20, "steps of the others")
         for name, process in self.cluster.members.items():
             assert process.poll() is None, self.cluster.text(name)
         for name in ("worker 0", "worker 1"):
@@ -117,7 +117,7 @@ def test_texts_of_members_are_shown_and_not_obeyed(fleet, trainer):
     assert client.receive()[0] == "lease"
     for flags in ((), ("--log_format=json",)):
         text = subprocess.run([trainer, "status", *flags, *fleet.cluster.hosts], cwd=fleet.folder, capture_output=True,
-                              timeout=30).stdout.decode()
+                              timeout=240).stdout.decode()
         assert all(character.isprintable() for character in text.replace("\n", "")), repr(text)
         if flags:
             told = {member["task"]: member for member in json.loads(text)["members"] if member["role"] == "worker"}
@@ -289,7 +289,7 @@ def test_connections_that_never_say_who_they_are(fleet):
     try:
         wait_for(lambda: len(opened) > 300, "flood")
         fleet.cluster.start("worker 3")
-        wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 20)
+        wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work")
         fleet.assert_well()
         wait_for(lambda: len(opened) > 1500, "flood")
         fleet.assert_well()
@@ -323,7 +323,7 @@ def test_connections_of_one_member_and_of_operators(fleet):
     wait_for(lambda: '"joined' in fleet.cluster.text("ps 0") or "worker 3" in fleet.cluster.text("ps 0"), "worker 3")
     for client in members + operators:
         client.socket.close()
-    wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 20)
+    wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work")
     fleet.assert_well()
     fleet.cluster.kill("worker 3")
     del fleet.cluster.members["worker 3"]
@@ -358,7 +358,7 @@ def test_members_work_and_join_under(fleet, trainer, name):
         with Attack(name, fleet.port, fleet.folder / "fleet.key", trainer, rate=0.25) as attack:
             fleet.assert_well()
             fleet.cluster.start("worker 3")
-            fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start", 20)
+            fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start")
             fleet.assert_well()
             attack.end()
     finally:
@@ -377,5 +377,5 @@ def test_a_silent_crowd_at_the_chief(trainer, tmp_path):
         port = int(cluster.worker_hosts[0].split(":")[1])
         with Attack("silent", port, tmp_path / "fleet.key", trainer):
             cluster.start("worker 1")
-            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start", 20)
+            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start")
             assert "gets its batches from here" in cluster.text("worker 0")

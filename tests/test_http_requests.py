@@ -10,7 +10,7 @@ from runs import ENDLESS, SMALL, start, wait_for
 
 def health(port):
     try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30).status
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60).status
     except urllib.error.URLError:
         return None
 

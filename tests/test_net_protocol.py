@@ -39,7 +39,7 @@ class Served:
 
     def end(self):
         self.process.terminate()
-        return self.process.communicate(timeout=10)[0]
+        return self.process.communicate(timeout=240)[0]
 
 
 @pytest.fixture
@@ -113,14 +113,14 @@ def test_tls_refuses(key, serve, run, tmp_path):
     # No key, another key, TLS 1.2, plain text: one line each.
     for made in (protocol.context(), protocol.context(str(tmp_path / "other.key"), key)):
         with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
-            with made.wrap_socket(socket.create_connection(("127.0.0.1", served.port), timeout=10)) as tls:
+            with made.wrap_socket(socket.create_connection(("127.0.0.1", served.port), timeout=60)) as tls:
                 tls.sendall(b"x")
                 if not tls.recv(1):
                     raise EOFError
     old = protocol.context(maximum=ssl.TLSVersion.TLSv1_2)
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        old.wrap_socket(socket.create_connection(("127.0.0.1", served.port), timeout=10))
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as plain:
+        old.wrap_socket(socket.create_connection(("127.0.0.1", served.port), timeout=60))
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as plain:
         plain.sendall(protocol.frame("ping", protocol.encode("ping")))
         assert plain.recv(100)[:1] in (b"\x15", b"")
     output = served.refusals(4)
@@ -157,7 +157,7 @@ def test_openssl_s_client(key, serve):
         input="",
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=240,
     )
     assert result.returncode == 0, result.stderr
     assert "Protocol version: TLSv1.3" in result.stderr and "Verification: OK" in result.stderr
@@ -202,10 +202,10 @@ def test_plain_text(serve):
 def test_slow_peers_hold_up_nobody(key, serve):
     """Connections that send nothing, or half a hello, do not delay others."""
     served = serve(key)
-    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(20)]
+    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(20)]
     for each in idle[::2]:
         each.sendall(b"\x16\x03\x01")
-    with protocol.Client(served.port, key, timeout=5) as client:
+    with protocol.Client(served.port, key, timeout=8) as client:
         assert client.hello(cluster="test", digest="d")[0] == "welcome"
     for each in idle:
         each.close()

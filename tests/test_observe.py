@@ -21,7 +21,7 @@ import pytest
 from clusters import Cluster
 from fleets import Fleet
 from ports import free_ports
-from runs import ENDLESS, SMALL, finish, run, start
+from runs import ENDLESS, LONG_S, SMALL, finish, run, start
 
 LONG = (*ENDLESS, "--log_steps=0", "--validate_steps=100")  # until it is stopped
 
@@ -40,7 +40,7 @@ class Watched:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=240)
 
     def get(self, path, headers=None):
         return get(self.port, path, headers)
@@ -50,7 +50,7 @@ class Watched:
         assert status == 200, body
         return json.loads(body)
 
-    def say(self, request, timeout=30):
+    def say(self, request, timeout=240):
         """Sends bytes, and returns everything until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             with contextlib.suppress(ConnectionError):
@@ -67,7 +67,7 @@ def read_all(connection):
 
 
 def get(port, path, headers=None, method="GET"):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, headers=headers or {})
         answer = connection.getresponse()
@@ -86,7 +86,7 @@ def is_as_documented(status, root=pathlib.Path(__file__).resolve().parent.parent
     return True
 
 
-def wait_until(happened, process=None, seconds=60):
+def wait_until(happened, process=None, seconds=LONG_S):
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, "it did not happen"
@@ -169,12 +169,12 @@ def test_columns_of_a_table_by_what_they_weigh(trainer, tmp_path):
         wait_until(lambda: weighs().get("signal", 0) > 0.4, process)
         assert set(weighs()) == {"signal", "noise", "color"} and abs(sum(weighs().values()) - 1) < 1e-6
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         process = start(trainer, "dashboard", "run", f"--http=127.0.0.1:{port}", cwd=tmp_path)  # from its checkpoint
         wait_until(lambda: weighs().get("signal", 0) > 0.4, process)
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def test_events_are_numbered_and_are_told_once(watched):
@@ -189,7 +189,7 @@ def test_events_are_numbered_and_are_told_once(watched):
 def test_a_stream_brings_the_status_each_second_and_events_since_the_last_one(watched):
     request = urllib.request.Request(f"http://127.0.0.1:{watched.port}/api/stream", headers={"Last-Event-ID": "0"})
     kinds = []
-    with urllib.request.urlopen(request, timeout=30) as stream:
+    with urllib.request.urlopen(request, timeout=60) as stream:
         assert stream.headers["Content-Type"] == "text/event-stream"
         while kinds.count("status") < 3:
             line = stream.readline().decode().rstrip("\n")
@@ -231,7 +231,7 @@ def families(text):
 
 def test_metrics_are_what_promtool_wants_and_each_is_documented(watched, root):
     text = watched.get("/metrics")[2].decode()
-    checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=60)
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=240)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     documented = (root / "docs" / "operations.md").read_text()
     assert [name for name in families(text) if f"`{name}`" not in documented] == []
@@ -277,7 +277,7 @@ def test_scrape_configuration_and_alerts_are_tested_by_promtool(root):
     folder = root / "deploy" / "prometheus"
     for command in (["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"],
                     ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run(["promtool", *command], cwd=folder, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(["promtool", *command], cwd=folder, text=True, capture_output=True, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -299,7 +299,7 @@ def make_certificate(folder):
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                     "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1"], cwd=folder, check=True, capture_output=True,
-                   timeout=60)
+                   timeout=240)
     (folder / "key.pem").chmod(0o600)
 
 
@@ -314,7 +314,7 @@ def test_tls_and_a_token(trainer, tmp_path):
 
     def ask(path, token=None):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connection = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        connection = http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
@@ -334,17 +334,17 @@ def test_tls_and_a_token(trainer, tmp_path):
         assert ask("/api/status", "a-token-of-this-test-alone")[0] == 200
         assert b"Bearer" in subprocess.run(
             ["curl", "-s", "--cacert", "cert.pem", "-i", f"https://localhost:{port}/metrics"], cwd=tmp_path,
-            capture_output=True, timeout=60, check=True).stdout
+            capture_output=True, timeout=240, check=True).stdout
         # Neither plain text, nor older protocols.
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
             plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"HTTP" not in read_all(plain)
         older = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_2"], input=b"",
-                               capture_output=True, timeout=60, check=False)
+                               capture_output=True, timeout=240, check=False)
         assert older.returncode != 0
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def test_beyond_this_machine_it_wants_a_token_and_encryption(trainer, tmp_path):
@@ -430,7 +430,7 @@ def test_pipelined_requests_are_answered_in_order_however_they_are_cut(watched):
     requests = b"".join(f"GET {path} HTTP/1.1\r\n".encode() + HOST + b"\r\n" for path in paths)
     requests += b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
     for cut in (len(requests), 1, 7):
-        with socket.create_connection(("127.0.0.1", watched.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", watched.port), timeout=60) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for at in range(0, len(requests), cut):
                 connection.sendall(requests[at:at + cut])
@@ -464,7 +464,7 @@ def test_ten_thousand_idle_connections_cost_little_and_keep_nobody_out(trainer, 
         with Watched(trainer, tmp_path) as run_:
             before = run_.json("/api/status")["members"][0]["memory_bytes"]
             for i in range(count):
-                idle.append(socket.create_connection(("127.0.0.1", run_.port), timeout=30))
+                idle.append(socket.create_connection(("127.0.0.1", run_.port), timeout=60))
                 if i % 3 == 0:
                     idle[-1].sendall(b"GET /api/sta")
             step = run_.json("/api/status")["progress"]["global_step"]
@@ -574,7 +574,7 @@ def test_a_rollout_under_way_is_shown_with_its_diff(trainer, tmp_path):
             told = shown(port)
             assert told["version"] == 2 and told["phase"] in ("staging", "switching", "watching"), told
             assert "train.learning_rate" in told["diff"][0] and "0.1 -> 0.05" in told["diff"][0]
-        assert rollout.wait(timeout=90) == 0, rollout.communicate()
+        assert rollout.wait(timeout=240) == 0, rollout.communicate()
         for port in ports:
             wait_until(lambda port=port: shown(port) is None)
 
@@ -625,4 +625,4 @@ def test_a_probe_asks_the_member_itself(watched, trainer, run, tmp_path):
         assert "503" in run("health", "--ready", f"--http=127.0.0.1:{port}", status=1).stderr
     finally:
         waiting.terminate()
-        waiting.communicate(timeout=60)
+        waiting.communicate(timeout=240)

@@ -88,7 +88,7 @@ def test_every_command_in_the_text_is_run_by_a_test_or_its_section_says_that_it_
 
 
 def shell(commands, folder):
-    result = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -114,7 +114,7 @@ def test_keys(trainer, tmp_path):
     (tmp_path / "trainer").symlink_to(trainer)
     assert "Certificate will not expire" in shell(block_with("-checkend"), tmp_path)
     result = subprocess.run(["openssl", "x509", "-in", "worker1.key", "-noout", "-checkend", "40000000"], cwd=tmp_path,
-                            capture_output=True, timeout=20)
+                            capture_output=True, timeout=240)
     assert result.returncode == 1, "in more than a year"
 
 
@@ -175,7 +175,7 @@ def test_an_operator_who_lost_the_key_makes_another(trainer, tmp_path):
         assert result.returncode == 0, text_of(result)
         for name in ("operator.key", "operator.key.pub"):
             (tmp_path / name).unlink()
-        subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, check=True, timeout=20)
+        subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, check=True, timeout=240)
         shutil.move(tmp_path / "operator.key.pub", tmp_path / "operator.pub")
         result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.03}), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
@@ -218,7 +218,7 @@ def count_parameters(layers):
 
 def numbers_of(port):
     """A member's metrics that have a single value."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
             if "{" not in name}
@@ -235,9 +235,9 @@ class Exchange:
         with Cluster(trainer, folder, workers=1, flags=flags) as cluster:
             cluster.start("ps 0", f"--http=127.0.0.1:{port}")
             cluster.start("worker 0")
-            cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps", 60)
+            cluster.until("worker 0", lambda text: '"event":"step"' in text, "steps")
             pushes = "trainer_pushes_applied_total"
-            wait_for(lambda: numbers_of(port).get(pushes, 0) >= 5, "steps", 60)
+            wait_for(lambda: numbers_of(port).get(pushes, 0) >= 5, "steps")
             before = after = numbers_of(port)
             while after[pushes] < before[pushes] + steps:
                 assert cluster.members["worker 0"].poll() is None, cluster.text("worker 0")

@@ -514,7 +514,7 @@ def see(chromium, url, view, words=()):
 
 def stop(process):
     process.send_signal(signal.SIGINT)
-    return process.communicate(timeout=60)
+    return process.communicate(timeout=240)
 
 
 def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
@@ -576,7 +576,7 @@ def history_of(port):
     """A member's history: the known values of each series."""
     if not answers(port):
         return {}
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/history", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/history", timeout=60) as answer:
         values = json.loads(answer.read())["recent"]["values"]
     return {name: [value for value in column if value is not None] for name, column in values.items()}
 

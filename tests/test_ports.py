@@ -12,7 +12,7 @@ import ports
 def claims_of_another_process(wanted):
     code = f"import ports; print(*[port for port in {wanted} if ports.claim(port)])"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ports.__file__.rpartition("/")[0], capture_output=True,
-                           text=True, check=True, timeout=30).stdout
+                           text=True, check=True, timeout=240).stdout
     return [int(port) for port in shown.split()]
 
 
@@ -33,6 +33,6 @@ def test_the_system_gives_them_to_nobody():
 def test_ports_are_free_again_when_their_process_ended():
     code = "import ports; print(*ports.free_ports(5))"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ports.__file__.rpartition("/")[0], capture_output=True,
-                           text=True, check=True, timeout=30).stdout
+                           text=True, check=True, timeout=240).stdout
     given = [int(port) for port in shown.split()]
     assert claims_of_another_process(given) == given

@@ -64,7 +64,7 @@ def test_without_the_flag_nothing_is_written(run, tmp_path):
 def test_a_cluster_is_one_trace(run, tmp_path, issync):
     slow = [flag for flag in SMALL if "batch_size" not in flag] + ["--batch_size=400"]
     run("cluster", "--ps=2", "--workers=2", f"--issync={issync}", *slow, "--train_steps=300", "--validate_steps=50",
-        "--save_steps=50", "--train_dir=kept", "--learning_rate=0.05", "--profile=p.json", timeout=120)
+        "--save_steps=50", "--train_dir=kept", "--learning_rate=0.05", "--profile=p.json", timeout=240)
     all_events, spans, processes = events(tmp_path / "p.json")
     assert sorted(processes.values()) == ["ps 0", "ps 1", "worker 0", "worker 1"]
     assert_nested(spans)

@@ -13,7 +13,7 @@ def test_half_open_links_end_with_it():
     before = threading.active_count()
     with socket.create_server(("127.0.0.1", port)) as server:
         with Relay(port) as relay:
-            with socket.create_connection(("127.0.0.2", port), timeout=20) as client:
+            with socket.create_connection(("127.0.0.2", port), timeout=60) as client:
                 accepted = server.accept()[0]
                 with accepted:
                     client.sendall(b"before")
@@ -21,4 +21,4 @@ def test_half_open_links_end_with_it():
                     relay.stall()
                     client.sendall(b"behind")
                     assert threading.active_count() > before
-    wait_for(lambda: threading.active_count() <= before, "end of the relay's threads", 20)
+    wait_for(lambda: threading.active_count() <= before, "end of the relay's threads")

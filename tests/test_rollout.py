@@ -50,10 +50,10 @@ def test_a_learning_rate_changes_while_training_goes_on(fleet):
     assert fleet.rollout(fleet.candidate(4, learning_rate=0.05), "--yes", "--healthy_secs=0.5").returncode == 0
     fleet.kill("ps 1")
     fleet.start("ps 1")
-    fleet.until("ps 1", lambda text: "training begins" in text or "is complete" in text, "the model", 60)
+    fleet.until("ps 1", lambda text: "training begins" in text or "is complete" in text, "the model")
     fleet.kill("worker 1")
     fleet.start("worker 1", "--train_dir=")
-    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps after its restart", 60)
+    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps after its restart")
     assert fleet.events("worker 1", "start")[0]["config_version"] == 4
     assert fleet.events("worker 1", "step")[0]["learning_rate"] == 0.05
 
@@ -100,7 +100,7 @@ def test_what_is_refused(fleet, trainer):
     result = fleet.rollout(path.name, "--yes")
     assert result.returncode == 1, text_of(result)
     assert "fleet.name can't be changed by a rollout" in text_of(result) or 'cluster "north"' in text_of(result)
-    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
+    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=240)
     good = fleet.candidate(6, learning_rate=0.05)
     result = fleet.rollout(good, "--yes", "--key=other.key")
     assert result.returncode == 1 and "is not signed by the operator key" in text_of(result)
@@ -112,14 +112,14 @@ def test_what_is_refused(fleet, trainer):
     # A flag of the operator's machine overrides the file, too.
     flags = [flag for flag in fleet.job_flags() if not flag.startswith("--train_steps")]
     result = subprocess.run([trainer, "rollout", fleet.candidate(7, train_steps=2000000), "--yes", *flags],
-                            cwd=fleet.folder, capture_output=True, text=True, timeout=30)
+                            cwd=fleet.folder, capture_output=True, text=True, timeout=240)
     assert result.returncode == 1 and "train.train_steps is set by a flag or the environment here" in text_of(result)
     (fleet.folder / "operator.pub").unlink()
     result = fleet.rollout(fleet.candidate(8, learning_rate=0.02), "--yes")
     assert result.returncode == 1 and "operator.pub" in text_of(result)
     assert set(fleet.versions().values()) == {6}
     history = subprocess.run([trainer, "rollout", "history"], cwd=fleet.folder, capture_output=True, text=True,
-                             timeout=20)
+                             timeout=240)
     outcomes = [json.loads(line) for line in history.stdout.splitlines()]
     assert any(line["what"] == "propose" and "not signed" in line["outcome"] for line in outcomes)
     assert any(line["what"] == "propose" and line["version"] == 6 and line["outcome"] == "begun" for line in outcomes)
@@ -171,7 +171,7 @@ def test_the_operator_may_vanish(fleet):
                                  "--healthy_secs=1", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.DEVNULL)
     fleet.until("ps 0", lambda text: "staging version 2" in text, "a rollout")
     operator.kill()
-    operator.wait(10)
+    operator.wait(240)
     fleet.until("ps 0", lambda text: "version 2 is in force, since step" in text, "version 2")
     assert set(fleet.versions().values()) == {2}
 
@@ -186,7 +186,7 @@ def test_the_operator_waits_for_a_busy_ps(fleet):
     asks = subprocess.Popen([fleet.trainer, "rollout", "status", *fleet.job_flags()], cwd=fleet.folder, **status)
     time.sleep(7)
     fleet.members["ps 0"].send_signal(signal.SIGCONT)
-    output, _ = asks.communicate(timeout=30)
+    output, _ = asks.communicate(timeout=240)
     assert asks.returncode == 0 and "waiting for ps 0" in output and "no rollout since" in output, output
 
     terminal, slave = pty.openpty()
@@ -200,7 +200,7 @@ def test_the_operator_waits_for_a_busy_ps(fleet):
     os.write(terminal, b"y\n")
     assert "asking ps 0 whether it has version 2" in operator.stdout.readline()
     fleet.members["ps 0"].send_signal(signal.SIGCONT)
-    output, _ = operator.communicate(timeout=60)
+    output, _ = operator.communicate(timeout=240)
     os.close(terminal)
     assert operator.returncode == 0 and "version 2 is in force, since step" in output, output
     audit = (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()
@@ -215,7 +215,7 @@ def test_abort(fleet):
     fleet.until("ps 0", lambda text: "watching version 2" in text, "version 2")
     assert "watching version 2" in text_of(fleet.rollout("status"))
     assert fleet.rollout("abort").returncode == 0
-    output, _ = operator.communicate(timeout=60)
+    output, _ = operator.communicate(timeout=240)
     assert operator.returncode == 1 and "went back from version 2 to version 1: the operator aborted it" in output
     assert set(fleet.versions().values()) == {1}
     assert fleet.rollout("abort").returncode == 1
@@ -230,7 +230,7 @@ def test_a_member_that_dies_while_it_is_watched(fleet, who):
     fleet.until("ps 0", lambda text: "watching version 2" in text, "version 2")
     fleet.kill(who)
     fleet.start(who, *(["--train_dir="] if who == "worker 1" else []))
-    output, _ = operator.communicate(timeout=90)
+    output, _ = operator.communicate(timeout=240)
     assert operator.returncode in (0, 1), output
     deadline = time.monotonic() + 30
     expected = {2} if operator.returncode == 0 else {1}
@@ -238,7 +238,7 @@ def test_a_member_that_dies_while_it_is_watched(fleet, who):
         assert time.monotonic() < deadline, (fleet.versions(), output)
         time.sleep(0.2)
     seen = fleet.text("worker 0").count('"event":"step"')
-    fleet.until("worker 0", lambda text: text.count('"event":"step"') > seen + 1, "steps", 30)
+    fleet.until("worker 0", lambda text: text.count('"event":"step"') > seen + 1, "steps")
     assert fleet.events("worker 0", "step")[-1]["learning_rate"] == (0.05 if expected == {2} else RATE)
 
 
@@ -261,7 +261,7 @@ def test_intervals_are_taken_up_between_two_steps(open_fleet):
         assert change in " ".join(text_of(result).split()), text_of(result)
     kept = lambda: checkpoints(fleet.folder / "run")
     new = lambda: {step for step in kept() if step % 400 == 0}
-    wait_for(lambda: len(new()) == 2 and len(kept()) == 2, "two checkpoints of the new kind", 60)
+    wait_for(lambda: len(new()) == 2 and len(kept()) == 2, "two checkpoints of the new kind")
     assert fleet.goes_on()["learning_rate"] == 0.04
     assert fleet.alive() and {name: process.pid for name, process in fleet.members.items()} == processes
     assert len(fleet.events("worker 0", "start")) == 1
@@ -407,10 +407,10 @@ def test_another_proposal_meanwhile(open_fleet):
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train={"batch_size": 40}), "--yes",
                                  "--healthy_secs=3", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
                                 text=True)
-    fleet.until("ps 0", lambda text: "worker 0 tries version 2" in text, "a trial", 60)
+    fleet.until("ps 0", lambda text: "worker 0 tries version 2" in text, "a trial")
     result = fleet.rollout(fleet.candidate(3, train={"batch_size": 30}), "--yes")
     assert result.returncode == 1 and "only one can be at a time" in text_of(result), text_of(result)
-    output, _ = operator.communicate(timeout=90)
+    output, _ = operator.communicate(timeout=240)
     assert operator.returncode == 0 and "version 2 is in force" in output, output
     assert set(fleet.versions().values()) == {2}
     fleet.goes_on()
@@ -465,7 +465,7 @@ def test_a_member_that_was_away_catches_up(open_fleet):
         assert result.returncode == 0, text_of(result)
     # A machine that slept through both, or was set up from the first config.json: its own folder.
     fleet.kill("worker 1", signal.SIGTERM)
-    fleet.members["worker 1"].wait(20)
+    fleet.members["worker 1"].wait(240)
     old = fleet.folder / "old"
     old.mkdir()
     for name in ("config.json", "operator.pub", "fleet.key"):
@@ -478,9 +478,9 @@ def test_a_member_that_was_away_catches_up(open_fleet):
     assert in_force(old) == "3"
     # Without the operator's key it does not believe that, and says so.
     fleet.kill("worker 1", signal.SIGTERM)
-    fleet.members["worker 1"].wait(20)
+    fleet.members["worker 1"].wait(240)
     shutil.rmtree(old / "config.json.d")
-    subprocess.run([fleet.trainer, "keygen", "--operator=old/other.key"], cwd=fleet.folder, check=True, timeout=20)
+    subprocess.run([fleet.trainer, "keygen", "--operator=old/other.key"], cwd=fleet.folder, check=True, timeout=240)
     (old / "operator.pub").write_bytes((old / "other.key.pub").read_bytes())
     fleet.start("worker 1", "--train_dir=", "--config=old/config.json")
     fleet.until("worker 1", lambda text: "it can't follow: the manifest is not signed by the operator key" in text,
@@ -507,7 +507,7 @@ def test_a_worker_that_is_off_holds_nothing_up(open_fleet):
         shutil.copy2(fleet.folder / name, old / name)
     fleet.start_and_train()
     fleet.kill("worker 1")
-    fleet.members["worker 1"].wait(20)
+    fleet.members["worker 1"].wait(240)
     time.sleep(11)  # by then it counts as off, and not as restarting
     for version, train in ((2, {"learning_rate": 0.02}), (3, {"learning_rate": 0.02, "num_threads": 2})):
         result = fleet.rollout(fleet.candidate(version, train=train), "--yes", "--healthy_secs=0.5")

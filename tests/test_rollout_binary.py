@@ -41,7 +41,7 @@ class Machines(OpenFleet):
     def builds(self):
         return programs.builds(self)
 
-    def bring(self, path, *flags, timeout=90):
+    def bring(self, path, *flags, timeout=240):
         """Without a bound on its speed, which on a busy machine depends on other load."""
         usual = {"--healthy_secs": "0.5", "--least_speed": "0%"}
         usual |= dict(flag.split("=") for flag in flags if "=" in flag)
@@ -79,7 +79,7 @@ def test_a_new_program(machines):
     # A supervisor starts the installed program, and they switch to the one that was rolled out.
     fleet.kill("worker 1")
     supervise(fleet, "worker 1", "--config=other/config.json")
-    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps", 60)
+    fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps")
     assert fleet.builds()["worker 1"] == build_of(new)
     # A config follows, and the program stays; then one more program: the last two are kept.
     result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
@@ -104,7 +104,7 @@ def test_a_transfer_that_is_cut_off_goes_on_where_it_stopped(machines):
     part = fleet.other / "trainer.d" / build_of(new) / "part"
     with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=0.5", "--rate_mb=2",
                            *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE, text=True) as operator:
-        wait_for(lambda: part.exists() and part.stat().st_size > 300000, "a part of the program", 60)
+        wait_for(lambda: part.exists() and part.stat().st_size > 300000, "a part of the program")
         for name in ("worker 1", "worker 2"):
             for child in children_of(fleet.members[name]):
                 os.kill(child, signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_over_a_thin_link_it_comes_in_small_pieces(machines):
     sizes = [0]
     with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--rate_mb=0.02", *fleet.job_flags()],
                           cwd=fleet.folder, stdout=subprocess.PIPE, text=True) as operator:
-        wait_for(part.exists, "the first piece", 60)
+        wait_for(part.exists, "the first piece")
         began = time.monotonic()
         while sizes[-1] < 100000:
             assert operator.poll() is None and time.monotonic() < began + 60, (sizes, operator.stdout.read())
@@ -139,7 +139,7 @@ def test_over_a_thin_link_it_comes_in_small_pieces(machines):
         seconds = time.monotonic() - began
         aborted = fleet.rollout("abort")
         assert aborted.returncode == 0, text_of(aborted)
-        operator.communicate(timeout=60)
+        operator.communicate(timeout=240)
     pieces = [after - before for before, after in zip(sizes, sizes[1:]) if after > before]
     assert max(pieces) < 2 * 20 * 1024 and seconds > 0.5 * 100000 / 20000, (pieces, seconds)
     assert operator.returncode != 0 and set(fleet.versions().values()) == {1}
@@ -153,7 +153,7 @@ def test_a_machine_that_was_off_fetches_it_when_it_is_back(trainer, tmp_path):
         assert result.returncode == 0 and "without worker 1, which is off" in text_of(result), text_of(result)
         assert fleet.kept(fleet.other) == set()
         supervise(fleet, "worker 1", "--config=other/config.json")
-        wait_for(lambda: set(fleet.builds().values()) == {build_of(new)}, "the new program everywhere", 60)
+        wait_for(lambda: set(fleet.builds().values()) == {build_of(new)}, "the new program everywhere")
         assert in_force(fleet.other) == "2" and set(fleet.versions().values()) == {2}
         assert build_of(new) in fleet.kept(fleet.other)
 
@@ -205,7 +205,7 @@ def test_what_is_refused_before_anything_changes(machines, trainer):
                            (("--least_speed=101%",), "--least_speed must be")):
         result = fleet.bring(good, *flags)
         assert result.returncode == 2 and message in text_of(result), text_of(result)
-    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
+    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=240)
     result = fleet.bring(good, "--key=other.key")
     assert result.returncode == 1 and "is not signed by the operator key" in text_of(result)
     result = fleet.rollout(fleet.candidate(30, train={"batch_size": 40}), f"--binary={good}", "--yes")
@@ -250,7 +250,7 @@ def test_a_machine_that_fails_pauses_the_rollout_until_the_operator_says_so(mach
     with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=2", "--least_speed=0%",
                            "--budget=1", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
                           text=True) as operator:
-        wait_for(lambda: fleet.builds()["worker 2"] == build_of(new), "the canary in the new program", 60)
+        wait_for(lambda: fleet.builds()["worker 2"] == build_of(new), "the canary in the new program")
         program = fleet.other / "trainer.d" / build_of(new) / "trainer"
         program.unlink()
         program.write_bytes(new.read_bytes()[:-1] + b"?")

@@ -48,7 +48,7 @@ def test_bad_ones_change_nothing(fleet, trainer):
     assert fleet.rollout("torn.json", "--yes").returncode == 2
     (fleet.folder / "unknown.json").write_text('{"fleet": {"version": 90}, "train": {"rate": 1}}')
     assert fleet.rollout("unknown.json", "--yes").returncode == 2
-    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, timeout=20)
+    subprocess.run([trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, timeout=240)
     assert "is not signed" in text_of(fleet.rollout(fleet.next(train={"learning_rate": 0.5}), "--yes",
                                                     "--key=other.key"))
     assert "give it a higher one" in text_of(fleet.rollout(fleet.candidate(1, train={"learning_rate": 0.5}), "--yes"))
@@ -104,7 +104,7 @@ def test_the_operator_dies(fleet):
     operator, version = fleet.begin("--healthy_secs=1", train={"batch_size": 20 + fleet.version})
     fleet.in_phase(f"staging version {version}")
     operator.kill()
-    operator.wait(10)
+    operator.wait(240)
     fleet.in_phase(f"version {version} is in force")
     assert settle(fleet, operator, version)[0]
 
@@ -145,7 +145,7 @@ def test_programs_that_do_no_good(fleet, trainer, full):
     cut = programs.variant(trainer, fleet.folder / "cut")
     cut.write_bytes(cut.read_bytes()[:1 << 20])
     good = programs.variant(trainer, fleet.folder / "good", b"one more")
-    subprocess.run([trainer, "keygen", "--operator=nobody.key"], cwd=fleet.folder, check=True, timeout=20)
+    subprocess.run([trainer, "keygen", "--operator=nobody.key"], cwd=fleet.folder, check=True, timeout=240)
     for path, flags, message in (
         (cut, (), "is truncated"),
         # By ps 0, or by the command: the version in force has another operator's signature.

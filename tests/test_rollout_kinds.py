@@ -79,7 +79,7 @@ def test_programs_that_do_no_good(fleet, canaries, trainer, full):
     cut.write_bytes(there.read_bytes()[:1 << 20])
     crashes = [programs.compile_program(fleet.folder, f"crashes_{compiler}", programs.CRASHES, compiler)
                for compiler in ("cc", emulated.COMPILER)]
-    subprocess.run([trainer, "keygen", "--operator=nobody.key"], cwd=fleet.folder, check=True, timeout=20)
+    subprocess.run([trainer, "keygen", "--operator=nobody.key"], cwd=fleet.folder, check=True, timeout=240)
     for files, flags, message in (
         ((here, cut), (), "is truncated"),
         ((here, programs.variant(trainer, fleet.folder / "twice")), (), "one for each architecture"),

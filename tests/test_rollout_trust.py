@@ -72,7 +72,7 @@ def fleet(trainer, tmp_path):
 def asked(fleet, ps, *arguments):
     flags = [flag for flag in fleet.job_flags() if not flag.startswith("--ps_hosts")]
     return subprocess.run([fleet.trainer, "rollout", *arguments, f"--ps_hosts=127.0.0.1:{ps.port}", *flags],
-                          cwd=fleet.folder, capture_output=True, text=True, timeout=60)
+                          cwd=fleet.folder, capture_output=True, text=True, timeout=240)
 
 
 def in_force(fleet):
@@ -97,7 +97,7 @@ def test_a_false_ps_0_gets_nothing_signed(fleet):
         assert seen[-1][1] == (fleet.folder / "config.json.d" / "manifest").read_bytes()
     for name in ("worker 0", "ps 0"):
         fleet.kill(name)
-        fleet.members[name].wait(20)
+        fleet.members[name].wait(240)
     new = fleet.candidate(9, learning_rate=0.5)
     told, manifest = seen[1]
     port = int(fleet.ps_hosts[0].split(":")[1])
@@ -158,7 +158,7 @@ def test_an_operator_may_answer_for_it(fleet):
                                     text=True)
         os.close(slave)
         os.write(terminal, answer)
-        output, _ = operator.communicate(timeout=60)
+        output, _ = operator.communicate(timeout=240)
         os.close(terminal)
         assert operator.returncode == status and "Sign this, trusting ps 0 alone? [y/N]" in output, output
         assert re.search(r"train.learning_rate +7 -> 0.1", output), output
@@ -188,7 +188,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
         return operator
 
     operator = begin(2)
-    subprocess.run([fleet.trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=20)
+    subprocess.run([fleet.trainer, "keygen", "--operator=other.key"], cwd=fleet.folder, check=True, timeout=240)
     told, manifest = in_force(fleet)
     # Showing the operator the truth gets what it would send.
     with FalsePs(fleet.folder, manifest=manifest, **told) as ps:
@@ -203,7 +203,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
     assert result.returncode == 1 and "is not signed by the operator key" in text_of(result)
     assert set(fleet.versions().values()) == {2} and operator.poll() is None
     assert send(fleet, "abort_rollout", abort, who="me")[0] == "done"
-    output, _ = operator.communicate(timeout=60)
+    output, _ = operator.communicate(timeout=240)
     assert operator.returncode == 1 and "the operator aborted it" in output
     # It has been used, and is worthless for any other rollout.
     operator = begin(3)
@@ -211,7 +211,7 @@ def test_an_abort_needs_the_operators_signature(fleet):
     assert answer == "error" and 'is for version 2 of fleet "north", not for the rollout' in message
     result = fleet.rollout("abort")
     assert result.returncode == 0 and "the rollout of version 3 is aborted" in text_of(result), text_of(result)
-    operator.communicate(timeout=60)
+    operator.communicate(timeout=240)
     aborts = [line for line in audit(fleet) if line["what"] == "abort"]
     assert [line["version"] for line in aborts if line["outcome"] == "done"] == [2, 3]
     assert any("is not signed" in line["outcome"] and line["who"] == "unknown" for line in aborts)

@@ -20,7 +20,7 @@ def fleet(trainer, tmp_path, request):
             fleet.start(name)
         for i in range(HERE):
             fleet.start(f"worker {i}", *([] if i == 0 else ["--train_dir="]))
-        wait_for(lambda: "waiting for 2 more workers" in fleet.status()[1]["ps 0"]["message"], "a job that waits", 30)
+        wait_for(lambda: "waiting for 2 more workers" in fleet.status()[1]["ps 0"]["message"], "a job that waits")
         yield fleet
 
 
@@ -34,14 +34,14 @@ def rolls(fleet, version, *arguments, **sections):
 
 
 def trains(fleet):
-    fleet.until("worker 0", lambda text: text.count('"event":"step"') > 1, "steps", 60)
+    fleet.until("worker 0", lambda text: text.count('"event":"step"') > 1, "steps")
     assert fleet.alive()
 
 
 def come_later(fleet, version, *names):
     for name in names:
         fleet.start(name, "--train_dir=")
-        fleet.until(name, lambda text: '"event":"step"' in text, f"steps of {name}", 60)
+        fleet.until(name, lambda text: '"event":"step"' in text, f"steps of {name}")
         assert fleet.events(name, "start")[-1]["config_version"] == version
 
 
@@ -60,7 +60,7 @@ def begin(fleet, version, **sections):
                                  "--healthy_secs=1", *fleet.job_flags()],
                                 cwd=fleet.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     fleet.until("ps 0", lambda text: f"watching version {version} for 1 s, once enough workers are present" in text,
-                "a rollout that waits", 60)
+                "a rollout that waits")
     return operator
 
 
@@ -74,7 +74,7 @@ def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
              "who is there to be back")
     # The operator has second thoughts, and requires fewer workers the third time.
     assert fleet.rollout("abort").returncode == 0
-    output, _ = operator.communicate(timeout=60)
+    output, _ = operator.communicate(timeout=240)
     assert operator.returncode == 1, output
     assert "went back from version 2 to version 1: the operator aborted it" in output, output
     operator = begin(fleet, 3, **{section: keys})
@@ -82,11 +82,11 @@ def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
     # The absent one has missed it, and the job has waited for it.
     for i in range(HERE, HERE + missing):
         fleet.start(f"worker {i}", "--train_dir=")
-    output, _ = operator.communicate(timeout=60)
+    output, _ = operator.communicate(timeout=240)
     assert operator.returncode == 0 and "version 3 is in force" in output, output
     trains(fleet)
     for i in range(HERE, HERE + missing):
-        fleet.until(f"worker {i}", lambda text: '"event":"step"' in text, f"steps of worker {i}", 60)
+        fleet.until(f"worker {i}", lambda text: '"event":"step"' in text, f"steps of worker {i}")
     wait_for(lambda: {fleet.versions()[name] for name in fleet.members} == {3}, "version 3 everywhere")
 
 

@@ -27,7 +27,7 @@ def model(trainer, tmp_path_factory):
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                     "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1"], cwd=folder, check=True, capture_output=True,
-                   timeout=60)
+                   timeout=240)
     (folder / "token").write_text(TOKEN + "\n")
     for name in ("key.pem", "token"):
         (folder / name).chmod(0o600)

@@ -46,7 +46,7 @@ def test_systemd_starts_it_for_the_first_who_connects(trainer, model):
             wait_for(lambda: "serving at" in (model / "activated.log").read_text(), "its log")
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(240) == 0
 
 
 def test_the_health_check_of_a_container(trainer, root, model):
@@ -54,7 +54,7 @@ def test_the_health_check_of_a_container(trainer, root, model):
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                     "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1"], cwd=model, check=True, capture_output=True,
-                   timeout=60)
+                   timeout=240)
     (model / "key.pem").chmod(0o600)
     line = re.search(r"test: \[CMD, /trainer, (.*)\]", (root / "docs/serving.md").read_text())[1]
     context = ssl.create_default_context(cafile=model / "cert.pem")

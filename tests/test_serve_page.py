@@ -94,9 +94,9 @@ def test_a_digit_is_drawn_and_seen(page, trainer, models, screenshots):
 
         wait_for(values_are_said, "the values of the last stroke")
         assert shown(chromium, "#prediction") == str(numpy.argmax(said))
-        chromium.wait_until("document.querySelectorAll('#drift-rows tr').length == 5", 20)
-        chromium.wait_until("document.querySelectorAll('#drift-classes tr').length == 10", 20)
-        chromium.wait_until("document.querySelector('#drift-note').textContent.match(/^[1-9]/)", 20)
+        chromium.wait_until("document.querySelectorAll('#drift-rows tr').length == 5")
+        chromium.wait_until("document.querySelectorAll('#drift-classes tr').length == 10")
+        chromium.wait_until("document.querySelector('#drift-note').textContent.match(/^[1-9]/)")
         chromium.screenshot(screenshots / "serve-digit.png")
         chromium.run("document.querySelector('#clear').click()")
         assert shown(chromium, "#prediction") == ""

@@ -63,7 +63,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
             members = [subprocess.Popen(command, cwd=tmp_path, env=task(i, 0, i), stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True) for i in range(3)]
             try:
-                texts = [member.communicate(timeout=90)[0] for member in members]
+                texts = [member.communicate(timeout=240)[0] for member in members]
             finally:
                 for member in members:
                     member.kill()
@@ -124,7 +124,7 @@ def test_without_cluster_slurm_a_lone_run_saves_at_sigusr1(trainer, tmp_path):
             pass
         process.send_signal(signal.SIGUSR1)
         process.stdout.read()
-        assert process.wait(60) == 138
+        assert process.wait(240) == 138
     finally:
         process.kill()
     wait_for(lambda: checkpoints(tmp_path / "run"), "checkpoint")

@@ -72,7 +72,7 @@ def test_nobody_at_all(trainer, tmp_path):
 
 def test_the_table(cluster, trainer):
     result = subprocess.run([trainer, "status", *cluster.hosts], cwd=cluster.folder, capture_output=True, text=True,
-                            timeout=10)
+                            timeout=240)
     lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]  # not in members' messages
     assert lines[0].split()[:3] == ["MEMBER", "STATE", "STEP"]
     assert [" ".join(line.split()[:2]) for line in lines[1:5]] == ["ps 0", "ps 1", "worker 0", "worker 1"]

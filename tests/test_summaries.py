@@ -241,7 +241,7 @@ def ask(port, path, **content):
     data = json.dumps(content).encode() if content else None
     request = urllib.request.Request(f"http://127.0.0.1:{port}/data/{path}", data=data,
                                      headers={"Content-Type": "application/json"} if content else {})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read()
 
 
@@ -260,7 +260,7 @@ def test_tensorboard_itself_serves_every_page(watched):
             except OSError:
                 return False
 
-        wait_for(loaded, "answer from TensorBoard", timeout=120)
+        wait_for(loaded, "answer from TensorBoard")
         pages = {name for name, page in json.loads(ask(port, "plugins_listing")).items() if page["enabled"]}
         assert {"scalars", "images", "graphs", "distributions", "histograms", "text", "hparams"} <= pages
         (run_name,) = json.loads(ask(port, "plugin/scalars/tags"))
@@ -274,4 +274,4 @@ def test_tensorboard_itself_serves_every_page(watched):
         assert metrics["test/accuracy"] == pytest.approx(result.done["test_accuracy"])
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(240)

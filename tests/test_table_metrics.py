@@ -160,7 +160,7 @@ def test_a_synchronous_cluster_gives_the_bits_of_one_process(trainer, tmp_path, 
     with Cluster(trainer, tmp_path, ps=2, workers=2,
                  flags=("--issync=1", "--lease_secs=30", *flags, "--train_dir=kept")) as cluster:
         cluster.start_all()
-        cluster.wait_all(90)
+        cluster.wait_all()
         assert cluster.events("worker 0", "done")[0]["test_r2"] > 0.1
     train(trainer, *SMALL, *flags, "--micro_batches=2", "--train_dir=local", cwd=tmp_path)
     assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "local")) == []

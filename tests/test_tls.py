@@ -54,7 +54,7 @@ class Echo:
         """The log line about the connection from that port."""
         while port not in self.said:
             line = self.process.stdout.readline()
-            assert line, f"the server is gone: {self.process.wait(timeout=10)}"
+            assert line, f"the server is gone: {self.process.wait(timeout=240)}"
             number, _, text = line.partition(": ")
             assert number.isdigit(), line + self.process.stdout.read()
             self.said[int(number)] = text.strip()
@@ -63,7 +63,7 @@ class Echo:
     def stop(self):
         assert self.process.poll() is None, self.process.stdout.read()
         self.process.terminate()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=240)
 
 
 @pytest.fixture(scope="module")
@@ -654,7 +654,7 @@ class Visit:
         self.process.wait()
 
     def says(self):
-        return self.process.communicate(timeout=30)[0].strip()
+        return self.process.communicate(timeout=240)[0].strip()
 
 
 BYTES = 1 + 16384 + 16385 + 3 + 100000 + 1  # sent by a client

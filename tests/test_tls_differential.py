@@ -92,7 +92,7 @@ class OpenSsl:
 
         def run():
             with listener, listener.accept()[0] as accepted:
-                accepted.settimeout(20)
+                accepted.settimeout(60)
                 try:
                     with self.context(True).wrap_socket(accepted, server_side=True) as connection:
                         while data := connection.recv(100000):
@@ -106,7 +106,7 @@ class OpenSsl:
     def visit(self, port):
         def run():
             with socket.create_connection(("127.0.0.1", port)) as connected:
-                connected.settimeout(20)
+                connected.settimeout(60)
                 try:
                     with self.context(False).wrap_socket(connected) as connection:
                         for size in SIZES:
@@ -258,7 +258,7 @@ def test_openssl_follows_our_changes_of_keys(root, keys):  # noqa: F811
     """A server that changes its keys after 5 records, a client that does after 3."""
     server, data = conversations.Echo(root, str(keys / "fleet.key"), limit=5), os.urandom(300000)
     with OpenSsl(server.key).context(False).wrap_socket(socket.create_connection(("127.0.0.1", server.port))) as client:
-        client.settimeout(20)
+        client.settimeout(60)
         for at in range(0, len(data), 10000):
             client.sendall(data[at : at + 10000])
             back = b""
@@ -267,7 +267,7 @@ def test_openssl_follows_our_changes_of_keys(root, keys):  # noqa: F811
             assert back == data[at : at + 10000]
     server.stop()
     with Visit(root, keys, limit=3) as visit:
-        visit.listener.settimeout(20)
+        visit.listener.settimeout(60)
         accepted = visit.listener.accept()[0]
         with OpenSsl(keys / "fleet.key").context(True).wrap_socket(accepted, server_side=True) as server:
             left = conversations.BYTES

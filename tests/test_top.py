@@ -17,7 +17,7 @@ import pytest
 import page_server
 from clusters import Cluster
 from ports import free_ports
-from runs import SMALL, start, wait_for
+from runs import LONG_S, SMALL, start, wait_for
 from test_observe import LONG, Watched, wait_until
 
 PLAIN_TERMINAL = {"TERM": "xterm", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": "/"}
@@ -39,7 +39,7 @@ class Terminal:
         self.stream = pyte.ByteStream(self.screen)
         self.sent = b""
         self.process = pexpect.spawn(str(trainer), ["top", *flags], dimensions=size[::-1], cwd=str(cwd or "/"),
-                                     env={**PLAIN_TERMINAL, **environment}, timeout=60)
+                                     env={**PLAIN_TERMINAL, **environment}, timeout=240)
 
     def __enter__(self):
         return self
@@ -54,7 +54,7 @@ class Terminal:
             self.stream.feed(some)
         return "\n".join(self.screen.display)
 
-    def until(self, happened, seconds=60):
+    def until(self, happened, seconds=LONG_S):
         end = time.monotonic() + seconds
         while not happened(text := self.look()):
             assert time.monotonic() < end and self.process.isalive(), text
@@ -69,7 +69,7 @@ class Terminal:
 
     def status(self):
         """Once it has ended."""
-        self.process.expect(pexpect.EOF, timeout=60)
+        self.process.expect(pexpect.EOF, timeout=240)
         self.sent += self.process.before
         self.process.close()
         return self.process.exitstatus
@@ -80,7 +80,7 @@ def address(run_):
 
 
 def once(trainer, *flags, cwd="/", status=0, **environment):
-    result = subprocess.run([trainer, "top", "--once", *flags], cwd=cwd, capture_output=True, timeout=60,
+    result = subprocess.run([trainer, "top", "--once", *flags], cwd=cwd, capture_output=True, timeout=240,
                             env={**PLAIN_TERMINAL, **environment}, check=False)
     assert result.returncode == status, result
     return (result.stderr if status else result.stdout).decode()
@@ -194,7 +194,7 @@ def test_signals_end_it_and_the_terminal_is_as_before(trainer, watched, number):
 
 def test_a_shell_that_suspends_it(trainer, watched):
     """Ctrl-Z gives the terminal back and fg takes it again."""
-    shell = pexpect.spawn("/bin/bash", ["--norc", "-i"], env={**PLAIN_TERMINAL, "PS1": "ready> "}, timeout=60,
+    shell = pexpect.spawn("/bin/bash", ["--norc", "-i"], env={**PLAIN_TERMINAL, "PS1": "ready> "}, timeout=240,
                           dimensions=(24, 80))
     try:
         shell.expect_exact("ready> ")
@@ -226,7 +226,8 @@ def test_once_is_for_scripts(trainer, watched):
 
 
 def test_without_a_terminal_or_a_server_it_says_what_to_do(trainer, watched):
-    result = subprocess.run([trainer, "top", address(watched)], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([trainer, "top", address(watched)], capture_output=True, text=True, timeout=240,
+                            check=False)
     assert result.returncode == 1 and "--once" in result.stderr
     (port,) = free_ports(1)
     assert "nothing listens" in once(trainer, f"--http=127.0.0.1:{port}", status=1)
@@ -261,8 +262,8 @@ def test_a_server_that_says_odd_things(trainer):
 
 
 def test_a_token_and_tls(trainer, tmp_path):
-    subprocess.run([trainer, "keygen", "--out=fleet.key"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
-    subprocess.run([trainer, "keygen", "--out=other.key"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run([trainer, "keygen", "--out=fleet.key"], cwd=tmp_path, check=True, capture_output=True, timeout=240)
+    subprocess.run([trainer, "keygen", "--out=other.key"], cwd=tmp_path, check=True, capture_output=True, timeout=240)
     (tmp_path / "token").write_text("0123456789abcdef")
     (tmp_path / "wrong").write_text("0123456789abcdeF")
     for name in ("token", "wrong"):
@@ -305,7 +306,7 @@ def test_it_shows_that_the_member_is_gone_and_comes_back(trainer, tmp_path):
     with Watched(trainer, tmp_path, "--train_dir=run") as run_, Terminal(trainer, address(run_)) as top:
         top.until(lambda text: "local 0" in text)
         run_.process.terminate()
-        run_.process.communicate(timeout=60)
+        run_.process.communicate(timeout=240)
         top.until(lambda text: "can't connect" in text and " old: " in text)
         run_.process = start(*run_.process.args, cwd=tmp_path)
         top.until(lambda text: "can't connect" not in text and "training" in text)

@@ -52,7 +52,7 @@ def test_a_slow_pace_hears_signals(trainer, tmp_path):
     process = start(trainer, *SMALL, "--max_steps_per_s=0.001", "--log_steps=1", "--log_format=json", cwd=tmp_path)
     wait_for(lambda: '"event":"step"' in process.stdout.readline(), "the first step")
     process.send_signal(signal.SIGTERM)
-    assert finish(process, status=143, timeout=60).named("interrupted")[0]["global_step"] <= 2
+    assert finish(process, status=143).named("interrupted")[0]["global_step"] <= 2
 
 
 def test_learns_its_own_digits(trainer, tmp_path):
@@ -228,7 +228,7 @@ class Terminal:
 
     def finish(self):
         text = self.read()
-        status = self.process.wait(timeout=60)
+        status = self.process.wait(timeout=240)
         os.close(self.master)
         return status, text
 

@@ -130,7 +130,7 @@ class Peer:
 
     def __init__(self, connected, key=None, cipher=None):
         self.socket = connected
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.key, self.certificate = read_key(key) if key else (None, None)
         self.cipher = cipher
