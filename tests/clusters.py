@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from ports import free_ports
-from runs import ENDLESS_STEPS, LONG_S, PACE, SMALL, Result, pause_after, wait_for
+from runs import ENDLESS_STEPS, LONG_S, PACE, SMALL, TRAINING_S, Result, pause_after, wait_for
 
 SMALL_CLUSTER = SMALL + ("--lease_secs=2",)
 
@@ -86,7 +86,7 @@ class Cluster:
                            if line.startswith("{") and line.endswith("}")]
         return [line for line in process.events if event is None or line["event"] == event]
 
-    def wait(self, name, status=0, timeout=LONG_S):
+    def wait(self, name, status=0, timeout=TRAINING_S):
         try:
             got = self.members[name].wait(timeout)
         except subprocess.TimeoutExpired:
@@ -94,7 +94,7 @@ class Cluster:
         assert status is None or got == status, f"{name}: status {got}\n{self.text(name)}"
         return Result(got, self.text(name), "")
 
-    def wait_all(self, timeout=LONG_S):
+    def wait_all(self, timeout=TRAINING_S):
         for name in self.members:
             self.wait(name, timeout=timeout)
 

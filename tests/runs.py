@@ -15,6 +15,7 @@ SMALL = SMALL_DATA + ("--layers=784,32,10", "--batch_size=50", "--num_threads=1"
 # What takes milliseconds takes much longer where dozens of processes share two processors. Only a failure takes this
 # long.
 LONG_S = 240
+TRAINING_S = 600  # the same for a whole run
 ENDLESS_STEPS = 100000  # runs with this many are stopped by their test, or by a target
 PACE = 200  # steps per second of such a process: the processors are left to other tests
 ENDLESS = ("--train_steps=100000000", f"--max_steps_per_s={PACE}")
@@ -63,13 +64,13 @@ def start(trainer, *flags, cwd, **options):
                             text=True, **options)
 
 
-def finish(process, status=0, timeout=LONG_S):
+def finish(process, status=0, timeout=TRAINING_S):
     stdout, stderr = process.communicate(timeout=timeout)
     assert status is None or process.returncode == status, f"status {process.returncode}\n{stdout}\n{stderr}"
     return Result(process.returncode, stdout, stderr)
 
 
-def run(trainer, *flags, cwd, status=0, timeout=LONG_S, **options):
+def run(trainer, *flags, cwd, status=0, timeout=TRAINING_S, **options):
     return finish(start(trainer, *flags, cwd=cwd, **options), status, timeout)
 
 

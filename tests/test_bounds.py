@@ -23,7 +23,7 @@ def bounded(trainer, *flags, cwd, **options):
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run(["python3", "-c", script, trainer, *flags], cwd=cwd, capture_output=True, text=True,
-                          timeout=240, errors="replace",
+                          timeout=600, errors="replace",
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * MOST, 8 * MOST)), **options)
     lines = done.stderr.splitlines()
     return done.returncode, done.stdout, "\n".join(lines[:-1]), int(lines[-1]) * 1024

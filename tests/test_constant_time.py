@@ -15,7 +15,7 @@ def memcheck(root, *arguments):
     return subprocess.run(
         ["valgrind", "--quiet", "--error-exitcode=9", "--expensive-definedness-checks=yes", "--read-inline-info=no",
          f"--suppressions={tls / 'constant_time.supp'}", root / "build" / "constant_time", *arguments],
-        capture_output=True, text=True, timeout=240)
+        capture_output=True, text=True, timeout=900)
 
 
 def test_no_branch_on_a_secret(root):

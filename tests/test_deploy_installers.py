@@ -48,7 +48,7 @@ class Fleet:
 
     def run(self, host, *command, status=0):
         process = self.on(host, *command)
-        text = process.communicate(timeout=240)[0]
+        text = process.communicate(timeout=600)[0]
         assert status is None or process.returncode == status, text
         return text
 
@@ -103,7 +103,7 @@ def test_the_role_makes_members_that_run_and_changes_nothing_the_second_time(fle
     try:
         for host, instance in (("a0", "ps-0"), ("a1", "worker-0")):
             members[host] = as_the_unit_starts(fleet, host, instance)
-        texts = {host: member.communicate(timeout=240)[0] for host, member in members.items()}
+        texts = {host: member.communicate(timeout=600)[0] for host, member in members.items()}
     finally:
         for member in members.values():
             member.kill()
@@ -191,7 +191,7 @@ def test_the_job_for_nomad_is_read_and_its_members_train(trainer, tmp_path):
             members.append(subprocess.Popen([trainer, *(evaluated(word, values) for word in
                                                         task["config"][0]["args"])], cwd=alloc, text=True,
                                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-        texts = [member.communicate(timeout=240)[0] for member in members]
+        texts = [member.communicate(timeout=600)[0] for member in members]
     finally:
         for member in members:
             member.kill()

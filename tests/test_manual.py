@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-SECONDS = 30  # for a shell to answer; it takes a few milliseconds
+SECONDS = 240  # for a shell to answer; it takes a few milliseconds
 
 
 def page(trainer, name):

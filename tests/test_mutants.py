@@ -92,7 +92,7 @@ def mutants(root, tree, *arguments, fails=""):
     if not python.exists():
         pytest.skip("no build/venv-mutants: make build/venv-mutants/ready")
     done = subprocess.run([python, "tests/mutants/mutants.py", "--seed=1", "--units-alone", *arguments,
-                           "build/san/tests/net/test_clamp"], cwd=tree, capture_output=True, text=True, timeout=240,
+                           "build/san/tests/net/test_clamp"], cwd=tree, capture_output=True, text=True, timeout=900,
                           env={**os.environ, "MAKEFLAGS": ""})
     assert done.stderr.strip() == fails
     return done

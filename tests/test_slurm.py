@@ -63,7 +63,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
             members = [subprocess.Popen(command, cwd=tmp_path, env=task(i, 0, i), stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True) for i in range(3)]
             try:
-                texts = [member.communicate(timeout=240)[0] for member in members]
+                texts = [member.communicate(timeout=600)[0] for member in members]
             finally:
                 for member in members:
                     member.kill()

@@ -531,7 +531,7 @@ def test_examples_run_as_they_are_written(trainer, tmp_path, title, file, check)
     (tmp_path / "bin/trainer").symlink_to(trainer)
     path = f"{tmp_path}/bin:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(["bash", "-euc", example(title)], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True,
-                   timeout=240)
+                   timeout=600)
     with open(tmp_path / file if file else os.devnull, newline="", encoding="utf-8") as found:
         assert check(list(csv.DictReader(found)))
     assert title != "Numbers" or (tmp_path / "diabetes.onnx").stat().st_size > 1000

@@ -70,7 +70,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
             env = environment(cluster=cluster, task={"type": kind, "index": 0})
             members[kind] = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE,
                                              stderr=subprocess.STDOUT, text=True)
-        texts = {kind: member.communicate(timeout=240)[0] for kind, member in members.items()}
+        texts = {kind: member.communicate(timeout=600)[0] for kind, member in members.items()}
     finally:
         for member in members.values():
             member.kill()
