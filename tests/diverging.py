@@ -20,10 +20,10 @@ class Refused(Exception):
 class Shard:
     """Its link to one ps: says hello, learns the shard's contents, and pushes gradients of one float."""
 
-    def __init__(self, host, key, deadline, **hello):
+    def __init__(self, host, key, deadline, timeout=3, **hello):
         name, port = host.split(":")
         self.deadline = deadline
-        self.client = protocol.Client(int(port), str(key), host=name, timeout=3)
+        self.client = protocol.Client(int(port), str(key), host=name, timeout=timeout)
         try:
             said, fields = self.client.hello(**hello)
             if said != "welcome":

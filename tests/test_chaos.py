@@ -22,7 +22,7 @@ from clocks import Clocks
 from clusters import Cluster
 from diverging import INFINITY, NAN, NOT_FINITE, ONE, STALE, DivergingWorker
 from relay import Relay
-from runs import SMALL, checkpoints, newest, same_tensors, seed_of_tests, train, wait_for
+from runs import LONG_S, SMALL, checkpoints, newest, same_tensors, seed_of_tests, train, wait_for
 
 FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
 EACH = 100 if FULL else 20
@@ -62,7 +62,7 @@ class Disk:
 
     def set_read_only(self, kept):
         """Puts a read-only view over the folder: files opened from now on can't be written."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + LONG_S
         assert self.mount("--bind", kept, kept)
         while not self.mount("-o", "remount,bind,ro", kept):
             # A process may just have opened a file in this view to write, perhaps permanently: one that starts, its
@@ -133,7 +133,7 @@ class Chaos:
     def run_diverging(self, worker, refusals):
         try:
             with self.one_diverges:  # they join as the same worker
-                worker.run(refusals, within=60)
+                worker.run(refusals, within=LONG_S)
         except Exception as error:  # pytest does not see threads' failures
             self.failures.append(error)
         self.outcomes.update(worker.outcomes)
@@ -226,8 +226,8 @@ class Chaos:
     def newest(self):
         return max(checkpoints(self.kept), default=0)
 
-    def wait_for_a_checkpoint(self, seconds):
-        before, deadline = self.newest(), time.monotonic() + seconds
+    def wait_for_a_checkpoint(self):
+        before, deadline = self.newest(), time.monotonic() + LONG_S
         while self.newest() <= before:
             self.look_after()
             assert time.monotonic() < deadline, "no checkpoint\n" + "\n".join(
@@ -252,7 +252,8 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
         chaos = Chaos(cluster, relays, disk, clocks, dice)
         for name in members:
             cluster.start(name, "--bind=127.0.0.1")
-        chaos.wait_for_a_checkpoint(30)
+        chaos.wait_for_a_checkpoint()
+        wait_for(lambda: cluster.status()[1]["worker 0"]["config_digest"], "the config's digest")
         chaos.digest = cluster.status()[1]["worker 0"]["config_digest"]
         assert not clocks or all(clocks.is_read_by(name, cluster.members[name]) for name in members)
         begun = time.monotonic()
@@ -265,13 +266,13 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
             chaos.counts[name] += 1
             chaos.pause(dice.uniform(0, 0.3))
             if i % 20 == 19:
-                chaos.wait_for_a_checkpoint(60)
+                chaos.wait_for_a_checkpoint()
         chaos.pause(2)  # whatever has begun ends
-        while any(thread.is_alive() for thread in chaos.threads):
+        while chaos.later or any(thread.is_alive() for thread in chaos.threads):
             chaos.pause(0.1)  # bounded by the threads' own deadlines
-        assert not chaos.later and not chaos.failures
-        chaos.wait_for_a_checkpoint(60)
-        chaos.wait_for_a_checkpoint(60)
+        assert not chaos.failures
+        chaos.wait_for_a_checkpoint()
+        chaos.wait_for_a_checkpoint()
         print(f"{len(schedule)} faults in {time.monotonic() - begun:.0f} s: {dict(chaos.counts)}; "
               f"ends: {dict(chaos.ends)}; outcomes of pushes that were not finite: {dict(chaos.outcomes)}")
         assert min(chaos.counts.values()) == each

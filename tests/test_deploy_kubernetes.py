@@ -324,7 +324,7 @@ def test_a_trainjob_has_as_many_nodes_as_it_says(trainer, tmp_path):
     templates = pods(runtime)
     templates["node"] = templates["node"][0], job["spec"]["trainer"]["numNodes"]
     names = host_names({"ps": [f"{name}-ps-0-0.{name}:2222"], "worker": [f"{name}-node-0-0.{name}:2222"]})
-    with Machine(trainer, tmp_path, steps=3000, paced=True) as machine:  # so that the last to join is in time
+    with Machine(trainer, tmp_path, steps=9000, paced=True) as machine:  # so that the last to join is in time
         members = machine.start(templates, {"metadata.labels['jobset.sigs.k8s.io/jobset-name']": name}, names)
         assert sorted(members) == ["node-0", "node-1", "node-2", "ps-0"]
         for i in range(3):

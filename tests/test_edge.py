@@ -147,7 +147,7 @@ def test_kills_cost_no_more_than_a_round(trainer, tmp_path):
     flags = ("--train_steps=40", "--local_steps=20", "--outer_optimizer=momentum", "--outer_learning_rate=0.3",
              "--optimizer=adam", "--save_steps=5")
     with Cluster(trainer, tmp_path, workers=2, flags=(*ROUNDS, *flags, "--train_dir=kept", "--min_replicas=2",
-                                                      "--validate_steps=1000")) as cluster:
+                                                      "--validate_steps=1000", "--max_steps_per_s=100")) as cluster:
         cluster.start_all()
         wait_for(lambda: len(checkpoints(tmp_path / "kept")) > 0, "a checkpoint")
         cluster.kill("worker 1")
@@ -310,7 +310,7 @@ def test_a_job_that_begins_anew_before_its_first_checkpoint(trainer, tmp_path, c
         (tmp_path / f"data{index}").mkdir()
         write_table(tmp_path / f"data{index}" / "train.csv", 100, 20 * index, colours)
     flags = (*ROUNDS, "--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2",
-             "--validation_size=0", "--data_sharding=own", "--local_steps=4", "--lease_secs=9", "--min_workers=3",
+             "--validation_size=0", "--data_sharding=own", "--local_steps=4", "--lease_secs=30", "--min_workers=3",
              "--train_steps=1000000000", "--log_steps=1")
 
     def steps(name):
@@ -474,13 +474,14 @@ def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flag
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir()
         with Cluster(trainer, tmp_path / folder, workers=2, flags=(*flags, "--train_dir=kept")) as cluster:
-            cluster.start_all()
+            pace = ("--max_steps_per_s=100",) if folder == "killed" else ()  # so that it is killed before its end
+            cluster.start_all(*pace)
             if folder == "killed":
                 kept = tmp_path / folder / "kept"
                 wait_for(lambda kept=kept: len(checkpoints(kept)) > 1, "a second checkpoint")
                 if "--local_steps=20" in flags:
                     cluster.kill("worker 1")
-                    cluster.start("worker 1")
+                    cluster.start("worker 1", *pace)
                     reached = len(cluster.events("worker 0", "checkpoint"))
                     wait_for(lambda: len(cluster.events("worker 0", "checkpoint")) > reached, "another checkpoint")
                 for name in ("ps 0", "worker 0", "worker 1"):
@@ -580,7 +581,7 @@ def test_a_fleet_runs_as_documented(trainer, tmp_path):
             members.append(subprocess.Popen(["bash", "-c", script], cwd=machine, stdout=subprocess.PIPE,
                                             stderr=subprocess.STDOUT, text=True))
         for member in members:
-            text, _ = member.communicate(timeout=240)
+            text, _ = member.communicate(timeout=600)
             assert member.returncode == 0, text
     finally:
         for member in members:

@@ -137,7 +137,7 @@ def test_killed_in_a_round_it_goes_on_to_the_same_bits(trainer, tmp_path):
         killed.until_round(1)
         assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
         killed.put("train-1.csv", 2000, 2)
-        killed.start("--max_steps_per_s=60", "--save_steps=20")
+        killed.start("--max_steps_per_s=20", "--save_steps=20")
         killed.until(lambda: killed.ledger()["now"] == ["train-1.csv"], "the second round")
         killed.until(lambda: checkpoints(killed.folder / "run" / "round"), "a checkpoint in the round")
         assert killed.stop(signal.SIGKILL) == -signal.SIGKILL

@@ -64,7 +64,7 @@ def test_without_the_flag_nothing_is_written(run, tmp_path):
 def test_a_cluster_is_one_trace(run, tmp_path, issync):
     slow = [flag for flag in SMALL if "batch_size" not in flag] + ["--batch_size=400"]
     run("cluster", "--ps=2", "--workers=2", f"--issync={issync}", *slow, "--train_steps=300", "--validate_steps=50",
-        "--save_steps=50", "--train_dir=kept", "--learning_rate=0.05", "--profile=p.json", timeout=240)
+        "--save_steps=50", "--train_dir=kept", "--learning_rate=0.05", "--profile=p.json", timeout=600)
     all_events, spans, processes = events(tmp_path / "p.json")
     assert sorted(processes.values()) == ["ps 0", "ps 1", "worker 0", "worker 1"]
     assert_nested(spans)
@@ -87,7 +87,7 @@ def test_a_cluster_is_one_trace(run, tmp_path, issync):
 def test_clocks_that_disagree_are_aligned_by_pushes(trainer, run, tmp_path):
     """A worker's file as if its clock had been 90 seconds behind: the result is 90 seconds, and no push ends before it
     is served."""
-    flags = ("--train_steps=400", "--log_steps=0", "--min_workers=2")
+    flags = ("--train_steps=400", "--log_steps=0", "--min_workers=2", "--max_steps_per_s=200")
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
         for name in ("ps 0", "worker 0", "worker 1"):
             cluster.start(name, f"--profile={name.replace(' ', '')}.json")

@@ -218,7 +218,8 @@ def test_a_full_disk_does_not_end_training(trainer, tmp_path):
 @pytest.mark.parametrize("flags", [[], ["--issync=1"], ["--pipeline_depth=1"]], ids=["async", "sync", "pipelined"])
 def test_a_clusters_summaries_come_from_the_chief(trainer, tmp_path, flags):
     with Cluster(trainer, tmp_path, flags=["--train_steps=600", "--learning_rate=0.1", "--validate_steps=200",
-                                           "--save_summaries_steps=50", "--train_dir=t", *flags]) as cluster:
+                                           "--save_summaries_steps=50", "--train_dir=t", "--max_steps_per_s=200",
+                                           *flags]) as cluster:
         cluster.start_all()
         done = cluster.wait("worker 0").done
         validations = {event["global_step"]: event for event in cluster.events("worker 0", "validation")}

@@ -127,7 +127,7 @@ def test_a_slow_worker_is_hidden_by_backups(trainer, tmp_path, ps):
 
 def test_a_killed_worker_shrinks_the_step_after_its_lease(trainer, tmp_path):
     """Until its lease ends no step is made without it, and from then on every one."""
-    lease_s = 1.5
+    lease_s = 4
     with Cluster(trainer, tmp_path, ps=2, workers=3,
                  flags=(*SYNC, "--train_steps=1000000", f"--lease_secs={lease_s}", "--layers=784,10")) as cluster:
         cluster.start_all()
@@ -153,13 +153,13 @@ def test_min_replicas_waits_and_names_who_is_awaited(trainer, tmp_path):
     flags = ("--train_steps=600", "--optimizer=adam")
     with Cluster(trainer, tmp_path, workers=2, flags=(*SYNC, *flags, "--min_replicas=2", "--lease_secs=1",
                                                       "--train_dir=kept")) as cluster:
-        cluster.start_all()
+        cluster.start_all("--max_steps_per_s=100")
         wait_for(lambda: reached(cluster, "ps 0") > 20, "step 20")
         cluster.kill("worker 1")
         wait_for(lambda: re.search(r"waiting for (1 more worker to push step \d+ \(min_replicas is 2\)|worker 1)",
                                    cluster.status()[1]["ps 0"]["message"]), "message about worker 1")
         wait_for(lambda: "min_replicas is 2" in cluster.status()[1]["ps 0"]["message"], "message about min_replicas")
-        cluster.start("worker 1")
+        cluster.start("worker 1", "--max_steps_per_s=100")
         assert_same(trainer, cluster, 2, *flags)
 
 
