@@ -120,7 +120,7 @@ def test_keys(trainer, tmp_path):
 
 def test_backup_and_recovery(trainer, tmp_path):
     """The copy of a folder in use; all machines lost; and the folder lost while the ps live."""
-    fleet = OpenFleet(trainer, tmp_path, ps=1, workers=2, output={"save_steps": 50})
+    fleet = OpenFleet(trainer, tmp_path, ps=1, workers=2, output={"save_steps": 200})  # none while one is copied
     with fleet:
         (tmp_path / "trainer").symlink_to(trainer)
         fleet.start_and_train()
@@ -162,8 +162,8 @@ def test_ps_0_comes_back_with_what_another_member_has(trainer, tmp_path):
             shutil.copytree(tmp_path / name, tmp_path / "second" / name)
         fleet.start("ps 0", second)
         fleet.goes_on()
-        assert set(fleet.versions().values()) == {2}
-        assert set(programs.builds(fleet).values()) == {programs.build_of(new)}
+        wait_for(lambda: set(fleet.versions().values()) == {2}, "version 2 of everybody")
+        wait_for(lambda: set(programs.builds(fleet).values()) == {programs.build_of(new)}, "the program of everybody")
         result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
 
@@ -187,7 +187,7 @@ def test_worker_0_comes_back_elsewhere_with_a_copy(trainer, tmp_path):
     with OpenFleet(trainer, tmp_path, ps=1, workers=2, output={"save_steps": 50}) as fleet:
         fleet.start_and_train()
         wait_for(lambda: checkpoints(tmp_path / "run"), "checkpoint")
-        shutil.copytree(tmp_path / "run", tmp_path / "backup")
+        shutil.copytree(tmp_path / "run", tmp_path / "backup", ignore=shutil.ignore_patterns("*.tmp*"))
         before = fleet.goes_on(more=10)["global_step"]
         fleet.kill("worker 0")
         shutil.rmtree(tmp_path / "run")

@@ -16,7 +16,7 @@ import time
 import pytest
 
 import protocol
-from runs import checkpoints, wait_for
+from runs import checkpoints, read_lines, wait_for
 from fleets import RATE, Fleet, OpenFleet, in_force, make_digits, supervise, text_of
 
 
@@ -60,11 +60,11 @@ def test_a_learning_rate_changes_while_training_goes_on(fleet):
 
 def test_a_diverging_learning_rate_goes_back(fleet):
     fleet.start_and_train()
-    began = time.monotonic()
-    result = fleet.rollout(fleet.candidate(2, learning_rate=1e30), "--yes", "--healthy_secs=60")
+    began, healthy_s = time.monotonic(), 200
+    result = fleet.rollout(fleet.candidate(2, learning_rate=1e30), "--yes", f"--healthy_secs={healthy_s}")
     assert result.returncode == 1, text_of(result)
     assert "went back from version 2 to version 1" in text_of(result)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < healthy_s
     assert set(fleet.versions().values()) == {1}
     assert in_force(fleet.folder) == "1"
     seen = len(fleet.events("worker 0", "step"))
@@ -182,12 +182,12 @@ def test_the_operator_waits_for_a_busy_ps(fleet):
     fleet.start_and_train()
     new, status = fleet.candidate(2, learning_rate=0.05), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
                                                            "text": True}
-    fleet.members["ps 0"].send_signal(signal.SIGSTOP)
+    fleet.kill("ps 0", signal.SIGSTOP)
     asks = subprocess.Popen([fleet.trainer, "rollout", "status", *fleet.job_flags()], cwd=fleet.folder, **status)
-    time.sleep(7)
-    fleet.members["ps 0"].send_signal(signal.SIGCONT)
+    assert "waiting for ps 0" in read_lines(asks, 1)
+    fleet.kill("ps 0", signal.SIGCONT)
     output, _ = asks.communicate(timeout=240)
-    assert asks.returncode == 0 and "waiting for ps 0" in output and "no rollout since" in output, output
+    assert asks.returncode == 0 and "no rollout since" in output, output
 
     terminal, slave = pty.openpty()
     operator = subprocess.Popen([fleet.trainer, "rollout", new, "--healthy_secs=1", *fleet.job_flags()],
@@ -196,10 +196,10 @@ def test_the_operator_waits_for_a_busy_ps(fleet):
     told = ""
     while "[y/N]" not in told:
         told += operator.stdout.read(1)
-    fleet.members["ps 0"].send_signal(signal.SIGSTOP)
+    fleet.kill("ps 0", signal.SIGSTOP)
     os.write(terminal, b"y\n")
     assert "asking ps 0 whether it has version 2" in operator.stdout.readline()
-    fleet.members["ps 0"].send_signal(signal.SIGCONT)
+    fleet.kill("ps 0", signal.SIGCONT)
     output, _ = operator.communicate(timeout=240)
     os.close(terminal)
     assert operator.returncode == 0 and "version 2 is in force, since step" in output, output
@@ -232,11 +232,8 @@ def test_a_member_that_dies_while_it_is_watched(fleet, who):
     fleet.start(who, *(["--train_dir="] if who == "worker 1" else []))
     output, _ = operator.communicate(timeout=240)
     assert operator.returncode in (0, 1), output
-    deadline = time.monotonic() + 30
     expected = {2} if operator.returncode == 0 else {1}
-    while set(fleet.versions().values()) != expected:
-        assert time.monotonic() < deadline, (fleet.versions(), output)
-        time.sleep(0.2)
+    wait_for(lambda: set(fleet.versions().values()) == expected, f"one version; {output}")
     seen = fleet.text("worker 0").count('"event":"step"')
     fleet.until("worker 0", lambda text: text.count('"event":"step"') > seen + 1, "steps")
     assert fleet.events("worker 0", "step")[-1]["learning_rate"] == (0.05 if expected == {2} else RATE)
@@ -405,7 +402,7 @@ def test_another_proposal_meanwhile(open_fleet):
     fleet = open_fleet
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train={"batch_size": 40}), "--yes",
-                                 "--healthy_secs=3", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
+                                 "--healthy_secs=8", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
                                 text=True)
     fleet.until("ps 0", lambda text: "worker 0 tries version 2" in text, "a trial")
     result = fleet.rollout(fleet.candidate(3, train={"batch_size": 30}), "--yes")
@@ -527,19 +524,13 @@ def test_what_is_edited_by_hand_shows_as_drift(open_fleet):
     edited = json.loads(path.read_text())
     edited["train"]["learning_rate"] = 7
     path.write_text(json.dumps(edited, indent=1))
-    deadline = time.monotonic() + 20
-    while not all("drift: config.json was edited by hand" in member["message"]
-                  for member in fleet.status()[1].values()):
-        assert time.monotonic() < deadline, fleet.status()
-        time.sleep(0.2)
+    wait_for(lambda: all("drift: config.json was edited by hand" in member["message"]
+                         for member in fleet.status()[1].values()), "drift of everybody")
     result = fleet.rollout(fleet.candidate(2, train={"batch_size": 40}), "--yes", "--healthy_secs=0.5",
                            "--config=own.json")
     assert result.returncode == 0, text_of(result)
     # After a restart they run what was rolled out, still report the drift, and have left the file alone.
-    deadline = time.monotonic() + 20
-    while not all("drift" in member["message"] for member in fleet.status()[1].values()):
-        assert time.monotonic() < deadline, fleet.status()
-        time.sleep(0.2)
+    wait_for(lambda: all("drift" in member["message"] for member in fleet.status()[1].values()), "the same drift")
     assert fleet.goes_on()["learning_rate"] == 0.05
     assert json.loads(path.read_text()) == edited
 
@@ -578,6 +569,7 @@ def test_a_bad_local_version_reaches_the_canary_only(trainer, tmp_path):
         for name in ("ps 0", "worker 0", "worker 1", "worker 2"):
             supervise(fleet, name)
         fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        wait_for(lambda: set(fleet.versions().values()) == {1}, "version of everybody")
         result = fleet.rollout(fleet.candidate(2, data={"data_dir": "nowhere"}), "--yes", "--healthy_secs=1")
         assert result.returncode == 1, text_of(result)
         assert "went back from version 2 to version 1: worker 2: it failed 2 times" in text_of(result)
@@ -650,6 +642,7 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
         for name in ("ps 0", "worker 0", "worker 1"):
             fleet.start(name, *(["--train_dir="] if name == "worker 1" else []))
         fleet.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
+        wait_for(lambda: set(fleet.versions().values()) == {1}, "version of everybody")
         new = fleet.candidate(2, cluster={"worker_hosts": everybody})
         newcomer = fleet.folder / "newcomer"
         newcomer.mkdir()
@@ -663,7 +656,7 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
         result = fleet.rollout(new, "--yes", "--healthy_secs=1")
         assert result.returncode == 0, text_of(result)
         fleet.until("worker 2", lambda text: '"event":"step"' in text, "steps of worker 2")
-        assert set(fleet.versions().values()) == {2}
+        wait_for(lambda: set(fleet.versions().values()) == {2}, "version 2 of everybody")
         # And removed again: the one that is not part of version 3 ends.
         fleet.config["cluster"]["worker_hosts"] = everybody
         result = fleet.rollout(fleet.candidate(3, cluster={"worker_hosts": everybody[:2]}), "--yes", "--healthy_secs=1")

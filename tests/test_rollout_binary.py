@@ -80,7 +80,7 @@ def test_a_new_program(machines):
     fleet.kill("worker 1")
     supervise(fleet, "worker 1", "--config=other/config.json")
     fleet.until("worker 1", lambda text: '"event":"step"' in text, "steps")
-    assert fleet.builds()["worker 1"] == build_of(new)
+    wait_for(lambda: fleet.builds()["worker 1"] == build_of(new), "its program")
     # A config follows, and the program stays; then one more program: the last two are kept.
     result = fleet.rollout(fleet.candidate(3, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
     assert result.returncode == 0, text_of(result)
@@ -102,7 +102,7 @@ def test_a_transfer_that_is_cut_off_goes_on_where_it_stopped(machines):
     fleet = machines
     new = fleet.variant()
     part = fleet.other / "trainer.d" / build_of(new) / "part"
-    with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=0.5", "--rate_mb=2",
+    with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=0.5", "--rate_mb=0.5",
                            *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE, text=True) as operator:
         wait_for(lambda: part.exists() and part.stat().st_size > 300000, "a part of the program")
         for name in ("worker 1", "worker 2"):
@@ -247,13 +247,14 @@ def test_a_machine_that_fails_pauses_the_rollout_until_the_operator_says_so(mach
     fleet = machines
     new = fleet.variant()
     old = fleet.builds()["worker 1"]
-    with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=2", "--least_speed=0%",
+    damaged = new.read_bytes()[:-1] + b"?"
+    with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--healthy_secs=5", "--least_speed=0%",
                            "--budget=1", *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE,
                           text=True) as operator:
         wait_for(lambda: fleet.builds()["worker 2"] == build_of(new), "the canary in the new program")
         program = fleet.other / "trainer.d" / build_of(new) / "trainer"
         program.unlink()
-        program.write_bytes(new.read_bytes()[:-1] + b"?")
+        program.write_bytes(damaged)
         for line in operator.stdout:
             if "is paused" in line:
                 break

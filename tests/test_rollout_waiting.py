@@ -29,7 +29,7 @@ def rolls(fleet, version, *arguments, **sections):
     assert result.returncode == 0, text_of(result) + fleet.text("ps 0") + fleet.text("worker 0")
     for name, section in sections.items():
         fleet.config[name].update(section)
-    assert {name: fleet.versions()[name] for name in fleet.members} == dict.fromkeys(fleet.members, version)
+    wait_for(lambda: {fleet.versions()[name] for name in fleet.members} == {version}, f"version {version}")
     return text_of(result)
 
 
