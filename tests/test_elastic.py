@@ -12,7 +12,7 @@ from runs import wait_for
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_worker_that_is_not_listed_joins_and_goes(trainer, tmp_path, mode):
-    flags = ("--elastic=1", "--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.05",
+    flags = ("--elastic=1", "--train_steps=1000000", "--lease_secs=5", "--learning_rate=0.05",
              *(("--issync=1",) if mode == "sync" else ()))
     with Cluster(trainer, tmp_path, ps=2, workers=1, flags=flags) as cluster:
         cluster.start_all()

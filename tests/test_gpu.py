@@ -621,7 +621,8 @@ def warning_of(result):
 ])
 def test_a_device_that_fails(trainer, gpu, tmp_path, told, reason):
     gpu(**told)
-    flags = (*SOFT, "--train_steps=120", "--log_steps=10", "--gpu_timeout_secs=1")
+    # Only one that hangs may seem to.
+    flags = (*SOFT, "--train_steps=120", "--log_steps=10", f"--gpu_timeout_secs={1 if 'HANG_AT' in told else 60}")
     result = train(trainer, *flags, "--noallow_soft_placement", cwd=tmp_path, status=1)
     assert len(result.stderr.splitlines()) == 1 and re.search(reason, result.stderr), result.stderr
     result = train(trainer, *flags, cwd=tmp_path)
@@ -670,12 +671,12 @@ def test_a_killed_process(trainer, gpu, tmp_path):
         os.kill(children(process.pid)["trainer-gpu"], signal.SIGKILL)
         if status == 1:
             result = runs.finish(process, status=1)
-            assert time.monotonic() - killed_at < 5
+            assert time.monotonic() - killed_at < 30
             return result
         text = ""
         while "continuing on the CPU" not in text:
             text += runs.read_lines(process, 1)
-            assert time.monotonic() - killed_at < 20
+            assert time.monotonic() - killed_at < 60
         for _ in range(3):
             text = runs.read_lines(process, 1)
         runs.interrupt(process)

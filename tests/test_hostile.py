@@ -20,7 +20,7 @@ from runs import wait_for
 
 pytestmark = pytest.mark.xdist_group("hostile")  # its fixtures are shared by all tests of the file
 
-LEASE_S = 2
+LEASE_S = 6
 FLOATS = 784 * 16 + 16  # of layers 784,10: rows of 10 in strides of 16
 MOST_KIB = 48 * 1024
 
@@ -89,7 +89,7 @@ def fleet(trainer, tmp_path_factory):
         running.assert_well()
 
 
-def ended(client, within=LEASE_S + 4):
+def ended(client, within=LEASE_S + 14):
     """Reads until the peer closes; the last error it sent, if any. Fails if it keeps the connection."""
     error, deadline = None, time.monotonic() + within
     client.socket.settimeout(within)
@@ -254,10 +254,10 @@ def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
         pass
     started = time.monotonic()
     for client in begun:
-        ended(client, LEASE_S + 6)
+        ended(client)
     wait_for(lambda: any("has accepted no data" in line or "lost worker 3" in line for line in fleet.lines_about(deaf)),
-             "line about the one that does not read", LEASE_S + 8)
-    assert time.monotonic() - started < LEASE_S + 8
+             "line about the one that does not read")
+    assert time.monotonic() - started < LEASE_S + 16  # a frame may take longer
     named = [line for client in begun for line in fleet.lines_about(client) if "no answer from worker 2 (" in line]
     assert len(named) == len(begun), fleet.cluster.text("ps 0")
     fleet.assert_well()
@@ -306,7 +306,7 @@ def test_connections_of_one_member_and_of_operators(fleet):
     members = [fleet.client(index=2, incarnation=99) for _ in range(40)]
     alive = 0
     for client in members:
-        client.socket.settimeout(0.5)
+        client.socket.settimeout(LEASE_S / 2)
         try:
             alive += client.call("ping", nonce=1)[0] == "pong"
         except (OSError, EOFError, ssl.SSLError):
@@ -378,4 +378,4 @@ def test_a_silent_crowd_at_the_chief(trainer, tmp_path):
         with Attack("silent", port, tmp_path / "fleet.key", trainer):
             cluster.start("worker 1")
             cluster.until("worker 1", lambda text: '"event":"start"' in text, "start")
-            assert "gets its batches from here" in cluster.text("worker 0")
+            cluster.until("worker 0", lambda text: "gets its batches from here" in text, "the line about it")

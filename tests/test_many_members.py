@@ -40,7 +40,7 @@ def heartbeat(client):
 
 def test_members_that_wait_cost_little(trainer, tmp_path):
     flags = ("--elastic=1", f"--elastic_workers={MEMBERS}", "--issync=1", "--local_steps=2",
-             "--participation=0.1", "--layers=784,10", "--train_steps=1000000", "--lease_secs=60", "--min_workers=1")
+             "--participation=0.1", "--layers=784,10", "--train_steps=1000000", "--lease_secs=600", "--min_workers=1")
     with PlainCluster(trainer, tmp_path, ps=1, workers=1, flags=flags) as cluster:
         cluster.start_all()
         wait_for(lambda: (cluster.status()[1]["ps 0"]["global_step"] or 0) > 2, "rounds of worker 0")
