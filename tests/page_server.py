@@ -12,6 +12,8 @@ import threading
 import time
 import urllib.parse
 
+from ports import free_ports
+
 FILES = {"": ("index.html", "text/html; charset=utf-8"), "app.js": ("app.js", "text/javascript; charset=utf-8"),
          "app.css": ("app.css", "text/css; charset=utf-8"),
          "dygraph.js": ("dygraph.js", "text/javascript; charset=utf-8")}
@@ -228,12 +230,11 @@ class Member:
 
     def __init__(self, folder, *runs, token=None, interval=1.0):
         self.folder, self.runs, self.token, self.interval = pathlib.Path(folder), list(runs), token, interval
-        self.server, self.port = None, 0
+        self.server, (self.port,) = None, free_ports(1)  # nobody else's while it is stopped
         self.asked = []
 
     def start(self):
         self.server = Server(("127.0.0.1", self.port), Handler)
-        self.port = self.server.server_port
         for name in ("folder", "runs", "token", "interval", "asked"):
             setattr(self.server, name, getattr(self, name))
         self.server.ended = threading.Event()

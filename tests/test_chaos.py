@@ -7,6 +7,7 @@ third worker's gradients are never finite.
 """
 
 import collections
+import itertools
 import os
 import random
 import re
@@ -102,6 +103,8 @@ class Chaos:
         self.one_diverges = threading.Lock()
         self.ends = collections.Counter()
         self.outcomes = collections.Counter()  # of gradients that are not finite, or not on all ps
+        self.divergence = itertools.cycle(  # each kind occurs
+            dice.sample([(NAN, NAN), (INFINITY, NAN), (NAN, ONE), (ONE, INFINITY)], 4))
         self.digest = ""
         self.kept = disk.folder / "kept"
 
@@ -124,7 +127,7 @@ class Chaos:
 
     def diverge(self):
         """Worker 2 joins with gradients that one ps or all can see are not finite, and leaves."""
-        values = self.dice.choice([(NAN, NAN), (INFINITY, NAN), (NAN, ONE), (ONE, INFINITY)])
+        values = next(self.divergence)
         worker = DivergingWorker(self.cluster.ps_hosts, self.cluster.folder / "fleet.key", values, index=2,
                                  incarnation=self.dice.randrange(1, 1 << 63), digest=self.digest)
         self.threads.append(threading.Thread(target=self.run_diverging, args=(worker, self.dice.randint(1, 20))))

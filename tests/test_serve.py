@@ -602,6 +602,7 @@ def test_newer_checkpoints_take_over_and_no_request_fails(trainer, tmp_path):
 
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             clients = [pool.submit(ask) for _ in range(3)]
+            wait_for(lambda: 20 in versions, "the first answer")
             for steps in (40, 60, 200):
                 train(trainer, *flags, f"--train_steps={steps}", cwd=tmp_path)
                 wait_for(lambda: steps in versions, f"step {steps} in service")
