@@ -662,7 +662,7 @@ def test_a_tower_that_fails(trainer, gpu, tmp_path):
 def test_a_killed_process(trainer, gpu, tmp_path):
     def kill_it(*flags, status):
         process = runs.start(trainer, *SOFT, *flags, "--train_steps=0", "--log_format=json", "--log_steps=1",
-                             "--train_dir=kept" + str(status), cwd=tmp_path)
+                             "--gpu_timeout_secs=3600", "--train_dir=kept" + str(status), cwd=tmp_path)
         runs.wait_for(lambda: "trainer-gpu" in children(process.pid), "process of the GPU engine")
         text = ""
         while '"global_step":5,' not in text:

@@ -64,7 +64,7 @@ class Fleet:
     def assert_well(self):
         """All who were connected still are, nobody was lost, steps are made, memory is bounded."""
         before = self.steps()
-        wait_for(lambda: self.steps() > before + 20, "steps of the others")
+        wait_for(lambda: self.steps() > before + 20, "steps of the others", 60)
         for name, process in self.cluster.members.items():
             assert process.poll() is None, self.cluster.text(name)
         for name in ("worker 0", "worker 1"):
@@ -289,7 +289,7 @@ def test_connections_that_never_say_who_they_are(fleet):
     try:
         wait_for(lambda: len(opened) > 300, "flood")
         fleet.cluster.start("worker 3")
-        wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work")
+        wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 60)
         fleet.assert_well()
         wait_for(lambda: len(opened) > 1500, "flood")
         fleet.assert_well()
@@ -323,7 +323,7 @@ def test_connections_of_one_member_and_of_operators(fleet):
     wait_for(lambda: '"joined' in fleet.cluster.text("ps 0") or "worker 3" in fleet.cluster.text("ps 0"), "worker 3")
     for client in members + operators:
         client.socket.close()
-    wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work")
+    wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 60)
     fleet.assert_well()
     fleet.cluster.kill("worker 3")
     del fleet.cluster.members["worker 3"]
@@ -358,7 +358,7 @@ def test_members_work_and_join_under(fleet, trainer, name):
         with Attack(name, fleet.port, fleet.folder / "fleet.key", trainer, rate=0.25) as attack:
             fleet.assert_well()
             fleet.cluster.start("worker 3")
-            fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start")
+            fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start", 60)
             fleet.assert_well()
             attack.end()
     finally:
@@ -377,5 +377,5 @@ def test_a_silent_crowd_at_the_chief(trainer, tmp_path):
         port = int(cluster.worker_hosts[0].split(":")[1])
         with Attack("silent", port, tmp_path / "fleet.key", trainer):
             cluster.start("worker 1")
-            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start")
+            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start", 60)
             cluster.until("worker 0", lambda text: "gets its batches from here" in text, "the line about it")

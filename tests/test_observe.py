@@ -50,7 +50,7 @@ class Watched:
         assert status == 200, body
         return json.loads(body)
 
-    def say(self, request, timeout=240):
+    def say(self, request, timeout=60):
         """Sends bytes, and returns everything until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             with contextlib.suppress(ConnectionError):

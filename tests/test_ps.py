@@ -56,7 +56,7 @@ class Ps:
         client.generation = fields["generation"]
         return client
 
-    def end(self, status=0, timeout=240):
+    def end(self, status=0, timeout=60):
         self.lines += self.process.communicate(timeout=timeout)[0].splitlines()
         assert self.process.returncode == status, self.lines
         return "\n".join(self.lines)
@@ -392,7 +392,7 @@ def test_the_end(ps):
         assert chief.call("end_job", job_state=3, global_step=2, test_accuracy=0.5)[0] == "done"
         name, lease, _ = worker.call("heartbeat")
         assert (name, lease["job_state"], lease["test_accuracy"]) == ("lease", 3, 0.5)
-        log = served.end(timeout=240)  # the workers neither leave nor hang up, and have JOB_END_MS to do so
+        log = served.end()  # the workers neither leave nor hang up, and have JOB_END_MS to do so
         assert time.monotonic() - ended > 3.9
     assert "training is over at global step 2" in log
 
