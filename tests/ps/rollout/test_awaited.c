@@ -273,6 +273,24 @@ static void who_came_by_itself_is_left_behind(void **state)
     assert_non_null(strstr(rollout.reason, "worker 2 did not stage it within 60 s"));
 }
 
+/* One that was off and came back is before others in the list, and no reason to go on without them. */
+static void who_came_back_hides_nobody_who_is_awaited(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 100);
+    member(second)->heard_s = -1;
+    begin(&live, 100);
+    for (int now_s = 105; now_s <= 100 + ROLLOUT_STAGE_S; now_s += 5) {
+        listed_say(PHASE_STAGED, 1, now_s);
+        say(second, PHASE_NONE, 1, now_s);
+        say(last, PHASE_NONE, 1, now_s);
+    }
+    assert_true(member(second)->takes_part && !member(second)->awaited);
+    tick(100 + ROLLOUT_STAGE_S);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_string_equal(rollout.reason, "worker 2 did not stage it within 60 s");
+}
+
 /* --- What a report does --- */
 
 static void what_is_said_of_another_rollout_is_nothing(void **state)
@@ -493,6 +511,7 @@ int main(void)
         TEST(only_a_canary_s_silence_is_borne),
         TEST(a_canary_of_the_rollout_before_is_none),
         TEST(who_came_by_itself_is_left_behind),
+        TEST(who_came_back_hides_nobody_who_is_awaited),
         TEST(what_is_said_of_another_rollout_is_nothing),
         TEST(a_failure_counts_while_there_is_a_way_forward),
         TEST(what_is_not_begun),

@@ -353,6 +353,27 @@ static void why_it_can_not_follow_is_said_once(void **state)
     assert_int_equal(audited("\"what\":\"catch up\""), 2);
 }
 
+/* However long the reason: what fits a report is compared. */
+static void a_long_reason_is_said_once_too(void **state)
+{
+    char text[1024], name[400] = "";
+    (void)state;
+    struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
+    memset(name, 'n', sizeof name - 1);
+    snprintf(text, sizeof text,
+             "{\"fleet\":{\"name\":\"%s\",\"version\":1},\"cluster\":{\"ps_hosts\":[\"127.0.0.1:1\"],"
+             "\"worker_hosts\":[\"127.0.0.1:2\"]}}",
+             name);
+    write_text("config.json", text);
+    start();
+    order.in_force = 2;
+    for (int i = 0; i <= 200; i++) {
+        participant_act(&participant, &order);
+        says(PHASE_FAILED, 1, "the manifest is for fleet \"north\" and version 2, not for \"nnnn");
+    }
+    assert_int_equal(audited("\"what\":\"catch up\""), 1);
+}
+
 /* Manifests bring it from now on; the caller frees it. */
 static uint8_t *other_program(size_t *size)
 {
@@ -478,6 +499,7 @@ int main(void)
         TEST(a_flag_in_the_way_has_a_name),
         TEST(the_key_lies_beside_the_config),
         TEST(why_it_can_not_follow_is_said_once),
+        TEST(a_long_reason_is_said_once_too),
         TEST(a_program_is_taken_before_it_follows),
         TEST(a_program_without_room_is_refused),
         TEST(programs_of_former_rollouts_are_removed),

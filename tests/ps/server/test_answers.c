@@ -223,6 +223,9 @@ static void a_snapshot_is_of_its_step(void **state)
     assert_true(serving.now_s >= began_s + 2 && serving.now_s < began_s + 3);
     assert_int_equal(take(6, -1, 0), 0);
     assert_int_equal(chief->client.message.done.global_step, 7);
+    serving.meanwhile = push_meanwhile;
+    assert_int_equal(take(7, 8, 1), 0); /* however short the wait */
+    assert_int_equal(chief->client.message.done.global_step, 8);
     serving_end();
 }
 
@@ -231,7 +234,12 @@ static void a_snapshot_without_number_or_step_is_nonsense(void **state)
     (void)state;
     begin();
     restore(1, 5);
+    const double began_s = serving.now_s;
     assert_int_equal(take(0, -1, 0), ERROR_BAD_REQUEST);
+    serving_hang_up(chief);
+    come(0);
+    assert_int_equal(take(0, 9, 60000), ERROR_BAD_REQUEST); /* of no step is worth the wait */
+    assert_true(serving.now_s == began_s);
     serving_hang_up(chief);
     come(0);
     assert_int_equal(take(SNAPSHOT_ORDER | 1, -1, 0), ERROR_BAD_REQUEST);
