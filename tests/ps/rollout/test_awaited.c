@@ -464,6 +464,34 @@ static void the_way_back_waits_for_every_ps_and_the_chief(void **state)
     assert_int_equal(rollout.state, ROLLOUT_RESTORING);
 }
 
+/* Listed or not, who was heard of may still be there: silence counts from then on, also where the clock began. */
+static void who_is_silent_is_gone_after_ten_seconds(void **state)
+{
+    static const struct member silent[] = {{MEMBER_WORKER, 2}, {MEMBER_WORKER, 4}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        leave(NULL);
+        assert_int_equal(enter(NULL), 0);
+        listed_say(PHASE_NONE, 1, 0);
+        say(guest, PHASE_NONE, 1, 0);
+        begin(&live, 0);
+        listed_say(PHASE_STAGED, 1, 0);
+        say(guest, PHASE_STAGED, 1, 0);
+        tick(0);
+        assert_true(rollout_abort(&rollout, 5, message));
+        for (int k = 0; k < rollout.count; k++) {
+            const struct member who = rollout.members[k].who;
+            if (rollout.members[k].takes_part && who.index != silent[i].index) {
+                say(who, PHASE_BACK, 1, 9.75);
+            }
+        }
+        tick(9.75);
+        assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+        tick(10);
+        assert_int_equal(rollout.state, ROLLOUT_RESTORING);
+    }
+}
+
 /* One that failed, fell silent and comes again in the target is a member like the others. */
 static void who_joins_again_is_not_out(void **state)
 {
@@ -501,6 +529,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(who_is_back_is_no_longer_off),
+        TEST(who_is_silent_is_gone_after_ten_seconds),
         TEST(who_joins_again_is_not_out),
         TEST(who_was_never_heard_of_is_not_here),
         TEST(a_ps_that_is_off_or_behind_makes_no_worker_absent),

@@ -374,6 +374,23 @@ static float figure_of(int whose)
     return figure;
 }
 
+static void a_single_byte_of_figures_is_told(void **state)
+{
+    const struct message_figures message = {.worker = 1};
+    struct error error;
+    uint8_t byte = 0;
+    (void)state;
+    begin();
+    assert_int_equal(tell_figures(worker, 7), 0);
+    serving.server.figures[1].size = 1;
+    serving.server.figures[1].bytes[0] = 5;
+    assert_int_equal(ask(chief, MESSAGE_figures, &message, MESSAGE_figures), 0);
+    assert_int_equal(chief->client.bulk_left, 1);
+    assert_true(channel_read_bulk(&chief->client, &byte, 1, INFINITY, &error));
+    assert_int_equal(byte, 5);
+    serving_end();
+}
+
 static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
 {
     (void)state;
@@ -533,6 +550,18 @@ static void what_is_no_request_ends_the_connection(void **state)
     serving_end();
 }
 
+/* Not even that it may not ask for this: its connection is over. */
+static void who_can_be_told_nothing_is_gone(void **state)
+{
+    const struct message_release release = {.snapshot = 1};
+    (void)state;
+    begin();
+    send_request(worker, MESSAGE_release, &release);
+    assert_int_equal(shutdown(worker->client.connection->fd, SHUT_RD), 0);
+    assert_false(serving_serve(worker));
+    serving_end();
+}
+
 /* An unreadable frame ends the connection, with an error for its sender that answers no request. */
 static void a_frame_that_breaks_the_protocol_is_answered(void **state)
 {
@@ -596,6 +625,7 @@ int main(void)
         cmocka_unit_test(orders_are_those_of_the_chief_that_lives),
         cmocka_unit_test(a_step_that_is_kept_waits_for_room),
         cmocka_unit_test(nobody_waits_for_a_chief_that_is_gone),
+        cmocka_unit_test(a_single_byte_of_figures_is_told),
         cmocka_unit_test(figures_are_told_by_each_and_asked_for_by_the_chief),
         cmocka_unit_test(how_wide_the_layers_are_is_told),
         cmocka_unit_test(a_heartbeat_hears_of_the_job),
@@ -604,6 +634,7 @@ int main(void)
         cmocka_unit_test(places_are_given_by_keys),
         cmocka_unit_test(a_refusal_says_whom_it_is_about),
         cmocka_unit_test(what_is_no_request_ends_the_connection),
+        cmocka_unit_test(who_can_be_told_nothing_is_gone),
         cmocka_unit_test(a_frame_that_breaks_the_protocol_is_answered),
         cmocka_unit_test(whoever_asks_has_been_heard),
         cmocka_unit_test(numbers_are_ps_0s_to_give),
