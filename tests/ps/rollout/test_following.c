@@ -414,6 +414,8 @@ static void a_program_is_taken_before_it_follows(void **state)
     uint8_t *program = other_program(&size);
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.5, "", secret_key);
     order.in_force = 2;
+    participant_take(&participant, 0, program, size); /* which it has not asked for */
+    says(PHASE_NONE, 1, "");
     for (int i = 0; i < 3; i++) {
         act(&order, ORDER_CATCH_UP);
         says(PHASE_NONE, 1, "");
@@ -422,6 +424,8 @@ static void a_program_is_taken_before_it_follows(void **state)
     assert_true(participant_wants(&participant, &digest, &offset));
     assert_string_equal(digest, programs.items[0].digest);
     assert_int_equal(offset, 0);
+    participant_take(&participant, 0, program, 0);
+    says(PHASE_NONE, 1, ""); /* of nothing there is nothing to say */
     participant_take(&participant, 0, program, size);
     assert_false(participant_wants(&participant, &digest, &offset));
     act(&order, ORDER_CATCH_UP);

@@ -1,5 +1,6 @@
 /* A ps's answers about the model, snapshots, and what it stores for members; and what it shows. */
 #include "tests/ps/server/asking.h"
+#include "tests/worker/remote/story.h"
 
 /* --- Generations --- */
 
@@ -553,12 +554,54 @@ static void what_is_no_request_ends_the_connection(void **state)
 /* Not even that it may not ask for this: its connection is over. */
 static void who_can_be_told_nothing_is_gone(void **state)
 {
-    const struct message_release release = {.snapshot = 1};
+    static const enum message_type requests[] = {MESSAGE_release, MESSAGE_read,   MESSAGE_get_model, MESSAGE_get_status,
+                                                 MESSAGE_pull,    MESSAGE_layers, MESSAGE_describe,  MESSAGE_heartbeat};
+    union message zeros;
+    (void)state;
+    memset(&zeros, 0, sizeof zeros);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        begin();
+        restore(1, 0);
+        worker->client.generation = 1;
+        send_request(worker, requests[i], &zeros);
+        assert_int_equal(shutdown(worker->client.connection->fd, SHUT_RD), 0);
+        if (serving_serve(worker)) {
+            fail_msg("%s goes on", message_name(requests[i]));
+        }
+        serving_end();
+    }
+}
+
+/* What the job says is logged, from the first line on. */
+static void who_comes_is_logged(void **state)
+{
     (void)state;
     begin();
-    send_request(worker, MESSAGE_release, &release);
-    assert_int_equal(shutdown(worker->client.connection->fd, SHUT_RD), 0);
-    assert_false(serving_serve(worker));
+    listen_in();
+    log_setup(LOG_TEXT, LOG_INFO);
+    come(2);
+    serving_end();
+    assert_int_equal(times(heard(), "worker 2 (10.0.0.1:1) joined"), 1);
+}
+
+static int held_meanwhile;
+
+static void look_who_is_held(void)
+{
+    held_meanwhile = serving.server.job.workers[1].held;
+}
+
+/* Nothing is expected of who waits for this ps, and only as long as it waits. */
+static void who_waits_is_held_until_it_is_answered(void **state)
+{
+    const struct message_get_model wish = {.wait_ms = 1000};
+    (void)state;
+    begin();
+    held_meanwhile = 0;
+    serving.meanwhile = look_who_is_held;
+    assert_int_equal(ask(worker, MESSAGE_get_model, &wish, MESSAGE_model), 0);
+    assert_int_equal(held_meanwhile, 1);
+    assert_int_equal(serving.server.job.workers[1].held, 0);
     serving_end();
 }
 
@@ -635,6 +678,8 @@ int main(void)
         cmocka_unit_test(a_refusal_says_whom_it_is_about),
         cmocka_unit_test(what_is_no_request_ends_the_connection),
         cmocka_unit_test(who_can_be_told_nothing_is_gone),
+        cmocka_unit_test(who_waits_is_held_until_it_is_answered),
+        cmocka_unit_test(who_comes_is_logged),
         cmocka_unit_test(a_frame_that_breaks_the_protocol_is_answered),
         cmocka_unit_test(whoever_asks_has_been_heard),
         cmocka_unit_test(numbers_are_ps_0s_to_give),

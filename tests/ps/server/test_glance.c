@@ -450,6 +450,24 @@ static void who_reads_nothing_takes_a_thread(void **state)
     hears(MESSAGE_lease, 2);
 }
 
+static void who_sends_no_sense_ends(void **state)
+{
+    uint8_t header[FRAME_HEADER], body[1] = {9};
+    struct error error;
+    (void)state;
+    const struct frame frame = {.version = worker->client.version,
+                                .type = MESSAGE_heartbeat,
+                                .request = 7,
+                                .flags = FRAME_LAST,
+                                .message_bytes = sizeof body};
+    frame_encode(&frame, header);
+    const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
+    assert_true(connection_write_more(worker->client.connection, parts, 2, INFINITY, &error));
+    assert_true(connection_flush(worker->client.connection, INFINITY, &error));
+    assert_int_equal(look(), GLANCE_ENDS);
+    hears(MESSAGE_error, 7);
+}
+
 static void who_hangs_up_ends(void **state)
 {
     (void)state;
@@ -503,6 +521,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_pull_beyond_that_is_not_held, enter, leave),
         cmocka_unit_test_setup_teardown(who_reads_nothing_takes_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(who_hangs_up_ends, enter, leave),
+        cmocka_unit_test_setup_teardown(who_sends_no_sense_ends, enter, leave),
         cmocka_unit_test_setup_teardown(who_asks_for_what_is_not_his_is_told_so, enter, leave),
         cmocka_unit_test_setup_teardown(where_the_server_leaves_a_thread_says_so, enter, leave),
     };
