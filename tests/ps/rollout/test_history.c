@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -394,11 +395,41 @@ static void the_audit_log_is_bounded(void **state)
     unlink(victim);
 }
 
+/* Where a process was started without standard input, the log is the first file that it opens. */
+static void the_audit_log_may_be_file_0(void **state)
+{
+    (void)state;
+    char log[VERSIONS_PATH], former_log[VERSIONS_PATH];
+    const struct audit_entry entry = {"ps 0", "me@desk", "propose", 5, "begun", 0};
+    assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
+                file_join(former_log, sizeof former_log, versions.folder, "audit.log.1", &error));
+    const int input = dup(0);
+    assert_true(input > 0);
+    close(0);
+    audit_write(&versions, &entry);
+    const int open_after_one = fcntl(0, F_GETFD);
+    const long line = size_of("audit.log");
+    const int cut = truncate(log, AUDIT_MAX_BYTES);
+    close(0);
+    audit_write(&versions, &entry); /* begins a new log */
+    const int open_after_both = fcntl(0, F_GETFD);
+    dup2(input, 0);
+    close(input);
+    assert_true(line > 0 && cut == 0);
+    assert_int_equal(open_after_one, -1);
+    assert_int_equal(open_after_both, -1);
+    assert_int_equal(size_of("audit.log.1"), AUDIT_MAX_BYTES);
+    assert_int_equal(size_of("audit.log"), line);
+    unlink(log);
+    unlink(former_log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_meter_lets_few_through),
         cmocka_unit_test_setup_teardown(the_audit_log_is_bounded, enter, leave),
+        cmocka_unit_test_setup_teardown(the_audit_log_may_be_file_0, enter, leave),
         cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
         cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
         cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),
