@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "ps/rollout/history.h"
 #include "tests/random.h"
+#include "tests/worker/remote/story.h"
 
 static struct versions versions;
 static char path[VERSIONS_PATH], former[VERSIONS_PATH];
@@ -364,6 +365,7 @@ static void the_audit_log_is_bounded(void **state)
     const struct audit_entry entry = {"ps 0", name, "propose", 5, "begun", 0};
     assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
                 file_join(victim, sizeof victim, versions.folder, "audit.log.1", &error));
+    listen_in();
     audit_write(&versions, &entry);
     const long line = size_of("audit.log");
     assert_in_range(line, 600, 800);
@@ -386,11 +388,13 @@ static void the_audit_log_is_bounded(void **state)
     const long first = size_of("audit.log.1"), second = size_of("audit.log"); /* no line is lost */
     assert_int_equal(first + second, AUDIT_MAX_BYTES - 1 + line + WRITERS * LINES * line);
     assert_true(second >= line && first < AUDIT_MAX_BYTES + 2 * WRITERS * line);
+    assert_string_equal(heard_so_far(), "");
     /* If a link is in its place, it is not written through. */
     unlink(log);
     assert_int_equal(symlink(victim, log), 0);
     audit_write(&versions, &entry);
     assert_int_equal(size_of("audit.log.1"), first);
+    assert_int_equal(times(heard(), "can't append to the audit log: "), 1);
     unlink(log);
     unlink(victim);
 }
