@@ -54,6 +54,7 @@ static struct {
     int status;
     const char *hidden; /* widths of hidden layers only; NULL: of all layers */
     const char *first;  /* the address of ps 0 if this is the next one; NULL: this is ps 0 */
+    const char *next;   /* the address of the ps after this one; NULL: this is the last one */
 } ps;
 
 enum { MOST = SERVER_OPERATORS + 1 };
@@ -80,7 +81,8 @@ static inline void load_with(const struct config_setting *more)
     snprintf(own, sizeof own, "127.0.0.1:%d", socket_port(fd));
     close(fd);
     assert_true(address_parse(own, &ps.address, &error));
-    snprintf(hosts, sizeof hosts, "%s%s%s", ps.first ? ps.first : "", ps.first ? "," : "", own);
+    snprintf(hosts, sizeof hosts, "%s%s%s%s%s", ps.first ? ps.first : "", ps.first ? "," : "", own, ps.next ? "," : "",
+             ps.next ? ps.next : "");
     struct config_setting settings[16] = {{"ps_hosts", hosts},
                                           {"worker_hosts", "b:1,c:1"},
                                           {"bind", "127.0.0.1"},

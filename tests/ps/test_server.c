@@ -42,6 +42,7 @@ static void who_is_let_in(void **state)
     const char *log = end(signals_exit_status(SIGTERM));
     assert_non_null(strstr(log, "of 127.0.0.1, for 2 workers; INSECURE: plain text"));
     assert_non_null(strstr(log, "ps 0 leaves at global step 0: ps 0 was asked to leave (SIGTERM)"));
+    assert_int_equal(times(told(), "stopping\n"), 1);
 }
 
 /* One connection too many costs a worker the one that was silent for longest, and costs nobody else any. */
@@ -70,6 +71,45 @@ static void links_that_died_make_room(void **state)
     assert_true(lives(10) && lives(11) && lives(13) && lives(20));
     atomic_store(&asked_to_leave, SIGINT);
     end(signals_exit_status(SIGINT));
+}
+
+/* Of the same number, they are somebody else all the same. */
+static void a_ps_takes_no_place_of_a_worker(void **state)
+{
+    (void)state;
+    begin(nothing);
+    welcome(0, MEMBER_WORKER, 0, 1, NULL);
+    for (int i = 1; i <= SERVER_CONNECTIONS_OF_GUEST; i++) {
+        welcome(i, MEMBER_WORKER, 0, 1, "");
+    }
+    for (int i = 10; i < 11 + SERVER_CONNECTIONS_OF_GUEST; i++) { /* one too many */
+        welcome(i, MEMBER_PS, 0, 1, "");
+    }
+    assert_false(lives(10));
+    assert_true(lives(0) && lives(1) && lives(2) && lives(11) && lives(12));
+    atomic_store(&asked_to_leave, SIGTERM);
+    end(signals_exit_status(SIGTERM));
+}
+
+/* Where it asks for decisions, where it reports, and where another one does: each has places of its own. */
+static void the_connections_of_a_ps_are_of_two_kinds(void **state)
+{
+    (void)state;
+    ps.next = "127.0.0.1:1";
+    begin((struct config_setting){"issync", "true"});
+    for (int i = 0; i < SERVER_CONNECTIONS_OF_GUEST; i++) {
+        welcome(i, MEMBER_PS, 1, 1, NULL);
+    }
+    for (int i = 10; i < 10 + SERVER_CONNECTIONS_OF_GUEST; i++) {
+        welcome(i, MEMBER_PS, 1, 1, "");
+    }
+    for (int i = 20; i < 20 + SERVER_CONNECTIONS_OF_GUEST; i++) {
+        welcome(i, MEMBER_PS, 0, 1, "");
+    }
+    assert_true(lives(0) && lives(1) && lives(10) && lives(11) && lives(20) && lives(21));
+    atomic_store(&asked_to_leave, SIGTERM);
+    end(signals_exit_status(SIGTERM));
+    ps.next = NULL;
 }
 
 static void operators_are_bounded(void **state)
@@ -196,10 +236,16 @@ static void memory_by_connections(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_let_in),         cmocka_unit_test(links_that_died_make_room),
-        cmocka_unit_test(operators_are_bounded), cmocka_unit_test(one_process_each),
-        cmocka_unit_test(a_job_that_is_over),    cmocka_unit_test(what_it_can_not_run),
-        cmocka_unit_test(memory_by_connections), cmocka_unit_test(what_it_holds_is_announced),
+        cmocka_unit_test(who_is_let_in),
+        cmocka_unit_test(links_that_died_make_room),
+        cmocka_unit_test(operators_are_bounded),
+        cmocka_unit_test(one_process_each),
+        cmocka_unit_test(a_job_that_is_over),
+        cmocka_unit_test(what_it_can_not_run),
+        cmocka_unit_test(memory_by_connections),
+        cmocka_unit_test(what_it_holds_is_announced),
+        cmocka_unit_test(a_ps_takes_no_place_of_a_worker),
+        cmocka_unit_test(the_connections_of_a_ps_are_of_two_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

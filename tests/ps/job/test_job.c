@@ -616,6 +616,7 @@ static void test_an_epoch_has_as_many_steps_as_live_keys_say(void **state)
     assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 601), 301);
     scene.config.cluster.replicas_to_aggregate = 1;
     assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 601), 601);
+    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 1), 1);
     assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 0), 0);
     job_destroy(&scene.job);
 }

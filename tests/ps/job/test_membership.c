@@ -189,6 +189,20 @@ static void a_lease_is_as_long_as_it_is(void **state)
     assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard from for 11 s; the others continue"));
 }
 
+/* From its start on: also before it has ticked for the first time. */
+static void a_ps_that_stood_still_at_its_start_blames_nobody(void **state)
+{
+    (void)state;
+    come(&scene, 0, 1);
+    scene.now_s += 60;
+    job_tick(&scene.job, scene.now_s);
+    assert_false(scene.job.workers[0].lost);
+    scene.now_s += JOB_TICK_MS / 1000.0;
+    job_tick(&scene.job, scene.now_s);
+    assert_false(scene.job.workers[0].lost);
+    lose(0);
+}
+
 /* Nor is one that was lost lost again, or one missed that has left. */
 static void nobody_is_missed_after_the_end(void **state)
 {
@@ -393,6 +407,7 @@ int main(void)
         TEST(other_ps_come_to_the_first),
         TEST(comings_and_goings_are_told),
         TEST(a_lease_is_as_long_as_it_is),
+        TEST(a_ps_that_stood_still_at_its_start_blames_nobody),
         TEST(nobody_is_missed_after_the_end),
         TEST(who_was_lost_is_told_to_be_back),
         TEST(who_pushes_is_there),

@@ -126,6 +126,11 @@ static void who_may_join_is_not_absent(void **state)
     begin(&live, 1);
     assert_false(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, WORKERS}));
     assert_int_equal(rollout_count_members(&rollout), PS + WORKERS);
+    rollout_destroy(&rollout);
+    assert_true(rollout_create(&rollout, PS, ROLLOUT_MAX_LISTED + 1, ROLLOUT_MAX_LISTED + 1));
+    members_note_absent(&rollout, 1); /* the list has no bit for the last one */
+    assert_true(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, ROLLOUT_MAX_LISTED - 1}));
+    assert_false(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, ROLLOUT_MAX_LISTED}));
 }
 
 /* It is there when a job that waits for others gets another config: it owes an answer like any member. */
@@ -228,6 +233,27 @@ static void only_a_canary_s_silence_is_borne(void **state)
     assert_true(rollout.wave_s == 100 + ROLLOUT_SWITCH_S); /* another has its time from now on */
 }
 
+/* Who is next in the order has not been told to try it, nor does anybody of a later wave try it first. */
+static void who_is_no_canary_is_let_go(void **state)
+{
+    (void)state;
+    for (int is_later = 0; is_later < 2; is_later++) {
+        leave(NULL);
+        assert_int_equal(enter(NULL), 0);
+        say(leader, PHASE_NONE, 1, 100);
+        say(other_ps, PHASE_NONE, 1, 100);
+        say(chief, PHASE_NONE, 1, 100);
+        say(guest, PHASE_NONE, 1, 100);
+        begin(&program, 100);
+        rollout.state = ROLLOUT_SWITCHING;
+        rollout.wave_s = 100;
+        rollout.wave = is_later ? 2 : 1; /* the chief has the first place, and the guest the second one */
+        rollout.is_first_wave = !is_later;
+        members_let_go(&rollout, 110);
+        assert_false(member(guest)->takes_part);
+    }
+}
+
 /* What is known of a first wave is over with its rollout: while the next one is staged, silence is just that. */
 static void a_canary_of_the_rollout_before_is_none(void **state)
 {
@@ -240,6 +266,7 @@ static void a_canary_of_the_rollout_before_is_none(void **state)
     tick(102);
     assert_int_equal(rollout.state, ROLLOUT_IDLE);
     begin(&program, 103);
+    member(guest)->architecture = 1;
     listed_say(PHASE_NONE, 1, 111);
     tick(112);
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
@@ -271,6 +298,24 @@ static void who_came_by_itself_is_left_behind(void **state)
         rollout.state = ROLLOUT_IDLE;
     }
     assert_non_null(strstr(rollout.reason, "worker 2 did not stage it within 60 s"));
+}
+
+/* One that was off and came back is before others in the list, and no reason to go on without them. */
+static void who_came_back_hides_nobody_who_is_awaited(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 100);
+    member(second)->heard_s = -1;
+    begin(&live, 100);
+    for (int now_s = 105; now_s <= 100 + ROLLOUT_STAGE_S; now_s += 5) {
+        listed_say(PHASE_STAGED, 1, now_s);
+        say(second, PHASE_NONE, 1, now_s);
+        say(last, PHASE_NONE, 1, now_s);
+    }
+    assert_true(member(second)->takes_part && !member(second)->awaited);
+    tick(100 + ROLLOUT_STAGE_S);
+    assert_int_equal(rollout.state, ROLLOUT_IDLE);
+    assert_string_equal(rollout.reason, "worker 2 did not stage it within 60 s");
 }
 
 /* --- What a report does --- */
@@ -350,7 +395,9 @@ static void a_restarted_leader_goes_on_with_a_program_alone(void **state)
     plan.leader_is_in_target = true;
     rollout_resume(&rollout, ROLLOUT_WATCHING, &plan, 0.5, "", 0);
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    const uint64_t changes = rollout.changes;
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.5, "", 7);
+    assert_true(rollout.changes > changes); /* the host stores it */
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     assert_int_equal(rollout.ps_turn, PS_RESTARTS);
     assert_true(rollout.began_s == 7);
@@ -421,12 +468,76 @@ static void a_job_is_saved_before_it_restarts(void **state)
     assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
 }
 
+static void what_is_saved_at_the_last_step_does_not_restart(void **state)
+{
+    struct rollout_plan plan = whole;
+    (void)state;
+    plan.last_step = 1100;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&plan, 0);
+    listed_say(PHASE_STAGED, 1, 1);
+    tick(1);
+    say(chief, PHASE_TRIED, 1, 2);
+    tick(2);
+    vitals.global_step = 1100;
+    say(chief, PHASE_SAVED, 1, 3);
+    tick(3);
+    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
+    assert_non_null(strstr(rollout.reason, "the job would be over after step 1100"));
+}
+
+/* Whoever takes no part need not hear of it. */
+static void the_leader_waits_for_those_that_take_part(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&whole, 0);
+    listed_say(PHASE_STAGED, 1, 1);
+    tick(1);
+    say(chief, PHASE_TRIED, 1, 2);
+    tick(2);
+    say(chief, PHASE_SAVED, 1, 3);
+    tick(3);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    for (int i = 1; i < PS + WORKERS; i++) {
+        assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
+        rollout_delivered(&rollout, rollout.members[i].who);
+        tick(3.25);
+    }
+    assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
+}
+
+/* All workers run the program, and worker 0 has saved: who drops out for a moment now is no reason to wait. */
+static void the_saved_job_restarts(void **state)
+{
+    const struct rollout_report unwell = {
+        .version = 2, .target = 2, .phase = PHASE_SWITCHED, .runs_target = true, .steps = 1, .message = ""};
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&program, 0);
+    listed_say(PHASE_STAGED, 1, 1);
+    tick(1);
+    rollout.wave = WORKERS;
+    rollout.is_first_wave = false;
+    rollout.ps_turn = PS_WAITS_FOR_SAVE;
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_SAVE);
+    for (int i = 0; i < WORKERS; i++) {
+        say((struct member){MEMBER_WORKER, i}, i == 0 ? PHASE_SAVED : PHASE_SWITCHED, 2, 2);
+    }
+    rollout_heard(&rollout, last, &unwell, 2);
+    tick(2);
+    assert_int_equal(rollout.ps_turn, PS_RESTARTS);
+    rollout.ps_turn = PS_WAITS_FOR_SAVE;
+    assert_true(rollout_abort(&rollout, 3, message));
+    assert_int_equal(rollout_order(&rollout, chief), ORDER_RETURN); /* there is nothing to save any more */
+}
+
 /* Without every ps, or without worker 0, there is no way back; other workers hear of it when they are back. */
 static void the_way_back_waits_for_every_ps_and_the_chief(void **state)
 {
-    static const struct member missing[] = {{MEMBER_PS, 1}, {MEMBER_WORKER, 0}, {MEMBER_WORKER, 2}};
+    static const struct member missing[] = {{MEMBER_PS, 0}, {MEMBER_PS, 1}, {MEMBER_WORKER, 0}, {MEMBER_WORKER, 2}};
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         rollout.state = ROLLOUT_IDLE;
         listed_say(PHASE_NONE, 1, 0);
         begin(&live, 0);
@@ -440,10 +551,77 @@ static void the_way_back_waits_for_every_ps_and_the_chief(void **state)
             }
         }
         tick(1000);
-        assert_int_equal(rollout.state, i < 2 ? ROLLOUT_GOING_BACK : ROLLOUT_RESTORING);
+        assert_int_equal(rollout.state, i < 3 ? ROLLOUT_GOING_BACK : ROLLOUT_RESTORING);
     }
     tick(2000); /* and the restoring for worker 0 */
     assert_int_equal(rollout.state, ROLLOUT_RESTORING);
+}
+
+/* Listed or not, who was heard of may still be there: silence counts from then on, also where the clock began. */
+static void who_is_silent_is_gone_after_ten_seconds(void **state)
+{
+    static const struct member silent[] = {{MEMBER_WORKER, 2}, {MEMBER_WORKER, 4}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        leave(NULL);
+        assert_int_equal(enter(NULL), 0);
+        listed_say(PHASE_NONE, 1, 0);
+        say(guest, PHASE_NONE, 1, 0);
+        begin(&live, 0);
+        listed_say(PHASE_STAGED, 1, 0);
+        say(guest, PHASE_STAGED, 1, 0);
+        tick(0);
+        assert_true(rollout_abort(&rollout, 5, message));
+        for (int k = 0; k < rollout.count; k++) {
+            const struct member who = rollout.members[k].who;
+            if (rollout.members[k].takes_part && who.index != silent[i].index) {
+                say(who, PHASE_BACK, 1, 9.75);
+            }
+        }
+        tick(9.75);
+        assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+        tick(10);
+        assert_int_equal(rollout.state, ROLLOUT_RESTORING);
+    }
+}
+
+/* Who came by itself and is there has a minute to go back. */
+static void who_came_by_itself_holds_up_the_way_back_for_a_minute(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    say(guest, PHASE_NONE, 1, 0);
+    begin(&live, 0);
+    listed_say(PHASE_STAGED, 1, 1);
+    say(guest, PHASE_STAGED, 1, 1);
+    tick(1);
+    assert_true(rollout_abort(&rollout, 5, message));
+    for (double now_s = 5; now_s < 5 + ROLLOUT_RETURN_S; now_s += 0.25) {
+        listed_say(PHASE_BACK, 1, now_s);
+        say(guest, PHASE_STAGED, 1, now_s);
+        tick(now_s);
+        assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    }
+    tick(5 + ROLLOUT_RETURN_S);
+    assert_int_equal(rollout.state, ROLLOUT_RESTORING);
+}
+
+/* Whatever members had done in the one before. */
+static void a_rollout_begins_with_nothing(void **state)
+{
+    (void)state;
+    listed_say(PHASE_NONE, 1, 0);
+    begin(&live, 0);
+    listed_say(PHASE_STAGED, 1, 1);
+    member(last)->is_out = true;
+    assert_true(rollout_abort(&rollout, 2, message));
+    begin(&live, 2);
+    assert_false(member(last)->is_out);
+    for (int i = 1; i < PS + WORKERS; i++) {
+        say(rollout.members[i].who, PHASE_STAGED, 1, 3);
+    }
+    tick(3);
+    assert_int_equal(rollout.state, ROLLOUT_STAGING); /* ps 0 has yet to stage this one */
 }
 
 /* One that failed, fell silent and comes again in the target is a member like the others. */
@@ -483,7 +661,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(who_is_back_is_no_longer_off),
+        TEST(who_is_silent_is_gone_after_ten_seconds),
         TEST(who_joins_again_is_not_out),
+        TEST(a_rollout_begins_with_nothing),
+        TEST(who_came_by_itself_holds_up_the_way_back_for_a_minute),
         TEST(who_was_never_heard_of_is_not_here),
         TEST(a_ps_that_is_off_or_behind_makes_no_worker_absent),
         TEST(who_may_join_is_not_absent),
@@ -492,7 +673,9 @@ int main(void)
         TEST(late_is_who_came_late_to_this_one),
         TEST(only_a_canary_s_silence_is_borne),
         TEST(a_canary_of_the_rollout_before_is_none),
+        TEST(who_is_no_canary_is_let_go),
         TEST(who_came_by_itself_is_left_behind),
+        TEST(who_came_back_hides_nobody_who_is_awaited),
         TEST(what_is_said_of_another_rollout_is_nothing),
         TEST(a_failure_counts_while_there_is_a_way_forward),
         TEST(what_is_not_begun),
@@ -501,6 +684,9 @@ int main(void)
         TEST(a_job_that_waits_switches_where_it_stands),
         TEST(a_job_that_trained_must_go_on),
         TEST(a_job_is_saved_before_it_restarts),
+        TEST(the_saved_job_restarts),
+        TEST(the_leader_waits_for_those_that_take_part),
+        TEST(what_is_saved_at_the_last_step_does_not_restart),
         TEST(the_way_back_waits_for_every_ps_and_the_chief),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

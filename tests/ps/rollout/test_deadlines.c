@@ -42,6 +42,19 @@ static void others_are_in(struct member silent, uint64_t version, enum rollout_p
 
 static const struct member nobody = {MEMBER_NONE, 0};
 
+static void all_but_last_say_staged(double now_s)
+{
+    others_are_in(last, 1, PHASE_STAGED, now_s);
+}
+
+/* The canary, after its restart. */
+static void last_is(uint64_t version, bool ready, double now_s)
+{
+    const struct rollout_report report = {
+        .phase = PHASE_SWITCHED, .version = version, .target = 2, .ready = ready, .message = ""};
+    rollout_heard(&rollout, last, &report, now_s);
+}
+
 /* Live, watched from 0 on. */
 static void watch_from_0(void)
 {
@@ -87,6 +100,93 @@ static void two_reasons_at_once_are_one(void **state)
         tick(i);
     }
     gives_up(ROLLOUT_GOING_BACK, "the loss is no longer finite, after step 1600");
+}
+
+/* What is late in the next wave neither: those that run the target already must be taken back. */
+static void a_reason_that_counts_at_once_takes_all_back(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_LOCAL);
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    for (int i = 0; i <= 5 + ROLLOUT_SWITCH_S; i++) {
+        vitals.global_step += 10;
+        others_are_in(last, 1, PHASE_STAGED, i);
+        last_is(2, true, i);
+        vitals.loss = i == 5 + ROLLOUT_SWITCH_S ? NAN : 0.5;
+        tick(i);
+    }
+    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
+    assert_non_null(strstr(rollout.reason, "the loss is no longer finite"));
+}
+
+/* --- Waves --- */
+
+/* A canary is watched for as long as it says without a break, and others not at all. */
+static void the_next_wave_follows_once_the_canary_is_well(void **state)
+{
+    (void)state;
+    for (int breaks = 0; breaks < 2; breaks++) {
+        const double settled_s = breaks ? 4 : 0;
+        begin(ROLLOUT_LOCAL);
+        all_say(PHASE_STAGED, 0);
+        tick(0);
+        last_is(2, true, 0);
+        tick(0);
+        last_is(2, !breaks, 2.5);
+        tick(2.5);
+        last_is(2, true, 4);
+        tick(4);
+        all_but_last_say_staged(4.5);
+        tick(settled_s + 4.75);
+        assert_int_equal(rollout.wave, 1);
+        tick(settled_s + 5);
+        assert_int_equal(rollout.wave, WORKERS);
+        others_are_in(last, 2, PHASE_SWITCHED, settled_s + 5.25);
+        tick(settled_s + 5.25);
+        assert_true(rollout.wave > WORKERS);
+    }
+}
+
+static void a_canary_has_a_minute_and_may_not_be_silent(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_LOCAL);
+    all_say(PHASE_STAGED, 7);
+    tick(7);
+    for (int i = 8; i < 7 + ROLLOUT_SWITCH_S; i++) {
+        vitals.global_step += 10;
+        all_say(PHASE_STAGED, i);
+        tick(i);
+    }
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    tick(7 + ROLLOUT_SWITCH_S);
+    gives_up(ROLLOUT_GOING_BACK, "worker 2 did not restart within 60 s");
+
+    begin(ROLLOUT_LOCAL);
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    last_is(2, true, 0.5);
+    all_but_last_say_staged(9);
+    vitals.global_step += 10;
+    tick(10.25);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    tick(10.5);
+    gives_up(ROLLOUT_GOING_BACK, "worker 2 was not heard from for 10 s");
+}
+
+static void a_standstill_counts_from_the_first_wave_on(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_LOCAL);
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    tick(0.25);
+    all_say(PHASE_STAGED, ROLLOUT_STANDING_S - 0.25);
+    tick(ROLLOUT_STANDING_S - 0.25);
+    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
+    tick(ROLLOUT_STANDING_S);
+    gives_up(ROLLOUT_GOING_BACK, "no step was made for 20 s");
 }
 
 /* Only a live change belongs to one generation: a restart begins another one. */
@@ -178,6 +278,10 @@ static void only_silence_while_it_is_staged_counts(void **state)
     assert_int_equal(rollout.step, vitals.global_step + 20 + 200);
     all_say(PHASE_STAGED, 12);
     assert_true(rollout.slowest_s == 0); /* nor while it is switched to */
+    begin(ROLLOUT_LIVE);
+    all_say(PHASE_STAGED, 3); /* heard of as it began, and not for three seconds */
+    tick(3);
+    assert_int_equal(rollout.step, vitals.global_step + 20 + 1100);
 }
 
 /* The step may be the last one but not lie behind it. */
@@ -254,7 +358,7 @@ static void ps_0_restarts_a_second_after_the_others_or_once_they_know(void **sta
     tick(1);
     assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
     restart_from_0();
-    for (int i = 1; i < rollout.count; i++) {
+    for (int i = rollout.count - 1; i > 0; i--) {
         tick(0.25);
         assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
         rollout_delivered(&rollout, rollout.members[i].who);
@@ -314,6 +418,15 @@ static void a_loss_that_is_not_finite_ends_it_while_some_wait_for_their_step(voi
         tick(1);
         gives_up(ROLLOUT_GOING_BACK, "the loss is no longer finite, after step 1207");
     }
+    begin(ROLLOUT_LIVE);
+    all_say(PHASE_STAGED, 0);
+    tick(0);
+    all_say(PHASE_SWITCHED, 1);
+    vitals.loss = NAN;
+    tick(1);
+    assert_int_equal(rollout.state, ROLLOUT_WATCHING); /* which is what finds it now */
+    tick(1.25);
+    gives_up(ROLLOUT_GOING_BACK, "the loss is no longer finite, after step 1000");
 }
 
 /* --- While it is watched --- */
@@ -417,13 +530,25 @@ static void nothing_is_called_good_that_looks_bad(void **state)
 static void silence_of_ten_seconds_is_too_much(void **state)
 {
     (void)state;
+    for (int is_leader = 0; is_leader < 2; is_leader++) {
+        watch_from_0();
+        others_are_in(is_leader ? leader : last, 2, PHASE_SWITCHED, 9);
+        vitals.global_step += 10;
+        rollout.healthy_s = 100;
+        tick(ROLLOUT_IDLE_TIMEOUT_S - 0.25);
+        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+        tick(ROLLOUT_IDLE_TIMEOUT_S);
+        gives_up(ROLLOUT_GOING_BACK,
+                 is_leader ? "ps 0 was not heard from for 10 s" : "worker 2 was not heard from for 10 s");
+    }
     watch_from_0();
+    rollout.healthy_s = 100;
+    last_is(2, false, 1); /* it was not well before, either */
     others_are_in(last, 2, PHASE_SWITCHED, 9);
     vitals.global_step += 10;
-    rollout.healthy_s = 100;
-    tick(ROLLOUT_IDLE_TIMEOUT_S - 0.25);
+    tick(10.75);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    tick(ROLLOUT_IDLE_TIMEOUT_S);
+    tick(11);
     gives_up(ROLLOUT_GOING_BACK, "worker 2 was not heard from for 10 s");
 }
 
@@ -568,6 +693,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_bad_loss_holds_the_next_wave, enter, leave),
         cmocka_unit_test_setup_teardown(a_restart_may_restore_the_model, enter, leave),
         cmocka_unit_test_setup_teardown(only_a_live_change_of_a_job_that_waited_awaits_its_model, enter, leave),
+        TEST(a_reason_that_counts_at_once_takes_all_back),
+        TEST(the_next_wave_follows_once_the_canary_is_well),
+        TEST(a_canary_has_a_minute_and_may_not_be_silent),
+        TEST(a_standstill_counts_from_the_first_wave_on),
         TEST(the_step_lies_as_far_ahead_as_members_need),
         TEST(only_silence_while_it_is_staged_counts),
         TEST(the_last_step_is_too_late),

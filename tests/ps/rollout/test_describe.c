@@ -99,6 +99,23 @@ static void what_is_under_way(void **state)
     reads("watching version 4 for 2.5 s, once enough workers are present");
 }
 
+static void all_that_restart(void **state)
+{
+    (void)state;
+    begin(ROLLOUT_SWITCHING, ROLLOUT_JOB, 0, PHASE_NONE);
+    for (int i = 0; i < 3; i++) {
+        rollout.members[i].version = 4;
+        rollout.members[i].heard_s = 1;
+        rollout.members[i].ready = true;
+    }
+    reads("all restart in version 4: 3 of 8 members done, waiting for worker 2");
+    rollout.kind = ROLLOUT_LOCAL;
+    rollout.is_paused = true;
+    snprintf(rollout.pause, sizeof rollout.pause, "worker 6: can't");
+    reads("version 4 is paused, 3 of 8 members run it: worker 6: can't; `trainer rollout resume` continues without, "
+          "`trainer rollout abort` rolls back");
+}
+
 static void canaries(void **state)
 {
     (void)state;
@@ -133,6 +150,14 @@ static void who_is_off(void **state)
     rollout.members[PS + 2].listed = false;
     reads("worker 0 saves the job before the restart in version 4; without worker 3, worker 4 and worker 5, which are "
           "off");
+    for (int i = 3; i < 6; i++) {
+        rollout.members[PS + i].takes_part = true;
+    }
+    reads("worker 0 saves the job before the restart in version 4"); /* and of nobody any more */
+    rollout.members[PS + 3].takes_part = false;
+    rollout.members[PS + 3].heard_s = 0; /* in the clock's first second */
+    rollout.members[PS + 3].version = 2;
+    reads("worker 0 saves the job before the restart in version 4; without worker 3, which is behind");
     rollout.state = ROLLOUT_IDLE;
     rollout.outcome = OUTCOME_DONE;
     reads("version 4 is in force");
@@ -161,6 +186,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_waited_for, enter, leave),
         cmocka_unit_test_setup_teardown(what_is_under_way, enter, leave),
         cmocka_unit_test_setup_teardown(canaries, enter, leave),
+        cmocka_unit_test_setup_teardown(all_that_restart, enter, leave),
         cmocka_unit_test_setup_teardown(who_is_off, enter, leave),
         cmocka_unit_test(names_of_states),
     };

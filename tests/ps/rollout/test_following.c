@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include "base/log.h"
+#include "tests/worker/remote/story.h"
 
 static void act(struct participant_order *order, enum rollout_order what)
 {
@@ -330,6 +331,23 @@ static void the_key_lies_beside_the_config(void **state)
     assert_string_equal(path, "a/b/operator.pub");
 }
 
+/* What is staged well is nothing to warn of. */
+static void a_refusal_is_warned_of(void **state)
+{
+    (void)state;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    listen_in();
+    log_setup(LOG_TEXT, LOG_WARNING);
+    act(&order, ORDER_STAGE);
+    says(PHASE_STAGED, 1, "");
+    assert_string_equal(heard_so_far(), "");
+    order = order_of(ORDER_STAGE, 1, 0.5, 3, 0.25, "", secret_key);
+    order.manifest_size--;
+    act(&order, ORDER_STAGE);
+    says(PHASE_FAILED, 1, "manifest");
+    assert_int_equal(times(heard(), "version 3 of the config is refused: "), 1);
+}
+
 /* --- Catching up --- */
 
 /* What is the same again is said once; a new reason is told. */
@@ -351,6 +369,27 @@ static void why_it_can_not_follow_is_said_once(void **state)
     }
     says(PHASE_FAILED, 1, "operator.pub");
     assert_int_equal(audited("\"what\":\"catch up\""), 2);
+}
+
+/* However long the reason: what fits a report is compared. */
+static void a_long_reason_is_said_once_too(void **state)
+{
+    char text[1024], name[400] = "";
+    (void)state;
+    struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
+    memset(name, 'n', sizeof name - 1);
+    snprintf(text, sizeof text,
+             "{\"fleet\":{\"name\":\"%s\",\"version\":1},\"cluster\":{\"ps_hosts\":[\"127.0.0.1:1\"],"
+             "\"worker_hosts\":[\"127.0.0.1:2\"]}}",
+             name);
+    write_text("config.json", text);
+    start();
+    order.in_force = 2;
+    for (int i = 0; i <= 200; i++) {
+        participant_act(&participant, &order);
+        says(PHASE_FAILED, 1, "the manifest is for fleet \"north\" and version 2, not for \"nnnn");
+    }
+    assert_int_equal(audited("\"what\":\"catch up\""), 1);
 }
 
 /* Manifests bring it from now on; the caller frees it. */
@@ -375,6 +414,8 @@ static void a_program_is_taken_before_it_follows(void **state)
     uint8_t *program = other_program(&size);
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.5, "", secret_key);
     order.in_force = 2;
+    participant_take(&participant, 0, program, size); /* which it has not asked for */
+    says(PHASE_NONE, 1, "");
     for (int i = 0; i < 3; i++) {
         act(&order, ORDER_CATCH_UP);
         says(PHASE_NONE, 1, "");
@@ -383,6 +424,8 @@ static void a_program_is_taken_before_it_follows(void **state)
     assert_true(participant_wants(&participant, &digest, &offset));
     assert_string_equal(digest, programs.items[0].digest);
     assert_int_equal(offset, 0);
+    participant_take(&participant, 0, program, 0);
+    says(PHASE_NONE, 1, ""); /* of nothing there is nothing to say */
     participant_take(&participant, 0, program, size);
     assert_false(participant_wants(&participant, &digest, &offset));
     act(&order, ORDER_CATCH_UP);
@@ -392,6 +435,25 @@ static void a_program_is_taken_before_it_follows(void **state)
     assert_int_equal(audited("\"what\":\"catch up\",\"version\":2,\"outcome\":\"begun\""), 1);
     programs.count = 0;
     free(program);
+}
+
+/* Another process of this machine may receive it then. */
+static void a_program_that_is_half_here_is_let_go(void **state)
+{
+    size_t size;
+    const char *digest;
+    uint64_t offset;
+    (void)state;
+    free(other_program(&size));
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
+    const int files = open_files();
+    act(&order, ORDER_STAGE);
+    act(&order, ORDER_STAGE);
+    assert_true(participant_wants(&participant, &digest, &offset));
+    assert_true(open_files() > files);
+    participant_destroy(&participant);
+    assert_int_equal(open_files(), files);
+    programs.count = 0;
 }
 
 /* The disk filled up after it was staged. */
@@ -477,8 +539,11 @@ int main(void)
         TEST(as_much_disk_as_it_takes_is_enough),
         TEST(a_flag_in_the_way_has_a_name),
         TEST(the_key_lies_beside_the_config),
+        TEST(a_refusal_is_warned_of),
         TEST(why_it_can_not_follow_is_said_once),
+        TEST(a_long_reason_is_said_once_too),
         TEST(a_program_is_taken_before_it_follows),
+        TEST(a_program_that_is_half_here_is_let_go),
         TEST(a_program_without_room_is_refused),
         TEST(programs_of_former_rollouts_are_removed),
     };

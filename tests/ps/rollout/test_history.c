@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "base/file.h"
 #include "ps/rollout/history.h"
 #include "tests/random.h"
+#include "tests/worker/remote/story.h"
 
 static struct versions versions;
 static char path[VERSIONS_PATH], former[VERSIONS_PATH];
@@ -363,6 +365,7 @@ static void the_audit_log_is_bounded(void **state)
     const struct audit_entry entry = {"ps 0", name, "propose", 5, "begun", 0};
     assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
                 file_join(victim, sizeof victim, versions.folder, "audit.log.1", &error));
+    listen_in();
     audit_write(&versions, &entry);
     const long line = size_of("audit.log");
     assert_in_range(line, 600, 800);
@@ -385,13 +388,44 @@ static void the_audit_log_is_bounded(void **state)
     const long first = size_of("audit.log.1"), second = size_of("audit.log"); /* no line is lost */
     assert_int_equal(first + second, AUDIT_MAX_BYTES - 1 + line + WRITERS * LINES * line);
     assert_true(second >= line && first < AUDIT_MAX_BYTES + 2 * WRITERS * line);
+    assert_string_equal(heard_so_far(), "");
     /* If a link is in its place, it is not written through. */
     unlink(log);
     assert_int_equal(symlink(victim, log), 0);
     audit_write(&versions, &entry);
     assert_int_equal(size_of("audit.log.1"), first);
+    assert_int_equal(times(heard(), "can't append to the audit log: "), 1);
     unlink(log);
     unlink(victim);
+}
+
+/* Where a process was started without standard input, the log is the first file that it opens. */
+static void the_audit_log_may_be_file_0(void **state)
+{
+    (void)state;
+    char log[VERSIONS_PATH], former_log[VERSIONS_PATH];
+    const struct audit_entry entry = {"ps 0", "me@desk", "propose", 5, "begun", 0};
+    assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
+                file_join(former_log, sizeof former_log, versions.folder, "audit.log.1", &error));
+    const int input = dup(0);
+    assert_true(input > 0);
+    close(0);
+    audit_write(&versions, &entry);
+    const int open_after_one = fcntl(0, F_GETFD);
+    const long line = size_of("audit.log");
+    const int cut = truncate(log, AUDIT_MAX_BYTES);
+    close(0);
+    audit_write(&versions, &entry); /* begins a new log */
+    const int open_after_both = fcntl(0, F_GETFD);
+    dup2(input, 0);
+    close(input);
+    assert_true(line > 0 && cut == 0);
+    assert_int_equal(open_after_one, -1);
+    assert_int_equal(open_after_both, -1);
+    assert_int_equal(size_of("audit.log.1"), AUDIT_MAX_BYTES);
+    assert_int_equal(size_of("audit.log"), line);
+    unlink(log);
+    unlink(former_log);
 }
 
 int main(void)
@@ -399,6 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_meter_lets_few_through),
         cmocka_unit_test_setup_teardown(the_audit_log_is_bounded, enter, leave),
+        cmocka_unit_test_setup_teardown(the_audit_log_may_be_file_0, enter, leave),
         cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
         cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
         cmocka_unit_test_setup_teardown(what_programs_before_wrote_is_read, enter, leave),

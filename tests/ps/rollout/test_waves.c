@@ -124,6 +124,26 @@ static void waves_are_planned_by_numbers_and_shares(void **state)
     assert_int_equal(waves_next(&rollout), WORKERS);
 }
 
+/* Two of three are two thirds: 67% are a third one begun. And a table that is full ends, too. */
+static void a_share_is_rounded_up(void **state)
+{
+    (void)state;
+    rollout.waves = (struct rollout_waves){.count = ROLLOUT_MAX_WAVES};
+    for (int i = 0; i < ROLLOUT_MAX_WAVES; i++) {
+        rollout.waves.items[i] = 1;
+    }
+    rollout.wave = 1;
+    assert_int_equal(waves_next(&rollout), WORKERS);
+    rollout.wave = 0;
+    for (int i = 3; i < WORKERS; i++) {
+        worker[i].takes_part = false;
+    }
+    rollout.waves = (struct rollout_waves){.count = 1, .items = {ROLLOUT_PERCENT | 67}};
+    assert_int_equal(waves_next(&rollout), 3);
+    rollout.waves.items[0] = ROLLOUT_PERCENT | 66;
+    assert_int_equal(waves_next(&rollout), 2);
+}
+
 static void a_budget_bounds_each_wave_but_the_first(void **state)
 {
     (void)state;
@@ -139,6 +159,10 @@ static void a_budget_bounds_each_wave_but_the_first(void **state)
     assert_int_equal(waves_next(&rollout), 4);
     rollout.wave = 9;
     assert_int_equal(waves_next(&rollout), 10);
+    worker[0].is_out = worker[1].is_out = worker[2].is_out = worker[3].is_out = worker[4].is_out = false;
+    rollout.wave = 3;
+    rollout.waves.budget = 1;
+    assert_int_equal(waves_next(&rollout), 4);
 }
 
 /* --- Who can't follow --- */
@@ -182,6 +206,14 @@ static void only_workers_of_later_waves_are_borne(void **state)
     assert_false(worker[7].is_out);
 }
 
+static void a_budget_of_one_bears_one(void **state)
+{
+    (void)state;
+    rollout.waves.budget = 1;
+    assert_true(waves_bear(&rollout, &worker[9]));
+    assert_false(waves_bear(&rollout, &worker[8]));
+}
+
 static void a_pause_ends_once_nobody_is_out(void **state)
 {
     (void)state;
@@ -217,6 +249,16 @@ static void who_is_left_behind_is_off_and_frees_its_place(void **state)
     assert_true(rollout_is_absent(&rollout.absent, worker[2].who));
     assert_false(rollout_is_absent(&rollout.absent, worker[1].who));
     assert_int_equal(place(8), 0);
+}
+
+/* Who was still to come leaves no place, not even the one that is next. */
+static void only_a_place_in_the_wave_is_freed(void **state)
+{
+    (void)state;
+    rollout.wave = 4;
+    worker[9].is_out = worker[8].is_out = worker[5].is_out = true; /* places 0, 1 and 4 */
+    waves_leave_behind(&rollout);
+    assert_int_equal(rollout.wave, 2);
 }
 
 static void who_is_left_behind_is_noted_by_its_number(void **state)
@@ -296,6 +338,48 @@ static void a_pace_at_the_bound_is_known_at_once(void **state)
     assert_true(pace->rate == 10);
 }
 
+/* No bound is set to the old program, nor to what nothing is known of. */
+static void a_pace_without_a_bound_is_known_as_soon(void **state)
+{
+    static const double before[] = {20, -1, 0, 0.5};
+    static const double rates[] = {9.5, 9.5, 9.5, -1}; /* a step is expected in the last case: it takes longer */
+    (void)state;
+    rollout.waves.least_speed = 50;
+    for (int i = 0; i < 4; i++) {
+        worker[i].pace.since_s = -1;
+        hear(i, 1, false, 0);
+        worker[i].pace.before = before[i];
+        hear(i, 20, false, 2);
+        assert_true(fabs(worker[i].pace.rate - rates[i]) < 1e-12);
+    }
+}
+
+/* Not that its pace is unknown. */
+static void who_makes_no_step_has_a_pace(void **state)
+{
+    (void)state;
+    hear(9, 5, true, 0);
+    hear(9, 5, true, 14.75);
+    assert_true(worker[9].pace.rate < 0);
+    hear(9, 5, true, 15);
+    assert_true(worker[9].pace.rate >= 0 && worker[9].pace.rate <= 0 && worker[9].pace.seconds == 15);
+}
+
+/* A former pace counts, however low. */
+static void a_low_pace_is_averaged_too(void **state)
+{
+    static const double before[] = {0.5, 0};
+    (void)state;
+    rollout.state = ROLLOUT_IDLE;
+    for (int i = 0; i < 2; i++) {
+        worker[i].pace.since_s = -1;
+        hear(i, 1, false, 0);
+        worker[i].pace.before = before[i];
+        hear(i, 21, false, 2);
+        assert_true(fabs(worker[i].pace.before - (0.3 * 10 + 0.7 * before[i])) < 1e-12);
+    }
+}
+
 /* A canary whose pace was 100 a second, and its verdict. */
 static enum pace_verdict verdict(double rate, double seconds, char why[256])
 {
@@ -341,6 +425,48 @@ static void a_canary_is_slow_beyond_chance_alone(void **state)
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
 }
 
+static void a_canary_is_judged_by_what_it_does_now(void **state)
+{
+    const struct rollout_vitals vitals = {.in_step = true};
+    char why[256];
+    (void)state;
+    rollout.slow_since_s = -1;
+    rollout.waves.least_speed = 0; /* no speed is demanded: nor is one waited for */
+    assert_int_equal(verdict(-1, 1, why), PACE_FINE);
+    rollout.waves.least_speed = 50;
+    /* Of 50 due steps 35 + 2 + 2 sqrt(36) = 49 are too few. */
+    assert_int_equal(verdict(35, 1, why), PACE_SLOW);
+    assert_int_equal(verdict(0, 1, why), PACE_SLOW); /* it makes none */
+    worker[9].pace.of_target = false;                /* it is of the old program */
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_UNKNOWN);
+    worker[9].pace = (struct rollout_pace){.since_s = 50, .of_target = true, .rate = 0, .before = 0.5, .seconds = 100};
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_SLOW); /* as low as it was before */
+}
+
+/* Not of who takes no part, of whom nothing is known yet; of who makes a step now and then, too. */
+static void only_others_that_are_there_excuse_it(void **state)
+{
+    char why[256];
+    const struct rollout_vitals vitals = {.in_step = false};
+    (void)state;
+    rollout.waves.least_speed = 50;
+    rollout.slow_since_s = -1;
+    verdict(34, 1, why);
+    worker[8].pace = (struct rollout_pace){.rate = 0, .before = 100};
+    worker[8].takes_part = false;
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_SLOW);
+    worker[8].takes_part = true;
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
+    worker[8].pace.rate = -1;
+    worker[7].pace = (struct rollout_pace){.rate = 95, .before = 100};
+    verdict(34, 1, why); /* 47.8 may have been due, and 47.5 are */
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
+    verdict(33, 1, why);
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_SLOW);
+    worker[7].pace = (struct rollout_pace){.rate = 0, .before = 0.5};
+    assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
+}
+
 static void others_that_are_slower_too_excuse_it(void **state)
 {
     char why[256];
@@ -383,15 +509,23 @@ int main(void)
         TEST(waves_double_where_nothing_is_planned),
         TEST(waves_are_planned_by_numbers_and_shares),
         TEST(a_budget_bounds_each_wave_but_the_first),
+        TEST(a_share_is_rounded_up),
         TEST(only_workers_of_later_waves_are_borne),
         TEST(a_pause_ends_once_nobody_is_out),
+        TEST(a_budget_of_one_bears_one),
         TEST(who_is_left_behind_is_off_and_frees_its_place),
         TEST(who_is_left_behind_is_noted_by_its_number),
+        TEST(only_a_place_in_the_wave_is_freed),
         TEST(a_pace_is_known_after_ten_steps_and_a_second),
         TEST(what_was_made_before_the_first_report_does_not_count),
         TEST(a_pace_at_the_bound_is_known_at_once),
+        TEST(a_low_pace_is_averaged_too),
+        TEST(who_makes_no_step_has_a_pace),
+        TEST(a_pace_without_a_bound_is_known_as_soon),
         TEST(a_canary_is_slow_beyond_chance_alone),
         TEST(others_that_are_slower_too_excuse_it),
+        TEST(only_others_that_are_there_excuse_it),
+        TEST(a_canary_is_judged_by_what_it_does_now),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* A ps's answers about the model, snapshots, and what it stores for members; and what it shows. */
 #include "tests/ps/server/asking.h"
+#include "tests/worker/remote/story.h"
 
 /* --- Generations --- */
 
@@ -223,6 +224,9 @@ static void a_snapshot_is_of_its_step(void **state)
     assert_true(serving.now_s >= began_s + 2 && serving.now_s < began_s + 3);
     assert_int_equal(take(6, -1, 0), 0);
     assert_int_equal(chief->client.message.done.global_step, 7);
+    serving.meanwhile = push_meanwhile;
+    assert_int_equal(take(7, 8, 1), 0); /* however short the wait */
+    assert_int_equal(chief->client.message.done.global_step, 8);
     serving_end();
 }
 
@@ -231,7 +235,12 @@ static void a_snapshot_without_number_or_step_is_nonsense(void **state)
     (void)state;
     begin();
     restore(1, 5);
+    const double began_s = serving.now_s;
     assert_int_equal(take(0, -1, 0), ERROR_BAD_REQUEST);
+    serving_hang_up(chief);
+    come(0);
+    assert_int_equal(take(0, 9, 60000), ERROR_BAD_REQUEST); /* of no step is worth the wait */
+    assert_true(serving.now_s == began_s);
     serving_hang_up(chief);
     come(0);
     assert_int_equal(take(SNAPSHOT_ORDER | 1, -1, 0), ERROR_BAD_REQUEST);
@@ -364,6 +373,23 @@ static float figure_of(int whose)
         assert_true(channel_read_bulk(&chief->client, &figure, sizeof figure, INFINITY, &error));
     }
     return figure;
+}
+
+static void a_single_byte_of_figures_is_told(void **state)
+{
+    const struct message_figures message = {.worker = 1};
+    struct error error;
+    uint8_t byte = 0;
+    (void)state;
+    begin();
+    assert_int_equal(tell_figures(worker, 7), 0);
+    serving.server.figures[1].size = 1;
+    serving.server.figures[1].bytes[0] = 5;
+    assert_int_equal(ask(chief, MESSAGE_figures, &message, MESSAGE_figures), 0);
+    assert_int_equal(chief->client.bulk_left, 1);
+    assert_true(channel_read_bulk(&chief->client, &byte, 1, INFINITY, &error));
+    assert_int_equal(byte, 5);
+    serving_end();
 }
 
 static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
@@ -525,6 +551,60 @@ static void what_is_no_request_ends_the_connection(void **state)
     serving_end();
 }
 
+/* Not even that it may not ask for this: its connection is over. */
+static void who_can_be_told_nothing_is_gone(void **state)
+{
+    static const enum message_type requests[] = {MESSAGE_release, MESSAGE_read,   MESSAGE_get_model, MESSAGE_get_status,
+                                                 MESSAGE_pull,    MESSAGE_layers, MESSAGE_describe,  MESSAGE_heartbeat};
+    union message zeros;
+    (void)state;
+    memset(&zeros, 0, sizeof zeros);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        begin();
+        restore(1, 0);
+        worker->client.generation = 1;
+        send_request(worker, requests[i], &zeros);
+        assert_int_equal(shutdown(worker->client.connection->fd, SHUT_RD), 0);
+        if (serving_serve(worker)) {
+            fail_msg("%s goes on", message_name(requests[i]));
+        }
+        serving_end();
+    }
+}
+
+/* What the job says is logged, from the first line on. */
+static void who_comes_is_logged(void **state)
+{
+    (void)state;
+    begin();
+    listen_in();
+    log_setup(LOG_TEXT, LOG_INFO);
+    come(2);
+    serving_end();
+    assert_int_equal(times(heard(), "worker 2 (10.0.0.1:1) joined"), 1);
+}
+
+static int held_meanwhile;
+
+static void look_who_is_held(void)
+{
+    held_meanwhile = serving.server.job.workers[1].held;
+}
+
+/* Nothing is expected of who waits for this ps, and only as long as it waits. */
+static void who_waits_is_held_until_it_is_answered(void **state)
+{
+    const struct message_get_model wish = {.wait_ms = 1000};
+    (void)state;
+    begin();
+    held_meanwhile = 0;
+    serving.meanwhile = look_who_is_held;
+    assert_int_equal(ask(worker, MESSAGE_get_model, &wish, MESSAGE_model), 0);
+    assert_int_equal(held_meanwhile, 1);
+    assert_int_equal(serving.server.job.workers[1].held, 0);
+    serving_end();
+}
+
 /* An unreadable frame ends the connection, with an error for its sender that answers no request. */
 static void a_frame_that_breaks_the_protocol_is_answered(void **state)
 {
@@ -588,6 +668,7 @@ int main(void)
         cmocka_unit_test(orders_are_those_of_the_chief_that_lives),
         cmocka_unit_test(a_step_that_is_kept_waits_for_room),
         cmocka_unit_test(nobody_waits_for_a_chief_that_is_gone),
+        cmocka_unit_test(a_single_byte_of_figures_is_told),
         cmocka_unit_test(figures_are_told_by_each_and_asked_for_by_the_chief),
         cmocka_unit_test(how_wide_the_layers_are_is_told),
         cmocka_unit_test(a_heartbeat_hears_of_the_job),
@@ -596,6 +677,9 @@ int main(void)
         cmocka_unit_test(places_are_given_by_keys),
         cmocka_unit_test(a_refusal_says_whom_it_is_about),
         cmocka_unit_test(what_is_no_request_ends_the_connection),
+        cmocka_unit_test(who_can_be_told_nothing_is_gone),
+        cmocka_unit_test(who_waits_is_held_until_it_is_answered),
+        cmocka_unit_test(who_comes_is_logged),
         cmocka_unit_test(a_frame_that_breaks_the_protocol_is_answered),
         cmocka_unit_test(whoever_asks_has_been_heard),
         cmocka_unit_test(numbers_are_ps_0s_to_give),

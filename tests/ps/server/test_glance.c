@@ -140,6 +140,22 @@ static void others_are_left_to_a_thread(void **state)
     assert_true(is_at_rest());
 }
 
+/* Between requests that are far apart a thread has better to do than to wait; others' next is likely to come soon. */
+static void who_asks_seldom_rests_at_once(void **state)
+{
+    (void)state;
+    for (int is_seldom = 0; is_seldom < 2; is_seldom++) {
+        worker->session.base.heard_s = serving.now_s - (is_seldom ? 1 : 0.5);
+        const double asked_s = serving.now_s;
+        put(MESSAGE_report, &report);
+        assert_int_equal(look(), GLANCE_SERVE);
+        assert_true(serve_by_a_thread());
+        hears(MESSAGE_done, 1 + (uint64_t)is_seldom);
+        assert_true((serving.now_s == asked_s) == is_seldom);
+        assert_true(is_at_rest());
+    }
+}
+
 /* Half a frame has no answer, and the listener's thread does not wait for the rest of it. */
 static void half_a_frame_is_left_to_a_thread(void **state)
 {
@@ -434,6 +450,24 @@ static void who_reads_nothing_takes_a_thread(void **state)
     hears(MESSAGE_lease, 2);
 }
 
+static void who_sends_no_sense_ends(void **state)
+{
+    uint8_t header[FRAME_HEADER], body[1] = {9};
+    struct error error;
+    (void)state;
+    const struct frame frame = {.version = worker->client.version,
+                                .type = MESSAGE_heartbeat,
+                                .request = 7,
+                                .flags = FRAME_LAST,
+                                .message_bytes = sizeof body};
+    frame_encode(&frame, header);
+    const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
+    assert_true(connection_write_more(worker->client.connection, parts, 2, INFINITY, &error));
+    assert_true(connection_flush(worker->client.connection, INFINITY, &error));
+    assert_int_equal(look(), GLANCE_ENDS);
+    hears(MESSAGE_error, 7);
+}
+
 static void who_hangs_up_ends(void **state)
 {
     (void)state;
@@ -473,6 +507,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(heartbeats_are_answered, enter, leave),
         cmocka_unit_test_setup_teardown(pings_are_answered_and_silence_is_none, enter, leave),
         cmocka_unit_test_setup_teardown(others_are_left_to_a_thread, enter, leave),
+        cmocka_unit_test_setup_teardown(who_asks_seldom_rests_at_once, enter, leave),
         cmocka_unit_test_setup_teardown(half_a_frame_is_left_to_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(a_small_pull_is_held, enter, leave),
         cmocka_unit_test_setup_teardown(a_held_pull_is_kept_alive, enter, leave),
@@ -486,6 +521,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_pull_beyond_that_is_not_held, enter, leave),
         cmocka_unit_test_setup_teardown(who_reads_nothing_takes_a_thread, enter, leave),
         cmocka_unit_test_setup_teardown(who_hangs_up_ends, enter, leave),
+        cmocka_unit_test_setup_teardown(who_sends_no_sense_ends, enter, leave),
         cmocka_unit_test_setup_teardown(who_asks_for_what_is_not_his_is_told_so, enter, leave),
         cmocka_unit_test_setup_teardown(where_the_server_leaves_a_thread_says_so, enter, leave),
     };

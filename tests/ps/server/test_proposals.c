@@ -330,6 +330,7 @@ static void an_operator_brings_a_program(void **state)
     assert_int_equal(put_at(digest, 0, 0, 1000), UINT64_MAX); /* nobody has signed it */
     refuses(one, "that program was not offered");
     assert_int_equal(put_at("", 0, 0, 1000), UINT64_MAX);
+    refuses(one, "that program was not offered");
     sign(1, 0.5, 2, 0.5, "", strange_key);
     assert_int_equal(offer(digest), MESSAGE_error);
     refuses(one, "not signed by the operator key");
@@ -345,8 +346,10 @@ static void an_operator_brings_a_program(void **state)
     assert_int_equal(put_at("abcdef", 100000, 100000, 1000), UINT64_MAX);
     assert_int_equal(offer(digest), MESSAGE_program); /* after a broken connection */
     assert_int_equal(one->client.message.program.offset, 100000);
-    assert_int_equal(put_at(digest, 100000, 100000, 200000), PROGRAM_BYTES);
+    assert_int_equal(put_at(digest, 100000, 100000, 1), 100001);
+    assert_int_equal(put_at(digest, 100001, 100001, 199999), PROGRAM_BYTES);
     assert_int_equal(put_at(digest, 5, 5, 10), PROGRAM_BYTES); /* it is complete */
+    assert_int_equal(put_at(digest, 0, 0, 10), PROGRAM_BYTES);
     assert_int_equal(offer(digest), MESSAGE_program);
     assert_int_equal(one->client.message.program.offset, PROGRAM_BYTES);
     assert_true(programs_have_whole(&coordinator->programs, digest));

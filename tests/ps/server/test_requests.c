@@ -108,16 +108,16 @@ static const char *describe(struct serving_session *one, char *digest, float tex
 /* Also to a chief that is started again: what it says takes the place of that, and its question does not. */
 static void test_what_the_chief_said_is_kept(void **state)
 {
-    char nothing[] = "", first[] = "a1", second[] = "b2";
+    char nothing[] = "", first[] = "a", second[] = "b2";
     (void)state;
     begin_synchronous(1);
     struct serving_session *worker = come(1);
     assert_string_equal(describe(chief, nothing, 0), "");
     assert_string_equal(describe(worker, first, 7), ""); /* which means nothing to the others */
-    assert_string_equal(describe(chief, first, 1), "a1");
-    assert_string_equal(describe(worker, nothing, 0), "a1 1");
-    assert_string_equal(describe(worker, first, 0), "a1");
-    assert_string_equal(describe(chief, nothing, 0), "a1 1");
+    assert_string_equal(describe(chief, first, 1), "a");
+    assert_string_equal(describe(worker, nothing, 0), "a 1");
+    assert_string_equal(describe(worker, first, 0), "a");
+    assert_string_equal(describe(chief, nothing, 0), "a 1");
     assert_string_equal(describe(chief, second, 2), "b2");
     assert_string_equal(describe(worker, first, 0), "b2 2");
     const struct message_end_job over = {.job_state = JOB_DONE, .message = ""};

@@ -180,7 +180,9 @@ static void test_another_chief_does_not_go_on_with_a_restore(void **state)
     assert_int_equal(receive(chief), MESSAGE_done);
     chief_comes_again();
     chief->session.incarnation++;
-    assert_int_equal(begin_restore(5), ERROR_OLD_GENERATION);
+    for (int i = 0; i < 2; i++) { /* asking again makes it no other's */
+        assert_int_equal(begin_restore(5), ERROR_OLD_GENERATION);
+    }
     assert_int_equal(begin_restore(6), 0);
     assert_int_equal(end_restore(7), ERROR_BAD_REQUEST); /* nothing is written of this one */
     serving_end();

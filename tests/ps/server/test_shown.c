@@ -129,6 +129,7 @@ static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
     assert_true(serving_serve(worker));
     assert_int_equal(outcome(worker), PUSH_NOT_FINITE);
     serving.server.job.workers[2].stale = 3;
+    serving.server.job.buffered = 7;
     serving.server.job.last_step = 500;
     look();
     assert_int_equal(numbers.state, BOARD_TRAINING);
@@ -138,6 +139,7 @@ static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
     assert_int_equal(numbers.pushed, 1);
     assert_int_equal(numbers.not_finite, 1);
     assert_int_equal(numbers.stale, 3);
+    assert_int_equal(numbers.buffered, 7);
     assert_int_equal(numbers.config_version, 1);
     assert_string_equal(numbers.engine, "parameter server");
     assert_string_equal(numbers.digest, "d16e57");

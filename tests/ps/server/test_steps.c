@@ -39,6 +39,14 @@ static void second_pushes(void)
     assert_true(serving_serve(second));
 }
 
+static void second_pushes_three_examples(void)
+{
+    serving.meanwhile = NULL;
+    const struct message_push push = {.sequence = ++sequences[1], .loss = 0.5f, .examples = 3};
+    send_push(second, &push, 5);
+    assert_true(serving_serve(second));
+}
+
 /* Until the second pushes, `then_s` from now. */
 static double then_s;
 
@@ -47,6 +55,21 @@ static void second_pushes_late(void)
     if (serving.now_s >= then_s) {
         second_pushes();
     }
+}
+
+/* Where rounds are weighed: of one example and of three each counts as much. */
+static void a_gradient_counts_by_its_examples(void **state)
+{
+    (void)state;
+    begin(0, 1);
+    serving.server.shard->weighs_examples = true;
+    serving.meanwhile = second_pushes_three_examples;
+    const struct message_push push = {.sequence = ++sequences[0], .loss = 0.5f, .examples = 1};
+    send_push(first, &push, 1);
+    assert_true(serving_serve(first));
+    assert_int_equal(outcome(first), PUSH_APPLIED);
+    assert_true(parameter() == -(1 + 3 * 5) / 4.0f);
+    serving_end();
 }
 
 /* --- Waiting --- */
@@ -498,6 +521,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_push_waits_for_the_others_of_its_step),
+        cmocka_unit_test(a_gradient_counts_by_its_examples),
         cmocka_unit_test(who_waits_is_pinged),
         cmocka_unit_test(who_waits_is_shown_as_waiting),
         cmocka_unit_test(who_waits_too_long_is_told_for_whom),

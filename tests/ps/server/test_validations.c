@@ -131,6 +131,36 @@ static void the_chief_waits_for_nobody_who_will_not_tell(void **state)
     serving_end();
 }
 
+/* Nothing was asked of a restored model yet, however far the one before it had come. */
+static void a_restored_model_is_asked_about_anew(void **state)
+{
+    (void)state;
+    begin();
+    assert_string_equal(hears(0.5f, 1, 0), "missing 3");
+    serving.server.validations[0].step = 9;
+    restore(2, 0);
+    assert_string_equal(hears(0.5f, 1, 0), "missing 0");
+    assert_int_equal(serving.server.validated_before, -1);
+    serving_end();
+}
+
+/* Its connection is over, and not only this answer. */
+static void a_chief_that_hears_nothing_is_gone(void **state)
+{
+    const struct message_validate question = {.step = 1, .examples = 10};
+    (void)state;
+    begin();
+    tells(2, 1, 0.25f, 1, 0);
+    struct validation *kept = &serving.server.validations[2];
+    serving.server.validation_bytes = kept->size = 1 << 20; /* more than a connection's buffer */
+    free(kept->bytes);
+    kept->bytes = calloc(1, kept->size);
+    send_request(chief, MESSAGE_validate, &question);
+    assert_int_equal(shutdown(chief->client.connection->fd, SHUT_RD), 0);
+    assert_false(serving_serve(chief));
+    serving_end();
+}
+
 static void the_worst_are_marked(void **state)
 {
     static const struct {
@@ -237,6 +267,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_chief_waits_until_all_have_told),
         cmocka_unit_test(the_chief_waits_for_nobody_who_will_not_tell),
+        cmocka_unit_test(a_chief_that_hears_nothing_is_gone),
+        cmocka_unit_test(a_restored_model_is_asked_about_anew),
         cmocka_unit_test(the_worst_are_marked),
         cmocka_unit_test(a_tenth_is_marked),
         cmocka_unit_test(what_is_too_much_is_not_kept),

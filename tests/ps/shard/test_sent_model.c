@@ -457,14 +457,15 @@ static void a_restore_forgets_the_log(void **state)
     (void)state;
     begin(&bench, WIRE_INT8, 1, 1, &random); /* there is room for three whole steps */
     for (int generation = 0; generation < 2; generation++) {
+        const int steps = generation == 0 ? 5 : 3; /* the first two of five are no longer there */
         answer(&bench, 0);
-        for (int i = 0; i < 3; i++) {
-            step(&bench, generation == 0 || i == 0, &random);
+        for (int i = 0; i < steps; i++) {
+            step(&bench, generation == 0, &random);
             pack_plainly(&bench);
             answer(&bench, 0);
             assert_memory_equal(bench.views[0], bench.sent, bench.model.float_count * sizeof(float));
         }
-        assert_int_equal(bench.pieces, 3 * (generation + 1));
+        assert_int_equal(bench.pieces, generation == 0 ? 5 : 8);
         assert_int_equal(bench.wholes, generation + 1);
         restore(&bench, bench.parameters, NULL, 7);
         read_vector(&bench, STORE_SENT, bench.sent);

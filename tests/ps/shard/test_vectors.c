@@ -69,6 +69,22 @@ static float value_at(size_t at)
     return 0;
 }
 
+static void as_many_layers_as_there_may_be_are_held(void **state)
+{
+    (void)state;
+    begin(OPTIMIZER_SGD, 0);
+    shard_destroy(shard);
+    for (config.model.layer_count = 0; config.model.layer_count < CONFIG_MAX_LAYERS; config.model.layer_count++) {
+        config.model.layers[config.model.layer_count] = 2;
+    }
+    model_layout(&model, &config.model);
+    assert_int_equal(model.variable_count, MODEL_MAX_VARIABLES);
+    assert_true(shard_create(&shard, &model, &config, 0, &error));
+    assert_int_equal(shard_spans(shard, &span), 1);
+    assert_int_equal(span->count, model.float_count);
+    shard_destroy(shard);
+}
+
 static void vectors_are_those_of_the_optimizer(void **state)
 {
     static const struct {
@@ -251,6 +267,7 @@ static void a_restore_must_be_whole_and_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_many_layers_as_there_may_be_are_held),
         cmocka_unit_test(vectors_are_those_of_the_optimizer),
         cmocka_unit_test(vectors_that_there_are_not_are_refused),
         cmocka_unit_test(a_snapshot_of_a_step_is_of_that_step),
