@@ -50,7 +50,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 static double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + LISTENING_PATIENCE_S;
 }
 
 static bool come_in(struct channel *channel, const struct listening *owner, int worker, struct error *error)
@@ -107,11 +107,15 @@ static void silent_crowd(void **state)
     }
     assert_true(come_in(&late, &owner, 2, &error));
     assert_true(ping(&early) && ping(&late));
-    assert_true(is_closed(fds[0])); /* the oldest are dropped */
-    for (int i = 0; i < CROWD; i++) {
-        open += !is_closed(fds[i]);
-    }
+    const double until_s = soon();
+    do { /* until all that were dropped have heard of it */
+        open = 0;
+        for (int i = 0; i < CROWD; i++) {
+            open += !is_closed(fds[i]);
+        }
+    } while (open > 4 + LISTENER_DOOR && clock_monotonic_s() < until_s);
     assert_true(open <= 4 + LISTENER_DOOR); /* `expected`, and the spare places */
+    assert_true(is_closed(fds[0]));         /* the oldest are dropped */
     for (int i = 0; i < CROWD; i++) {
         close(fds[i]);
     }
@@ -408,99 +412,6 @@ static int begin_hello(const struct listening *owner, bool with_pass)
     return fd;
 }
 
-/*
- * Members that never finish their handshakes make room for each other, the oldest first; they take no places from
- * strangers or from admitted members.
- */
-static void a_crowd_of_members(void **state)
-{
-    (void)state;
-    enum { HALF = 4 + LISTENER_SPARE - LISTENER_SPARE / 2, MEMBERS = HALF + 8 }; /* `expected`, and half of the spare */
-    struct listening owner = {.refusal = 0};
-    struct channel early, late;
-    struct error error;
-    int strangers[2], members[MEMBERS];
-    listening_start(&owner, fleet_key, 0);
-    assert_true(come_in(&early, &owner, 1, &error));
-    for (int i = 0; i < 2; i++) {
-        strangers[i] = begin_hello(&owner, false);
-    }
-    for (int i = 0; i < MEMBERS; i++) {
-        members[i] = begin_hello(&owner, true);
-    }
-    const double until_s = soon();
-    while (!is_closed(members[MEMBERS - HALF - 1]) && clock_monotonic_s() < until_s) {
-        usleep(1000);
-    }
-    for (int i = 0; i < MEMBERS; i++) {
-        assert_int_equal(is_closed(members[i]), i < MEMBERS - HALF);
-    }
-    assert_true(ping(&early));
-    for (int i = 0; i < 2; i++) {
-        assert_false(is_closed(strangers[i]));
-        close(strangers[i]);
-    }
-    assert_true(come_in(&late, &owner, 2, &error) && ping(&late));
-    for (int i = 0; i < MEMBERS; i++) {
-        close(members[i]);
-    }
-    channel_close(&early);
-    channel_close(&late);
-    listening_stop(&owner);
-}
-
-/* A full pipe: a thread that logs a line waits until it is read. */
-static int begin_full_log(int *kept)
-{
-    char bytes[4096] = {0};
-    int ends[2];
-    *kept = dup(2);
-    assert_true(*kept >= 0 && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
-    while (write(ends[1], bytes, sizeof bytes) > 0) {
-    }
-    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
-    assert_int_equal(dup2(ends[1], 2), 2);
-    close(ends[1]);
-    return ends[0];
-}
-
-static void end_full_log(int log, int kept)
-{
-    assert_int_equal(dup2(kept, 2), 2);
-    close(kept);
-    close(log); /* a waiting thread then writes into a closed pipe: the signal is ignored */
-}
-
-/* No more of them make room than others need places, even if one leaves slowly. */
-static void one_makes_room_for_one(void **state)
-{
-    (void)state;
-    enum { MEMBERS = 4 + LISTENER_SPARE - LISTENER_SPARE / 2 + 1 }; /* one more than may be in handshakes */
-    struct listening owner = {.refusal = 0};
-    int members[MEMBERS], kept;
-    signal(SIGPIPE, SIG_IGN);
-    listening_start(&owner, fleet_key, 0);
-    for (int i = 0; i < MEMBERS; i++) {
-        members[i] = begin_hello(&owner, true);
-    }
-    const int log = begin_full_log(&kept);
-    const double until_s = soon();
-    while (!is_closed(members[0]) && clock_monotonic_s() < until_s) {
-        usleep(1000);
-    }
-    const bool first = is_closed(members[0]);
-    usleep(500000); /* it can't leave; meanwhile a second one would have been told to */
-    int closed = 0;
-    for (int i = 0; i < MEMBERS; i++) {
-        closed += is_closed(members[i]);
-        close(members[i]);
-    }
-    end_full_log(log, kept);
-    listening_stop(&owner);
-    assert_true(first);
-    assert_int_equal(closed, 1);
-}
-
 /* If all places are taken, new peers are turned away; after one has left, the next takes its place. */
 static void all_places_are_taken(void **state)
 {
@@ -726,8 +637,6 @@ int main(void)
         cmocka_unit_test(members_pass_strangers),
         cmocka_unit_test(members_pass_those_who_repeat_them),
         cmocka_unit_test(other_addresses_have_their_share),
-        cmocka_unit_test(a_crowd_of_members),
-        cmocka_unit_test(one_makes_room_for_one),
         cmocka_unit_test(all_places_are_taken),
         cmocka_unit_test(causes_are_told_apart),
         cmocka_unit_test(who_hangs_up),
