@@ -299,6 +299,17 @@ static void *knock_and_say_hello(void *context)
     return NULL;
 }
 
+/* Until it has come, and has used up its share, which takes longer on a slow machine: it fills up again meanwhile. */
+static void await_crowd(struct crowd *crowd, struct record *record)
+{
+    const double until_s = soon();
+    do {
+        usleep(1000);
+        look_at_record(record);
+    } while (atomic_load(&crowd->came) < 300 ||
+             (count(record->text, "it shows no pass") == 0 && clock_monotonic_s() < until_s));
+}
+
 /* While a crowd asks for handshakes, members are admitted as always, and notice nothing. */
 static void members_pass(struct credentials *credentials_of_crowd)
 {
@@ -313,13 +324,14 @@ static void members_pass(struct credentials *credentials_of_crowd)
     double longest_s = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
+    const double quiet_s = clock_monotonic_s();
+    welcome += come_in(&channels[0], &owner, 0, &error);
+    const double most_s = 5 + 10 * (clock_monotonic_s() - quiet_s); /* on a machine as busy as this one */
     struct crowd crowd = {&owner, "127.0.0.1", hello, loopback_hello(credentials_of_crowd, hello, sizeof hello), false,
                           0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
-    while (atomic_load(&crowd.came) < 300) {
-        usleep(1000);
-    }
-    for (int i = 0; i < MEMBERS; i++) {
+    await_crowd(&crowd, &record);
+    for (int i = 1; i < MEMBERS; i++) {
         const double begun_s = clock_monotonic_s();
         welcome += come_in(&channels[i], &owner, i, &error);
         longest_s = fmax(longest_s, clock_monotonic_s() - begun_s);
@@ -331,7 +343,7 @@ static void members_pass(struct credentials *credentials_of_crowd)
     }
     listening_stop(&owner);
     end_record(&record);
-    if (welcome != MEMBERS || longest_s > 5) {
+    if (welcome != MEMBERS || longest_s > most_s) {
         fail_msg("%d of %d members came in, after %.1f s at the longest: %s", welcome, MEMBERS, longest_s, error.text);
     }
     assert_true(count(record.text, "it shows no pass") >= 1);
@@ -372,9 +384,7 @@ static void other_addresses_have_their_share(void **state)
     listening_start(&owner, fleet_key, 0);
     struct crowd crowd = {&owner, "127.0.0.2", hello, loopback_hello(without_pass, hello, sizeof hello), false, 0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
-    while (atomic_load(&crowd.came) < 300) {
-        usleep(1000);
-    }
+    await_crowd(&crowd, &record);
     owner.credentials = without_pass; /* for those that are admitted; the listener has the others */
     for (int i = 0; i < COME; i++) {
         if (come_in(&channel, &owner, 1, &error)) {
