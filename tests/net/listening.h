@@ -104,10 +104,11 @@ static inline bool listening_serve(struct listener_session *base)
             return true;
         }
         if (good && ready) {
-            good = channel_receive(channel, clock_monotonic_s() + LISTENING_PATIENCE_S, &error) && channel->frame.type == MESSAGE_ping;
+            good = channel_receive(channel, clock_monotonic_s() + LISTENING_PATIENCE_S, &error) &&
+                   channel->frame.type == MESSAGE_ping;
             struct message_pong pong = {channel->message.ping.nonce};
-            good = good &&
-                   channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, clock_monotonic_s() + LISTENING_PATIENCE_S, &error);
+            good = good && channel_send(channel, MESSAGE_pong, channel->frame.request, &pong,
+                                        clock_monotonic_s() + LISTENING_PATIENCE_S, &error);
         }
     }
     return false;

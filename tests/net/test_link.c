@@ -63,7 +63,8 @@ static enum link_try try_until(struct link *link, enum link_try wanted, struct e
 static bool ping(struct link *link, struct error *error)
 {
     struct message_ping message = {.nonce = 5};
-    return channel_call(&link->channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + PATIENCE_S, NULL, error);
+    return channel_call(&link->channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + PATIENCE_S, NULL,
+                        error);
 }
 
 /* Delays double from 20 ms up to the longest, and each is drawn from its upper half. */
@@ -231,7 +232,8 @@ static void strangers(void **state)
         pthread_t thread;
         assert_true(socket_listen(&stranger.listener, "127.0.0.1", 0, &error));
         assert_int_equal(pthread_create(&thread, NULL, be_strange, &stranger), 0);
-        create_link(&bench, socket_port(stranger.listener), (struct link_options){.timeout_s = lines[i] ? PATIENCE_S : 0.3});
+        create_link(&bench, socket_port(stranger.listener),
+                    (struct link_options){.timeout_s = lines[i] ? PATIENCE_S : 0.3});
         assert_int_equal(link_try(&bench.link, &error), LINK_LATER);
         assert_false(link_is_open(&bench.link));
         /* Silence makes other links suspect; an answer of any kind does not. */

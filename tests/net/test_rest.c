@@ -33,7 +33,8 @@ static bool ping(struct channel *channel)
 {
     struct error error;
     struct message_ping message = {.nonce = 5};
-    return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + LISTENING_PATIENCE_S, NULL, &error);
+    return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + LISTENING_PATIENCE_S, NULL,
+                        &error);
 }
 
 /* All are admitted, and rest. */
@@ -117,7 +118,8 @@ static void it_goes_on(void **state)
     for (int i = 0; i < MEMBERS; i++) { /* all at once */
         struct error error;
         struct message_ping message = {.nonce = 7};
-        assert_true(channel_send(&channels[i], MESSAGE_ping, 100, &message, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
+        assert_true(channel_send(&channels[i], MESSAGE_ping, 100, &message, clock_monotonic_s() + LISTENING_PATIENCE_S,
+                                 &error));
     }
     for (int i = 0; i < MEMBERS; i++) {
         struct error error;
@@ -240,7 +242,8 @@ static uint64_t answer_to(int worker, uint64_t nonce)
 {
     struct error error;
     struct message_ping message = {.nonce = nonce};
-    return channel_call(&channels[worker], MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + LISTENING_PATIENCE_S, NULL, &error)
+    return channel_call(&channels[worker], MESSAGE_ping, &message, MESSAGE_pong,
+                        clock_monotonic_s() + LISTENING_PATIENCE_S, NULL, &error)
                ? channels[worker].message.pong.nonce
                : 0;
 }
@@ -291,7 +294,8 @@ static void who_is_deaf(void **state)
     await_rest(1);
     await_rest(2);
     atomic_store(&owner.deaf, false);
-    assert_true(channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
+    assert_true(
+        channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_true(connection_wait(channels[1].connection, clock_monotonic_s() + 0.2, &ready, &error));
     assert_false(ready);
     assert_true(rests(1));

@@ -164,7 +164,7 @@ static void set_up_with(const char *lease, bool decides_now)
 
 static void set_up_follower(void)
 {
-    set_up_with("60", true);
+    set_up_with("20", true);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
 }
@@ -391,7 +391,7 @@ static void it_pings_while_there_is_nothing_to_tell(void **state)
 static void who_decides_is_waited_for_by_name(void **state)
 {
     (void)state;
-    set_up_with("60", false);
+    set_up_with("20", false);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     char awaited[120];
     snprintf(awaited, sizeof awaited, "waiting for ps 0 (%s), which decides on the steps, ", ps.first);

@@ -90,9 +90,10 @@ static inline void begin(const char *index, int port)
     memset(&bench, 0, sizeof bench);
     atomic_store(&jumped_s, 0);
     snprintf(hosts, sizeof hosts, "127.0.0.1:%d,127.0.0.1:2,127.0.0.1:3", port);
-    const struct config_setting settings[] = {{"insecure", "true"},    {"layers", "6,3"},    {"batch_size", batch_size},
-                                              {"worker_hosts", hosts}, {"ps_hosts", "a:1"},  {"job_name", "worker"},
-                                              {"task_index", index},   {"bind", "127.0.0.1"}, {"lease_secs", "60"}};
+    const struct config_setting settings[] = {
+        {"insecure", "true"},    {"layers", "6,3"},     {"batch_size", batch_size},
+        {"worker_hosts", hosts}, {"ps_hosts", "a:1"},   {"job_name", "worker"},
+        {"task_index", index},   {"bind", "127.0.0.1"}, {"lease_secs", "60"}};
     listen_in();
     if (!config_load(&bench.config, NULL, settings, sizeof settings / sizeof *settings, &error) ||
         !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, index[0] - '0'}, &error) ||

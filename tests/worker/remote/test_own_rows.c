@@ -26,7 +26,7 @@
 enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3, HALF_ANSWER = -4 };
 
 static double ahead_s, per_pause_s;
-static _Thread_local double read_s; /* what the clock said last */
+static _Thread_local double read_s;                         /* what the clock said last */
 static int pauses, speaks_after, leaves_after, joins_after; /* after this many pauses; 0: never */
 
 double __real_clock_monotonic_s(void);

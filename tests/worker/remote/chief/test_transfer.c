@@ -184,7 +184,7 @@ static void begin(const char *layers, const char *optimizer)
     }
     snprintf(hosts, sizeof hosts, "%s,%s", servers[0].member.host, servers[1].member.host);
     const struct config_setting settings[] = {
-        {"insecure", "true"},   {"layers", layers},       {"ps_hosts", hosts},         {"worker_hosts", "127.0.0.1:1"},
+        {"insecure", "true"},   {"layers", layers},       {"ps_hosts", hosts},          {"worker_hosts", "127.0.0.1:1"},
         {"job_name", "worker"}, {"optimizer", optimizer}, {"placement", "round_robin"}, {"lease_secs", "60"}};
     listen_in();
     if (!config_load(&bench.config, NULL, settings, sizeof settings / sizeof *settings, &error) ||
