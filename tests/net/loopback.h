@@ -135,8 +135,10 @@ static inline size_t loopback_hello(const struct credentials *credentials, uint8
     char peer[ENDPOINT_TEXT];
     int fd;
     ssize_t got = 0;
+    double patience_s = 0.025;
     loopback_listen(&client);
-    for (double patience_s = 0.05; got <= 0; patience_s *= 2) { /* it may end before it has said anything */
+    while (got <= 0) { /* it may end before it has said anything */
+        patience_s *= 2;
         bool connected = connection_connect(&connection, &client.address, NULL, credentials, NULL,
                                             clock_monotonic_s() + patience_s, &error);
         assert(!connected && patience_s < 60);

@@ -2,7 +2,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -410,14 +409,12 @@ static void members_pass_those_who_repeat_them(void **state)
     members_pass(fleet_key);
 }
 
-/* Sends, for TLS, the first bytes of a member with a pass or of a stranger, and nothing more. */
-static int begin_hello(const struct listening *owner, bool with_pass)
+/* Sends, for TLS, the first bytes of a member with a pass, and nothing more. */
+static int begin_hello(const struct listening *owner)
 {
     uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
     int fd = knock(owner);
-    if (with_pass) {
-        pass_make(credentials_passes(fleet_key), bytes + 11);
-    }
+    pass_make(credentials_passes(fleet_key), bytes + 11);
     assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
     return fd;
 }
@@ -471,7 +468,7 @@ static void causes_are_told_apart(void **state)
     struct error error;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    int fd = begin_hello(&owner, true);
+    int fd = begin_hello(&owner);
     send(fd, "no end of a hello that TLS could read", 37, MSG_NOSIGNAL);
     shutdown(fd, SHUT_WR);
     const bool welcome = come_in(&channel, &owner, 1, &error);
