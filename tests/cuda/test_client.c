@@ -109,7 +109,7 @@ static void moves_data_trains_and_reads(void **state)
 {
     (void)state;
     struct error error;
-    struct gpu_client *client = opened(STANDIN_WELL, 10);
+    struct gpu_client *client = opened(STANDIN_WELL, 60);
     const struct gpu_areas *areas = gpu_client_areas(client);
     enum { EXAMPLES = 100000 };
     uint8_t *images = calloc(EXAMPLES, PIXELS);
@@ -151,7 +151,7 @@ static void classifies(void **state)
 {
     (void)state;
     struct error error;
-    struct gpu_client *client = opened(STANDIN_WELL, 10);
+    struct gpu_client *client = opened(STANDIN_WELL, 60);
     const struct gpu_areas *areas = gpu_client_areas(client);
     memset(areas->arrays[DEVICE_IMAGES], 1, (size_t)areas->most_examples * PIXELS);
     assert_done(gpu_client_forward(client, false, areas->most_examples, &error), &error);
@@ -184,7 +184,7 @@ static void a_gradient_is_seen_as_it_grows(void **state)
 {
     (void)state;
     struct error error;
-    struct gpu_client *client = opened(STANDIN_WELL, 10);
+    struct gpu_client *client = opened(STANDIN_WELL, 60);
     const struct gpu_areas *areas = gpu_client_areas(client);
     struct device_outcome outcome;
     memset(areas->arrays[DEVICE_IMAGES], 40, PIXELS * BATCH);
@@ -216,14 +216,14 @@ static void a_hung_kernel_ends_at_the_deadline(void **state)
     (void)state;
     struct error error;
     struct gpu_list list;
-    struct gpu_client *client = opened(STANDIN_HANGS, 0.5);
+    struct gpu_client *client = opened(STANDIN_HANGS, 2);
     double seconds = fail_to_train(client, &error);
-    assert_in_range((int)(seconds * 1000), 450, 3000);
-    assert_string_equal(error.text, "the GPU engine did not train 10 steps from step 95 on within 0.5 s "
+    assert_in_range((int)(seconds * 1000), 1950, 30000);
+    assert_string_equal(error.text, "the GPU engine did not train 10 steps from step 95 on within 2 s "
                                     "(train.gpu_timeout_secs), and was stopped");
     assert_false(is_there());
     assert_false(gpu_client_list(client, &list, &error));
-    assert_non_null(strstr(error.text, "within 0.5 s"));
+    assert_non_null(strstr(error.text, "within 2 s"));
     gpu_client_stop(client);
 }
 
@@ -233,7 +233,7 @@ static void a_crash_is_told_at_once(void **state)
     struct error error;
     struct gpu_client *client = opened(STANDIN_CRASHES, 60);
     double seconds = fail_to_train(client, &error);
-    assert_true(seconds < 5);
+    assert_true(seconds < 30);
     assert_non_null(strstr(error.text, "the GPU engine's process was killed by signal 11"));
     assert_non_null(strstr(error.text, "while asked to train 10 steps"));
     assert_false(is_there());
@@ -245,7 +245,7 @@ static void a_process_that_leaves_is_told_at_once(void **state)
     (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_LEAVES, 60);
-    assert_true(fail_to_train(client, &error) < 5);
+    assert_true(fail_to_train(client, &error) < 30);
     assert_non_null(strstr(error.text, "ended with status 3"));
     gpu_client_stop(client);
 }
@@ -255,7 +255,7 @@ static void a_lost_device_is_the_end_of_the_client(void **state)
     (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_LOSES, 60);
-    assert_true(fail_to_train(client, &error) < 5);
+    assert_true(fail_to_train(client, &error) < 30);
     assert_string_equal(error.text, "the device is lost");
     assert_false(is_there());
     gpu_client_stop(client);
@@ -310,7 +310,7 @@ static void killed_between_commands(void **state)
     kill(pid, SIGKILL);
     double begin_s = clock_monotonic_s();
     assert_false(gpu_client_train(client, 0, 1, &outcome, &error));
-    assert_true(clock_monotonic_s() - begin_s < 5);
+    assert_true(clock_monotonic_s() - begin_s < 30);
     assert_non_null(strstr(error.text, "was killed by signal 9"));
     gpu_client_stop(client);
 }

@@ -89,7 +89,7 @@ static void tells_how_it_ended(void **state)
     unsetenv("LAUNCHED_ENDS");
     double begin_s = clock_monotonic_s();
     while (!launch_ended(pid, how, sizeof how)) {
-        assert_true(clock_monotonic_s() - begin_s < 20);
+        assert_true(clock_monotonic_s() - begin_s < 60);
         usleep(1000);
     }
     assert_string_equal(how, "ended with status 42");
@@ -169,7 +169,7 @@ int main(void)
         cmocka_unit_test(a_missing_libc_is_one_error_message),
         cmocka_unit_test(what_is_no_program_is_one_error_message),
     };
-    alarm(120); /* a program that lives on must not hang this test */
+    alarm(600); /* a program that lives on must not hang this test */
     program = program_read("launched", &program_size);
     if (!program) {
         return 1;

@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "net/listener.h"
 
+enum { LISTENING_PATIENCE_S = 60 }; /* of both sides with each other, however busy this machine is */
+
 struct listening {
     struct listener *listener;
     pthread_mutex_t lock;
@@ -102,10 +104,11 @@ static inline bool listening_serve(struct listener_session *base)
             return true;
         }
         if (good && ready) {
-            good = channel_receive(channel, clock_monotonic_s() + 5, &error) && channel->frame.type == MESSAGE_ping;
+            good = channel_receive(channel, clock_monotonic_s() + LISTENING_PATIENCE_S, &error) &&
+                   channel->frame.type == MESSAGE_ping;
             struct message_pong pong = {channel->message.ping.nonce};
-            good = good &&
-                   channel_send(channel, MESSAGE_pong, channel->frame.request, &pong, clock_monotonic_s() + 5, &error);
+            good = good && channel_send(channel, MESSAGE_pong, channel->frame.request, &pong,
+                                        clock_monotonic_s() + LISTENING_PATIENCE_S, &error);
         }
     }
     return false;
@@ -131,7 +134,7 @@ static inline void listening_create(struct listening *owner, struct credentials 
     const struct listener_options options = {
         .host = "127.0.0.1",
         .port = port,
-        .self = {.credentials = credentials, .hello = listening_hello, .idle_timeout_s = 10},
+        .self = {.credentials = credentials, .hello = listening_hello, .idle_timeout_s = LISTENING_PATIENCE_S},
         .lock = &owner->lock,
         .session_size = sizeof(struct listening_session),
         .stack_size = 1024 * 1024,
@@ -186,7 +189,7 @@ static inline bool listening_come_in(struct channel *channel, const struct liste
                                      struct error *error)
 {
     static const struct member ps_0 = {MEMBER_PS, 0};
-    const double until_s = clock_monotonic_s() + 10;
+    const double until_s = clock_monotonic_s() + LISTENING_PATIENCE_S;
     const struct address address = {.host = "127.0.0.1", .port = listener_port(owner->listener)};
     const struct hello_identity hello = listening_worker(&worker);
     struct connection *connection;

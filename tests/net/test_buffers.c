@@ -36,7 +36,7 @@ static struct connection *begin(int *other)
 
 static double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + 60;
 }
 
 static void write_more(struct connection *connection, const void *bytes, size_t size)

@@ -25,7 +25,7 @@
 
 static double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + 60;
 }
 
 static struct connection *connect_to(struct loopback *loopback, const struct credentials *credentials)
@@ -218,23 +218,19 @@ static void silent_peer_times_out(void **state)
     silent_peer(fleet_key);
 }
 
-static const double IDLE_S = 0.4;
+static double idle_s; /* more at each try, for busy machines */
 enum { DRIPS = 8 };
 
 /* A timeout for silence ends a wait long before its deadline; any sign of life, however small, restarts it. */
 static void drip(struct connection **connection, void *context)
 {
-    double *silences_s = context, last_s = clock_monotonic_s();
-    silences_s[0] = last_s;
+    *(double *)context = clock_monotonic_s();
     for (int i = 0; i < DRIPS; i++) {
         char byte = 0;
         struct iovec part = {&byte, 1};
         struct error error;
-        usleep((useconds_t)(IDLE_S / 4 * 1e6));
+        usleep((useconds_t)(idle_s / 4 * 1e6));
         write_now(*connection, &part, 1, soon(), &error);
-        double now_s = clock_monotonic_s();
-        silences_s[1] = fmax(silences_s[1], now_s - last_s);
-        last_s = now_s;
     }
     hold(connection, NULL);
 }
@@ -244,35 +240,31 @@ static bool idle_timeout_with_drips(const struct credentials *credentials)
 {
     struct loopback loopback = {.listener = -1};
     struct error error;
-    double silences_s[2] = {0, 0}; /* when the peer began to send; its longest pause */
-    loopback_start(&loopback, credentials, drip, silences_s);
+    double dripping_s = 0; /* since when */
+    loopback_start(&loopback, credentials, drip, &dripping_s);
     struct connection *connection = connect_to(&loopback, credentials);
     uint8_t bytes[DRIPS + 1];
-    connection_set_idle_timeout(connection, IDLE_S);
+    connection_set_idle_timeout(connection, idle_s);
     double started_s = clock_monotonic_s();
     assert_false(connection_read(connection, bytes, sizeof bytes, started_s + 60, &error));
     double ended_s = clock_monotonic_s(), heard_s = connection_heard_s(connection);
     assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
-    assert_true(ended_s < started_s + 60 && ended_s - fmax(heard_s, started_s) > 0.9 * IDLE_S);
+    assert_true(ended_s < started_s + 60 && ended_s - fmax(heard_s, started_s) > 0.9 * idle_s);
     bool heard_all = connection_bytes_in(connection) >= DRIPS;
     connection_close(connection);
     loopback_end(&loopback);
-    if (heard_all) {
-        assert_true(heard_s - started_s > 1.5 * IDLE_S);
-    } else {
-        assert_true(fmax(silences_s[0] - started_s, silences_s[1]) > IDLE_S / 2);
-    }
+    heard_all = heard_all && started_s - dripping_s < idle_s / 4;
+    assert_true(!heard_all || heard_s - started_s > 1.5 * idle_s);
     return heard_all;
 }
 
 static void check_idle_timeout(const struct credentials *credentials)
 {
-    for (int tries = 0; tries < 50; tries++) {
-        if (idle_timeout_with_drips(credentials)) {
-            return;
-        }
+    idle_s = 0.4;
+    while (!idle_timeout_with_drips(credentials)) {
+        idle_s *= 1.5;
+        assert_true(idle_s < 20); /* this machine is too busy, or waits end too early */
     }
-    fail_msg("this machine is too busy: no byte came within %g s", IDLE_S);
 }
 
 static void an_idle_timeout_ends_a_wait(void **state)
@@ -293,14 +285,14 @@ static void an_answer_ends_a_wait(void **state)
     loopback_start(&loopback, NULL, echo, NULL);
     struct connection *connection = connect_to(&loopback, NULL);
     struct iovec parts[] = {{&size, sizeof size}, {&byte, 1}};
-    connection_set_idle_timeout(connection, 20);
+    connection_set_idle_timeout(connection, 60);
     const double begun_s = clock_monotonic_s();
     for (int i = 0; i < 3; i++) {
-        assert_true(write_now(connection, parts, 2, begun_s + 60, &error));
-        assert_true(connection_read(connection, &got_size, sizeof got_size, begun_s + 60, &error));
-        assert_true(connection_read(connection, &byte, 1, begun_s + 60, &error));
+        assert_true(write_now(connection, parts, 2, begun_s + 120, &error));
+        assert_true(connection_read(connection, &got_size, sizeof got_size, begun_s + 120, &error));
+        assert_true(connection_read(connection, &byte, 1, begun_s + 120, &error));
     }
-    assert_true(clock_monotonic_s() - begun_s < 15);
+    assert_true(clock_monotonic_s() - begun_s < 50);
     parts[0] = (struct iovec){&end, sizeof end};
     assert_true(write_now(connection, parts, 1, soon(), &error));
     connection_close(connection);
@@ -312,22 +304,27 @@ enum { SIPS = 20, SIP_BYTES = 1000 };
 /* Reads a little at a time, for longer than the timeout of a peer that reads nothing, and then answers. */
 struct sipper {
     int fd;
-    double pause_s; /* the longest */
+    double last_s, pause_s; /* since when it pauses, and its longest pause */
 };
+
+static void end_pause(struct sipper *sipper)
+{
+    const double now_s = clock_monotonic_s();
+    sipper->pause_s = fmax(sipper->pause_s, now_s - sipper->last_s);
+    sipper->last_s = now_s;
+}
 
 static void *sip(void *context)
 {
     struct sipper *sipper = context;
-    double last_s = clock_monotonic_s();
     for (int i = 0; i < SIPS; i++) {
         uint8_t bytes[SIP_BYTES];
-        usleep((useconds_t)(IDLE_S / 8 * 1e6));
+        usleep((useconds_t)(idle_s / 8 * 1e6));
         assert(recv(sipper->fd, bytes, sizeof bytes, MSG_WAITALL) == SIP_BYTES);
-        double now_s = clock_monotonic_s();
-        sipper->pause_s = fmax(sipper->pause_s, now_s - last_s);
-        last_s = now_s;
+        end_pause(sipper);
     }
     assert(send(sipper->fd, "!", 1, 0) == 1);
+    end_pause(sipper);
     return NULL;
 }
 
@@ -343,19 +340,20 @@ static bool waits_for_a_sipper(void)
     assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0); /* like all sockets of listeners and connects */
     sipper.fd = ends[1];
     assert_true(connection_serve(&connection, ends[0], "a sipper", NULL, NULL, soon(), &error));
-    connection_set_idle_timeout(connection, IDLE_S);
+    connection_set_idle_timeout(connection, idle_s);
     for (int i = 0; i < SIPS; i++) {
         uint8_t bytes[SIP_BYTES] = {0};
         struct iovec part = {bytes, sizeof bytes};
         assert_true(write_now(connection, &part, 1, soon(), &error));
     }
+    sipper.last_s = clock_monotonic_s();
     assert_int_equal(pthread_create(&thread, NULL, sip, &sipper), 0);
     char answer;
     bool answered = connection_read(connection, &answer, 1, clock_monotonic_s() + 60, &error);
     pthread_join(thread, NULL);
     connection_close(connection);
     close(ends[1]);
-    assert_true(answered || sipper.pause_s > IDLE_S / 2);
+    assert_true(answered || sipper.pause_s > idle_s / 2);
     return answered;
 }
 
@@ -363,8 +361,10 @@ static bool waits_for_a_sipper(void)
 static void what_is_taken_is_a_sign_of_life(void **state)
 {
     (void)state;
-    for (int tries = 0; !waits_for_a_sipper(); tries++) {
-        assert_in_range(tries, 0, 50);
+    idle_s = 0.4;
+    while (!waits_for_a_sipper()) {
+        idle_s *= 1.5;
+        assert_true(idle_s < 20);
     }
 }
 
@@ -627,7 +627,8 @@ static void half_open_handshake_ends(void **state)
     assert_true(clock_monotonic_s() >= loopback.deadline_s);
     assert_false(loopback.served);
     assert_non_null(strstr(loopback.error.text, "refused 127.0.0.1:"));
-    assert_non_null(strstr(loopback.error.text, "no answer from 127.0.0.1:"));
+    const bool late = strstr(loopback.error.text, " did not finish sending in time"); /* who looked away that long */
+    assert_true(late || strstr(loopback.error.text, "no answer from 127.0.0.1:"));
     close(fd);
 }
 
@@ -648,7 +649,7 @@ static void handshake_without_end(void **state)
     loopback_start(&loopback, fleet_key, NULL, NULL);
     assert_true(socket_connect(&fd, &loopback.address, NULL, soon(), &error));
     assert_int_equal(send(fd, hello, size, MSG_NOSIGNAL), size);
-    const double until_s = clock_monotonic_s() + 20;
+    const double until_s = clock_monotonic_s() + 60;
     uint64_t sent = 0;
     bool cut = false;
     while (!cut && clock_monotonic_s() < until_s) {

@@ -9,19 +9,25 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/door.h"
+#include "net/listener/internal.h"
 #include "net/transport.h"
 #include "tests/net/fleet_key.h"
 #include "tests/locks.h"
 #include "tests/net/listening.h"
 
 /* --- What the system does --- */
+
+static const double PATIENCE_S = 60; /* with the system, however busy this machine is */
 
 static _Atomic double ahead_s, stopped_s; /* of the true time; when the clock was stopped, 0: it runs */
 static atomic_bool has_threads = true, has_room = true, is_impatient;
@@ -47,6 +53,31 @@ double __wrap_clock_monotonic_s(void)
 {
     const double at_s = atomic_load(&stopped_s);
     return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&ahead_s);
+}
+
+/* However busy this machine is, only `pass` lets time go by, until the end of the test or run_clock. */
+static void stop_clock(void)
+{
+    atomic_store(&stopped_s, __real_clock_monotonic_s());
+}
+
+static void run_clock(void)
+{
+    atomic_store(&stopped_s, 0);
+}
+
+enum wake_result __real_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
+
+/* While the clock stands, short waits end by the true time: pauses, and those before a session rests. */
+enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+{
+    const double left_s = deadline_s - clock_monotonic_s();
+    if (atomic_load(&stopped_s) > 0 && left_s > 0 && left_s < 0.01) {
+        usleep((useconds_t)(left_s * 1e6));
+        deadline_s = clock_monotonic_s();
+    }
+    return __real_wake_wait(fd, events, wake, deadline_s);
 }
 
 struct task {
@@ -153,6 +184,7 @@ static const char *said(void)
 static int end(void **state)
 {
     (void)state;
+    run_clock();
     listening_destroy(&owner);
     dup2(kept_log, 2);
     close(kept_log);
@@ -178,15 +210,18 @@ static void look(void)
     assert_true(listener_accept(owner.listener, &owner.wake, clock_monotonic_s()));
 }
 
-/* Another one comes, and says nothing. */
+/* Another one comes, a moment after the last, and says nothing. The listener can take it at its next look. */
 static void knock(void)
 {
+    struct pollfd comes = {.fd = owner.listener->fd, .events = POLLIN};
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons(listener_port(owner.listener)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    pass(0.001);
     fds[came] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fds[came] >= 0);
     assert_int_equal(connect(fds[came++], (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(poll(&comes, 1, (int)(1000 * PATIENCE_S)), 1);
 }
 
 static void knock_and_look(int count)
@@ -213,15 +248,34 @@ static int count_closed(int from, int to)
     return count;
 }
 
-/* Looks until so many of these are closed, which is not all at once. */
-static void await_closed(int from, int to, int count)
+/* Looks until so many of these are closed, which is not all at once; returns how many are. */
+static int look_until_closed(int from, int to, int count)
 {
-    const double until_s = __real_clock_monotonic_s() + 10;
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
     while (count_closed(from, to) < count && __real_clock_monotonic_s() < until_s) {
         look();
         usleep(500);
     }
-    assert_int_equal(count_closed(from, to), count);
+    return count_closed(from, to);
+}
+
+static void await_closed(int from, int to, int count)
+{
+    assert_int_equal(look_until_closed(from, to, count), count);
+}
+
+/* So many threads serve a session: those that were slow to start have begun. */
+static void await_serving(int count)
+{
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
+    int serving;
+    do {
+        usleep(500);
+        pthread_mutex_lock(&owner.lock);
+        serving = owner.listener->serving;
+        pthread_mutex_unlock(&owner.lock);
+    } while (serving != count && __real_clock_monotonic_s() < until_s);
+    assert_int_equal(serving, count);
 }
 
 /* One that comes as a worker while a thread accepts. */
@@ -245,7 +299,7 @@ static void let_in(struct visitor *visitor, int worker)
     pthread_t thread;
     *visitor = (struct visitor){.worker = worker};
     assert_int_equal(pthread_create(&thread, NULL, visit, visitor), 0);
-    const double until_s = __real_clock_monotonic_s() + 10;
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
     while (atomic_load(&owner.admitted) == admitted && __real_clock_monotonic_s() < until_s) {
         look();
         usleep(500);
@@ -261,6 +315,7 @@ static void without_threads(void **state)
 {
     struct visitor visitor;
     (void)state;
+    stop_clock();
     const int unused = dup(0);
     close(unused);
     atomic_store(&has_threads, false);
@@ -284,12 +339,13 @@ static void without_threads(void **state)
 static void silence_at_the_door(void **state)
 {
     (void)state;
+    stop_clock();
     knock_and_look(1);
     pass(LISTENER_HANDSHAKE_S - 1);
     look();
     assert_false(is_closed(0));
     knock_and_look(1);
-    pass(1);
+    pass(1.1);
     await_closed(0, came, 1);
     assert_true(is_closed(0));
     assert_non_null(strstr(said(), ": it did not identify itself\n"));
@@ -301,6 +357,7 @@ static void silence_at_the_door(void **state)
 static void a_lobby(void **state)
 {
     (void)state;
+    stop_clock();
     const int before = atomic_load(&begun);
     knock_and_look(SHAKING + EXPECTED);
     assert_int_equal(atomic_load(&begun) - before, SHAKING);
@@ -311,6 +368,7 @@ static void a_lobby(void **state)
     assert_true(is_closed(0));
     assert_int_equal(atomic_load(&begun) - before, SHAKING + 1);
     /* After a while without an end of a handshake, those that keep us waiting make room for those in the lobby. */
+    await_serving(SHAKING);
     pass(LISTENER_CROWDED_S - 1);
     look();
     look();
@@ -335,6 +393,10 @@ static void the_lobby_closes(void **state)
     (void)state;
     knock_and_look(SHAKING + EXPECTED);
     listener_end(owner.listener, 0);
+    for (int i = 0; i < came; i++) {
+        struct pollfd ends = {.fd = fds[i], .events = POLLIN};
+        assert_int_equal(poll(&ends, 1, (int)(1000 * PATIENCE_S)), 1);
+    }
     assert_int_equal(count_closed(0, came), came);
     assert_string_equal(said(), ""); /* nobody was refused */
 }
@@ -344,6 +406,7 @@ static void a_lobby_that_moves(void **state)
 {
     struct visitor visitors[2];
     (void)state;
+    stop_clock();
     knock_and_look(SHAKING - 1);
     let_in(&visitors[0], 1);
     pass(LISTENER_CROWDED_S - 0.5);
@@ -371,6 +434,7 @@ static void come_for_nothing(void)
 static void refusals_are_counted(void **state)
 {
     (void)state;
+    stop_clock();
     for (int i = 0; i < 3; i++) {
         come_for_nothing();
     }
@@ -378,7 +442,7 @@ static void refusals_are_counted(void **state)
     pass(59);
     look();
     assert_int_equal(lines(), 1);
-    pass(1);
+    pass(1.1);
     look();
     assert_int_equal(lines(), 2);
     assert_non_null(strstr(said(), "2 more connections in 60 s "));
@@ -393,9 +457,8 @@ static void refusals_are_counted(void **state)
 static void turning_away_takes_its_time(void **state)
 {
     (void)state;
-    come_for_nothing();
     const double begun_s = __real_clock_monotonic_s();
-    for (int i = 1; i < 5; i++) {
+    for (int i = 0; i < 5; i++) {
         come_for_nothing();
     }
     assert_true(__real_clock_monotonic_s() - begun_s >= 4 * 0.005 - 0.002);
@@ -437,7 +500,7 @@ static void without_rest(void **state)
     owner.linger_s = 0.001;
     atomic_store(&has_room, false);
     let_in(&visitor, 1);
-    assert_false(connection_read(visitor.channel.connection, &byte, 1, clock_monotonic_s() + 10, &error));
+    assert_false(connection_read(visitor.channel.connection, &byte, 1, clock_monotonic_s() + PATIENCE_S, &error));
     atomic_store(&has_room, true);
     assert_int_equal(connection_state(visitor.channel.connection), CONNECTION_CLOSED);
     assert_int_equal(atomic_load(&owner.left), 1);
@@ -446,15 +509,139 @@ static void without_rest(void **state)
     channel_close(&visitor.channel);
 }
 
-/* One more comes, and says what a stranger says first for TLS, or something else; and no more. */
+/* One more comes, says this much, and no more; the listener looks when it has got there. */
+static void come_and_say(const uint8_t *bytes, size_t size)
+{
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
+    int on_the_way = 1;
+    knock();
+    assert_int_equal(send(fds[came - 1], bytes, size, MSG_NOSIGNAL), size);
+    while (on_the_way > 0 && __real_clock_monotonic_s() < until_s) {
+        assert_int_equal(ioctl(fds[came - 1], SIOCOUTQ, &on_the_way), 0);
+    }
+    assert_int_equal(on_the_way, 0);
+    look();
+}
+
+enum { FIRST_BYTES = 11 + PASS_SIZE };
+
+static const uint8_t first_bytes[FIRST_BYTES] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* of a hello, without a pass */
+
+/* What a stranger says first for TLS, or something else. */
 static void come_as_stranger(bool speaks_tls)
 {
-    uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
+    uint8_t bytes[FIRST_BYTES];
+    memcpy(bytes, first_bytes, sizeof bytes);
     bytes[0] = speaks_tls ? 22 : 'G';
-    knock();
-    assert_int_equal(send(fds[came - 1], bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
-    look();
-    look();
+    come_and_say(bytes, sizeof bytes);
+}
+
+/* What a member says first. */
+static void come_as_member(void)
+{
+    uint8_t bytes[FIRST_BYTES];
+    memcpy(bytes, first_bytes, sizeof bytes);
+    pass_make(credentials_passes(fleet_key), bytes + FIRST_BYTES - PASS_SIZE);
+    come_and_say(bytes, sizeof bytes);
+}
+
+static bool ping(struct visitor *visitor)
+{
+    const struct message_ping message = {.nonce = 5};
+    struct error error;
+    return channel_call(&visitor->channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + PATIENCE_S, NULL,
+                        &error);
+}
+
+/*
+ * Members that never finish their handshakes make room for each other, the oldest first; they take no places from
+ * strangers or from admitted members.
+ */
+static void a_crowd_of_members(void **state)
+{
+    enum { MORE = 8 }; /* than may be in handshakes: half of them wait in the lobby */
+    struct visitor early, late;
+    (void)state;
+    stop_clock();
+    let_in(&early, 1);
+    come_as_stranger(true);
+    come_as_stranger(true);
+    for (int i = 0; i < SHAKING + MORE; i++) {
+        come_as_member();
+    }
+    await_closed(2, came, MORE - EXPECTED);
+    await_serving(1 + 2 + SHAKING);
+    pass(LISTENER_CROWDED_S + 0.1);
+    for (int i = MORE - EXPECTED; i < MORE; i++) {
+        await_closed(2, came, i + 1);
+        pass(0.2);
+    }
+    assert_int_equal(count_closed(2, 2 + MORE), MORE);
+    assert_int_equal(count_closed(0, 2), 0);
+    assert_true(ping(&early));
+    run_clock();
+    let_in(&late, 2);
+    assert_true(ping(&early) && ping(&late));
+    channel_close(&early.channel);
+    channel_close(&late.channel);
+}
+
+/* A full pipe: a thread that logs a line waits until it is read. */
+static int begin_full_log(int *kept)
+{
+    char bytes[4096] = {0};
+    int ends[2];
+    *kept = dup(2);
+    assert_true(*kept >= 0 && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+    while (write(ends[1], bytes, sizeof bytes) > 0) {
+    }
+    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
+    assert_int_equal(dup2(ends[1], 2), 2);
+    close(ends[1]);
+    return ends[0];
+}
+
+static void end_full_log(int log, int kept)
+{
+    assert_int_equal(dup2(kept, 2), 2);
+    close(kept);
+    close(log); /* a waiting thread then writes into a closed pipe: the signal is ignored */
+}
+
+static int count_cut(void)
+{
+    int count = 0;
+    pthread_mutex_lock(&owner.lock);
+    for (int i = 0; i < owner.listener->used; i++) {
+        count += session_at(owner.listener, i)->cut;
+    }
+    pthread_mutex_unlock(&owner.lock);
+    return count;
+}
+
+/* No more of them make room than others need places, even if one leaves slowly. */
+static void one_makes_room_for_one(void **state)
+{
+    int kept;
+    (void)state;
+    signal(SIGPIPE, SIG_IGN);
+    stop_clock();
+    for (int i = 0; i < SHAKING + 1; i++) {
+        come_as_member();
+    }
+    await_serving(SHAKING);
+    const int log = begin_full_log(&kept);
+    pass(LISTENER_CROWDED_S + 0.1);
+    const int closed = look_until_closed(0, came, 1);
+    const bool first = is_closed(0);
+    for (int i = 0; i < 5; i++) { /* it can't leave; meanwhile a second one would have been told to */
+        pass(0.2);
+        look();
+    }
+    const int cut = count_cut();
+    end_full_log(log, kept);
+    assert_true(closed == 1 && first);
+    assert_int_equal(cut, 1);
 }
 
 /* Strangers have less time, and the oldest of them leaves, once half of their places are taken. */
@@ -462,6 +649,7 @@ static void a_crowd_of_strangers(void **state)
 {
     enum { HALF = LISTENER_SPARE / 2 };
     (void)state;
+    stop_clock();
     for (int i = 0; i < HALF; i++) {
         come_as_stranger(true);
     }
@@ -488,7 +676,9 @@ static void strangers_who_take_their_share(void **state)
     enum { SHARE = 50 }; /* half of what all may take, in handshakes of the least cost */
     struct visitor visitor;
     (void)state;
+    stop_clock();
     do {
+        pass(0.02);
         come_as_stranger(true);
     } while (!is_closed(came - 1) && came < 4 * SHARE);
     assert_in_range(came, SHARE + 1, 4 * SHARE - 1); /* it fills up all the while */
@@ -512,12 +702,19 @@ static void who_is_silent(void **state)
     static const double heard_s[] = {7, 5, 6};
     struct visitor visitors[3];
     struct listener_session *sessions[3], *silent;
-    uint64_t in, out;
+    uint64_t in, out, heard = 0;
     bool is_recent = true;
     (void)state;
+    stop_clock();
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i + 1);
+        heard += connection_bytes_in(visitors[i].channel.connection);
     }
+    do { /* an answer may arrive before its sender has counted it */
+        pthread_mutex_lock(&owner.lock);
+        listener_bytes(owner.listener, &in, &out);
+        pthread_mutex_unlock(&owner.lock);
+    } while (out < heard);
     pthread_mutex_lock(&owner.lock);
     const double linger_s = listener_linger_s(owner.listener);
     for (int i = 0; i < 3; i++) {
@@ -552,12 +749,27 @@ static void who_is_silent(void **state)
 /* Looks until a count is what it should be. */
 static void look_until(atomic_int *count, int wanted)
 {
-    const double until_s = __real_clock_monotonic_s() + 10;
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
     while (atomic_load(count) < wanted && __real_clock_monotonic_s() < until_s) {
         look();
         usleep(500);
     }
     assert_int_equal(atomic_load(count), wanted);
+}
+
+/* Looks until a session waits for a thread. */
+static void look_until_ready(void)
+{
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
+    int ready;
+    do {
+        usleep(500);
+        look();
+        pthread_mutex_lock(&owner.lock);
+        ready = owner.listener->ready.count;
+        pthread_mutex_unlock(&owner.lock);
+    } while (ready == 0 && __real_clock_monotonic_s() < until_s);
+    assert_int_equal(ready, 1);
 }
 
 /* Half a request: whoever serves it has to wait for the rest. */
@@ -585,7 +797,7 @@ static void many_share_threads(void **state)
         let_in(&visitors[i], i);
     }
     look_until(&owner.rested, MANY);
-    atomic_store(&stopped_s, __real_clock_monotonic_s()); /* however busy this machine is */
+    stop_clock();
     int served = atomic_load(&owner.served);
     for (int i = 0; i < LISTENER_THREADS; i++) {
         say_half(&visitors[i]);
@@ -593,8 +805,7 @@ static void many_share_threads(void **state)
     look_until(&owner.served, served += LISTENER_THREADS);
     const int threads = atomic_load(&begun);
     say_half(&visitors[LISTENER_THREADS]);
-    usleep(1000);
-    look();
+    look_until_ready();
     assert_int_equal(atomic_load(&begun), threads);
     assert_int_equal(atomic_load(&owner.served), served);
     pthread_mutex_lock(&owner.lock);
@@ -606,8 +817,7 @@ static void many_share_threads(void **state)
     assert_int_equal(atomic_load(&begun), threads + 1);
     pass(-2 * LISTENER_SLOW_S);
     say_half(&visitors[LISTENER_THREADS + 1]);
-    usleep(1000);
-    look();
+    look_until_ready();
     assert_int_equal(atomic_load(&begun), threads + 1);
     pthread_mutex_lock(&owner.lock);
     listener_waits(session_of(3), true);
@@ -615,11 +825,11 @@ static void many_share_threads(void **state)
     pthread_mutex_unlock(&owner.lock);
     look_until(&owner.served, served += 1);
     assert_int_equal(atomic_load(&begun), threads + 2);
-    atomic_store(&stopped_s, 0);
+    run_clock();
     for (int i = 0; i < MANY; i++) {
         channel_close(&visitors[i].channel);
     }
-    const double until_s = __real_clock_monotonic_s() + 10;
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
     while (atomic_load(&owner.left) < MANY && __real_clock_monotonic_s() < until_s) {
         look();
         usleep(500);
@@ -642,9 +852,9 @@ static void threads_end(void **state)
         look_until(&ended, threads);
         pass(0.2);
         look(); /* it is joined */
-        assert_true(channel_send(&visitor.channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));
+        assert_true(channel_send(&visitor.channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + PATIENCE_S, &error));
         look_until(&begun, threads + 1);
-        assert_true(channel_receive(&visitor.channel, clock_monotonic_s() + 10, &error));
+        assert_true(channel_receive(&visitor.channel, clock_monotonic_s() + PATIENCE_S, &error));
     }
     atomic_store(&is_impatient, false);
     channel_close(&visitor.channel);
@@ -657,6 +867,7 @@ static void a_time_to_go_on(void **state)
     struct error error;
     const struct message_ping ping = {.nonce = 5};
     (void)state;
+    stop_clock();
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i);
     }
@@ -667,7 +878,8 @@ static void a_time_to_go_on(void **state)
         look();
         assert_int_equal(atomic_load(&owner.served), served);
         atomic_store(&owner.timed, i); /* a tenth of a second after its next rest */
-        assert_true(channel_send(&visitors[i].channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + 10, &error));
+        const double until_s = clock_monotonic_s() + PATIENCE_S;
+        assert_true(channel_send(&visitors[i].channel, MESSAGE_ping, 1, &ping, until_s, &error));
         look_until(&owner.rested, 2 + 2 * i);
         assert_int_equal(atomic_load(&owner.served), served += 1);
         pass(0.6);
@@ -678,7 +890,7 @@ static void a_time_to_go_on(void **state)
         look();
         usleep(1000);
         assert_int_equal(atomic_load(&owner.served), served);
-        assert_true(channel_receive(&visitors[i].channel, clock_monotonic_s() + 10, &error));
+        assert_true(channel_receive(&visitors[i].channel, until_s, &error));
     }
     for (int i = 0; i < 3; i++) {
         channel_close(&visitors[i].channel);
@@ -698,6 +910,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_files, begin_plain, end),
         cmocka_unit_test_setup_teardown(without_rest, begin_plain, end),
         cmocka_unit_test_setup_teardown(who_is_silent, begin_plain, end),
+        cmocka_unit_test_setup_teardown(a_crowd_of_members, begin_tls, end),
+        cmocka_unit_test_setup_teardown(one_makes_room_for_one, begin_tls, end),
         cmocka_unit_test_setup_teardown(a_crowd_of_strangers, begin_tls, end),
         cmocka_unit_test_setup_teardown(strangers_who_take_their_share, begin_tls, end),
         cmocka_unit_test_setup_teardown(many_share_threads, begin_many, end),

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -22,6 +23,8 @@
 #include "net/resolver.h"
 #include "net/socket.h"
 #include "tests/net/accepting.h"
+
+static const double PATIENCE_S = 60; /* with the system, however busy this machine is */
 
 static void addresses_as_text(void **state)
 {
@@ -69,7 +72,7 @@ static void unknown_names(void **state)
     struct address address = {.host = "no-such-host.invalid", .port = 1};
     struct error error;
     int fd;
-    assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 20, &error));
+    assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + PATIENCE_S, &error));
     assert_non_null(strstr(error.text, "can't connect to no-such-host.invalid:1"));
 }
 
@@ -118,8 +121,8 @@ static void connect_through(const char *listen_host, const char *connect_host, b
     }
     strcpy(address.host, connect_host);
     address.port = socket_port(listener);
-    assert_true(socket_connect(&client, &address, NULL, clock_monotonic_s() + 5, &error));
-    assert_true(accept_in_time(listener, &server, peer, clock_monotonic_s() + 5, &error));
+    assert_true(socket_connect(&client, &address, NULL, clock_monotonic_s() + PATIENCE_S, &error));
+    assert_true(accept_in_time(listener, &server, peer, clock_monotonic_s() + PATIENCE_S, &error));
     assert_int_equal(strncmp(peer, is_ipv6 ? "[::1]:" : "127.0.0.1:", 6), 0);
     assert_unpaced(client);
     assert_unpaced(server);
@@ -139,16 +142,17 @@ static void a_crowd_waits(void **state)
     (void)state;
     struct error error;
     struct address address = {.host = "127.0.0.1"};
-    int listener, fds[CROWD], came = 0;
+    int listener, fds[CROWD], came = 0, retried = 0;
     assert_true(socket_listen(&listener, address.host, 0, &error));
     address.port = socket_port(listener);
-    while (came < CROWD && socket_connect(&fds[came], &address, NULL, clock_monotonic_s() + 5, &error)) {
+    while (came < CROWD && socket_connect(&fds[came], &address, NULL, clock_monotonic_s() + PATIENCE_S, &error)) {
         struct tcp_info info;
         socklen_t size = sizeof info;
         assert_int_equal(getsockopt(fds[came++], IPPROTO_TCP, TCP_INFO, &info, &size), 0);
-        assert_int_equal(info.tcpi_total_retrans, 0);
+        retried += info.tcpi_total_retrans > 0;
     }
     assert_int_equal(came, CROWD);
+    assert_true(retried < CROWD / 10); /* none, unless this machine stood still for a second */
     while (came > 0) {
         close(fds[--came]);
     }
@@ -172,7 +176,7 @@ static void sockets_are_prepared(void **state)
     int listener, fd;
     assert_true(socket_listen(&listener, address.host, 0, &error));
     address.port = socket_port(listener);
-    assert_true(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error));
+    assert_true(socket_connect(&fd, &address, NULL, clock_monotonic_s() + PATIENCE_S, &error));
     assert_int_equal(option(fd, IPPROTO_TCP, TCP_NODELAY), 1);
     assert_int_equal(option(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
     assert_int_equal(option(fd, IPPROTO_TCP, TCP_KEEPIDLE) +
@@ -202,7 +206,7 @@ static void no_more_files(void **state)
     close(next);
     few = (struct rlimit){(rlim_t)next, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-    const bool connected = socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error);
+    const bool connected = socket_connect(&fd, &address, NULL, clock_monotonic_s() + PATIENCE_S, &error);
     int second = 0;
     const bool listens = socket_listen(&second, address.host, 0, &other);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -216,7 +220,7 @@ static void no_more_files(void **state)
     close(listener);
     for (int i = 0; i < 3; i++) {
         fd = listener; /* in any case none is connected */
-        assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + 5, &error));
+        assert_false(socket_connect(&fd, &address, NULL, clock_monotonic_s() + PATIENCE_S, &error));
         assert_int_equal(fd, -1);
         assert_non_null(strstr(error.text, "nothing listens there"));
         assert_false(socket_listen(&fd, "192.0.2.1", 0, &error));
@@ -285,33 +289,47 @@ static void one_address_after_the_other(void **state)
     add_endpoint(1); /* where nothing listens */
     add_endpoint(silent_port);
     add_endpoint(good_port);
-    double begun_s = clock_monotonic_s();
-    assert_true(socket_connect(&fd, &name, NULL, begun_s + 0.4, &error));
-    assert_true(clock_monotonic_s() - begun_s >= 0.1); /* a quarter of it for the first */
+    double begun_s, within_s = 0.2;
+    do { /* more than a busy machine takes for the last of them */
+        within_s *= 2;
+        begun_s = clock_monotonic_s();
+    } while (!socket_connect(&fd, &name, NULL, begun_s + within_s, &error) && within_s < PATIENCE_S);
+    assert_true(fd >= 0);
+    assert_true(clock_monotonic_s() - begun_s >= within_s / 4); /* a quarter of it for the first */
     close(fd);
     several.count = 0;
     add_endpoint(1);
     add_endpoint(silent_port);
-    begun_s = clock_monotonic_s();
-    assert_false(socket_connect(&fd, &name, NULL, begun_s + 0.1, &error));
-    assert_true(clock_monotonic_s() - begun_s >= 0.1);
+    within_s = 0.05;
+    do {
+        within_s *= 2;
+        begun_s = clock_monotonic_s();
+        assert_false(socket_connect(&fd, &name, NULL, begun_s + within_s, &error));
+    } while (strstr(error.text, "no name server answered") && within_s < PATIENCE_S);
+    assert_true(clock_monotonic_s() - begun_s >= within_s);
     assert_int_equal(fd, -1);
-    assert_non_null(strstr(error.text, "can't connect to box.example:22: no answer within 0.1"));
+    static const char told[] = "can't connect to box.example:22: no answer within ";
+    assert_ptr_equal(strstr(error.text, told), error.text);
+    assert_true(strtod(error.text + strlen(told), NULL) >= within_s);
     assert_true(wake_create(&wake, &error));
     wake_raise(&wake);
-    assert_false(socket_connect(&fd, &name, &wake, clock_monotonic_s() + 20, &error));
+    assert_false(socket_connect(&fd, &name, &wake, clock_monotonic_s() + PATIENCE_S, &error));
     assert_string_equal(error.text, "can't connect to box.example:22: host box.example: the lookup was cancelled");
     several.count = 0;
     add_endpoint(silent_port);
     add_endpoint(1);
     const struct address numeric = {.host = "127.0.0.1", .port = silent_port};
-    assert_false(socket_connect(&fd, &numeric, &wake, clock_monotonic_s() + 20, &error));
+    assert_false(socket_connect(&fd, &numeric, &wake, clock_monotonic_s() + PATIENCE_S, &error));
     assert_non_null(strstr(error.text, " was cancelled"));
     assert_ptr_equal(strstr(error.text, "connecting to 127.0.0.1:"), error.text);
     wake_destroy(&wake);
-    assert_false(socket_connect(&fd, &name, NULL, clock_monotonic_s() + 0.1, &error));
+    within_s = 0.05;
+    do {
+        within_s *= 2;
+        assert_false(socket_connect(&fd, &name, NULL, clock_monotonic_s() + within_s, &error));
+    } while (strstr(error.text, "answer") && within_s < PATIENCE_S);
     assert_string_equal(error.text, "can't connect to box.example:22: Connection refused (nothing listens there)");
-    const double until_s = clock_monotonic_s() + 10;
+    const double until_s = clock_monotonic_s() + PATIENCE_S;
     while (next_number() != unused && clock_monotonic_s() < until_s) { /* a lookup's thread lets go */
         usleep(1000);
     }
@@ -372,27 +390,37 @@ static void who_is_on_this_machine(void **state)
     }
 }
 
+static const double CLOSED_AFTER_S = 0.3;
+
 static void *close_later(void *listener)
 {
-    usleep(300 * 1000);
+    usleep((useconds_t)(CLOSED_AFTER_S * 1e6));
     close(*(int *)listener);
     return NULL;
 }
 
+/* On a machine that is too busy to close it in time, once more. */
 static void a_port_that_gets_free_in_time(void **state)
 {
     (void)state;
     struct error error;
-    int first, second;
-    pthread_t thread;
-    assert_true(socket_listen(&first, "127.0.0.1", 0, &error));
-    uint16_t port = socket_port(first);
-    assert_int_equal(pthread_create(&thread, NULL, close_later, &first), 0);
-    double begin_s = clock_monotonic_s();
-    assert_true(socket_listen(&second, "127.0.0.1", port, &error));
-    assert_in_range((int)(1000 * (clock_monotonic_s() - begin_s)), 250, 1000 * SOCKET_IN_USE_S);
-    pthread_join(thread, NULL);
-    close(second);
+    bool listens = false;
+    for (int tries = 0; tries < 20 && !listens; tries++) {
+        int first, second;
+        pthread_t thread;
+        assert_true(socket_listen(&first, "127.0.0.1", 0, &error));
+        const uint16_t port = socket_port(first);
+        const double begun_s = clock_monotonic_s();
+        assert_int_equal(pthread_create(&thread, NULL, close_later, &first), 0);
+        listens = socket_listen(&second, "127.0.0.1", port, &error);
+        const double took_s = clock_monotonic_s() - begun_s;
+        pthread_join(thread, NULL);
+        assert_true(took_s >= (listens ? CLOSED_AFTER_S : SOCKET_IN_USE_S));
+        if (listens) {
+            close(second);
+        }
+    }
+    assert_true(listens);
 }
 
 static void listening(void **state)

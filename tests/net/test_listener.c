@@ -2,7 +2,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -50,7 +49,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 static double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + LISTENING_PATIENCE_S;
 }
 
 static bool come_in(struct channel *channel, const struct listening *owner, int worker, struct error *error)
@@ -107,11 +106,15 @@ static void silent_crowd(void **state)
     }
     assert_true(come_in(&late, &owner, 2, &error));
     assert_true(ping(&early) && ping(&late));
-    assert_true(is_closed(fds[0])); /* the oldest are dropped */
-    for (int i = 0; i < CROWD; i++) {
-        open += !is_closed(fds[i]);
-    }
+    const double until_s = soon();
+    do { /* until all that were dropped have heard of it */
+        open = 0;
+        for (int i = 0; i < CROWD; i++) {
+            open += !is_closed(fds[i]);
+        }
+    } while (open > 4 + LISTENER_DOOR && clock_monotonic_s() < until_s);
     assert_true(open <= 4 + LISTENER_DOOR); /* `expected`, and the spare places */
+    assert_true(is_closed(fds[0]));         /* the oldest are dropped */
     for (int i = 0; i < CROWD; i++) {
         close(fds[i]);
     }
@@ -295,6 +298,17 @@ static void *knock_and_say_hello(void *context)
     return NULL;
 }
 
+/* Until it has come, and has used up its share, which takes longer on a slow machine: it fills up again meanwhile. */
+static void await_crowd(struct crowd *crowd, struct record *record)
+{
+    const double until_s = soon();
+    do {
+        usleep(1000);
+        look_at_record(record);
+    } while (atomic_load(&crowd->came) < 300 ||
+             (count(record->text, "it shows no pass") == 0 && clock_monotonic_s() < until_s));
+}
+
 /* While a crowd asks for handshakes, members are admitted as always, and notice nothing. */
 static void members_pass(struct credentials *credentials_of_crowd)
 {
@@ -309,13 +323,14 @@ static void members_pass(struct credentials *credentials_of_crowd)
     double longest_s = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
+    const double quiet_s = clock_monotonic_s();
+    welcome += come_in(&channels[0], &owner, 0, &error);
+    const double most_s = 5 + 10 * (clock_monotonic_s() - quiet_s); /* on a machine as busy as this one */
     struct crowd crowd = {&owner, "127.0.0.1", hello, loopback_hello(credentials_of_crowd, hello, sizeof hello), false,
                           0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
-    while (atomic_load(&crowd.came) < 300) {
-        usleep(1000);
-    }
-    for (int i = 0; i < MEMBERS; i++) {
+    await_crowd(&crowd, &record);
+    for (int i = 1; i < MEMBERS; i++) {
         const double begun_s = clock_monotonic_s();
         welcome += come_in(&channels[i], &owner, i, &error);
         longest_s = fmax(longest_s, clock_monotonic_s() - begun_s);
@@ -327,7 +342,7 @@ static void members_pass(struct credentials *credentials_of_crowd)
     }
     listening_stop(&owner);
     end_record(&record);
-    if (welcome != MEMBERS || longest_s > 5) {
+    if (welcome != MEMBERS || longest_s > most_s) {
         fail_msg("%d of %d members came in, after %.1f s at the longest: %s", welcome, MEMBERS, longest_s, error.text);
     }
     assert_true(count(record.text, "it shows no pass") >= 1);
@@ -368,9 +383,7 @@ static void other_addresses_have_their_share(void **state)
     listening_start(&owner, fleet_key, 0);
     struct crowd crowd = {&owner, "127.0.0.2", hello, loopback_hello(without_pass, hello, sizeof hello), false, 0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
-    while (atomic_load(&crowd.came) < 300) {
-        usleep(1000);
-    }
+    await_crowd(&crowd, &record);
     owner.credentials = without_pass; /* for those that are admitted; the listener has the others */
     for (int i = 0; i < COME; i++) {
         if (come_in(&channel, &owner, 1, &error)) {
@@ -396,109 +409,14 @@ static void members_pass_those_who_repeat_them(void **state)
     members_pass(fleet_key);
 }
 
-/* Sends, for TLS, the first bytes of a member with a pass or of a stranger, and nothing more. */
-static int begin_hello(const struct listening *owner, bool with_pass)
+/* Sends, for TLS, the first bytes of a member with a pass, and nothing more. */
+static int begin_hello(const struct listening *owner)
 {
     uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
     int fd = knock(owner);
-    if (with_pass) {
-        pass_make(credentials_passes(fleet_key), bytes + 11);
-    }
+    pass_make(credentials_passes(fleet_key), bytes + 11);
     assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
     return fd;
-}
-
-/*
- * Members that never finish their handshakes make room for each other, the oldest first; they take no places from
- * strangers or from admitted members.
- */
-static void a_crowd_of_members(void **state)
-{
-    (void)state;
-    enum { HALF = 4 + LISTENER_SPARE - LISTENER_SPARE / 2, MEMBERS = HALF + 8 }; /* `expected`, and half of the spare */
-    struct listening owner = {.refusal = 0};
-    struct channel early, late;
-    struct error error;
-    int strangers[2], members[MEMBERS];
-    listening_start(&owner, fleet_key, 0);
-    assert_true(come_in(&early, &owner, 1, &error));
-    for (int i = 0; i < 2; i++) {
-        strangers[i] = begin_hello(&owner, false);
-    }
-    for (int i = 0; i < MEMBERS; i++) {
-        members[i] = begin_hello(&owner, true);
-    }
-    const double until_s = soon();
-    while (!is_closed(members[MEMBERS - HALF - 1]) && clock_monotonic_s() < until_s) {
-        usleep(1000);
-    }
-    for (int i = 0; i < MEMBERS; i++) {
-        assert_int_equal(is_closed(members[i]), i < MEMBERS - HALF);
-    }
-    assert_true(ping(&early));
-    for (int i = 0; i < 2; i++) {
-        assert_false(is_closed(strangers[i]));
-        close(strangers[i]);
-    }
-    assert_true(come_in(&late, &owner, 2, &error) && ping(&late));
-    for (int i = 0; i < MEMBERS; i++) {
-        close(members[i]);
-    }
-    channel_close(&early);
-    channel_close(&late);
-    listening_stop(&owner);
-}
-
-/* A full pipe: a thread that logs a line waits until it is read. */
-static int begin_full_log(int *kept)
-{
-    char bytes[4096] = {0};
-    int ends[2];
-    *kept = dup(2);
-    assert_true(*kept >= 0 && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
-    while (write(ends[1], bytes, sizeof bytes) > 0) {
-    }
-    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
-    assert_int_equal(dup2(ends[1], 2), 2);
-    close(ends[1]);
-    return ends[0];
-}
-
-static void end_full_log(int log, int kept)
-{
-    assert_int_equal(dup2(kept, 2), 2);
-    close(kept);
-    close(log); /* a waiting thread then writes into a closed pipe: the signal is ignored */
-}
-
-/* No more of them make room than others need places, even if one leaves slowly. */
-static void one_makes_room_for_one(void **state)
-{
-    (void)state;
-    enum { MEMBERS = 4 + LISTENER_SPARE - LISTENER_SPARE / 2 + 1 }; /* one more than may be in handshakes */
-    struct listening owner = {.refusal = 0};
-    int members[MEMBERS], kept;
-    signal(SIGPIPE, SIG_IGN);
-    listening_start(&owner, fleet_key, 0);
-    for (int i = 0; i < MEMBERS; i++) {
-        members[i] = begin_hello(&owner, true);
-    }
-    const int log = begin_full_log(&kept);
-    const double until_s = soon();
-    while (!is_closed(members[0]) && clock_monotonic_s() < until_s) {
-        usleep(1000);
-    }
-    const bool first = is_closed(members[0]);
-    usleep(500000); /* it can't leave; meanwhile a second one would have been told to */
-    int closed = 0;
-    for (int i = 0; i < MEMBERS; i++) {
-        closed += is_closed(members[i]);
-        close(members[i]);
-    }
-    end_full_log(log, kept);
-    listening_stop(&owner);
-    assert_true(first);
-    assert_int_equal(closed, 1);
 }
 
 /* If all places are taken, new peers are turned away; after one has left, the next takes its place. */
@@ -550,7 +468,7 @@ static void causes_are_told_apart(void **state)
     struct error error;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    int fd = begin_hello(&owner, true);
+    int fd = begin_hello(&owner);
     send(fd, "no end of a hello that TLS could read", 37, MSG_NOSIGNAL);
     shutdown(fd, SHUT_WR);
     const bool welcome = come_in(&channel, &owner, 1, &error);
@@ -726,8 +644,6 @@ int main(void)
         cmocka_unit_test(members_pass_strangers),
         cmocka_unit_test(members_pass_those_who_repeat_them),
         cmocka_unit_test(other_addresses_have_their_share),
-        cmocka_unit_test(a_crowd_of_members),
-        cmocka_unit_test(one_makes_room_for_one),
         cmocka_unit_test(all_places_are_taken),
         cmocka_unit_test(causes_are_told_apart),
         cmocka_unit_test(who_hangs_up),

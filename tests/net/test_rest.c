@@ -22,7 +22,7 @@ static struct channel channels[MEMBERS];
 
 static void await(atomic_int *count, int least)
 {
-    const double until_s = clock_monotonic_s() + 20;
+    const double until_s = clock_monotonic_s() + LISTENING_PATIENCE_S;
     while (atomic_load(count) < least && clock_monotonic_s() < until_s) {
         usleep(1000);
     }
@@ -33,7 +33,8 @@ static bool ping(struct channel *channel)
 {
     struct error error;
     struct message_ping message = {.nonce = 5};
-    return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + 10, NULL, &error);
+    return channel_call(channel, MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + LISTENING_PATIENCE_S, NULL,
+                        &error);
 }
 
 /* All are admitted, and rest. */
@@ -98,7 +99,7 @@ static bool rests(int worker)
 
 static void await_rest(int worker)
 {
-    const double until_s = clock_monotonic_s() + 20;
+    const double until_s = clock_monotonic_s() + LISTENING_PATIENCE_S;
     while (!rests(worker) && clock_monotonic_s() < until_s) {
         usleep(1000);
     }
@@ -117,11 +118,12 @@ static void it_goes_on(void **state)
     for (int i = 0; i < MEMBERS; i++) { /* all at once */
         struct error error;
         struct message_ping message = {.nonce = 7};
-        assert_true(channel_send(&channels[i], MESSAGE_ping, 100, &message, clock_monotonic_s() + 10, &error));
+        assert_true(channel_send(&channels[i], MESSAGE_ping, 100, &message, clock_monotonic_s() + LISTENING_PATIENCE_S,
+                                 &error));
     }
     for (int i = 0; i < MEMBERS; i++) {
         struct error error;
-        assert_true(channel_receive(&channels[i], clock_monotonic_s() + 10, &error));
+        assert_true(channel_receive(&channels[i], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
         assert_int_equal(channels[i].frame.type, MESSAGE_pong);
     }
 }
@@ -156,7 +158,7 @@ static void the_end_comes(void **state)
     wake_raise(&owner.wake);
     pthread_join(owner.thread, NULL);
     listener_end(owner.listener, 0.1);
-    assert_true(clock_monotonic_s() < begun_s + 10);
+    assert_true(clock_monotonic_s() < begun_s + LISTENING_PATIENCE_S);
     assert_int_equal(atomic_load(&owner.left), MEMBERS);
     bool over = pthread_create(&owner.thread, NULL, listening_run, &owner) == 0; /* for listening_stop */
     assert_true(over);
@@ -212,13 +214,13 @@ static enum listener_glance glance(struct listener_session *session)
     if (!ready) {
         return channel_rest(&session->channel) ? GLANCE_RESTS : GLANCE_SERVE;
     }
-    if (!channel_receive(&session->channel, clock_monotonic_s() + 5, &error) ||
+    if (!channel_receive(&session->channel, clock_monotonic_s() + LISTENING_PATIENCE_S, &error) ||
         session->channel.message.ping.nonce == 3) {
         return GLANCE_ENDS;
     }
     const struct message_pong pong = {session->channel.message.ping.nonce + 100};
     const bool said = channel_send(&session->channel, MESSAGE_pong, session->channel.frame.request, &pong,
-                                   clock_monotonic_s() + 5, &error);
+                                   clock_monotonic_s() + LISTENING_PATIENCE_S, &error);
     return !said ? GLANCE_ENDS : pong.nonce == 102 || !channel_rest(&session->channel) ? GLANCE_SERVE : GLANCE_RESTS;
 }
 
@@ -240,7 +242,8 @@ static uint64_t answer_to(int worker, uint64_t nonce)
 {
     struct error error;
     struct message_ping message = {.nonce = nonce};
-    return channel_call(&channels[worker], MESSAGE_ping, &message, MESSAGE_pong, clock_monotonic_s() + 10, NULL, &error)
+    return channel_call(&channels[worker], MESSAGE_ping, &message, MESSAGE_pong,
+                        clock_monotonic_s() + LISTENING_PATIENCE_S, NULL, &error)
                ? channels[worker].message.pong.nonce
                : 0;
 }
@@ -291,14 +294,15 @@ static void who_is_deaf(void **state)
     await_rest(1);
     await_rest(2);
     atomic_store(&owner.deaf, false);
-    assert_true(channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + 10, &error));
+    assert_true(
+        channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_true(connection_wait(channels[1].connection, clock_monotonic_s() + 0.2, &ready, &error));
     assert_false(ready);
     assert_true(rests(1));
     pthread_mutex_lock(&owner.lock);
     listener_rouse(session_of(1));
     pthread_mutex_unlock(&owner.lock);
-    assert_true(channel_receive(&channels[1], clock_monotonic_s() + 10, &error));
+    assert_true(channel_receive(&channels[1], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_int_equal(channels[1].frame.request, 200);
     shutdown(connection_fd(channels[2].connection), SHUT_RDWR);
     await(&owner.left, 1);
@@ -322,7 +326,7 @@ static void half_a_request_is_no_rest(void **state)
     const struct outgoing ping = {.type = MESSAGE_ping, .request = 300, .message = &message, .more = true};
     struct error error;
     await_rest(3);
-    assert_true(channel_send_frame(&channels[3], &ping, clock_monotonic_s() + 10, &error));
+    assert_true(channel_send_frame(&channels[3], &ping, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_true(!connection->transport->finish || connection->transport->finish(connection, &error));
     const int served = atomic_load(&owner.served), rested = atomic_load(&owner.rested);
     assert_true(send_some(connection, 0, 9) > 0);
@@ -332,7 +336,7 @@ static void half_a_request_is_no_rest(void **state)
     assert_false(rests(3));
     assert_int_equal(send_some(connection, 9, SIZE_MAX), 0);
     connection->out_start = connection->out_end = 0;
-    assert_true(channel_receive(&channels[3], clock_monotonic_s() + 10, &error));
+    assert_true(channel_receive(&channels[3], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_int_equal(channels[3].frame.request, 300);
     await_rest(3);
 }
@@ -346,10 +350,10 @@ static void requests_that_come_together(void **state)
     await_rest(5);
     for (uint64_t i = 0; i < 50; i++) {
         const struct outgoing ping = {.type = MESSAGE_ping, .request = 400 + i, .message = &message, .more = i < 49};
-        assert_true(channel_send_frame(&channels[5], &ping, clock_monotonic_s() + 10, &error));
+        assert_true(channel_send_frame(&channels[5], &ping, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     }
     for (uint64_t i = 0; i < 50; i++) {
-        assert_true(channel_receive(&channels[5], clock_monotonic_s() + 10, &error));
+        assert_true(channel_receive(&channels[5], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
         assert_int_equal(channels[5].frame.request, 400 + i);
     }
     await_rest(5);

@@ -74,7 +74,7 @@ static inline void load_with(const struct config_setting *more)
     static char hosts[100];
     char own[64];
     struct error error;
-    int fd, count = 7;
+    int fd, count = 8;
     if (!socket_listen(&fd, "127.0.0.1", 0, &error)) {
         fail_msg("%s", error.text);
     }
@@ -89,7 +89,8 @@ static inline void load_with(const struct config_setting *more)
                                           {"job_name", "ps"},
                                           {"insecure", "true"},
                                           {ps.hidden ? "hidden" : "layers", ps.hidden ? ps.hidden : "3,4,2"},
-                                          {"task_index", ps.first ? "1" : "0"}};
+                                          {"task_index", ps.first ? "1" : "0"},
+                                          {"lease_secs", "60"}};
     for (; more->flag; more++) {
         settings[count++] = *more;
     }
@@ -139,7 +140,7 @@ static const struct config_setting nothing = {NULL, NULL};
 
 static inline double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + 60;
 }
 
 /* The refusal; 0: welcome. digest NULL: the job's. */

@@ -129,7 +129,7 @@ static inline void telling_begin(const char *job, const char *index)
     snprintf(hosts, sizeof hosts, "%s,%s", telling.members[0].host, telling.members[1].host);
     const struct config_setting settings[] = {{"ps_hosts", hosts},  {"worker_hosts", "b:1,c:1"}, {"layers", "3,4,2"},
                                               {"insecure", "true"}, {"job_name", job},           {"task_index", index},
-                                              {"elastic", "true"}};
+                                              {"elastic", "true"},  {"lease_secs", "60"}};
     if (!config_load(&telling.config, NULL, settings, sizeof settings / sizeof *settings, &error) ||
         !identity_create(&telling.identity, &telling.config, (struct member){MEMBER_PS, 0}, &error)) {
         fail_msg("%s", error.text);

@@ -41,7 +41,7 @@ static void end(void)
 
 static void ask(void)
 {
-    members = status_query_ask(query, 10, &count);
+    members = status_query_ask(query, 60, &count);
 }
 
 enum { WORKER_0 = TELLING_PS, WORKER_1, BEYOND };

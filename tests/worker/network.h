@@ -35,7 +35,7 @@ static inline void test_config(struct config *config, struct model *model, const
                                           .rmsprop_momentum = 0.5,
                                           .adagrad_init = 0.1,
                                           .gpu_memory_fraction = 1,
-                                          .gpu_timeout_secs = 10};
+                                          .gpu_timeout_secs = 60};
     model_layout(model, &config->model);
 }
 

@@ -61,7 +61,7 @@ static int be_child(const char *path, const char *plan)
         raise(SIGKILL);
     }
     if (what == 'w') { /* until it is told to stop */
-        const struct timespec long_time = {.tv_sec = 30};
+        const struct timespec long_time = {.tv_sec = 600};
         nanosleep(&long_time, NULL);
     }
     return what - '0';
@@ -132,7 +132,7 @@ static void a_signal_is_passed_on(void **state)
 {
     (void)state;
     pid_t pid = begin("w");
-    for (int i = 0; i < 500 && count_starts(file) == 0; i++) {
+    for (int i = 0; i < 3000 && count_starts(file) == 0; i++) {
         const struct timespec pause = {.tv_nsec = 20000000};
         nanosleep(&pause, NULL);
     }

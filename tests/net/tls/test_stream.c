@@ -18,7 +18,7 @@
 
 static double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + 60;
 }
 
 /* What the serving end does after its handshake, and what it found. */

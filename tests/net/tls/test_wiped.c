@@ -109,7 +109,7 @@ static const char *search_memory(void)
 
 static double soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + 60;
 }
 
 static void echo(struct connection **connection, void *context)

@@ -488,7 +488,7 @@ static void test_a_drained_server_lets_go(void **state)
     for (struct http_counts counts = {.bytes_in = 0}; counts.connections < 2 || counts.bytes_in < sizeof request - 1;) {
         http_server_counts(server, &counts);
     }
-    http_server_drain(server, clock_monotonic_s() + 10);
+    http_server_drain(server, clock_monotonic_s() + 0.1); /* in vain: an answer is to come */
     atomic_store(&is_held, false);
     close(idle);
     const char *told = rest(busy);

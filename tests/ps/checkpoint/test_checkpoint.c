@@ -418,7 +418,7 @@ static void a_named_pipe_is_not_waited_for(void **unused)
     struct error error;
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    alarm(10);
+    alarm(60);
     assert_int_equal(checkpoint_open(&file, fifo, &error), CHECKPOINT_UNREADABLE);
     alarm(0);
     assert_non_null(strstr(error.text, "is not a regular file"));

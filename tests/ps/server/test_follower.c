@@ -115,6 +115,7 @@ static bool was_staged(const char *what)
     return same;
 }
 
+/* So far: those that were given up and made again, as on a busy machine, count too. */
 static int connections(void)
 {
     int count = 0;
@@ -163,7 +164,7 @@ static void set_up_with(const char *lease, bool decides_now)
 
 static void set_up_follower(void)
 {
-    set_up_with("10", true);
+    set_up_with("20", true);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
 }
@@ -289,7 +290,7 @@ static void it_tells_what_is_staged_and_steps_as_it_is_told(void **state)
     pushed(1, PUSH_APPLIED, 2);
     assert_true(parameter_of(1) < after);
     AWAIT(heard_of.asked == 2);
-    AWAIT(connections() == CHANNELS);
+    AWAIT(connections() >= CHANNELS);
     tear_down_follower();
 }
 
@@ -304,13 +305,14 @@ static void a_new_connection_is_told_all_again(void **state)
     const int before = count_of(&heard_of.reports);
     usleep(50000);
     assert_int_equal(count_of(&heard_of.reports), before); /* once is enough */
-    AWAIT(connections() == CHANNELS);
+    AWAIT(connections() >= CHANNELS);
+    const int connected = connections();
     for (int i = 0; i < CHANNELS; i++) {
         atomic_store(&decides[i].cut, true);
     }
     AWAIT(count_of(&heard_of.reports) > before);
     assert_true(was_staged("step 0: 1-1"));
-    AWAIT(connections() == 2 * CHANNELS);
+    AWAIT(connections() >= connected + CHANNELS);
     decide(0, 1, (struct range){1, 1}, none);
     pushed(1, PUSH_APPLIED, 1);
     tear_down_follower();
@@ -327,10 +329,11 @@ static void an_old_generation_is_no_reason_to_leave(void **state)
     AWAIT(was_staged("step 0: 1-1"));
     const int asked = count_of(&heard_of.questions);
     AWAIT(count_of(&heard_of.questions) > asked);
-    AWAIT(connections() == CHANNELS);
+    AWAIT(connections() >= CHANNELS);
+    const int before = connections();
     heard_of.staged_error = heard_of.asked_error = ERROR_NOT_ALLOWED;
     push(0, 0, 1);
-    AWAIT(connections() > CHANNELS + 1);
+    AWAIT(connections() > before + 1);
     heard_of.staged_error = heard_of.asked_error = 0;
     AWAIT(was_staged("step 0: 0-1"));
     decide(0, 1, (struct range){0, 2}, none);
@@ -381,20 +384,20 @@ static void it_pings_while_there_is_nothing_to_tell(void **state)
     AWAIT(count_of(&heard_of.pings) >= 2);
     assert_int_equal(count_of(&heard_of.reports), 0);
     assert_int_equal(count_of(&heard_of.questions), 0); /* there is nothing to decide */
-    AWAIT(connections() == CHANNELS);
+    AWAIT(connections() >= CHANNELS);
     tear_down_follower();
 }
 
 static void who_decides_is_waited_for_by_name(void **state)
 {
     (void)state;
-    set_up_with("10", false);
+    set_up_with("20", false);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     char awaited[120];
     snprintf(awaited, sizeof awaited, "waiting for ps 0 (%s), which decides on the steps, ", ps.first);
     AWAIT(strstr(heard_so_far(), awaited));
     start_deciding();
-    AWAIT(connections() >= CHANNELS); /* those given up meanwhile count too */
+    AWAIT(connections() >= CHANNELS);
     assert_true(lives(0));
     assert_int_equal(times(tear_down_follower(), awaited), 1); /* though two wait */
 }

@@ -271,7 +271,7 @@ static void test_not_a_file(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(fifo, sizeof fifo, "%s/images", folder);
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    alarm(10);
+    alarm(60);
     assert_false(stream_open_file(&stream, fifo, &error));
     alarm(0);
     assert_non_null(strstr(error.text, "/images: is not a regular file"));

@@ -39,7 +39,7 @@ struct fake_member {
 
 static inline double fake_member_soon(void)
 {
-    return clock_monotonic_s() + 10;
+    return clock_monotonic_s() + 60;
 }
 
 static inline uint16_t fake_member_admit(void *context, const struct peer *peer, struct error *message)

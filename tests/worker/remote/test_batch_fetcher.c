@@ -271,7 +271,7 @@ static void no_thread(void **state)
 static void *jump(void *context)
 {
     (void)context;
-    for (int i = 0; i < 10000 && !was_told("asks 3 from 0\n"); i++) {
+    for (int i = 0; i < 60000 && !was_told("asks 3 from 0\n"); i++) {
         usleep(1000);
     }
     atomic_store(&jumped_s, 12);

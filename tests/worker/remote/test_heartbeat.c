@@ -22,14 +22,18 @@
 
 enum { SERVERS = 3, WITHOUT_PARAMETERS = 2 };
 
-static _Atomic(double) jumped_s;
+/* A lease that no member misses, however busy this machine is: half of it is the idle timeout. */
+#define LONG_LEASE "50"
+
+static _Atomic(double) jumped_s, stopped_s; /* stopped_s: when the clock was stopped; 0: it runs */
 
 double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
 
 double __wrap_clock_monotonic_s(void)
 {
-    return __real_clock_monotonic_s() + atomic_load(&jumped_s);
+    const double at_s = atomic_load(&stopped_s);
+    return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&jumped_s);
 }
 
 /* What this worker's page shows. */
@@ -91,7 +95,7 @@ static struct server {
     struct message_lease lease;
     uint32_t generation;
     bool pings, mute;
-    int layers;             /* messages of that kind */
+    int layers, layered;    /* messages of that kind; the connection of the last of them */
     char units[64];         /* of the last of them */
     const char *says_units; /* sent with each lease; NULL: nothing */
 } servers[SERVERS];
@@ -113,7 +117,9 @@ static bool answer(struct fake_member *member, struct channel *channel)
     bool good = true;
     pthread_mutex_lock(&server->lock);
     channel->generation = server->generation;
+    const int connection = atomic_load(&member->connections);
     if (channel->frame.type == MESSAGE_heartbeat) {
+        assert_true(server->layers == 0 || server->layered == connection);
         server->last = channel->message.heartbeat;
         snprintf(server->message, sizeof server->message, "%s", server->last.message);
         snprintf(server->host, sizeof server->host, "%s", server->last.host);
@@ -129,16 +135,16 @@ static bool answer(struct fake_member *member, struct channel *channel)
         good = good && (server->mute || fake_member_say(channel, MESSAGE_lease, &server->lease));
         server->answers += !server->mute;
     } else if (channel->frame.type == MESSAGE_layers) {
-        assert_int_equal(server->layers + 1, atomic_load(&member->connections)); /* first on every connection */
+        assert_int_not_equal(server->layered, connection); /* first on every connection, and once */
+        server->layered = connection;
         server->layers++;
         snprintf(server->units, sizeof server->units, "%s", channel->message.layers.units);
     } else if (channel->frame.type == MESSAGE_pong) {
         server->pongs += channel->message.pong.nonce == 77;
     } else if (channel->frame.type == MESSAGE_leave) {
-        struct error error;
-        bool closed = false;
+        struct pollfd hangup = {.fd = connection_fd(channel->connection), .events = POLLIN};
         server->leaves++;
-        server->hangs_up = !connection_wait(channel->connection, fake_member_soon() - 9.8, &closed, &error) || closed;
+        server->hangs_up = poll(&hangup, 1, 200) > 0;
         snprintf(server->goodbye, sizeof server->goodbye, "%s", channel->message.leave.message);
         good = fake_member_say(channel, MESSAGE_done, &done);
     }
@@ -243,7 +249,7 @@ static void what_a_beat_says(void **state)
     struct job_status job;
     (void)state;
     gethostname(host, sizeof host - 1);
-    begin_all(2, "0.6");
+    begin_all(2, LONG_LEASE);
     for (int i = 0; i < 2; i++) {
         AWAIT(look(i).beats >= 1);
         assert_string_equal(look(i).host, host);
@@ -275,6 +281,10 @@ static void what_a_beat_says(void **state)
     heartbeat_job_status(bench.heartbeat, &job);
     assert_true(job.known && !job.over && !job.refused);
     assert_false(heartbeat_is_over(bench.heartbeat));
+    atomic_store(&stopped_s, __real_clock_monotonic_s()); /* a slow answer to its goodbye is no reason to hang up */
+    heartbeat_destroy(bench.heartbeat, "bye");
+    bench.heartbeat = NULL;
+    atomic_store(&stopped_s, 0);
     end();
     for (int i = 0; i < 2; i++) {
         assert_int_equal(servers[i].leaves, 1);
@@ -306,23 +316,20 @@ static void before_joining(void **state)
 static void how_often(void **state)
 {
     (void)state;
-    begin_all(1, "0.6");
-    AWAIT(look(0).beats >= 1);
     double begun_s = story_s();
-    const int before = look(0).beats;
-    AWAIT(look(0).beats >= before + 3);
-    assert_true(story_s() - begun_s > 0.35); /* two intervals of 0.2 s, and the rest of a third */
+    begin_all(1, "0.6");
+    AWAIT(look(0).beats >= 4);
+    assert_true(story_s() - begun_s > 0.55); /* three intervals of 0.2 s */
     end();
-    begin_all(1, "60");
-    AWAIT(look(0).beats >= 1);
     begun_s = story_s();
+    begin_all(1, "60");
     AWAIT(look(0).beats >= 2);
-    assert_in_range((int)(1e3 * (story_s() - begun_s)), 900, 8000);
+    assert_in_range((int)(1e3 * (story_s() - begun_s)), 900, 15000);
     heartbeat_wake(bench.heartbeat);
     begun_s = story_s();
-    AWAIT(look(0).beats >= 7);
-    assert_true(story_s() - begun_s < 3.5);
-    assert_true(story_s() - begun_s > 0.06);
+    AWAIT(look(0).beats >= 42);
+    assert_true(story_s() - begun_s < 30);
+    assert_true(story_s() - begun_s > 0.5);
     end();
 }
 
@@ -346,7 +353,7 @@ static double tries_last_s(void)
 static void an_absent_ps(void **state)
 {
     (void)state;
-    for (int tries = 0; tries_last_s() > 1.4;
+    for (int tries = 0; tries_last_s() > 2;
          tries++) { /* five delays of 0.1 to 0.2 s; those of other links take 0.5 to 1 s */
         assert_in_range(tries, 0, 30);
     }
@@ -394,10 +401,11 @@ static void what_begins_at_once(void **state)
 static void pings(void **state)
 {
     (void)state;
-    begin(1, "0.6");
+    begin(1, LONG_LEASE);
     servers[0].pings = true;
     start(0);
     create();
+    heartbeat_wake(bench.heartbeat);
     AWAIT(look(0).pongs == 1);
     const int before = atomic_load(&alive);
     AWAIT(look(0).beats >= 3);
@@ -410,7 +418,7 @@ static void the_end_of_the_job(void **state)
 {
     struct job_status job;
     (void)state;
-    begin_hurried(2, "0.5");
+    begin_hurried(2, LONG_LEASE);
     pthread_mutex_lock(&servers[0].lock);
     servers[0].lease.test_accuracy = 0.5f;
     pthread_mutex_unlock(&servers[0].lock);
@@ -422,7 +430,7 @@ static void the_end_of_the_job(void **state)
     assert_string_equal(job.message, "it is done");
     assert_false(heartbeat_is_fenced(bench.heartbeat));
     end();
-    begin_hurried(1, "0.5");
+    begin_hurried(1, LONG_LEASE);
     say(0, JOB_FAILED, 3, "it failed");
     AWAIT(heartbeat_is_over(bench.heartbeat));
     heartbeat_job_status(bench.heartbeat, &job);
@@ -436,7 +444,7 @@ static void refused(void **state)
 {
     struct job_status job;
     (void)state;
-    begin(2, "0.5");
+    begin(2, LONG_LEASE);
     atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
     start(0);
     start(1);
@@ -447,9 +455,9 @@ static void refused(void **state)
     heartbeat_job_status(bench.heartbeat, &job);
     assert_true(job.refused && !job.over);
     assert_non_null(strstr(job.message, "as the test wants"));
-    const int before = look(0).beats;
+    const int before = look(0).beats, asked = atomic_load(&servers[1].member.connections);
     AWAIT(look(0).beats > before + 4);
-    assert_int_equal(atomic_load(&servers[1].member.connections), 1);
+    assert_int_equal(atomic_load(&servers[1].member.connections), asked);
     end();
 }
 
@@ -459,11 +467,11 @@ static void layers(void **state)
     struct job_status job;
     char units[MODEL_UNITS_TEXT];
     (void)state;
-    begin_hurried(1, "0.5");
+    begin_hurried(1, LONG_LEASE);
     AWAIT(look(0).beats >= 3);
     assert_int_equal(look(0).layers, 0); /* they are in the config */
     end();
-    begin(2, "0.5");
+    begin(2, LONG_LEASE);
     bench.config.model.hidden_count = 0;
     model_units_text(&bench.config.model, units);
     servers[1].says_units = units;
@@ -473,11 +481,12 @@ static void layers(void **state)
     heartbeat_wake(bench.heartbeat);
     for (int i = 0; i < 2; i++) {
         AWAIT(look(i).beats >= 3);
-        assert_int_equal(look(i).layers, 1);
+        assert_true(look(i).layers >= 1);
         assert_string_equal(look(i).units, units);
     }
+    const int layers_before = look(0).layers;
     atomic_store(&servers[0].member.cut, true);
-    AWAIT(look(0).layers == 2);
+    AWAIT(look(0).layers > layers_before);
     assert_false(heartbeat_is_over(bench.heartbeat));
     pthread_mutex_lock(&servers[1].lock);
     servers[1].says_units = "7,3";
@@ -502,7 +511,7 @@ static void when_to_join_again(void **state)
 {
     char why[256];
     (void)state;
-    begin_hurried(2, "0.5");
+    begin_hurried(2, LONG_LEASE);
     say(0, JOB_TRAINING, 3, "");
     say(1, JOB_TRAINING, 3, "");
     assert_false(needs(3, 0, why));
@@ -529,8 +538,9 @@ static void when_to_join_again(void **state)
     assert_false(needs(3, clock_monotonic_s(), why));
     say(1, JOB_TRAINING, 3, "");
     const double joined_s = clock_monotonic_s();
+    const int connections = atomic_load(&servers[1].member.connections);
     atomic_store(&servers[1].member.cut, true); /* the same one, by another connection */
-    AWAIT(atomic_load(&servers[1].member.connections) == 3);
+    AWAIT(atomic_load(&servers[1].member.connections) > connections);
     say(1, JOB_TRAINING, 3, "");
     assert_false(needs(3, joined_s, why));
     say(1, JOB_DONE, 5, "");
@@ -543,14 +553,14 @@ static void when_to_join_again(void **state)
 static void unanswered(void **state)
 {
     (void)state;
-    begin(1, "1.5");
+    begin(1, LONG_LEASE);
     servers[0].mute = true;
     start(0);
     create();
     AWAIT(look(0).beats >= 2);
     assert_int_equal(atomic_load(&servers[0].member.connections), 1);
     assert_int_equal(atomic_load(&bench.traffic.retries), 0);
-    atomic_store(&jumped_s, atomic_load(&jumped_s) + 1.0);
+    atomic_store(&jumped_s, atomic_load(&jumped_s) + 26);
     AWAIT(atomic_load(&servers[0].member.connections) >= 2);
     assert_true(atomic_load(&bench.traffic.retries) >= 1);
     const int connections = atomic_load(&servers[0].member.connections);
@@ -568,8 +578,8 @@ static void pass(double seconds)
     while (seconds > 0) {
         const int answers = look(0).answers;
         AWAIT(look(0).answers > answers + 2);
-        atomic_store(&jumped_s, atomic_load(&jumped_s) + fmin(seconds, 4));
-        seconds -= 4;
+        atomic_store(&jumped_s, atomic_load(&jumped_s) + fmin(seconds, 20));
+        seconds -= 20;
     }
     const int answers = look(0).answers;
     AWAIT(look(0).answers > answers + 3);
@@ -579,7 +589,7 @@ static void pass(double seconds)
 static void a_silent_ps(void **state)
 {
     (void)state;
-    begin(2, "10");
+    begin(2, LONG_LEASE);
     atomic_store(&servers[1].member.absent, true);
     start(0);
     start(1);
@@ -587,15 +597,17 @@ static void a_silent_ps(void **state)
     heartbeat_wake(bench.heartbeat);
     AWAIT(look(0).answers >= 1);
     heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
-    pass(8);
+    pass(40);
     assert_int_equal(look(0).last.state, STATE_TRAINING);
-    pass(4.5);
+    pass(20);
     AWAIT(look(0).last.state == STATE_LOST);
     assert_non_null(strstr(look(0).message, "has not heard from ps 1 (127.0.0.1:"));
-    assert_non_null(strstr(look(0).message, ") for 1"));
+    static const char since[] = ") for ";
+    const double silent_s = strtod(strstr(look(0).message, since) + strlen(since), NULL);
+    assert_true(silent_s >= 52 && silent_s < 52 + 60);
     assert_int_equal(look(0).last.global_step, 4);
-    assert_int_equal(times(heard_so_far(), "has not been heard from for 1"), 1);
-    pass(8);
+    assert_int_equal(times(heard_so_far(), "has not been heard from for "), 1);
+    pass(40);
     assert_int_equal(times(heard_so_far(), "has not been heard from"), 1);
     assert_int_equal(times(heard_so_far(), "is heard from again"), 0);
     atomic_store(&servers[1].member.absent, false);
@@ -608,7 +620,7 @@ static void a_silent_ps(void **state)
 static void two_silent_ps(void **state)
 {
     (void)state;
-    begin(SERVERS, "10");
+    begin(SERVERS, LONG_LEASE);
     atomic_store(&servers[2].member.absent, true);
     for (int i = 0; i < SERVERS; i++) {
         start(i);
@@ -616,12 +628,12 @@ static void two_silent_ps(void **state)
     create(); /* and to join takes all of them */
     heartbeat_wake(bench.heartbeat);
     AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
-    pass(12.5);
+    pass(60);
     AWAIT(look(0).last.state == STATE_LOST);
     assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
     atomic_store(&servers[1].member.absent, true);
     atomic_store(&servers[1].member.cut, true);
-    pass(16);
+    pass(80);
     assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
     assert_int_equal(times(heard_so_far(), "has not been heard from"), 1);
     atomic_store(&servers[2].member.absent, false);
@@ -634,7 +646,7 @@ static void two_silent_ps(void **state)
 static void a_ps_that_is_not_needed(void **state)
 {
     (void)state;
-    begin(SERVERS, "10");
+    begin(SERVERS, LONG_LEASE);
     atomic_store(&servers[WITHOUT_PARAMETERS].member.absent, true);
     start(0);
     start(1);
@@ -643,13 +655,13 @@ static void a_ps_that_is_not_needed(void **state)
     heartbeat_wake(bench.heartbeat);
     AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
     heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
-    pass(16);
+    pass(80);
     assert_int_equal(look(0).last.state, STATE_TRAINING);
     heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_STARTING, .global_step = 4, .loss = NAN});
     AWAIT(look(0).last.state == STATE_LOST);
     assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
     end();
-    begin_all(2, "10");
+    begin_all(2, LONG_LEASE);
     heartbeat_wake(bench.heartbeat);
     heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_TRAINING, .global_step = 4, .loss = NAN});
     AWAIT(look(0).answers >= 1 && look(1).answers >= 1);

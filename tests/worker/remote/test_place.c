@@ -54,7 +54,7 @@ static bool find(const char *role, const char *number, const char *key, int *ind
     const struct config_setting settings[] = {{"ps_hosts", said.ps.host},
                                               {"worker_hosts", "b:1"},
                                               {"elastic", "true"},
-                                              {"join_secs", "10"},
+                                              {"join_secs", "60"},
                                               {"job_name", role},
                                               {"task_index", number},
                                               {key ? "fleet_key" : "insecure", key ? key : "true"}};

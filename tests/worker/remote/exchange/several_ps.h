@@ -335,8 +335,9 @@ static inline void begin(int count, const char *layers, bool writes_model, const
     }
     struct config_setting settings[16] = {{"insecure", "true"},   {"layers", layers},
                                           {"ps_hosts", hosts},    {"worker_hosts", "127.0.0.1:1,127.0.0.1:2"},
-                                          {"job_name", "worker"}, {"placement", "round_robin"}};
-    int set = 6;
+                                          {"job_name", "worker"}, {"placement", "round_robin"},
+                                          {"lease_secs", "60"}};
+    int set = 7;
     for (int i = 0; more && more[i]; i += 2) {
         settings[set++] = (struct config_setting){more[i], more[i + 1]};
     }

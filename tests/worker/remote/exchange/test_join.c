@@ -63,9 +63,12 @@ static void unready(void **state)
 
 static void *pass_five_seconds(void *context)
 {
-    (void)context;
+    const bool is_chief = *(const int *)context;
     AWAIT(was_told("get_model"));
-    usleep(300000);
+    const double until_s = story_s() + (is_chief ? 4 : 0.3);
+    while (story_s() < until_s && !(is_chief && was_told("ps 1: get_model\nps 0: get_model\n"))) {
+        usleep(1000);
+    }
     tell("five seconds later\n");
     atomic_store(&jumped_s, atomic_load(&jumped_s) + 5);
     return NULL;
@@ -83,7 +86,7 @@ static void unready_for_very_many(void **state)
         bench.config.cluster.worker_hosts.count = 1000;
         bench.config.cluster.task_index = is_chief ? 0 : 1;
         servers[1].unready = 1;
-        assert_int_equal(pthread_create(&thread, NULL, pass_five_seconds, NULL), 0);
+        assert_int_equal(pthread_create(&thread, NULL, pass_five_seconds, &is_chief), 0);
         assert_int_equal(push_pull_join(&bench.exchange, &error), EXCHANGE_OK);
         pthread_join(thread, NULL);
         const char *text = told();

@@ -88,11 +88,11 @@ static int pushes_held(const struct bench *bench)
     return held;
 }
 
-/* Until the pushes of that many steps were answered while this one "computes"; ten seconds at most. */
+/* Until the pushes of that many steps were answered while this one "computes"; a minute at most. */
 static void compute(struct bench *bench, int overlapped)
 {
     atomic_store(&bench->computes, true);
-    for (int tries = 0; tries < 10000 && atomic_load(&bench->ps.overlapped) < overlapped; tries++) {
+    for (int tries = 0; tries < 60000 && atomic_load(&bench->ps.overlapped) < overlapped; tries++) {
         usleep(1000);
     }
     atomic_store(&bench->computes, false);

@@ -209,6 +209,10 @@ static void *pass_time(void *context)
     }
     usleep(100000);
     atomic_store(&jumped_s, 12);
+    const double until_s = story_s() + STORY_PATIENCE_S;
+    while (!strstr(heard_so_far(), "waiting for ") && story_s() < until_s) {
+        usleep(1000);
+    }
     usleep(600000);
     atomic_store(&bench.given_up, true);
     return NULL;
@@ -231,7 +235,10 @@ static void long_waits_are_told(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(times(heard_so_far(), "waiting for "), 1);
     assert_non_null(strstr(heard_so_far(), "waiting for ps 1 (127.0.0.1:"));
-    assert_non_null(strstr(heard_so_far(), " to answer push 1, 12 s\n"));
+    static const char words[] = " to answer push 1, ";
+    const char *told_s = strstr(heard_so_far(), words);
+    assert_non_null(told_s);
+    assert_in_range(atoi(told_s + strlen(words)), 10, 12 + STORY_PATIENCE_S);
     end();
 }
 
@@ -346,7 +353,7 @@ static void rounds_of_a_silent_ps(void **state)
         const double begun_s = clock_monotonic_s();
         assert_int_equal(push_pull_await_round(exchange, 10, &error), stops ? EXCHANGE_STOPPED : EXCHANGE_OK);
         const double took_s = clock_monotonic_s() - begun_s;
-        assert_true(stops ? took_s >= 0.9 && took_s < 20 : took_s >= 1.2);
+        assert_true(stops ? took_s >= 0.9 && took_s < 50 : took_s >= 1.2);
         assert_false(link_is_open(&exchange->parts[0].link));
         assert_int_equal(times(heard_so_far(), "no answer from ps 0 (127.0.0.1:"), !stops);
         end();

@@ -291,7 +291,7 @@ static void waiting_can_be_given_up(void **state)
     bench.given_up = true;
     double begun_s = clock_monotonic_s();
     assert_int_equal(push(&bench, 1, &answer, &error), EXCHANGE_STOPPED);
-    assert_true(clock_monotonic_s() - begun_s < 5);
+    assert_true(clock_monotonic_s() - begun_s < 30);
     end(&bench);
 }
 

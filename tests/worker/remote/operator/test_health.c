@@ -29,7 +29,7 @@ static void *answer_one(void *context)
     int fd;
     struct error error;
     (void)context;
-    if (!accept_in_time(member.listener, &fd, name, clock_monotonic_s() + 10, &error)) {
+    if (!accept_in_time(member.listener, &fd, name, clock_monotonic_s() + 60, &error)) {
         return NULL;
     }
     fcntl(fd, F_SETFL, 0); /* blocking */

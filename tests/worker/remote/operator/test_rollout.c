@@ -138,7 +138,7 @@ static void ps_is_gone(void **state)
     close(ps.member.listener);
     const double begun_s = __wrap_clock_monotonic_s();
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_FAILED);
-    assert_true(__wrap_clock_monotonic_s() - begun_s < 5);
+    assert_true(__wrap_clock_monotonic_s() - begun_s < 30);
     assert_int_equal(run("status", 0, NULL, &text), COMMAND_FAILED);
     end();
 }

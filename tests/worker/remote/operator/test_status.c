@@ -452,16 +452,16 @@ static void a_ps_is_silent(void **state)
     servers[0].silent = 1;
     assert_true(status_query_create(&query, &config, &error));
     const double begun_s = clock_monotonic_s();
-    const struct board_member *entries = status_query_ask(query, 0.1, &count);
+    const struct board_member *entries = status_query_ask(query, 2, &count); /* enough for the other */
     const double took_s = clock_monotonic_s() - begun_s;
     heard();
-    assert_true(took_s >= 0.1);
+    assert_true(took_s >= 2);
     assert_int_equal(count, 4);
     assert_true(entries[0].is_missing);
     assert_string_equal(entries[0].state, "absent");
     assert_false(entries[1].is_missing);
     assert_string_equal(entries[3].digest, "six"); /* from ps 1, because ps 0 is silent */
-    entries = status_query_ask(query, 10, &count);
+    entries = status_query_ask(query, 60, &count);
     assert_false(entries[0].is_missing);
     assert_string_equal(entries[0].message, "");
     assert_string_equal(entries[3].digest, "five");
