@@ -119,6 +119,16 @@ def read_lines(process, count):
     return text.decode()
 
 
+def read_until(process, text):
+    """The lines of a running process up to one with that text. "loss=": it trains."""
+    lines = ""
+    while text not in lines:
+        line = read_lines(process, 1)
+        assert line, f"no {text!r} in:\n{lines}"
+        lines += line
+    return lines
+
+
 def pause_after(took_s):
     """Sleeps between two checks, depending on how long the last one took. Checks that start a process, or query
     several, should not keep a processor busy while others work towards the result."""

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from runs import (SMALL, checkpoints, finish, interrupt, merged, newest, read_lines, run, same_tensors,
-                  seed_of_tests, start, tensors, train, wait_for)
+from runs import (SMALL, checkpoints, finish, interrupt, merged, newest, read_lines, read_until, run,
+                  same_tensors, seed_of_tests, start, tensors, train, wait_for)
 
 BUSY = (*SMALL, "--layers=784,300,10", "--optimizer=adam", "--ema_decay=0.99")
 
@@ -113,8 +113,7 @@ def test_a_signal_keeps_a_checkpoint(trainer, tmp_path, number, status):
     """The tests may themselves run under nohup, which their children would inherit."""
     process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path,
                     preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
-    read_lines(process, 1)
-    time.sleep(0.5)
+    read_until(process, "loss=")
     begun = time.monotonic()
     interrupt(process, number)
     result = finish(process, status=status)
@@ -136,8 +135,7 @@ def test_nohup_is_respected(trainer, tmp_path):
 
 def test_interrupted_without_a_folder(trainer, tmp_path):
     process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=", cwd=tmp_path)
-    read_lines(process, 1)
-    time.sleep(0.3)
+    read_until(process, "loss=")
     interrupt(process, signal.SIGINT)
     assert "not saved" in finish(process, status=130).stdout
 
@@ -145,8 +143,7 @@ def test_interrupted_without_a_folder(trainer, tmp_path):
 def test_a_second_signal_ends_it_at_once(trainer, tmp_path):
     """Stopped in between, so that the second signal arrives before the first one's work is done."""
     process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path)
-    read_lines(process, 1)
-    time.sleep(0.3)
+    read_until(process, "loss=")
     interrupt(process, signal.SIGSTOP)
     interrupt(process, signal.SIGINT)
     interrupt(process, signal.SIGTERM)
@@ -157,8 +154,7 @@ def test_a_second_signal_ends_it_at_once(trainer, tmp_path):
 
 def test_a_second_process_is_told(trainer, tmp_path):
     first = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path)
-    read_lines(first, 1)
-    time.sleep(0.3)
+    read_until(first, "loss=")
     second = run(trainer, *BUSY, "--train_steps=10", "--train_dir=kept", cwd=tmp_path, status=1)
     assert len(second.stderr.splitlines()) == 1
     assert "kept" in second.stderr and str(first.pid) in second.stderr
@@ -223,8 +219,7 @@ def test_interrupted_without_room_for_a_checkpoint(trainer, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
     process = start(trainer, *BUSY, "--train_steps=100000000", "--train_dir=kept", cwd=tmp_path, preexec_fn=limit)
-    read_lines(process, 1)
-    time.sleep(0.3)
+    read_until(process, "loss=")
     interrupt(process)
     result = finish(process, status=1)
     assert "not saved" in result.stdout and "File too large" in result.stderr

@@ -124,7 +124,7 @@ def test_processor_time_of_this_process_and_its_children_counts(figures):
         begun = time.process_time()
         while time.process_time() - begun < 0.3:
             pass
-    assert 0.55 <= meter.took().processor < 3
+    assert 0.45 <= meter.took().processor < 3  # what the system takes of it is counted in ticks
 
 
 def test_the_table_of_what_was_missed(figures):
