@@ -335,7 +335,7 @@ static inline void begin_remote(void)
     start(&options);
 }
 
-/* Stage version 2: another rate, the same number of workers. Valid until the next call. */
+/* Stage version 2: another rate, the same number of workers. Valid until the next call but one. */
 static inline struct participant_order order_to(double rate, int workers)
 {
     const struct manifest_config before = signed_config(text_of(1, 0.5, 2), 1, "");

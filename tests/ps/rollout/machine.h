@@ -67,16 +67,17 @@ static inline struct manifest_config signed_config(char *text, uint64_t version,
         .version = version, .text = job, .text_size = strlen(job), .local = keys, .local_size = strlen(keys)};
 }
 
-/* An order with a manifest from one config to another, signed by this key. Valid until the next call. */
+/* An order with a manifest from one config to another, signed by this key. Valid until the next call but one. */
 static inline struct participant_order order_signed(enum rollout_order what, const struct manifest_config *from,
                                                     const struct manifest_config *to, const uint8_t *key)
 {
-    static uint8_t *bytes;
+    static uint8_t *bytes, *before; /* a thread may still be copying the last one */
     size_t size;
     struct error error;
     struct manifest manifest = {
         .fleet = "north", .author = "me@desk", .programs = programs, .target = *to, .fallback = *from};
-    free(bytes);
+    free(before);
+    before = bytes;
     assert_true(manifest_encode(&manifest, key, &bytes, &size, &error));
     free((void *)(uintptr_t)from->text);
     free((void *)(uintptr_t)to->text);
