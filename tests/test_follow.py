@@ -66,7 +66,7 @@ class Feed:
         assert condition(), self.text()
 
     def rounds(self):
-        events = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+        events = [json.loads(line) for line in self.text().splitlines() if line.startswith("{") and line.endswith("}")]
         return [event for event in events if event["event"] == "round"]
 
     def until_round(self, number):

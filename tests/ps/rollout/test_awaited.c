@@ -596,7 +596,8 @@ static void who_came_by_itself_holds_up_the_way_back_for_a_minute(void **state)
     say(guest, PHASE_STAGED, 1, 1);
     tick(1);
     assert_true(rollout_abort(&rollout, 5, message));
-    for (double now_s = 5; now_s < 5 + ROLLOUT_RETURN_S; now_s += 0.25) {
+    for (int i = 0; 5 + 0.25 * i < 5 + ROLLOUT_RETURN_S; i++) {
+        const double now_s = 5 + 0.25 * i;
         listed_say(PHASE_BACK, 1, now_s);
         say(guest, PHASE_STAGED, 1, now_s);
         tick(now_s);
