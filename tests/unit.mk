@@ -69,8 +69,8 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 
 build/san/tests/net/test_listener build/san/tests/net/test_rest build/san/tests/net/test_crowds: \
 	link_with += $(locks_link)
-build/san/tests/net/test_crowds: link_with += $(addprefix -Wl$(comma)--wrap=, \
-	clock_monotonic_s condition_wait_for door_rest pthread_create wake_wait)
+crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for door_rest pthread_create wake_wait)
+build/san/tests/net/test_crowds: link_with += $(crowds_link)
 build/san/tests/net/test_listener build/san/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
 
 # The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).
