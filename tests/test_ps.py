@@ -1,12 +1,12 @@
 """A real ps process and the Python client: what workers of any kind can rely on."""
 
+import contextlib
 import json
 import math
 import random
 import signal
 import struct
 import subprocess
-import threading
 import time
 
 import protocol
@@ -353,30 +353,15 @@ def test_a_frame_that_drips(ps):
                                 bulk=bytes(32), generation=1)
     with served.client(0) as chief, served.client(1) as slow:
         restore(chief)
-        stop = threading.Event()
-
-        def drip():
-            try:
-                for byte in push_frame:
-                    slow.socket.sendall(bytes([byte]))
-                    if stop.wait(1):
-                        return
-            except OSError:
-                pass
-
         assert len(push_frame) > 60
-        thread = threading.Thread(target=drip)
         started = time.monotonic()
-        thread.start()
-        slow.socket.settimeout(120)
-        try:
-            with pytest.raises((EOFError, ConnectionError)):
-                while True:
+        slow.socket.settimeout(1)
+        with pytest.raises((EOFError, ConnectionError)):  # by one thread: OpenSSL's connections are not for two
+            for byte in push_frame:
+                slow.socket.sendall(bytes([byte]))
+                with contextlib.suppress(TimeoutError):
                     slow.receive()
-            assert time.monotonic() - started > 29
-        finally:
-            stop.set()
-            thread.join()
+        assert time.monotonic() - started > 29
         assert chief.call("ping", nonce=1)[0] == "pong"
 
 
