@@ -136,7 +136,7 @@ class Chaos:
     def run_diverging(self, worker, refusals):
         try:
             with self.one_diverges:  # they join as the same worker
-                worker.run(refusals, within=LONG_S)
+                worker.run(refusals, within=60)
         except Exception as error:  # pytest does not see threads' failures
             self.failures.append(error)
         self.outcomes.update(worker.outcomes)

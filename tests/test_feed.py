@@ -113,7 +113,7 @@ def steps_of(cluster):
 
 def goes_on(cluster):
     before = steps_of(cluster)
-    runs.wait_for(lambda: steps_of(cluster) > before + 100, "steps of the chief", 60)
+    runs.wait_for(lambda: steps_of(cluster) > before + 100, "steps of the chief", timeout=20)
 
 
 def test_batches_are_a_function_of_their_number(chief):

@@ -20,7 +20,7 @@ from runs import wait_for
 
 pytestmark = pytest.mark.xdist_group("hostile")  # its fixtures are shared by all tests of the file
 
-LEASE_S = 6
+LEASE_S = 2
 FLOATS = 784 * 16 + 16  # of layers 784,10: rows of 10 in strides of 16
 MOST_KIB = 48 * 1024
 
@@ -64,7 +64,7 @@ class Fleet:
     def assert_well(self):
         """All who were connected still are, nobody was lost, steps are made, memory is bounded."""
         before = self.steps()
-        wait_for(lambda: self.steps() > before + 20, "steps of the others", 60)
+        wait_for(lambda: self.steps() > before + 20, "steps of the others", 10)
         for name, process in self.cluster.members.items():
             assert process.poll() is None, self.cluster.text(name)
         for name in ("worker 0", "worker 1"):
@@ -89,7 +89,7 @@ def fleet(trainer, tmp_path_factory):
         running.assert_well()
 
 
-def ended(client, within=LEASE_S + 14):
+def ended(client, within=LEASE_S + 4):
     """Reads until the peer closes; the last error it sent, if any. Fails if it keeps the connection."""
     error, deadline = None, time.monotonic() + within
     client.socket.settimeout(within)
@@ -117,7 +117,7 @@ def test_texts_of_members_are_shown_and_not_obeyed(fleet, trainer):
     assert client.receive()[0] == "lease"
     for flags in ((), ("--log_format=json",)):
         text = subprocess.run([trainer, "status", *flags, *fleet.cluster.hosts], cwd=fleet.folder, capture_output=True,
-                              timeout=240).stdout.decode()
+                              timeout=30).stdout.decode()
         assert all(character.isprintable() for character in text.replace("\n", "")), repr(text)
         if flags:
             told = {member["task"]: member for member in json.loads(text)["members"] if member["role"] == "worker"}
@@ -254,10 +254,10 @@ def test_frames_that_stand_still_and_answers_that_nobody_takes(fleet):
         pass
     started = time.monotonic()
     for client in begun:
-        ended(client)
+        ended(client, LEASE_S + 6)
     wait_for(lambda: any("has accepted no data" in line or "lost worker 3" in line for line in fleet.lines_about(deaf)),
-             "line about the one that does not read")
-    assert time.monotonic() - started < LEASE_S + 16  # a frame may take longer
+             "line about the one that does not read", LEASE_S + 8)
+    assert time.monotonic() - started < LEASE_S + 8
     named = [line for client in begun for line in fleet.lines_about(client) if "no answer from worker 2 (" in line]
     assert len(named) == len(begun), fleet.cluster.text("ps 0")
     fleet.assert_well()
@@ -289,7 +289,7 @@ def test_connections_that_never_say_who_they_are(fleet):
     try:
         wait_for(lambda: len(opened) > 300, "flood")
         fleet.cluster.start("worker 3")
-        wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 60)
+        wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 20)
         fleet.assert_well()
         wait_for(lambda: len(opened) > 1500, "flood")
         fleet.assert_well()
@@ -306,7 +306,7 @@ def test_connections_of_one_member_and_of_operators(fleet):
     members = [fleet.client(index=2, incarnation=99) for _ in range(40)]
     alive = 0
     for client in members:
-        client.socket.settimeout(LEASE_S / 2)
+        client.socket.settimeout(0.5)
         try:
             alive += client.call("ping", nonce=1)[0] == "pong"
         except (OSError, EOFError, ssl.SSLError):
@@ -323,7 +323,7 @@ def test_connections_of_one_member_and_of_operators(fleet):
     wait_for(lambda: '"joined' in fleet.cluster.text("ps 0") or "worker 3" in fleet.cluster.text("ps 0"), "worker 3")
     for client in members + operators:
         client.socket.close()
-    wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 60)
+    wait_for(lambda: fleet.cluster.status()[1]["worker 3"]["state"] == "training", "worker 3 at work", 20)
     fleet.assert_well()
     fleet.cluster.kill("worker 3")
     del fleet.cluster.members["worker 3"]
@@ -358,7 +358,7 @@ def test_members_work_and_join_under(fleet, trainer, name):
         with Attack(name, fleet.port, fleet.folder / "fleet.key", trainer, rate=0.25) as attack:
             fleet.assert_well()
             fleet.cluster.start("worker 3")
-            fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start", 60)
+            fleet.cluster.until("worker 3", lambda text: '"event":"start"' in text, "start", 20)
             fleet.assert_well()
             attack.end()
     finally:
@@ -377,5 +377,5 @@ def test_a_silent_crowd_at_the_chief(trainer, tmp_path):
         port = int(cluster.worker_hosts[0].split(":")[1])
         with Attack("silent", port, tmp_path / "fleet.key", trainer):
             cluster.start("worker 1")
-            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start", 60)
+            cluster.until("worker 1", lambda text: '"event":"start"' in text, "start", 20)
             cluster.until("worker 0", lambda text: "gets its batches from here" in text, "the line about it")

@@ -60,11 +60,11 @@ def test_a_learning_rate_changes_while_training_goes_on(fleet):
 
 def test_a_diverging_learning_rate_goes_back(fleet):
     fleet.start_and_train()
-    began, healthy_s = time.monotonic(), 200
-    result = fleet.rollout(fleet.candidate(2, learning_rate=1e30), "--yes", f"--healthy_secs={healthy_s}")
+    began = time.monotonic()
+    result = fleet.rollout(fleet.candidate(2, learning_rate=1e30), "--yes", "--healthy_secs=60")
     assert result.returncode == 1, text_of(result)
     assert "went back from version 2 to version 1" in text_of(result)
-    assert time.monotonic() - began < healthy_s
+    assert time.monotonic() - began < 60
     assert set(fleet.versions().values()) == {1}
     assert in_force(fleet.folder) == "1"
     seen = len(fleet.events("worker 0", "step"))

@@ -22,7 +22,7 @@ class Listener:
         self.socket.settimeout(0.2)
         self.lines = []
 
-    def until(self, line, timeout=60):
+    def until(self, line, timeout=30):
         """Waits for a datagram with this line, and drops everything up to it."""
         deadline = time.monotonic() + timeout
         while line not in self.lines:

@@ -323,14 +323,11 @@ static void members_pass(struct credentials *credentials_of_crowd)
     double longest_s = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    const double quiet_s = clock_monotonic_s();
-    welcome += come_in(&channels[0], &owner, 0, &error);
-    const double most_s = 5 + 10 * (clock_monotonic_s() - quiet_s); /* on a machine as busy as this one */
     struct crowd crowd = {&owner, "127.0.0.1", hello, loopback_hello(credentials_of_crowd, hello, sizeof hello), false,
                           0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
     await_crowd(&crowd, &record);
-    for (int i = 1; i < MEMBERS; i++) {
+    for (int i = 0; i < MEMBERS; i++) {
         const double begun_s = clock_monotonic_s();
         welcome += come_in(&channels[i], &owner, i, &error);
         longest_s = fmax(longest_s, clock_monotonic_s() - begun_s);
@@ -342,7 +339,7 @@ static void members_pass(struct credentials *credentials_of_crowd)
     }
     listening_stop(&owner);
     end_record(&record);
-    if (welcome != MEMBERS || longest_s > most_s) {
+    if (welcome != MEMBERS || longest_s > 5) {
         fail_msg("%d of %d members came in, after %.1f s at the longest: %s", welcome, MEMBERS, longest_s, error.text);
     }
     assert_true(count(record.text, "it shows no pass") >= 1);

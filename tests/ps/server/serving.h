@@ -435,6 +435,22 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
     return refusal;
 }
 
+/* A frame of that type whose message nobody can read: its one field is beyond what it may be. */
+static inline void serving_send_nonsense(struct serving_session *one, uint16_t type, uint64_t request)
+{
+    uint8_t header[FRAME_HEADER], body[1] = {9};
+    struct error error;
+    const struct frame frame = {.version = one->client.version,
+                                .type = type,
+                                .request = request,
+                                .flags = FRAME_LAST,
+                                .message_bytes = sizeof body};
+    frame_encode(&frame, header);
+    const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
+    assert_true(connection_write_more(one->client.connection, parts, 2, INFINITY, &error));
+    assert_true(connection_flush(one->client.connection, INFINITY, &error));
+}
+
 /* Serves one request from the peer; false: the session has ended. */
 static inline bool serving_serve(struct serving_session *one)
 {

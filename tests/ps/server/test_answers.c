@@ -608,19 +608,9 @@ static void who_waits_is_held_until_it_is_answered(void **state)
 /* An unreadable frame ends the connection, with an error for its sender that answers no request. */
 static void a_frame_that_breaks_the_protocol_is_answered(void **state)
 {
-    uint8_t header[FRAME_HEADER], body[1] = {9}; /* 2 is the maximum */
-    struct error error;
     (void)state;
     begin();
-    const struct frame frame = {.version = worker->client.version,
-                                .type = MESSAGE_get_status,
-                                .request = 77,
-                                .flags = FRAME_LAST,
-                                .message_bytes = sizeof body};
-    frame_encode(&frame, header);
-    const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
-    assert_true(connection_write_more(worker->client.connection, parts, 2, INFINITY, &error));
-    assert_true(connection_flush(worker->client.connection, INFINITY, &error));
+    serving_send_nonsense(worker, MESSAGE_get_status, 77);
     assert_false(serving_serve(worker));
     assert_int_equal(receive(worker), MESSAGE_error);
     assert_int_equal(worker->client.message.error.code, ERROR_BAD_REQUEST);

@@ -452,18 +452,8 @@ static void who_reads_nothing_takes_a_thread(void **state)
 
 static void who_sends_no_sense_ends(void **state)
 {
-    uint8_t header[FRAME_HEADER], body[1] = {9};
-    struct error error;
     (void)state;
-    const struct frame frame = {.version = worker->client.version,
-                                .type = MESSAGE_heartbeat,
-                                .request = 7,
-                                .flags = FRAME_LAST,
-                                .message_bytes = sizeof body};
-    frame_encode(&frame, header);
-    const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
-    assert_true(connection_write_more(worker->client.connection, parts, 2, INFINITY, &error));
-    assert_true(connection_flush(worker->client.connection, INFINITY, &error));
+    serving_send_nonsense(worker, MESSAGE_heartbeat, 7);
     assert_int_equal(look(), GLANCE_ENDS);
     hears(MESSAGE_error, 7);
 }

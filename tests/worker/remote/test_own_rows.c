@@ -663,7 +663,7 @@ static void a_ps_that_lost_what_it_was_told(void **state)
     bench.exchange.parts[0].incarnation = 12345; /* it is another process than it was */
     const double begun_s = clock_monotonic_s();
     assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
-    assert_in_range(pauses, 3, 25);                  /* fewer where the machine is slow */
+    assert_in_range(pauses, 10, 25);                 /* fewer where the machine is slow */
     assert_true(clock_monotonic_s() - begun_s >= 5); /* a third of the lease */
     assert_int_equal(ps.told[1], 1);
     assert_non_null(strstr(heard_so_far(), "sending the statistics of the rows here to ps 0 again"));

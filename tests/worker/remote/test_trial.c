@@ -122,7 +122,7 @@ double __wrap_clock_monotonic_s(void)
 
 void __wrap_clock_pause(double until_s)
 {
-    assert_true(until_s > __wrap_clock_monotonic_s() - 60 && until_s < __wrap_clock_monotonic_s() + 1);
+    assert_true(until_s > __wrap_clock_monotonic_s() - 1 && until_s < __wrap_clock_monotonic_s() + 1);
     __real_clock_pause(__real_clock_monotonic_s() + 0.002);
     ahead_s += per_pause_s;
 }
@@ -306,7 +306,7 @@ static void how_it_ends(void **state)
     per_pause_s = 10;
     const double begun_s = __wrap_clock_monotonic_s();
     assert_string_equal(try("hangs", false), "the trial took longer than 150 s");
-    assert_true(__wrap_clock_monotonic_s() >= begun_s + 150 && asked >= 10);
+    assert_true(__wrap_clock_monotonic_s() >= begun_s + 150 && asked >= 14);
     char path[160];
     snprintf(path, sizeof path, "%s/run", trial_dir);
     assert_int_equal(model_step(path), -1);
