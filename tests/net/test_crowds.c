@@ -264,7 +264,20 @@ static void await_closed(int from, int to, int count)
     assert_int_equal(look_until_closed(from, to, count), count);
 }
 
-/* So many threads serve a session: those that were slow to start have begun. */
+/* Locked. Sessions that threads serve, all of them still waiting for what their peers say next; otherwise -1. */
+static int count_waiting(void)
+{
+    for (int i = 0; i < owner.listener->used; i++) {
+        const struct listener_session *session = session_at(owner.listener, i);
+        struct pollfd said = {.fd = session->fd, .events = POLLIN};
+        if (session->life == SESSION_SERVED && poll(&said, 1, 0) != 0) {
+            return -1;
+        }
+    }
+    return owner.listener->serving;
+}
+
+/* So many threads serve a session, and have read what its peer said, however slow they were to start. */
 static void await_serving(int count)
 {
     const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
@@ -272,7 +285,7 @@ static void await_serving(int count)
     do {
         usleep(500);
         pthread_mutex_lock(&owner.lock);
-        serving = owner.listener->serving;
+        serving = count_waiting();
         pthread_mutex_unlock(&owner.lock);
     } while (serving != count && __real_clock_monotonic_s() < until_s);
     assert_int_equal(serving, count);
