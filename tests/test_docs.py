@@ -204,6 +204,12 @@ def test_mistakes_are_answered_as_documented(tmp_path):
             assert answer.returncode == 2 and answer.stderr.split("error: ")[1].strip() in text_of(name)
 
 
+def test_the_program_is_as_small_as_the_readme_says():
+    without, with_gpu = re.search(r"one file, ([\d.]+) MB, or ([\d.]+) MB with the GPU", text_of("README.md")).groups()
+    has_gpu = "gpu" in json.loads(ask("version", "--json").stdout)["engines"]
+    assert (ROOT / "build/trainer").stat().st_size / 1e6 < float(with_gpu if has_gpu else without) + 0.1
+
+
 def test_what_troubleshooting_quotes_is_said_by_the_program():
     """Word by word, except what varies: numbers, names and shapes."""
     sources = [path for room in ("base", "net", "ps", "worker") for path in (ROOT / room).rglob("*.c")]
