@@ -98,7 +98,7 @@ date = $(or $(shell LC_ALL=C git log -1 --format=%cd --date=format:'%B %-d, %Y' 
 goals    := $(or $(MAKECMDGOALS),all)
 tested   := $(filter test test-full test-units test-fuzz test-programs test-alone test-deploy test-repeat,$(goals))
 purposes := build $(if $(filter dist,$(goals)),dist) \
-	$(if $(tested)$(filter lint mutants test-threads build/san/% build/tsan/% build/lint/%,$(goals)),test) \
+	$(if $(tested)$(filter lint mutants test-threads test-jitter build/san/% build/tsan/% build/lint/%,$(goals)),test) \
 	$(if $(tested)$(filter lint build/lint/%,$(goals)),lint) \
 	$(if $(filter test-full test-deploy,$(goals)),deploy) \
 	$(if $(tested)$(filter fuzz fuzz-long build/fuzz/%,$(goals)),fuzz) \
@@ -218,6 +218,7 @@ help:
 	@echo "make test      all tests and checks; T=name: only tests whose names contain name"
 	@echo "make test-full the same, with more repetitions"
 	@echo "make test-repeat  make test, RUNS=20 times beside LOAD=4 busy loops: what fails, and how often"
+	@echo "make test-jitter  the unit tests, whose threads are slow now and then: which rely on fast ones?"
 	@echo "make test-tlsfuzzer  runs tlsfuzzer's TLS 1.3 scripts; TLSFUZZER=folder with a copy of it"
 	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format reformats"
 	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer if installed"

@@ -2,8 +2,8 @@
 
 lint_headers := $(headers) $(filter-out tests/cuda/fake/%,$(wildcard tests/*/*.h tests/*/*/*.h))
 # Part of no unit-test program.
-test_parts_c := $(wildcard tests/clock.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c tests/*/*/peer.c \
-	tests/*/*/constant_time.c tests/simulate/*.c)
+test_parts_c := $(wildcard tests/clock.c tests/jitter.c tests/fuzz/*.c tests/bench/*.c tests/*/server.c \
+	tests/*/*/peer.c tests/*/*/constant_time.c tests/simulate/*.c)
 
 # A file is checked again when its object was made again, which is when it or one of its headers has changed.
 tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))

@@ -60,6 +60,15 @@ LOAD ?= 4
 test-repeat: $(test_wants)
 	@tests/repeat $(RUNS) $(LOAD) $(run_tests)
 
+# Which unit tests rely on threads that are never slow? Each run makes others wait; TEST_SEED= repeats its choice.
+build/san/jitter.so: tests/jitter.c tests/random.h build/san/flags
+	@mkdir -p $(@D)
+	@$(CC) -std=gnu11 -O1 -g $(warnings) $(cppflags) -shared -fPIC -o $@ $< -ldl
+
+test-jitter: $(unit_programs) $(fake_driver) build/san/jitter.so
+	@UNIT_WRAPPER="env LD_PRELOAD=$$($(CC) -print-file-name=libasan.so):$(CURDIR)/build/san/jitter.so" \
+		UNIT_LOGS=build/san/jitter tests/units "$(T)" $(unit_programs)
+
 test-full: export TRAINER_TEST_FULL = 1
 test-full: export FUZZ_TEST_SECONDS = 60
 ifeq ($(T),)
@@ -116,4 +125,4 @@ build/venv/ready: tests/requirements.txt | $(packages)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: test-deploy test test-full test-repeat test-units test-fuzz test-programs test-alone test-tlsfuzzer
+.PHONY: test-deploy test test-full test-repeat test-jitter test-units test-fuzz test-programs test-alone test-tlsfuzzer
