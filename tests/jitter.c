@@ -1,7 +1,7 @@
 /*
  * Delays for `make test-jitter`. Preloaded into a unit-test program, this makes a thread slow now and then: when it
- * starts, and around the calls by which threads and peers take turns. A test that relies on a fast thread then fails on
- * a quiet machine, too. Whatever the program starts is spared.
+ * starts, and around the calls by which threads and peers take turns. A test that relies on a fast thread is likely to
+ * fail then, on a quiet machine, too. Whatever the program starts is spared.
  */
 #include <dlfcn.h>
 #include <errno.h>
