@@ -19,7 +19,11 @@
 
 #include "tests/random.h"
 
-enum { OFTEN = 4, RARELY = 80 /* one call in so many is slow: of most, of locks */ };
+enum {
+    OFTEN = 4,
+    RARELY = 80, /* one call in so many is slow: of most, of locks */
+    START = 63   /* the call that starts a thread; the others have numbers from 0 on */
+};
 
 static const double LONGEST_NS = 1e8; /* most delays are shorter; */
 static const double ALL_NS = 60e9;    /* and all together take no longer, of whatever threads */
@@ -98,7 +102,7 @@ static void *run_late(void *context)
 {
     const struct start start = *(struct start *)context;
     free(context);
-    linger(63, 2);
+    linger(START, 2);
     return start.run(start.context);
 }
 
