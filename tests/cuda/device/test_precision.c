@@ -208,11 +208,12 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
         end_pass(&pass);
     }
     /*
-     * An activation whose sum was a tie may be rounded the other way: less than a unit of the format, for one of many.
+     * An activation whose sum was a tie may be rounded the other way, by a whole unit in the last place: as much of the
+     * gradient of one image, less than half of it among many.
      */
-    double unit = precision == PRECISION_TF32 ? 0x1p-11 : 0x1p-8;
+    double unit = precision == PRECISION_TF32 ? 0x1p-10 : 0x1p-7;
     double off = distance(got, wanted, floats);
-    if (!(off < unit) || distance(plain, wanted, floats) == 0) {
+    if (!(off < (count > 2 ? unit / 2 : unit)) || distance(plain, wanted, floats) == 0) {
         fail_msg("%d layers, batch %d: gradient off by %g, %g were it not rounded", layer_count - 1, count, off,
                  distance(plain, wanted, floats));
     }
@@ -249,7 +250,6 @@ static void test_training_follows_float32(void **state)
         struct train_result wanted;
         const char *name = i == 0 ? "tf32" : "bfloat16";
         setup(&fixture, (const int[]){100, 24, 10}, 3, 20, 115);
-        set_activation(&fixture, ACTIVATION_TANH); /* tiny changes don't switch its units off */
         fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
         fixture.config.train.learning_rate = 0.02;
         fixture.config.train.dropout = 0.1;
