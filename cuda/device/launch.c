@@ -75,18 +75,17 @@ static int64_t tile_count(enum kernel_tile tile, int rows, int cols)
     return along(rows, tiles[tile].side) * along(cols, tiles[tile].side);
 }
 
-/* Large tiles move the least data, provided there are enough of them for every multiprocessor. */
-static enum kernel_tile choose_tile(const struct device *device, int rows, int cols)
+/* Large tiles move the least data, provided there are enough of them, or of their parts, for all multiprocessors. */
+static enum kernel_tile choose_tile(const struct device *device, int rows, int cols, int parts)
 {
     if (device->network.precision != PRECISION_FLOAT32) {
         return TILE_TENSOR;
     }
-    for (int tile = TILE_LARGE; tile > TILE_SMALL; tile--) {
-        if (tile_count((enum kernel_tile)tile, rows, cols) >= device->about.multiprocessors) {
-            return (enum kernel_tile)tile;
-        }
+    int64_t wanted = device->about.multiprocessors;
+    if (parts * tile_count(TILE_LARGE, rows, cols) >= wanted) {
+        return TILE_LARGE;
     }
-    return TILE_SMALL;
+    return parts * tile_count(TILE_MEDIUM, rows, cols) >= wanted - wanted / 4 ? TILE_MEDIUM : TILE_SMALL;
 }
 
 static bool launch_tiles(struct device *device, int kernel, enum kernel_tile tile, int64_t blocks, void **arguments,
@@ -101,7 +100,7 @@ bool launch_forward_layer(struct device *device, struct kernel_network *network,
     int32_t number = layer;
     int32_t is_training = training;
     int out = network->layer[number].out;
-    enum kernel_tile tile = choose_tile(device, count, out);
+    enum kernel_tile tile = choose_tile(device, count, out, 1);
     void *arguments[] = {network, source, &number, &is_training};
     return launch_tiles(device, KERNEL_FORWARD, tile, tile_count(tile, count, out), arguments, error);
 }
@@ -127,14 +126,14 @@ bool launch_loss(struct device *device, struct kernel_source *source, struct err
     int most = largest_batch(device, source);
     void *arguments[] = {&device->network, source};
     return launch(device, KERNEL_LOSS, along(most, KERNEL_BLOCK_THREADS / KERNEL_WARP), KERNEL_BLOCK_THREADS,
-                  2 * KERNEL_WARP * (int)sizeof(double) + 16, arguments, error);
+                  KERNEL_WARP * (int)sizeof(double) + 16, arguments, error);
 }
 
 bool launch_delta(struct device *device, int layer, int count, struct error *error)
 {
     int32_t number = layer;
     int out = device->network.layer[number].out;
-    enum kernel_tile tile = choose_tile(device, count, out);
+    enum kernel_tile tile = choose_tile(device, count, out, 1);
     void *arguments[] = {&device->network, &number};
     return launch_tiles(device, KERNEL_DELTA, tile, tile_count(tile, count, out), arguments, error);
 }
@@ -165,47 +164,89 @@ bool launch_batch(struct device *device, struct kernel_source *source, struct er
     return true;
 }
 
-static enum kernel_tile gradient_tile(const struct device *device)
+/* Parts of a batch that are worth blocks of their own, at most. */
+static int most_parts(const struct device *device)
 {
-    /* One choice for all layers, by the largest: they share a launch. */
+    enum { IMAGES = 128 };
+    return device->shape.batch_size < IMAGES ? 1 : device->shape.batch_size / IMAGES;
+}
+
+/* One choice for all layers, by the largest: they share a launch. */
+static enum kernel_tile gradient_tile(const struct device *device, int parts)
+{
     enum kernel_tile best = TILE_SMALL;
     for (int i = 0; i < device->network.layers; i++) {
-        enum kernel_tile tile = choose_tile(device, device->network.layer[i].in + 1, device->network.layer[i].out);
+        const struct kernel_layer *layer = &device->network.layer[i];
+        enum kernel_tile tile = choose_tile(device, layer->in + 1, layer->out, parts);
         best = tile > best ? tile : best;
     }
     return best;
 }
 
+static int64_t gradient_tiles(const struct device *device, enum kernel_tile tile)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < device->network.layers; i++) {
+        sum += tile_count(tile, device->network.layer[i].in + 1, device->network.layer[i].out);
+    }
+    return sum;
+}
+
+int launch_gradient_parts(const struct device *device)
+{
+    enum { RESIDENT = 2 }; /* blocks of the largest tiles on a multiprocessor */
+    const struct device_shape *shape = &device->shape;
+    if (device->sharded || shape->host_layers != 0 || shape->clip_norm > 0.0 || shape->micro_batches > 1) {
+        return 1;
+    }
+    int most = most_parts(device);
+    int64_t blocks = RESIDENT * (int64_t)device->about.multiprocessors;
+    int parts = 1;
+    while (parts < most && (parts + 1) * gradient_tiles(device, gradient_tile(device, most)) <= blocks) {
+        parts++;
+    }
+    return parts;
+}
+
 int launch_gradient_rows(const struct device *device, int layer)
 {
     (void)layer;
-    return tiles[gradient_tile(device)].side;
+    return tiles[gradient_tile(device, 1)].side;
 }
 
 bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows, int mode,
                      float weight, struct error *error)
 {
-    enum kernel_tile tile = gradient_tile(device);
+    enum kernel_tile tile = gradient_tile(device, 1);
     int64_t across = along(device->network.layer[layer].out, tiles[tile].side);
     int32_t number = layer;
     int32_t first_tile = (int32_t)(first / tiles[tile].side * across);
+    int32_t parts = 1;
     int32_t how = mode;
-    void *arguments[] = {&device->network, source, &number, &first_tile, &how, &weight};
+    void *arguments[] = {&device->network, source, &number, &first_tile, &parts, &how, &weight};
     return launch_tiles(device, KERNEL_GRADIENT, tile, along(rows, tiles[tile].side) * across, arguments, error);
+}
+
+static bool launch_parts(struct device *device, struct kernel_source *source, int parts, int mode, float weight,
+                         struct error *error)
+{
+    enum kernel_tile tile = gradient_tile(device, parts > 1 ? most_parts(device) : 1); /* as for their number */
+    int32_t number = 0;
+    int32_t first_tile = 0;
+    int32_t of = parts;
+    int32_t how = mode;
+    void *arguments[] = {&device->network, source, &number, &first_tile, &of, &how, &weight};
+    return launch_tiles(device, KERNEL_GRADIENT, tile, parts * gradient_tiles(device, tile), arguments, error);
 }
 
 bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight, struct error *error)
 {
-    enum kernel_tile tile = gradient_tile(device);
-    int64_t blocks = 0;
-    for (int i = 0; i < device->network.layers; i++) {
-        blocks += tile_count(tile, device->network.layer[i].in + 1, device->network.layer[i].out);
+    int parts = mode == GRADIENT_UPDATE ? device->network.parts : 1;
+    if (parts > 1) {
+        return launch_parts(device, source, parts, GRADIENT_STORE, 1.0f, error) &&
+               launch_apply(device, APPLY_PARTS, 1.0f, error);
     }
-    int32_t number = 0;
-    int32_t first_tile = 0;
-    int32_t how = mode;
-    void *arguments[] = {&device->network, source, &number, &first_tile, &how, &weight};
-    return launch_tiles(device, KERNEL_GRADIENT, tile, blocks, arguments, error);
+    return launch_parts(device, source, 1, mode, weight, error);
 }
 
 static bool launch_rows(struct device *device, int kernel, int shared_bytes, void **arguments, struct error *error)
@@ -254,7 +295,6 @@ bool launch_step(struct device *device, struct error *error)
 /* --- sharded training --- */
 
 enum {
-    SHARD_MOST_IMAGES = 512, /* per batch: beyond that, separate kernels keep the GPU just as busy */
     SHARD_LEAST_CHUNK = 32,
 };
 
@@ -280,16 +320,17 @@ static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, 
     int capacity = device->shape.batch_size;
     int stride = device->network.image_stride;
     int chunk = capacity;
+    int classes = device->shape.widths[2];
     for (int parts = 1; parts == 1 || chunk >= SHARD_LEAST_CHUNK; parts++) {
-        for (int slices = shard_most_slices(stride); slices > 0; slices--) {
-            *shards = (struct kernel_shards){.units = units,
-                                             .blocks = (device->shape.widths[1] + units - 1) / units,
-                                             .capacity = capacity,
-                                             .chunk = chunk};
-            shard_layout_make(&shards->at, units, chunk, capacity, stride, device->shape.widths[2], slices, kept);
-            if (shards->at.bytes <= shared_bytes) {
-                return true;
-            }
+        *shards = (struct kernel_shards){.units = units,
+                                         .blocks = (device->shape.widths[1] + units - 1) / units,
+                                         .capacity = capacity,
+                                         .chunk = chunk,
+                                         .float_2_23 = 0x4b000000,
+                                         .per_class = (uint32_t)(((1 << 20) + classes - 1) / classes)};
+        shard_layout_make(&shards->at, units, chunk, capacity, stride, classes, kept);
+        if (shards->at.bytes <= shared_bytes) {
+            return true;
         }
         chunk = (capacity + parts) / (parts + 1);
     }
@@ -308,7 +349,7 @@ static const char *never_sharded(const struct device *device, int cooperative)
            : device->network.image_stride > SHARD_PIXELS    ? "for its large images"
            : shape->clip_norm > 0.0                         ? "for the clipping of its gradients"
            : shape->micro_batches > 1                       ? "for its micro-batches"
-           : shape->batch_size > SHARD_MOST_IMAGES          ? "for its large batch"
+           : shape->batch_size > SHARD_IMAGES               ? "for its large batch"
            : device->network.precision != PRECISION_FLOAT32 ? "for its precision"
            : !cooperative                                   ? "as the device has no cooperative launch"
                                                             : NULL;

@@ -182,6 +182,8 @@ bool memory_take(struct device *device, struct error *error)
     }
     arena = (struct arena){device->memory, 0};
     place_all(device, &arena);
+    device->network.parts = launch_gradient_parts(device);
+    device->network.part_floats = device->model.float_count;
     DEVICE_TRY(device, error, set_bytes, (device->memory, 0, arena.used, device->stream));
     DEVICE_TRY(device, error, host_allocate, ((void **)&device->progress, sizeof *device->progress, 0));
     DEVICE_TRY(device, error, host_allocate,
@@ -199,7 +201,7 @@ bool memory_take(struct device *device, struct error *error)
 
 bool memory_take_gradient(struct device *device, struct error *error)
 {
-    uint64_t bytes = device->model.float_count * sizeof(float);
+    uint64_t bytes = (uint64_t)device->network.parts * device->model.float_count * sizeof(float);
     if (device->gradient != 0) {
         return true;
     }

@@ -166,6 +166,9 @@ int launch_gradient_rows(const struct device *device, int layer);
 bool launch_gradient(struct device *device, struct kernel_source *source, int layer, int first, int rows, int mode,
                      float weight, struct error *error);
 
+/* Parts in which a batch's gradient is computed, to be added up: products with few tiles do not fill a GPU. */
+int launch_gradient_parts(const struct device *device);
+
 /* The gradients of all layers. */
 bool launch_gradients(struct device *device, struct kernel_source *source, int mode, float weight, struct error *error);
 

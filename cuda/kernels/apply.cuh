@@ -32,22 +32,6 @@ static __device__ __forceinline__ struct gradient_row row_of_block(const struct 
             (network.host_layers >> number & 1) != 0};
 }
 
-/* Sum over a block of KERNEL_BLOCK_THREADS, returned to thread 0 only. scratch: [KERNEL_WARP]. */
-static __device__ __forceinline__ double block_sum(double sum, double *scratch)
-{
-    sum = warp_sum(sum);
-    if (threadIdx.x % KERNEL_WARP == 0) {
-        scratch[threadIdx.x / KERNEL_WARP] = sum;
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int i = 1; threadIdx.x == 0 && i < KERNEL_BLOCK_THREADS / KERNEL_WARP; i++) {
-        sum += scratch[i];
-    }
-    __syncthreads();
-    return sum;
-}
-
 /* The gradient's norm, and from it the clipping factor; the last block to finish adds up. */
 static __device__ __forceinline__ void measure_gradient(const struct kernel_network &network)
 {
@@ -64,7 +48,7 @@ static __device__ __forceinline__ void measure_gradient(const struct kernel_netw
         double value = network.gradient[row.first + n];
         sum += value * value;
     }
-    sum = block_sum(sum, scratch);
+    sum = block_sum<KERNEL_BLOCK_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
         network.squares[blockIdx.x] = sum;
         __threadfence();
@@ -78,7 +62,7 @@ static __device__ __forceinline__ void measure_gradient(const struct kernel_netw
         for (int i = threadIdx.x; i < (int)gridDim.x; i += KERNEL_BLOCK_THREADS) {
             sum += network.squares[i];
         }
-        sum = block_sum(sum, scratch);
+        sum = block_sum<KERNEL_BLOCK_THREADS>(sum, scratch);
         if (threadIdx.x == 0) {
             double norm = sqrt(sum);
             progress->ticket = 0;
@@ -99,12 +83,17 @@ static __device__ __forceinline__ void apply_row(const struct kernel_network &ne
     }
     const struct update *update = network.updates + 2 * (progress.step - progress.first_step) + row.weights;
     const struct kernel_vectors &to = network.vectors;
-    const float factor = how == APPLY_GRADIENT || how == APPLY_COLLECTED ? 1.0f : progress.factor;
+    const bool clips = how != APPLY_GRADIENT && how != APPLY_PARTS && how != APPLY_COLLECTED;
+    const float factor = clips ? progress.factor : 1.0f;
     const float *from = how == APPLY_COLLECTED ? network.collected : network.gradient;
 #pragma unroll 1
     for (int n = threadIdx.x; n < row.floats; n += KERNEL_BLOCK_THREADS) {
         const uint64_t at = row.first + n;
-        const float g = factor * from[at];
+        float g = factor * from[at];
+#pragma unroll 4
+        for (int part = 1; how == APPLY_PARTS && part < network.parts; part++) {
+            g += from[part * network.part_floats + at];
+        }
         if (how == CLIP_COLLECT_FIRST) {
             network.collected[at] = weight * g;
         } else if (how == CLIP_COLLECT) {

@@ -205,37 +205,20 @@ static __device__ __forceinline__ float batch_row(const struct kernel_network &n
                                 loss.smoothing, correct);
 }
 
-/*
- * Adds up a batch's losses and correct answers, by one block of up to 32 whole warps, in a fixed order. loss, right:
- * the sums, for thread 0 only. scratch: 64 doubles in shared memory.
- */
-static __device__ __forceinline__ void sum_losses(const float *losses, const int32_t *correct, int count,
-                                                  double *scratch, double *loss, int *right)
+/* Sum over a block of THREADS in a fixed order, returned to thread 0 only. scratch: [THREADS / KERNEL_WARP]. */
+template <int THREADS> static __device__ __forceinline__ double block_sum(double sum, double *scratch)
 {
-    double sum = 0.0;
-    double hits = 0.0;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-        sum += (double)losses[i];
-        hits += (double)correct[i];
-    }
     sum = warp_sum(sum);
-    hits = warp_sum(hits);
-    const int warp = threadIdx.x / KERNEL_WARP;
     if (threadIdx.x % KERNEL_WARP == 0) {
-        scratch[warp] = sum;
-        scratch[KERNEL_WARP + warp] = hits;
+        scratch[threadIdx.x / KERNEL_WARP] = sum;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
 #pragma unroll 1
-        for (int i = 1; i < (int)blockDim.x / KERNEL_WARP; i++) {
-            sum += scratch[i];
-            hits += scratch[KERNEL_WARP + i];
-        }
-        *loss = sum;
-        *right = (int)hits;
+    for (int i = 1; threadIdx.x == 0 && i < THREADS / KERNEL_WARP; i++) {
+        sum += scratch[i];
     }
+    __syncthreads();
+    return sum;
 }
 
 /* Records a batch, as worker/cpu/engine/train.c does; or that its loss is not finite. */
@@ -264,8 +247,8 @@ static __device__ __forceinline__ void record_batch(struct kernel_progress *prog
 static __device__ __forceinline__ void loss_batch(const struct kernel_network &network,
                                                   const struct kernel_source &source)
 {
-    double *scratch = (double *)shared_memory(); /* [64], then a flag */
-    int *last = (int *)(scratch + 2 * KERNEL_WARP);
+    double *scratch = (double *)shared_memory(); /* [KERNEL_WARP], then a flag */
+    int *last = (int *)(scratch + KERNEL_WARP);
     struct kernel_progress *progress = network.progress;
     if (progress->stopped) {
         return;
@@ -288,12 +271,18 @@ static __device__ __forceinline__ void loss_batch(const struct kernel_network &n
     }
     __syncthreads();
     if (*last) {
-        double loss;
-        int right;
-        sum_losses(network.losses, network.correct, count, scratch, &loss, &right);
+        double loss = 0.0;
+        double right = 0.0;
+#pragma unroll 2
+        for (int i = threadIdx.x; i < count; i += KERNEL_BLOCK_THREADS) {
+            loss += (double)network.losses[i];
+            right += (double)network.correct[i];
+        }
+        loss = block_sum<KERNEL_BLOCK_THREADS>(loss, scratch);
+        right = block_sum<KERNEL_BLOCK_THREADS>(right, scratch);
         if (threadIdx.x == 0) {
             progress->ticket = 0;
-            record_batch(progress, source.micro, network.micro_batches, loss, right);
+            record_batch(progress, source.micro, network.micro_batches, loss, (int)right);
         }
     }
 }

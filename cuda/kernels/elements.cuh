@@ -6,6 +6,14 @@
 #include "cuda/kernels/params.h"
 #include "ps/store/optimizer_math.h"
 
+#define FLOAT_2_23 0x4b000000u /* 2^23 as a float */
+
+/* Byte i of a word as a float, given FLOAT_2_23: inserted into the low bits of 2^23, which is then subtracted. */
+static __device__ __forceinline__ float byte_of(uint32_t word, int i, uint32_t float_2_23)
+{
+    return __uint_as_float(__byte_perm(word, float_2_23, 0x7650u + i)) - 8388608.0f;
+}
+
 /* The dropout factor of a unit of hidden layer `layer`: 0, or the scale. Not inlined: it is long. */
 inline __device__ __noinline__ float drop_factor(const struct dropout &dropout, uint32_t task, int64_t step, int layer,
                                                  int place, int unit)

@@ -48,9 +48,9 @@ extern "C" __global__ void __launch_bounds__(KERNEL_BLOCK_THREADS)
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(gemm_##size::THREADS, gemm_##size::RESIDENT) gradient_##size(         \
         const __grid_constant__ struct kernel_network network, const __grid_constant__ struct kernel_source source,    \
-        int number, int first, int mode, float weight)                                                                 \
+        int number, int first, int parts, int mode, float weight)                                                      \
     {                                                                                                                  \
-        gradient_layers<gemm_##size>(network, source, number, first, mode, weight);                                    \
+        gradient_layers<gemm_##size>(network, source, number, first, parts, mode, weight);                             \
     }
 
 DENSE_KERNELS(small)

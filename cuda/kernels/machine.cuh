@@ -38,17 +38,24 @@ static __device__ __forceinline__ void copies_wait()
 /* One more block has arrived; who sees this also sees what its threads wrote before their barrier. */
 static __device__ __forceinline__ void counter_arrive(uint32_t *counter)
 {
-    __threadfence();
-    atomicAdd(counter, 1u);
+    asm volatile("red.release.gpu.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
 /* Waits until that many have arrived. Counters wrap around, so the difference decides. */
 static __device__ __forceinline__ void counter_await(const uint32_t *counter, uint32_t wanted)
 {
-    while ((int32_t)(*(const volatile uint32_t *)counter - wanted) < 0) {
-    }
-    __threadfence();
+    uint32_t arrived;
+    do {
+        asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
+    } while ((int32_t)(arrived - wanted) < 0);
 }
+
+/* Blocks with the largest tiles per multiprocessor; compilers for the newest need too many registers for two. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int LARGE_RESIDENT = 1;
+#else
+constexpr int LARGE_RESIDENT = 2;
+#endif
 
 /* Whether there are tensor cores for tf32 and bfloat16. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

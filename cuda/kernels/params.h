@@ -77,12 +77,14 @@ struct kernel_network {
     int32_t micro_batches;
     struct kernel_layer layer[KERNEL_LAYERS];
     struct kernel_vectors vectors;
-    float *gradient;  /* [float_count]; padding is never written */
+    float *gradient; /* [parts][part_floats], a part each of [float_count]; padding is never written */
+    uint64_t part_floats;
     float *collected; /* [float_count]: sum over micro-batches, if gradients are clipped first */
     double *squares;  /* [rows of all variables]: sums of squares of the gradient's rows */
     double clip_norm; /* 0: no clipping */
     struct dropout dropout;
     int32_t image_stride; /* bytes */
+    int32_t parts;        /* of the gradient, each from a part of the batch; 1 unless updates follow at once */
     uint32_t host_layers; /* bit l: layer l is on the host (cuda/device/host.c) */
     int32_t *indexes;     /* [batch]: examples of the current batch */
     float *losses;        /* [batch] */
@@ -114,6 +116,7 @@ enum kernel_gradient {
 /* What a pass over the whole network's gradient does. */
 enum kernel_apply {
     APPLY_GRADIENT,     /* update the parameters */
+    APPLY_PARTS,        /* add up the parts, then update */
     APPLY_CLIPPED,      /* clip, then update */
     APPLY_COLLECTED,    /* update from the collected sum */
     CLIP_COLLECT_FIRST, /* clip, then start the collected sum with weight x gradient */

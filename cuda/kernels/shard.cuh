@@ -9,13 +9,18 @@
 
 /* What every thread of a block knows. */
 template <int UNITS> struct shard {
-    enum { IMAGES = SHARD_SUMS / UNITS, GROUP = KERNEL_WARP * IMAGES }; /* of a thread and of a warp, at once */
+    enum { IMAGES = SHARD_SUMS / UNITS, PIXELS = SHARD_GRADIENTS / UNITS }; /* of a thread, at once */
     const struct kernel_network *network;
     const struct kernel_source *source;
     const struct kernel_shards *shards;
     char *memory;
     uint32_t position; /* of the next batch, in its epoch's order */
     uint32_t loaded;   /* chunks so far; they alternate between two buffers */
+    /* Sums over this thread's images, one in each batch; a loss counts as its share of its batch's. */
+    double share; /* of an image in a whole batch */
+    double loss_sum, last_loss, bad_loss;
+    int64_t steps, images; /* of the whole block */
+    int correct;
 
     template <class T> __device__ __forceinline__ T *place(uint32_t bytes) const
     {
@@ -50,10 +55,10 @@ template <int UNITS> struct shard {
     {
         return min(UNITS, network->layer[0].out - first_unit());
     }
-    __device__ __forceinline__ void update(bool weights, float gradient, int place_of) const
+    /* Element `e` of [.., classes] is in row e / classes. */
+    __device__ __forceinline__ int row_of(int e) const
     {
-        update_element(place<struct update>(shards->at.updates) + weights, gradient, vector(0), vector(1), vector(2),
-                       vector(3), place_of);
+        return (int)((uint32_t)e * shards->per_class >> 20);
     }
     __device__ __forceinline__ int32_t *indexes(int step) const
     {
@@ -75,9 +80,9 @@ template <int UNITS> struct shard {
     {
         return (unsigned long long *)shards->logits + step % SHARD_TURNS * (shards->capacity * classes() + 1);
     }
-    __device__ __forceinline__ const uint8_t *image_buffer(uint32_t load) const
+    __device__ __forceinline__ uint8_t *image_buffer(uint32_t load) const
     {
-        return place<uint8_t>(at().images) + (size_t)(load % 2) * shards->chunk * stride();
+        return place<uint8_t>(at().images) + load % 2 * at().image_bytes;
     }
 };
 
@@ -145,12 +150,17 @@ static __device__ __forceinline__ void shard_begin(struct shard<UNITS> &s, const
     s.shards = &shards;
     s.memory = (char *)shared_memory();
     s.loaded = 0;
+    s.share = 1.0 / source.sampler.batch_size;
+    s.loss_sum = s.last_loss = s.bad_loss = 0.0;
+    s.steps = s.images = 0;
+    s.correct = 0;
     const int64_t step = network.progress->first_step;
     const int64_t batches = sampler_epoch_batches(&source.sampler);
     s.position = (uint32_t)(step % batches * source.sampler.batch_size);
     if (threadIdx.x == 0) {
         s.drawn()->epoch = step / batches;
         batch_order_make(&s.drawn()->order, source.sampler, step / batches);
+        s.template place<float>(s.at().small)[s.at().biases2 + s.classes() - s.at().biases] = 1.0f;
     }
     shard_copy(s, false);
     __syncthreads();
@@ -160,6 +170,7 @@ static __device__ __forceinline__ void shard_begin(struct shard<UNITS> &s, const
 
 /*
  * Draws the batch of `step` of this call; must be called for every step in turn. A barrier must come before it is read.
+ * Small batches are left to the last threads: the first one is the one that waits for other blocks.
  */
 template <int UNITS> static __device__ __forceinline__ void shard_draw(struct shard<UNITS> &s, int step)
 {
@@ -174,13 +185,13 @@ template <int UNITS> static __device__ __forceinline__ void shard_draw(struct sh
         __syncthreads();
     }
     const int count = (int)min(sampler.batch_size, sampler.examples - s.position);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == SHARD_THREADS - 1) {
         s.drawn()->counts[step % SHARD_TURNS] = count;
     }
     int32_t *indexes = s.indexes(step);
     int32_t *labels = s.labels(step);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += SHARD_THREADS) {
+    for (int i = SHARD_THREADS - 1 - threadIdx.x; i < count; i += SHARD_THREADS) {
         int32_t index = batch_index(&s.drawn()->order, s.position + i);
         indexes[i] = index;
         labels[i] = s.source->labels[index];
@@ -192,7 +203,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_draw(struct sh
 template <int UNITS> static __device__ __forceinline__ void shard_load(struct shard<UNITS> &s, int step, int first)
 {
     const int32_t *indexes = s.indexes(step);
-    uint8_t *to = (uint8_t *)s.image_buffer(s.loaded);
+    uint8_t *to = s.image_buffer(s.loaded);
     s.loaded++;
     const int pieces = s.stride() / KERNEL_IMAGE_ALIGN;
     const int images = min(s.shards->chunk, s.count(step) - first);
@@ -209,11 +220,11 @@ template <int UNITS> static __device__ __forceinline__ void shard_load(struct sh
 
 /* Waits for the chunk requested last, of a step's `turn`th use; requests the next; returns its buffer. */
 template <int UNITS>
-static __device__ __forceinline__ const uint8_t *shard_next(struct shard<UNITS> &s, int step, int chunks, int turn)
+static __device__ __forceinline__ uint8_t *shard_next(struct shard<UNITS> &s, int step, int chunks, int turn)
 {
     copies_wait();
     __syncthreads(); /* all copies have arrived, and no thread uses the other buffer any more */
-    const uint8_t *buffer = s.image_buffer(s.loaded - 1);
+    uint8_t *buffer = s.image_buffer(s.loaded - 1);
     const bool same = turn + 1 < 2 * chunks - 1;
     const int chunk = !same ? 0 : turn + 1 < chunks ? turn + 1 : 2 * chunks - 3 - turn;
     if (same || step + 1 < s.shards->steps) {

@@ -12,7 +12,7 @@
  * barrier they read it and clear sum (s + 2) % 3, which nobody reads any more and nobody adds to before the next
  * barrier.
  *
- *     step s:  forward (copying batch s + 1) | add | arrive | draw s + 2 | await | softmax, backward, update
+ *     step s:  forward (copying batch s + 1) | add | arrive, draw s + 2, await | softmax, backward, update
  *
  * Batches that do not fit into shared memory are processed in chunks, twice: forwards, then backwards from the last
  * one, which is still loaded.
@@ -22,18 +22,12 @@
 
 #include "cuda/kernels/shard.cuh"
 
-/* Byte i of a word as a float: inserted into the low bits of 2^23, which is then subtracted. */
-static __device__ __forceinline__ float byte_of(uint32_t word, int i)
-{
-    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650u + i)) - 8388608.0f;
-}
-
 /* --- forward --- */
 
 /* sum[r][u] += 16 pixels of image r x their weights. */
 template <int UNITS>
 static __device__ __forceinline__ void shard_multiply(const uint4 *images[shard<UNITS>::IMAGES], const float *weights,
-                                                      float (&sum)[shard<UNITS>::IMAGES][UNITS])
+                                                      uint32_t float_2_23, float (&sum)[shard<UNITS>::IMAGES][UNITS])
 {
     uint32_t word[shard<UNITS>::IMAGES][4];
 #pragma unroll
@@ -53,7 +47,7 @@ static __device__ __forceinline__ void shard_multiply(const uint4 *images[shard<
         }
 #pragma unroll
         for (int r = 0; r < shard<UNITS>::IMAGES; r++) {
-            float x = byte_of(word[r][i / 4], i % 4);
+            float x = byte_of(word[r][i / 4], i % 4, float_2_23);
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
                 sum[r][u] = __fmaf_rn(x, weight[u], sum[r][u]);
@@ -62,26 +56,28 @@ static __device__ __forceinline__ void shard_multiply(const uint4 *images[shard<
     }
 }
 
-/* A chunk through the first layer: each warp has shard<UNITS>::GROUP images and a slice of the pixels. */
+/* A chunk through the first layer: each thread has a slice of the pixels of shard<UNITS>::IMAGES images. */
 template <int UNITS>
 static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &s, const uint8_t *buffer, int step,
                                                      int first)
 {
-    const int images = min(s.shards->chunk, s.count(step) - first);
-    const int warp = threadIdx.x / KERNEL_WARP;
-    const int group = warp % s.at().groups;
-    const int slice = warp / s.at().groups;
+    typedef struct shard<UNITS> mine;
+    const int chunk = s.shards->chunk;
+    const int images = min(chunk, s.count(step) - first);
+    const int apart = (chunk + mine::IMAGES - 1) / mine::IMAGES; /* a thread's images */
+    const int slice = threadIdx.x / apart;
+    const int place = threadIdx.x % apart;
     const int pieces = s.stride() / 16;
     const int begin = pieces * slice / s.at().slices;
     const int end = pieces * (slice + 1) / s.at().slices;
+    const uint32_t float_2_23 = s.shards->float_2_23;
     float *parts = s.template place<float>(s.at().parts);
-    if (group * shard<UNITS>::GROUP < images) {
-        const uint4 *image[shard<UNITS>::IMAGES];
-        float sum[shard<UNITS>::IMAGES][UNITS];
+    if (slice < s.at().slices && place < images) {
+        const uint4 *image[mine::IMAGES];
+        __align__(16) float sum[mine::IMAGES][UNITS];
 #pragma unroll
-        for (int r = 0; r < shard<UNITS>::IMAGES; r++) {
-            int i = group * shard<UNITS>::GROUP + r * KERNEL_WARP + threadIdx.x % KERNEL_WARP;
-            image[r] = (const uint4 *)(buffer + (size_t)min(i, images - 1) * s.stride()) + begin;
+        for (int r = 0; r < mine::IMAGES; r++) {
+            image[r] = (const uint4 *)(buffer + (size_t)min(place + r * apart, images - 1) * s.stride()) + begin;
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
                 sum[r][u] = 0.0f;
@@ -89,18 +85,18 @@ static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &
         }
 #pragma unroll 1
         for (int piece = begin; piece < end; piece++) {
-            shard_multiply<UNITS>(image, s.vector(0) + piece * 16 * UNITS, sum);
+            shard_multiply<UNITS>(image, s.vector(0) + piece * 16 * UNITS, float_2_23, sum);
 #pragma unroll
-            for (int r = 0; r < shard<UNITS>::IMAGES; r++) {
+            for (int r = 0; r < mine::IMAGES; r++) {
                 image[r]++;
             }
         }
 #pragma unroll
-        for (int r = 0; r < shard<UNITS>::IMAGES; r++) {
-            int i = group * shard<UNITS>::GROUP + r * KERNEL_WARP + threadIdx.x % KERNEL_WARP;
+        for (int r = 0; r < mine::IMAGES; r++) {
+            const int i = place + r * apart;
 #pragma unroll
-            for (int u = 0; u < UNITS && i < images; u++) {
-                parts[(slice * s.shards->chunk + i) * UNITS + u] = sum[r][u];
+            for (int u = 0; u < UNITS && i < images; u += 4) {
+                *(float4 *)&parts[(slice * chunk + i) * UNITS + u] = *(const float4 *)&sum[r][u];
             }
         }
     }
@@ -113,7 +109,7 @@ static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &
         float sum = 0.0f;
 #pragma unroll 2
         for (int i = 0; i < s.at().slices; i++) {
-            sum += parts[i * s.shards->chunk * UNITS + e];
+            sum += parts[i * chunk * UNITS + e];
         }
         float a = activate(network.activation, sum * (1.0f / 255.0f) + s.vector(0)[s.at().biases + e % UNITS]);
         float out = e % UNITS < s.units() ? a : 0.0f;
@@ -126,16 +122,19 @@ static __device__ __forceinline__ void shard_forward(const struct shard<UNITS> &
     }
 }
 
-/* Adds this block's parts to the shared logits. */
+/* Adds this block's parts to the shared logits. Blocks begin at different ones, so that few add to the same at once. */
 template <int UNITS> static __device__ __forceinline__ void shard_add(const struct shard<UNITS> &s, int step)
 {
     const float *outputs = s.template place<float>(s.at().outputs);
     const float *weights = s.vector(0) + s.at().weights2;
     unsigned long long *sums = s.sums(step);
+    const int all = s.count(step) * s.classes();
+    const int begin = blockIdx.x * all / gridDim.x;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < s.count(step) * s.classes(); e += SHARD_THREADS) {
-        int row = e / s.classes();
-        int c = e % s.classes();
+    for (int i = threadIdx.x; i < all; i += SHARD_THREADS) {
+        int e = i + begin < all ? i + begin : i + begin - all;
+        int row = s.row_of(e);
+        int c = e - row * s.classes();
         float part = 0.0f;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
@@ -155,61 +154,82 @@ template <int UNITS> static __device__ __forceinline__ void shard_add(const stru
 static __device__ __forceinline__ float shard_softmax_row(float *logits, int classes, int label, float scale,
                                                           float smoothing, int *correct)
 {
-    int best = 0;
-#pragma unroll 2
-    for (int c = 1; c < classes; c++) {
-        best = !(logits[c] <= logits[best]) ? c : best;
-    }
-    const float largest = logits[best];
+    float z[SHARD_CLASSES];
+    float largest = logits[0];
     const float target = logits[label];
     float sum = 0.0f;
     float below = 0.0f;
-#pragma unroll 2
-    for (int c = 0; c < classes; c++) {
-        below += target - logits[c];
-        float e = expf(logits[c] - largest);
-        logits[c] = e;
-        sum += e;
+    int best = 0;
+#pragma unroll
+    for (int c = 0; c < SHARD_CLASSES; c++) {
+        z[c] = c < classes ? logits[c] : 0.0f;
+        if (c < classes && !(z[c] <= largest)) {
+            largest = z[c];
+            best = c;
+        }
     }
+#pragma unroll
+    for (int c = 0; c < SHARD_CLASSES; c++) {
+        if (c < classes) {
+            below += target - z[c];
+            z[c] = expf(z[c] - largest);
+            sum += z[c];
+        }
+    }
+    const float factor = scale / sum;
     const float share = smoothing > 0.0f ? scale * smoothing / (float)classes : 0.0f;
-#pragma unroll 2
-    for (int c = 0; c < classes; c++) {
-        float delta = logits[c] / sum * scale - share;
-        logits[c] = c == label ? delta - scale * (1.0f - smoothing) : delta;
+#pragma unroll
+    for (int c = 0; c < SHARD_CLASSES; c++) {
+        if (c < classes) {
+            float delta = z[c] * factor - share;
+            logits[c] = c == label ? delta - scale * (1.0f - smoothing) : delta;
+        }
     }
     *correct = best == label;
     return logf(sum) + (largest - target) + (smoothing > 0.0f ? smoothing * below / (float)classes : 0.0f);
 }
 
-/*
- * From the sums of all blocks to deltas. True: the loss is not finite. Replaces the labels by whether each answer was
- * correct.
- */
-template <int UNITS> static __device__ __forceinline__ bool shard_softmax(const struct shard<UNITS> &s, int step)
+/* Counts a step, or keeps the loss that is not finite. */
+template <int UNITS>
+static __device__ __forceinline__ void shard_count(struct shard<UNITS> &s, int count, bool bad, float loss, int correct)
+{
+    const double share = loss * (count == (int)s.source->sampler.batch_size ? s.share : 1.0 / count);
+    if (bad) {
+        s.bad_loss = share;
+        return;
+    }
+    s.last_loss = share;
+    s.loss_sum += share;
+    s.correct += correct;
+    s.images += count;
+    s.steps++;
+}
+
+/* From the sums of all blocks to deltas. False: the loss is not finite. */
+template <int UNITS> static __device__ __forceinline__ bool shard_softmax(struct shard<UNITS> &s, int step)
 {
     float *logits = s.template place<float>(s.at().logits);
-    float *losses = s.template place<float>(s.at().losses);
     const float *biases = s.vector(0) + s.at().biases2;
-    int32_t *labels = s.labels(step);
     const unsigned long long *sums = s.sums(step);
     const int count = s.count(step);
     /* Bypasses the L1 cache, which does not see what other blocks have added. */
-    bool bad = __ldcg(&sums[s.shards->capacity * s.classes()]) != 0;
+    const bool fits = __ldcg(&sums[s.shards->capacity * s.classes()]) == 0;
 #pragma unroll 2
     for (int e = threadIdx.x; e < count * s.classes(); e += SHARD_THREADS) {
-        logits[e] = (float)(long long)__ldcg(&sums[e]) * (1.0f / SHARD_FIXED) + biases[e % s.classes()];
+        logits[e] = (float)(long long)__ldcg(&sums[e]) * (1.0f / SHARD_FIXED) + biases[e - s.row_of(e) * s.classes()];
     }
     __syncthreads();
-#pragma unroll 1
-    for (int row = threadIdx.x; row < count; row += SHARD_THREADS) {
-        int correct;
-        float loss = shard_softmax_row(logits + row * s.classes(), s.classes(), labels[row], 1.0f / (float)count,
-                                       s.network->loss.smoothing, &correct);
-        losses[row] = bad ? INFINITY : loss;
-        labels[row] = correct;
-        bad |= !isfinite(loss);
+    const int row = threadIdx.x;
+    int correct = 0;
+    float loss = 0.0f;
+    if (row < count) {
+        loss = shard_softmax_row(logits + row * s.classes(), s.classes(), s.labels(step)[row], 1.0f / (float)count,
+                                 s.network->loss.smoothing, &correct);
+        loss = fits ? loss : INFINITY;
     }
-    return __syncthreads_or(bad) != 0;
+    const bool bad = __syncthreads_or(!isfinite(loss)) != 0;
+    shard_count(s, count, bad, loss, correct);
+    return !bad;
 }
 
 /* --- backward --- */
@@ -226,7 +246,7 @@ template <int UNITS> static __device__ __forceinline__ void shard_deltas(const s
         int row = e / UNITS;
         int u = e % UNITS;
         float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll 5
         for (int c = 0; c < s.classes(); c++) {
             sum = __fmaf_rn(above[row * s.classes() + c], weights[u * s.classes() + c], sum);
         }
@@ -238,61 +258,73 @@ template <int UNITS> static __device__ __forceinline__ void shard_deltas(const s
     }
 }
 
-/* Gradients of the second layer's rows and of all biases, one warp each; applied at once. */
-template <int UNITS> static __device__ __forceinline__ void shard_update_small(const struct shard<UNITS> &s, int step)
+/*
+ * Gradients of all biases and of the second layer's rows, into shared memory in the order of the vectors. Each is a
+ * product of two columns, over the batch, by 8 threads; a bias's first column is 1.
+ */
+template <int UNITS>
+static __device__ __forceinline__ void shard_small_gradients(const struct shard<UNITS> &s, int step)
 {
+    enum { LANES = 8 };
     const float *deltas = s.template place<float>(s.at().activations);
     const float *outputs = s.template place<float>(s.at().outputs);
     const float *above = s.template place<float>(s.at().logits);
-    const int weights = UNITS * s.classes();
-    const int lane = threadIdx.x % KERNEL_WARP;
+    float *small = s.template place<float>(s.at().small);
+    const int classes = s.classes();
+    const int all = s.at().biases2 + classes - s.at().biases;
+    const int lane = threadIdx.x % LANES;
 #pragma unroll 1
-    for (int i = threadIdx.x / KERNEL_WARP; i < weights + s.classes() + UNITS; i += SHARD_WARPS) {
+    for (int first = threadIdx.x / KERNEL_WARP * (KERNEL_WARP / LANES); first < all; first += SHARD_THREADS / LANES) {
+        const int i = min(first + (int)threadIdx.x % KERNEL_WARP / LANES, all - 1);
+        const int u = s.row_of(max(i - UNITS, 0)); /* UNITS: of the second layer's biases */
+        const float *x = i >= UNITS && u < UNITS ? outputs + u : small + all;
+        const float *y = i < UNITS ? deltas + i : above + i - UNITS - u * classes;
+        const int x_step = i >= UNITS && u < UNITS ? UNITS : 0;
+        const int y_step = i < UNITS ? UNITS : classes;
         float sum = 0.0f;
-#pragma unroll 2
-        for (int row = lane; row < s.count(step); row += KERNEL_WARP) {
-            if (i < weights) {
-                sum =
-                    __fmaf_rn(outputs[row * UNITS + i / s.classes()], above[row * s.classes() + i % s.classes()], sum);
-            } else if (i < weights + s.classes()) {
-                sum += above[row * s.classes() + i - weights];
-            } else {
-                sum += deltas[row * UNITS + i - weights - s.classes()];
-            }
+#pragma unroll 4
+        for (int row = lane; row < s.count(step); row += LANES) {
+            sum = __fmaf_rn(x[row * x_step], y[row * y_step], sum);
         }
-        sum = warp_sum(sum);
-        int at = i < weights                 ? s.at().weights2 + i
-                 : i < weights + s.classes() ? s.at().biases2 + i - weights
-                                             : s.at().biases + i - weights - s.classes();
-        bool real = i < weights ? i / s.classes() < s.units() : i < weights + s.classes() + s.units();
-        if (lane == 0 && real) {
-            s.update(i < weights, sum, at);
+#pragma unroll
+        for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+        }
+        if (lane == 0) {
+            small[i] = sum;
         }
     }
 }
 
-/* sum[p][u] += the gradients of a thread's four pixels in a chunk; threads share the pixels, and then the images. */
+/* sum[p][u] += the gradients of a thread's pixels in a chunk; threads share the pixels, and then the images. */
 template <int UNITS>
 static __device__ __forceinline__ void shard_backward(const struct shard<UNITS> &s, const uint8_t *buffer, int step,
-                                                      int first, float (&sum)[4][UNITS])
+                                                      int first, float (&sum)[shard<UNITS>::PIXELS][UNITS])
 {
-    const int words = s.stride() / 4;
-    const int slice = threadIdx.x / words;
+    enum { WORDS = shard<UNITS>::PIXELS / 4 };
+    const int across = s.stride() / shard<UNITS>::PIXELS;
+    const int slice = threadIdx.x / across;
     const int images = min(s.shards->chunk, s.count(step) - first);
     const float *deltas = s.template place<float>(s.at().activations) + (size_t)first * UNITS;
-    const uint32_t *word = (const uint32_t *)buffer + threadIdx.x % words;
+    const uint8_t *pixels = buffer + threadIdx.x % across * shard<UNITS>::PIXELS;
     const int end = slice < s.at().image_slices ? images * (slice + 1) / s.at().image_slices : 0;
+    const uint32_t float_2_23 = s.shards->float_2_23;
 #pragma unroll 2
     for (int i = images * slice / s.at().image_slices; i < end; i++) {
         __align__(16) float delta[UNITS];
+        __align__(8) uint32_t word[WORDS];
 #pragma unroll
         for (int u = 0; u < UNITS; u += 4) {
             *(float4 *)&delta[u] = *(const float4 *)&deltas[i * UNITS + u];
         }
-        uint32_t pixels = word[(size_t)i * words];
+        if constexpr (WORDS == 2) {
+            *(uint2 *)word = *(const uint2 *)&pixels[(size_t)i * s.stride()];
+        } else {
+            word[0] = *(const uint32_t *)&pixels[(size_t)i * s.stride()];
+        }
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
-            float x = byte_of(pixels, p);
+        for (int p = 0; p < shard<UNITS>::PIXELS; p++) {
+            float x = byte_of(word[p / 4], p % 4, float_2_23);
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
                 sum[p][u] = __fmaf_rn(x, delta[u], sum[p][u]);
@@ -301,46 +333,122 @@ static __device__ __forceinline__ void shard_backward(const struct shard<UNITS> 
     }
 }
 
-/* Adds up the image slices, and applies the gradient to this block's columns of the first layer. */
+/*
+ * Writes a thread's sums over a slice of the images where the images were: [slices][PIXELS][pixels / PIXELS, units], so
+ * that neighbouring threads write neighbouring places.
+ */
 template <int UNITS>
-static __device__ __forceinline__ void shard_update_first(const struct shard<UNITS> &s, const float (&sum)[4][UNITS])
+static __device__ __forceinline__ void shard_put_parts(const struct shard<UNITS> &s, float *parts,
+                                                       const float (&sum)[shard<UNITS>::PIXELS][UNITS])
 {
-    float *parts = s.template place<float>(s.at().parts);
-    const int words = s.stride() / 4;
-    const int slice = threadIdx.x / words;
-    const int word = threadIdx.x % words;
+    enum { PIXELS = shard<UNITS>::PIXELS };
+    const int across = s.stride() / PIXELS;
+    const int slice = threadIdx.x / across;
+    const int place = threadIdx.x % across;
     if (slice < s.at().image_slices) {
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
+        for (int p = 0; p < PIXELS; p++) {
 #pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                parts[(slice * s.stride() + 4 * word + p) * UNITS + u] = sum[p][u];
+            for (int u = 0; u < UNITS; u += 4) {
+                *(float4 *)&parts[((slice * PIXELS + p) * across + place) * UNITS + u] = *(const float4 *)&sum[p][u];
             }
         }
     }
-    __syncthreads();
+}
+
+/* Where the first slice has its sum for element `e` of the first layer's weights. */
+template <int UNITS>
+static __device__ __forceinline__ const float *shard_part(const struct shard<UNITS> &s, const float *parts, int e)
+{
+    enum { PIXELS = shard<UNITS>::PIXELS };
+    const int pixel = e / UNITS;
+    return parts + (pixel % PIXELS * (s.stride() / PIXELS) + pixel / PIXELS) * UNITS + e % UNITS;
+}
+
+/* The gradient of element `e` of this block's vectors. */
+template <int UNITS>
+static __device__ __forceinline__ float shard_gradient(const struct shard<UNITS> &s, const float *parts, int e)
+{
+    if (e >= s.at().biases) {
+        return s.template place<float>(s.at().small)[e - s.at().biases];
+    }
+    const int slice = s.stride() * UNITS;
+    const float *part = shard_part(s, parts, e);
+    float gradient = 0.0f;
+#pragma unroll 5
+    for (int i = 0; i < s.at().image_slices; i++) {
+        gradient += part[i * slice];
+    }
+    return gradient * (1.0f / 255.0f);
+}
+
+/* Plain gradient descent, of four weights at once. Units that do not exist have a gradient of 0. */
+template <int UNITS>
+static __device__ __forceinline__ void shard_descend(const struct shard<UNITS> &s, const float *parts, float rate)
+{
+    const int slice = s.stride() * UNITS;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < s.pixels() * UNITS; e += SHARD_THREADS) {
-        float gradient = 0.0f;
-#pragma unroll 2
+    for (int e = 4 * threadIdx.x; e < s.pixels() * UNITS; e += 4 * SHARD_THREADS) {
+        const float *part = shard_part(s, parts, e);
+        float4 *parameters = (float4 *)&s.vector(0)[e];
+        float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 5
         for (int i = 0; i < s.at().image_slices; i++) {
-            gradient += parts[i * s.stride() * UNITS + e];
+            const float4 more = *(const float4 *)&part[i * slice];
+            sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
         }
-        if (e % UNITS < s.units()) {
-            s.update(true, gradient * (1.0f / 255.0f), e);
+        const float scale = 1.0f / 255.0f;
+        float4 to = *parameters;
+        to.x -= rate * (sum.x * scale);
+        to.y -= rate * (sum.y * scale);
+        to.z -= rate * (sum.z * scale);
+        to.w -= rate * (sum.w * scale);
+        *parameters = to;
+    }
+    const float *small = s.template place<float>(s.at().small);
+    float *parameters = s.vector(0) + s.at().biases;
+#pragma unroll 1
+    for (int e = threadIdx.x; e < s.at().biases2 + s.classes() - s.at().biases; e += SHARD_THREADS) {
+        parameters[e] -= rate * small[e];
+    }
+}
+
+/* Applies all gradients: those of one variable after the other, so that they share one update. */
+template <int UNITS>
+static __device__ __forceinline__ void shard_update(const struct shard<UNITS> &s, const float *parts)
+{
+    const struct update *updates = s.template place<struct update>(s.at().updates);
+    if (optimizer_is_plain(&updates[0]) && optimizer_is_plain(&updates[1])) {
+        shard_descend(s, parts, updates[1].learning_rate);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        const struct update update = updates[i % 2 == 0];
+        const int begin = i == 0 ? 0 : i == 1 ? s.at().biases : i == 2 ? s.at().weights2 : s.at().biases2;
+        const int end = begin + (i == 0   ? s.pixels() * UNITS
+                                 : i == 1 ? s.units()
+                                 : i == 2 ? s.units() * s.classes()
+                                          : s.classes());
+#pragma unroll 1
+        for (int e = begin + threadIdx.x; e < end; e += SHARD_THREADS) {
+            if (i > 0 || e % UNITS < s.units()) {
+                optimizer_element(&update, shard_gradient(s, parts, e), s.vector(0), s.vector(1), s.vector(2),
+                                  s.vector(3), e);
+            }
         }
     }
 }
 
 template <int UNITS>
-static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const uint8_t *buffer, int step, int chunks)
+static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, uint8_t *buffer, int step, int chunks)
 {
     shard_deltas(s, step);
     __syncthreads();
-    shard_update_small(s, step);
-    float sum[4][UNITS];
+    shard_small_gradients(s, step);
+    __align__(16) float sum[shard<UNITS>::PIXELS][UNITS];
 #pragma unroll
-    for (int p = 0; p < 4; p++) {
+    for (int p = 0; p < shard<UNITS>::PIXELS; p++) {
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             sum[p][u] = 0.0f;
@@ -353,26 +461,32 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, const
         }
         shard_backward(s, buffer, step, (chunks - 1 - i) * s.shards->chunk, sum);
     }
-    shard_update_first(s, sum);
+    __syncthreads();
+    float *parts = (float *)buffer;
+    shard_put_parts(s, parts, sum);
+    __syncthreads();
+    shard_update(s, parts);
 }
 
 /* --- all together --- */
 
-/* One thread per word of a step's two updates. */
+/* One thread per word of a step's two updates; not the first ones, which wait for other blocks. */
 template <int UNITS> static __device__ __forceinline__ void shard_fetch_updates(const struct shard<UNITS> &s, int step)
 {
-    static_assert(2 * sizeof(struct update) / 4 <= SHARD_THREADS, "one thread per word");
+    enum { WORDS = 2 * sizeof(struct update) / 4 };
+    static_assert(KERNEL_WARP + WORDS <= SHARD_THREADS, "one thread per word");
     const uint32_t *from = (const uint32_t *)(s.network->updates + 2 * step);
-    if (threadIdx.x < 2 * sizeof(struct update) / 4) {
-        s.template place<uint32_t>(s.at().updates)[threadIdx.x] = from[threadIdx.x];
+    const int i = threadIdx.x - KERNEL_WARP;
+    if (i >= 0 && i < WORDS) {
+        s.template place<uint32_t>(s.at().updates)[i] = from[i];
     }
 }
 
 /* From the images to all logits; returns the buffer of the last chunk. */
 template <int UNITS>
-static __device__ __forceinline__ const uint8_t *shard_logits(struct shard<UNITS> &s, int step, int chunks)
+static __device__ __forceinline__ uint8_t *shard_logits(struct shard<UNITS> &s, int step, int chunks)
 {
-    const uint8_t *buffer = nullptr;
+    uint8_t *buffer = nullptr;
 #pragma unroll 1
     for (int i = 0; i < chunks; i++) {
         buffer = shard_next(s, step, chunks, i);
@@ -395,12 +509,33 @@ static __device__ __forceinline__ const uint8_t *shard_logits(struct shard<UNITS
     return buffer;
 }
 
+/* What the host wants to know; by one block. */
+template <int UNITS> static __device__ __forceinline__ void shard_report(const struct shard<UNITS> &s, bool stopped)
+{
+    double *scratch = s.template place<double>(s.at().scratch);
+    struct kernel_progress *progress = s.network->progress;
+    const double loss_sum = block_sum<SHARD_THREADS>(s.loss_sum, scratch);
+    const double last_loss = block_sum<SHARD_THREADS>(s.last_loss, scratch);
+    const double bad_loss = block_sum<SHARD_THREADS>(s.bad_loss, scratch);
+    const double correct = block_sum<SHARD_THREADS>(s.correct, scratch);
+    if (threadIdx.x == 0) {
+        progress->steps = s.steps;
+        progress->images = s.images;
+        progress->correct = (int64_t)correct;
+        progress->loss_sum = loss_sum;
+        progress->last_loss = last_loss;
+        progress->bad_loss = bad_loss;
+        progress->stopped = stopped;
+    }
+}
+
 template <int UNITS>
 static __device__ __forceinline__ void train_sharded(const struct kernel_network &network,
                                                      const struct kernel_source &source,
                                                      const struct kernel_shards &shards)
 {
     struct shard<UNITS> s;
+    bool stopped = false;
     shard_begin(s, network, source, shards);
 #pragma unroll 1
     for (int step = 0; step < 2 && step < shards.steps; step++) {
@@ -409,34 +544,26 @@ static __device__ __forceinline__ void train_sharded(const struct kernel_network
     __syncthreads();
     shard_load(s, 0, 0);
 #pragma unroll 1
-    for (int step = 0; step < shards.steps; step++) {
+    for (int step = 0; step < shards.steps && !stopped; step++) {
         int chunks = (s.count(step) + shards.chunk - 1) / shards.chunk;
-        const uint8_t *buffer = shard_logits(s, step, chunks);
+        uint8_t *buffer = shard_logits(s, step, chunks);
         unsigned long long *clear = s.sums(step + 2);
 #pragma unroll 1
         for (int e = blockIdx.x * SHARD_THREADS + threadIdx.x; e <= shards.capacity * s.classes();
              e += shards.blocks * SHARD_THREADS) {
             clear[e] = 0;
         }
-        bool bad = shard_softmax(s, step);
-        if (blockIdx.x == 0) {
-            double loss;
-            int right;
-            sum_losses(s.template place<float>(s.at().losses), s.labels(step), s.count(step),
-                       s.template place<double>(s.at().scratch), &loss, &right);
-            if (threadIdx.x == 0) {
-                network.progress->count = s.count(step);
-                record_batch(network.progress, 0, 1, loss, right);
-            }
+        stopped = !shard_softmax(s, step);
+        if (!stopped) {
+            shard_learn(s, buffer, step, chunks);
         }
-        if (bad) {
-            break;
-        }
-        shard_learn(s, buffer, step, chunks);
     }
     copies_wait();
     __syncthreads();
     shard_copy(s, true);
+    if (blockIdx.x == 0) {
+        shard_report(s, stopped);
+    }
 }
 
 #endif

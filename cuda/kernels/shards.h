@@ -11,8 +11,10 @@ enum {
     SHARD_THREADS = 512,
     SHARD_WARPS = SHARD_THREADS / 32,
     SHARD_SUMS = 8,                   /* per thread in the first layer: images x units */
-    SHARD_PIXELS = 4 * SHARD_THREADS, /* at most, including padding: each thread sums the gradients of four */
-    SHARD_SLICES = 4,                 /* of a chunk's images, at most: each has its own sums */
+    SHARD_GRADIENTS = 32,             /* per thread of the first layer: pixels x units */
+    SHARD_PIXELS = 4 * SHARD_THREADS, /* at most, including padding: with 8 units a thread sums the gradients of 4 */
+    SHARD_SLICES = 16,                /* of the pixels, and of a chunk's images, at most: each has its own sums */
+    SHARD_IMAGES = SHARD_THREADS,     /* in a batch, at most: beyond, separate kernels keep a GPU just as busy */
     SHARD_CLASSES = 16,               /* at most */
     SHARD_BLOCKS = 256,               /* at most: more parts of a logit could overflow the sum */
     SHARD_TURNS = 3,                  /* sums of logits and drawn batches in use at once */
@@ -39,21 +41,21 @@ struct shard_layout {
     int32_t biases; /* offset of the biases in such a vector, in floats */
     int32_t weights2;
     int32_t biases2;
-    int32_t groups;       /* of 32 x SHARD_SUMS / units images of a chunk, a power of two */
-    int32_t slices;       /* of the pixels: groups x slices = SHARD_WARPS */
+    int32_t slices;       /* of the pixels, when a chunk passes through the first layer */
     int32_t image_slices; /* of a chunk's images, when gradients are summed */
     uint32_t vectors[4];  /* [floats] each: parameters, slots, averages; unused ones alias the first */
-    uint32_t images;      /* [2][chunk, image_stride] */
+    uint32_t images;      /* [2][image_bytes]: [chunk, image_stride]; later the parts of the gradients' sums */
+    uint32_t image_bytes;
     uint32_t activations; /* [capacity, units]; later the deltas */
     uint32_t outputs;     /* [capacity, units] */
     uint32_t logits;      /* [capacity, classes]; later their deltas */
-    uint32_t losses;      /* [capacity] */
-    uint32_t parts;       /* of sums: [slices][chunk, units], or [image_slices][pixels, units] */
+    uint32_t parts;       /* of the first layer's sums: [slices][chunk, units] */
+    uint32_t small;       /* gradients from `biases` on, in a vector's order; then a 1 */
     uint32_t indexes;     /* [SHARD_TURNS][capacity] */
     uint32_t labels;      /* [SHARD_TURNS][capacity] */
     uint32_t updates;     /* [2] struct update */
     uint32_t drawn;       /* struct shard_drawn */
-    uint32_t scratch;     /* 64 doubles */
+    uint32_t scratch;     /* [SHARD_WARPS] doubles */
     uint32_t bytes;
 };
 
@@ -65,6 +67,9 @@ struct kernel_shards {
     uint64_t *logits;  /* [SHARD_TURNS, capacity x classes + 1]: the last one counts parts that do not fit */
     uint32_t *arrived; /* blocks at the barrier, summed over all steps */
     int32_t steps;     /* to train */
+    /* 2^23 as a float. A kernel keeps an argument in a register, and makes a constant anew for each byte. */
+    uint32_t float_2_23;
+    uint32_t per_class; /* 2^20 / classes, rounded up: e x this >> 20 is e / classes, for e < SHARD_IMAGES x classes */
     int32_t padding;
     struct shard_layout at;
 };
@@ -76,47 +81,41 @@ static inline uint32_t shard_place(uint32_t *at, uint64_t bytes)
     return place;
 }
 
-/* Number of image slices that there are threads for. */
-static inline int shard_most_slices(int image_stride)
+static inline int shard_at_most(int value, int most)
 {
-    int slices = SHARD_THREADS / (image_stride / 4);
-    return slices < SHARD_SLICES ? slices : SHARD_SLICES;
+    return value < most ? value : most;
 }
 
-/*
- * kept: which vectors exist; the parameters always do. image_slices: 1..shard_most_slices; fewer use less memory and
- * fewer threads.
- */
+/* kept: which vectors exist; the parameters always do. */
 static inline void shard_layout_make(struct shard_layout *layout, int units, int chunk, int capacity, int image_stride,
-                                     int classes, int image_slices, const int32_t kept[4])
+                                     int classes, const int32_t kept[4])
 {
     uint32_t at = 0;
+    int images = SHARD_SUMS / units;      /* of a thread */
+    int pixels = SHARD_GRADIENTS / units; /* of a thread */
     layout->biases = image_stride * units;
     layout->weights2 = layout->biases + units;
     layout->biases2 = layout->weights2 + units * classes;
     layout->floats = (layout->biases2 + classes + 3) / 4 * 4;
-    layout->groups = 1;
-    while (layout->groups * 32 * (SHARD_SUMS / units) < chunk) {
-        layout->groups *= 2;
-    }
-    layout->slices = SHARD_WARPS / layout->groups;
-    layout->image_slices = image_slices;
-    uint64_t forward = (uint64_t)layout->slices * (uint64_t)chunk;
-    uint64_t backward = (uint64_t)layout->image_slices * (uint64_t)image_stride;
+    layout->slices = shard_at_most(SHARD_THREADS / ((chunk + images - 1) / images), SHARD_SLICES);
+    /* One slice's sums take as much memory as 4 x units images. */
+    layout->image_slices = shard_at_most(SHARD_THREADS / (image_stride / pixels), SHARD_SLICES);
+    layout->image_slices = shard_at_most(layout->image_slices, chunk < 4 * units ? 1 : chunk / (4 * units));
+    layout->image_bytes = (uint32_t)((chunk < 4 * units ? 4 * units : chunk) * image_stride);
     for (int i = 0; i < 4; i++) {
         layout->vectors[i] = i == 0 || kept[i] ? shard_place(&at, (uint64_t)layout->floats * 4) : layout->vectors[0];
     }
-    layout->images = shard_place(&at, 2u * (uint64_t)chunk * (uint64_t)image_stride);
+    layout->images = shard_place(&at, 2u * (uint64_t)layout->image_bytes);
     layout->activations = shard_place(&at, 4u * (uint64_t)capacity * (uint64_t)units);
     layout->outputs = shard_place(&at, 4u * (uint64_t)capacity * (uint64_t)units);
     layout->logits = shard_place(&at, 4u * (uint64_t)capacity * (uint64_t)classes);
-    layout->losses = shard_place(&at, 4u * (uint64_t)capacity);
-    layout->parts = shard_place(&at, 4u * (uint64_t)units * (forward > backward ? forward : backward));
+    layout->parts = shard_place(&at, 4u * (uint64_t)layout->slices * (uint64_t)chunk * (uint64_t)units);
+    layout->small = shard_place(&at, 4u * (uint64_t)(layout->biases2 + classes - layout->biases + 1));
     layout->indexes = shard_place(&at, 4u * SHARD_TURNS * (uint64_t)capacity);
     layout->labels = shard_place(&at, 4u * SHARD_TURNS * (uint64_t)capacity);
     layout->updates = shard_place(&at, 2 * sizeof(struct update));
     layout->drawn = shard_place(&at, sizeof(struct shard_drawn));
-    layout->scratch = shard_place(&at, 64 * sizeof(double));
+    layout->scratch = shard_place(&at, SHARD_WARPS * sizeof(double));
     layout->bytes = at;
 }
 

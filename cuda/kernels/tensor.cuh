@@ -25,7 +25,6 @@ struct gemm_tensor {
     static constexpr int PITCH = ROWS + 8; /* 8 lanes side by side and 4 below one another have no bank conflicts */
     static constexpr int BUFFER_FLOATS = 2 * DEPTH * PITCH; /* of both operands, one of two buffers */
     static constexpr int BYTES = 4 * (2 * BUFFER_FLOATS > ROWS * COLS ? 2 * BUFFER_FLOATS : ROWS * COLS);
-    static constexpr int LOADS = ROWS * DEPTH / GROUP;
 };
 static_assert(gemm_tensor::BYTES == KERNEL_TENSOR_BYTES, "as promised");
 static_assert(gemm_tensor::WARP_ROWS * gemm_tensor::WARP_COLS * gemm_tensor::THREADS / KERNEL_WARP ==
@@ -44,13 +43,13 @@ static __device__ __forceinline__ float tensor_round(int precision, float value)
     return value != value ? value : __uint_as_float(bits);
 }
 
-template <class Piece> static __device__ __forceinline__ void tensor_round_all(int precision, Piece &piece)
-{
-#pragma unroll
-    for (int i = 0; i < gemm_tensor::LOADS; i++) {
-        piece.value[i] = tensor_round(precision, piece.value[i]);
+struct tensor_rounding {
+    int precision;
+    __device__ __forceinline__ float operator()(float value) const
+    {
+        return tensor_round(precision, value);
     }
-}
+};
 
 /*
  * sum[i][j] += a warp's 16 rows i x 8 columns j, of both operands' DEPTH in shared memory. row, col: the lane's first.
@@ -93,8 +92,9 @@ struct tile_corner {
 
 /* As gemm_tile, whose operands and `finish` it takes; with gemm_tensor::BYTES of shared memory. */
 template <class A, class B, class Finish>
-static __device__ __forceinline__ void tensor_tile(int precision, tile_corner first, int rows, int cols, int depth,
-                                                   const A &a, const B &b, const Finish &finish)
+static __device__ __forceinline__ void tensor_tile(int precision, tile_corner first, int rows, int cols,
+                                                   struct gemm_depth depth, const A &a, const B &b,
+                                                   const Finish &finish)
 {
     typedef gemm_tensor S;
     float *shared = (float *)shared_memory();
@@ -103,9 +103,12 @@ static __device__ __forceinline__ void tensor_tile(int precision, tile_corner fi
     const int lane = thread % KERNEL_WARP;
     const int row = warp % (S::ROWS / S::WARP_ROWS) * S::WARP_ROWS + lane / 4;
     const int col = warp / (S::ROWS / S::WARP_ROWS) * S::WARP_COLS;
-    const int turns = (depth + S::DEPTH - 1) / S::DEPTH;
-    gemm_piece<S, S::ROWS, S::PITCH, S::LOADS, A::ALONG_DEPTH> next_a;
-    gemm_piece<S, S::COLS, S::PITCH, S::LOADS, B::ALONG_DEPTH> next_b;
+    const int turns = (depth.end - depth.begin + S::DEPTH - 1) / S::DEPTH;
+    const struct tensor_rounding rounding = {precision};
+    gemm_piece<S, A, S::ROWS, S::PITCH> next_a;
+    gemm_piece<S, B, S::COLS, S::PITCH> next_b;
+    next_a.begin(a, thread, first.row, depth.begin, depth.end);
+    next_b.begin(b, thread, first.col, depth.begin, depth.end);
     float sum[2][2][4];
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -114,8 +117,8 @@ static __device__ __forceinline__ void tensor_tile(int precision, tile_corner fi
 #pragma unroll 1
     for (int turn = 0; turn <= turns; turn++) { /* as in gemm_tile */
         if (turn < turns) {
-            next_a.load(a, thread, first.row, turn * S::DEPTH, depth);
-            next_b.load(b, thread, first.col, turn * S::DEPTH, depth);
+            next_a.load(a, thread, first.row, depth.begin + turn * S::DEPTH, depth.end);
+            next_b.load(b, thread, first.col, depth.begin + turn * S::DEPTH, depth.end);
         }
         if (turn > 0) {
             const float *buffer = shared + (turn - 1) % 2 * S::BUFFER_FLOATS;
@@ -123,10 +126,9 @@ static __device__ __forceinline__ void tensor_tile(int precision, tile_corner fi
         }
         if (turn < turns) {
             float *buffer = shared + turn % 2 * S::BUFFER_FLOATS;
-            tensor_round_all(precision, next_a);
-            tensor_round_all(precision, next_b);
-            next_a.store(buffer, thread);
-            next_b.store(buffer + S::DEPTH * S::PITCH, thread);
+            const int first_l = depth.begin + turn * S::DEPTH;
+            next_a.store(a, buffer, thread, first.row, first_l, rounding);
+            next_b.store(b, buffer + S::DEPTH * S::PITCH, thread, first.col, first_l, rounding);
         }
         __syncthreads();
     }
@@ -137,20 +139,14 @@ static __device__ __forceinline__ void tensor_tile(int precision, tile_corner fi
         shared[m * S::COLS + n] = sum[e / 8][e / 4 % 2][e % 4];
     }
     __syncthreads();
-#pragma unroll 1
-    for (int e = thread; e < S::ROWS * S::COLS; e += S::THREADS) {
-        int m = first.row + e / S::COLS;
-        int n = first.col + e % S::COLS;
-        if (m < rows && n < cols) {
-            finish(m, n, shared[e]);
-        }
-    }
+    gemm_finish<S::ROWS * S::COLS, S::COLS, 1>(shared, first.row, first.col, rows, cols, finish);
 }
 
 /* A tile of whichever kind S is. */
 template <class S, class A, class B, class Finish>
-static __device__ __forceinline__ void product_tile(int precision, tile_corner first, int rows, int cols, int depth,
-                                                    const A &a, const B &b, const Finish &finish)
+static __device__ __forceinline__ void product_tile(int precision, tile_corner first, int rows, int cols,
+                                                    struct gemm_depth depth, const A &a, const B &b,
+                                                    const Finish &finish)
 {
     if constexpr (S::TENSOR) {
         if constexpr (TENSOR_CORES) {

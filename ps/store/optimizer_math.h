@@ -99,6 +99,13 @@ OPTIMIZER_INLINE void optimizer_average(const struct update *update, float param
     *average -= (*average - parameter) * (1.0f - update->ema_decay);
 }
 
+/* True: optimizer_element only calls optimizer_sgd. */
+OPTIMIZER_INLINE int optimizer_is_plain(const struct update *update)
+{
+    return update->kind == OPTIMIZER_SGD && !update->lazy && update->l2 == 0.0f && update->shrink == 1.0f &&
+           update->ema_decay < 0.0f;
+}
+
 /*
  * Applies one update to element `at` of all vectors, as the loops of ps/store/optimizer_loops.h do. Vectors that the
  * optimizer does not have may be any pointer.

@@ -97,9 +97,29 @@ static void test_tiles_of_every_size(void **state)
         int layers[] = {130, 129, 140};
         set_number("FAKE_CUDA_MULTIPROCESSORS", tile == 0 ? 1000 : tile == 1 ? 9 : 1);
         setup(&fixture, layers, 3, 130, 200);
-        set_activation(&fixture, ACTIVATION_TANH);
         open_engines(&fixture);
         train_both(&fixture, 2, 3e-4);
+        teardown(&fixture);
+    }
+    set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
+}
+
+/* Large batches: so many multiprocessors that the gradient is computed in this many parts. */
+static void test_parts_of_a_batch(void **state)
+{
+    (void)state;
+    static const struct {
+        int multiprocessors, batch, parts;
+    } cases[] = {{2, 600, 2}, {3, 600, 3}, {9, 600, 4}, {1000, 517, 4}, {1, 600, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture fixture;
+        int layers[] = {40, 20, 7};
+        set_number("FAKE_CUDA_MULTIPROCESSORS", cases[i].multiprocessors);
+        setup(&fixture, layers, 3, cases[i].batch, cases[i].batch + below(cases[i].batch));
+        random_optimizer(&fixture, below(OPTIMIZER_KINDS));
+        open_engines(&fixture);
+        assert_true(!is_fake() || fixture.device->network.parts == cases[i].parts);
+        train_both(&fixture, 3, 3e-4);
         teardown(&fixture);
     }
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
@@ -110,7 +130,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_are_the_cpu_engines), cmocka_unit_test(test_logits_are_the_cpu_engines),
         cmocka_unit_test(test_training_is_the_cpu_engines),   cmocka_unit_test(test_loss_curves_follow_the_cpu_engines),
-        cmocka_unit_test(test_tiles_of_every_size),
+        cmocka_unit_test(test_tiles_of_every_size),           cmocka_unit_test(test_parts_of_a_batch),
     };
     test_seed = test_random_begin("test_compute");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);

@@ -33,6 +33,9 @@ struct alignas(16) float4 {
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
 
 static inline int min(int a, int b)
 {
@@ -74,6 +77,10 @@ template <class T> static inline T atomicAdd(T *at, T value)
     return before;
 }
 template <class T> static inline T __ldcg(const T *at)
+{
+    return *at;
+}
+template <class T> static inline T __ldg(const T *at)
 {
     return *at;
 }
@@ -134,6 +141,7 @@ static inline void counter_await(const uint32_t *counter, uint32_t wanted)
 }
 
 constexpr bool TENSOR_CORES = true;
+constexpr int LARGE_RESIDENT = 1;
 
 // As the PTX ISA defines m16n8k8 for tf32, twice. Tensor cores ignore the bits of a number beyond its format: without
 // rounding the result differs.
