@@ -215,10 +215,11 @@ def test_why_there_is_none(trainer, gpu, tmp_path, told, reason):
 
 def test_who_watches_sees_how_busy_gpus_are(trainer, gpu, tmp_path):
     gpu(DEVICES=2)
+    towers = [device["device"] for device in devices(trainer)["devices"][:2]]
     (port,) = free_ports(1)
-    training = subprocess.Popen([trainer, "train", *GPU, "--towers=gpu:0,gpu:1", "--micro_batches=2",
-                                 f"--http=127.0.0.1:{port}", "--log_steps=0"], cwd=tmp_path, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True)
+    training = subprocess.Popen([trainer, "train", *GPU, f"--towers={','.join(towers)}",
+                                 f"--micro_batches={len(towers)}", f"--http=127.0.0.1:{port}", "--log_steps=0"],
+                                cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def get(path):
         with contextlib.suppress(OSError):
@@ -235,7 +236,7 @@ def test_who_watches_sees_how_busy_gpus_are(trainer, gpu, tmp_path):
         wait_for(lambda: share() > 0, "share of a GPU's time")
         assert share() <= 100
         metrics = get("/metrics")
-        assert "\ntrainer_gpus 2\n" in metrics
+        assert f"\ntrainer_gpus {len(towers)}\n" in metrics
         assert float(re.search(r"^trainer_gpu_busy_seconds_total (\S+)", metrics, flags=re.M)[1]) > 0
         assert "gpu_percent" in json.loads(get("/api/history"))["series"]
     finally:

@@ -43,12 +43,12 @@ class Bench:
             sys.exit(f"{' '.join(flags)}: status {output.returncode}\n{output.stdout}\n{output.stderr}")
         return [json.loads(line) for line in output.stdout.splitlines()]
 
-    def rate(self, batch):
+    def rate(self, batch, *flags):
         """From a run of about that many seconds: a short run first determines the number of steps."""
         steps = self.options.steps
         for _ in range(2):
             events = self.train("--optimizer=sgd", "--learning_rate=0.05", f"--batch_size={batch}", "--train_dir=",
-                                "--log_steps=0", "--validate_steps=1000000000", f"--train_steps={steps}")
+                                "--log_steps=0", "--validate_steps=1000000000", f"--train_steps={steps}", *flags)
             rate = events[-1]["steps_per_s"]
             steps = max(steps, int(rate * self.options.seconds))
         engine = next(event["engine"] for event in events if event["event"] == "start")
@@ -57,8 +57,8 @@ class Bench:
     def torch(self, batch):
         """Way -> steps/s; {} without a PyTorch that has CUDA."""
         script = pathlib.Path(__file__).resolve().parent / "peers/torch_gpu.py"
-        output = subprocess.run([self.options.python, script, str(batch), str(self.options.seconds)],
-                                capture_output=True, text=True)
+        output = subprocess.run([self.options.python, script, str(batch), str(self.options.seconds),
+                                 *self.options.ways.split(",")], capture_output=True, text=True)
         found = [json.loads(line) for line in output.stdout.splitlines()]
         return {one["way"]: one["steps_per_s"] for one in found if "steps_per_s" in one}
 
@@ -90,6 +90,10 @@ class Bench:
                 value, found = beside([own / peer for own, peer in zip(rates, theirs)], [])
                 show(f"{name}, times PyTorch{' with CUDA graphs' * bool(graphs)}", value, ratio, aim=aim, peers=peers,
                      **found)
+            for precision in ("tf32", "bfloat16") if batch > 100 else ():
+                faster = [self.rate(batch, f"--precision={precision}")[0] / rate for _ in range(self.options.rounds)]
+                show(name.replace("float32", f"{precision}, times float32"), round(statistics.median(faster), 2),
+                     each=[round(one, 2) for one in faster])
             if batch == 8192 and self.roofline() > 0:
                 show(f"{name}, share of the float32 roofline", round(100 * rate * batch / self.roofline(), 1), 50,
                      unit="%")
@@ -168,6 +172,7 @@ def main():
     parser.add_argument("--steps", type=int, default=2000, help="of a first, short run; fewer do the same")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--python", default=sys.executable, help="runs PyTorch")
+    parser.add_argument("--ways", default="eager,compiled,graph,compiled graph", help="PyTorch's, to compare with")
     run_parts(parser, {"steps": Bench.steps, "worker": Bench.worker, "until": Bench.until}, begin)
 
 

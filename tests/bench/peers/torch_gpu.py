@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """PyTorch on a GPU: steps per second of 784-500-10 with SGD, data on the device, batches drawn there.
 
-    torch_gpu.py BATCH SECONDS
+    torch_gpu.py BATCH SECONDS [WAY ...]
 
-One JSON line for each way to run it: eager, compiled, graph (a CUDA graph of one step, as in PyTorch's documentation),
-compiled graph (torch.compile's reduce-overhead). Float32 without TF32. Pixels are random, because their values do not
-matter here.
+One JSON line for each way to run it, or for those named: eager, compiled, graph (a CUDA graph of one step, as in
+PyTorch's documentation), compiled graph (torch.compile's reduce-overhead). Float32 without TF32. Pixels are random,
+because their values do not matter here.
 """
 
 import json
@@ -86,7 +86,8 @@ WAYS = {"eager": eager, "compiled": compiled, "graph": graph, "compiled graph": 
 
 if __name__ == "__main__":
     torch.backends.cuda.matmul.allow_tf32 = False
-    for name, way in WAYS.items():
+    for name in sys.argv[3:] or WAYS:
+        way = WAYS[name]
         try:
             found = {"steps_per_s": round(way(), 1)}
         except Exception as error:  # a missing compiler, say: the other ways count anyway
