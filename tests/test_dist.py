@@ -320,11 +320,22 @@ def test_versions_in_debians_order():
         output_of("dpkg", "--compare-versions", debian.version_of(before), "lt", debian.version_of(behind))
 
 
+def is_of_kernels(line):
+    """A misspelt word in the GPU's compressed kernels, where any letters may follow one another."""
+    found = re.match(r"I: trainer: spelling-error-in-binary ([A-Za-z]+) ", line)
+    kernels = ROOT / "build/gpu/kernels.fatbin"
+    if found is None or not kernels.exists():
+        return False
+    letters = "[^A-Za-z]?".join(found[1])  # lintian leaves out brackets
+    return re.search(letters.encode(), kernels.read_bytes()) is not None
+
+
 def test_lintian_has_nothing_to_say(release, full):
     packages = [package(release, machine) for machine in (TREES if full else [OWN])]
-    result = subprocess.run(["lintian", "--display-info", "--fail-on", "error,warning,info", "--allow-root", *packages],
+    result = subprocess.run(["lintian", "--display-info", "--fail-on", "error,warning", "--allow-root", *packages],
                             capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
-    assert (result.returncode, result.stdout) == (0, ""), result.stdout + result.stderr
+    said = [line for line in result.stdout.splitlines() if not is_of_kernels(line)]
+    assert (result.returncode, said) == (0, []), result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("machine", TREES)
