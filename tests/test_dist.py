@@ -326,7 +326,7 @@ def is_of_kernels(line):
     kernels = ROOT / "build/gpu/kernels.fatbin"
     if found is None or not kernels.exists():
         return False
-    letters = "[^A-Za-z]?".join(found[1])  # lintian leaves out brackets
+    letters = r"[][(){}]?".join(found[1])  # lintian leaves out brackets
     return re.search(letters.encode(), kernels.read_bytes()) is not None
 
 

@@ -194,7 +194,7 @@ static int64_t gradient_tiles(const struct device *device, enum kernel_tile tile
 
 int launch_gradient_parts(const struct device *device)
 {
-    enum { RESIDENT = 2 }; /* blocks of the largest tiles on a multiprocessor */
+    enum { RESIDENT = 2 }; /* blocks of the largest tiles on a multiprocessor, on most GPUs */
     const struct device_shape *shape = &device->shape;
     if (device->sharded || shape->host_layers != 0 || shape->clip_norm > 0.0 || shape->micro_batches > 1) {
         return 1;
@@ -230,7 +230,8 @@ bool launch_gradient(struct device *device, struct kernel_source *source, int la
 static bool launch_parts(struct device *device, struct kernel_source *source, int parts, int mode, float weight,
                          struct error *error)
 {
-    enum kernel_tile tile = gradient_tile(device, parts > 1 ? most_parts(device) : 1); /* as for their number */
+    enum kernel_tile tile =
+        gradient_tile(device, parts > 1 ? most_parts(device) : 1); /* the one that launch_gradient_parts counts on */
     int32_t number = 0;
     int32_t first_tile = 0;
     int32_t of = parts;
@@ -326,7 +327,7 @@ static bool fit_shards(struct device *device, int units, uint32_t shared_bytes, 
                                          .blocks = (device->shape.widths[1] + units - 1) / units,
                                          .capacity = capacity,
                                          .chunk = chunk,
-                                         .float_2_23 = 0x4b000000,
+                                         .float_2_23 = FLOAT_2_23,
                                          .per_class = (uint32_t)(((1 << 20) + classes - 1) / classes)};
         shard_layout_make(&shards->at, units, chunk, capacity, stride, classes, kept);
         if (shards->at.bytes <= shared_bytes) {

@@ -1,4 +1,4 @@
-/* Device memory: allocated at once when the device is opened, except the data and, if requested, a gradient. */
+/* Device memory: allocated when the device is opened, except the data and, if it is needed, a gradient. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,7 +196,7 @@ bool memory_take(struct device *device, struct error *error)
     DEVICE_TRY(device, error, host_allocate,
                ((void **)&device->host_logits, (size_t)device->rows * (size_t)last->pitch * sizeof(float), 0));
     DEVICE_TRY(device, error, stream_wait, (device->stream));
-    return true;
+    return device->network.parts == 1 || memory_take_gradient(device, error);
 }
 
 bool memory_take_gradient(struct device *device, struct error *error)

@@ -94,8 +94,7 @@ bool device_train(struct device *device, int64_t first_step, int n, const struct
 {
     assert(device->data != 0 && n >= 0);
     *outcome = (struct device_outcome){.finite = 1};
-    const struct kernel_network *network = &device->network;
-    bool gathers = network->micro_batches > 1 || network->clip_norm > 0.0 || network->parts > 1;
+    bool gathers = device->network.micro_batches > 1 || device->network.clip_norm > 0.0;
     if (gathers && !memory_take_gradient(device, error)) {
         return false;
     }

@@ -6,8 +6,6 @@
 #include "cuda/kernels/params.h"
 #include "ps/store/optimizer_math.h"
 
-#define FLOAT_2_23 0x4b000000u /* 2^23 as a float */
-
 /* Byte i of a word as a float, given FLOAT_2_23: inserted into the low bits of 2^23, which is then subtracted. */
 static __device__ __forceinline__ float byte_of(uint32_t word, int i, uint32_t float_2_23)
 {

@@ -45,7 +45,7 @@ static_assert(gemm_small::THREADS == KERNEL_BLOCK_THREADS && gemm_small::BYTES =
 static_assert(gemm_medium::THREADS == KERNEL_BLOCK_THREADS && gemm_medium::BYTES == KERNEL_MEDIUM_BYTES, "as promised");
 static_assert(gemm_large::THREADS == KERNEL_BLOCK_THREADS && gemm_large::BYTES == KERNEL_LARGE_BYTES, "as promised");
 
-/* Positions [begin, end) in the depth of a product; begin is a multiple of 4. */
+/* Positions [begin, end) in the depth of a product; begin is a multiple of 4, unless there are none. */
 struct gemm_depth {
     int begin, end;
 };
@@ -53,7 +53,7 @@ struct gemm_depth {
 /* A piece of an operand, moved through registers into shared memory [depth, width]. */
 template <class S, class Operand, int WIDTH, int PITCH> struct gemm_piece {
     static constexpr int GROUPS = WIDTH * S::DEPTH / 4 / S::GROUP;
-    static_assert(GROUPS * 4 * S::GROUP == WIDTH * S::DEPTH, "every thread loads as much");
+    static_assert(GROUPS * 4 * S::GROUP == WIDTH * S::DEPTH, "every thread loads the same amount");
     typename Operand::packed value[GROUPS];
     int line[GROUPS]; /* of the next load: known a turn ahead, as an image's takes a load of its own */
 
@@ -150,7 +150,7 @@ template <int FLOATS, int COLS, int SLICES, class Finish>
 static __device__ __forceinline__ void gemm_finish(const float *shared, int first_row, int first_col, int rows,
                                                    int cols, const Finish &finish)
 {
-    static_assert(FLOATS % (Finish::AHEAD * KERNEL_BLOCK_THREADS) == 0, "every thread finishes as many");
+    static_assert(FLOATS % (Finish::AHEAD * KERNEL_BLOCK_THREADS) == 0, "every thread finishes the same number");
 #pragma unroll 1
     for (int first = threadIdx.x; first < FLOATS; first += Finish::AHEAD * KERNEL_BLOCK_THREADS) {
         float with[Finish::AHEAD];

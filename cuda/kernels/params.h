@@ -22,6 +22,8 @@ enum {
     KERNEL_BLOCK_THREADS = 256, /* of kernels other than matrix products and sharded training */
 };
 
+#define FLOAT_2_23 0x4b000000u /* 2^23 as a float */
+
 struct kernel_layer {
     int32_t in, out;
     int32_t stride;             /* floats from one row of weights to the next */
@@ -109,7 +111,7 @@ struct kernel_source {
 /* What a kernel does with a gradient. */
 enum kernel_gradient {
     GRADIENT_UPDATE, /* update the parameters at once */
-    GRADIENT_STORE,  /* store weight x gradient in the network's gradient */
+    GRADIENT_STORE,  /* store weight x gradient in the network's gradient, or in a part of it */
     GRADIENT_ADD,    /* add weight x gradient to it */
 };
 

@@ -14,13 +14,13 @@ template <int UNITS> struct shard {
     const struct kernel_source *source;
     const struct kernel_shards *shards;
     char *memory;
-    uint32_t position; /* of the next batch, in its epoch's order */
-    uint32_t loaded;   /* chunks so far; they alternate between two buffers */
-    /* Sums over this thread's images, one in each batch; a loss counts as its share of its batch's. */
-    double share; /* of an image in a whole batch */
+    uint32_t position;     /* of the next batch, in its epoch's order */
+    uint32_t loaded;       /* chunks so far; they alternate between two buffers */
+    int64_t steps, images; /* so far */
+    /* Of this thread's images, one in each batch. Losses are divided by the batch's size: they add up to its mean. */
     double loss_sum, last_loss, bad_loss;
-    int64_t steps, images; /* of the whole block */
     int correct;
+    double share; /* 1 / the size of a whole batch */
 
     template <class T> __device__ __forceinline__ T *place(uint32_t bytes) const
     {
@@ -82,7 +82,7 @@ template <int UNITS> struct shard {
     }
     __device__ __forceinline__ uint8_t *image_buffer(uint32_t load) const
     {
-        return place<uint8_t>(at().images) + load % 2 * at().image_bytes;
+        return place<uint8_t>(at().images) + (size_t)(load % 2) * shards->chunk * stride();
     }
 };
 

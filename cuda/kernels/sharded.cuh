@@ -334,8 +334,8 @@ static __device__ __forceinline__ void shard_backward(const struct shard<UNITS> 
 }
 
 /*
- * Writes a thread's sums over a slice of the images where the images were: [slices][PIXELS][pixels / PIXELS, units], so
- * that neighbouring threads write neighbouring places.
+ * Writes a thread's sums over a slice of the images: [slices][PIXELS][pixels / PIXELS, units], so that neighbouring
+ * threads write neighbouring places.
  */
 template <int UNITS>
 static __device__ __forceinline__ void shard_put_parts(const struct shard<UNITS> &s, float *parts,
@@ -356,7 +356,7 @@ static __device__ __forceinline__ void shard_put_parts(const struct shard<UNITS>
     }
 }
 
-/* Where the first slice has its sum for element `e` of the first layer's weights. */
+/* The first slice's sum for element `e` of the first layer's weights. */
 template <int UNITS>
 static __device__ __forceinline__ const float *shard_part(const struct shard<UNITS> &s, const float *parts, int e)
 {
@@ -462,7 +462,7 @@ static __device__ __forceinline__ void shard_learn(struct shard<UNITS> &s, uint8
         shard_backward(s, buffer, step, (chunks - 1 - i) * s.shards->chunk, sum);
     }
     __syncthreads();
-    float *parts = (float *)buffer;
+    float *parts = s.at().apart ? s.template place<float>(s.at().parts) : (float *)buffer;
     shard_put_parts(s, parts, sum);
     __syncthreads();
     shard_update(s, parts);

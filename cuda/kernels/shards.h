@@ -14,7 +14,7 @@ enum {
     SHARD_GRADIENTS = 32,             /* per thread of the first layer: pixels x units */
     SHARD_PIXELS = 4 * SHARD_THREADS, /* at most, including padding: with 8 units a thread sums the gradients of 4 */
     SHARD_SLICES = 16,                /* of the pixels, and of a chunk's images, at most: each has its own sums */
-    SHARD_IMAGES = SHARD_THREADS,     /* in a batch, at most: beyond, separate kernels keep a GPU just as busy */
+    SHARD_IMAGES = SHARD_THREADS,     /* in a batch, at most: each has a thread for its softmax and statistics */
     SHARD_CLASSES = 16,               /* at most */
     SHARD_BLOCKS = 256,               /* at most: more parts of a logit could overflow the sum */
     SHARD_TURNS = 3,                  /* sums of logits and drawn batches in use at once */
@@ -44,12 +44,12 @@ struct shard_layout {
     int32_t slices;       /* of the pixels, when a chunk passes through the first layer */
     int32_t image_slices; /* of a chunk's images, when gradients are summed */
     uint32_t vectors[4];  /* [floats] each: parameters, slots, averages; unused ones alias the first */
-    uint32_t images;      /* [2][image_bytes]: [chunk, image_stride]; later the parts of the gradients' sums */
-    uint32_t image_bytes;
+    uint32_t images;      /* [2][chunk, image_stride]; a used one takes the parts of the gradients' sums */
     uint32_t activations; /* [capacity, units]; later the deltas */
     uint32_t outputs;     /* [capacity, units] */
     uint32_t logits;      /* [capacity, classes]; later their deltas */
-    uint32_t parts;       /* of the first layer's sums: [slices][chunk, units] */
+    uint32_t parts;       /* of the first layer's sums: [slices][chunk, units]; later of its gradients', if apart */
+    int32_t apart;        /* the gradients' parts are larger than the images */
     uint32_t small;       /* gradients from `biases` on, in a vector's order; then a 1 */
     uint32_t indexes;     /* [SHARD_TURNS][capacity] */
     uint32_t labels;      /* [SHARD_TURNS][capacity] */
@@ -98,18 +98,20 @@ static inline void shard_layout_make(struct shard_layout *layout, int units, int
     layout->biases2 = layout->weights2 + units * classes;
     layout->floats = (layout->biases2 + classes + 3) / 4 * 4;
     layout->slices = shard_at_most(SHARD_THREADS / ((chunk + images - 1) / images), SHARD_SLICES);
-    /* One slice's sums take as much memory as 4 x units images. */
+    /* One slice's gradients take as much memory as 4 x units images. */
+    layout->apart = chunk < 4 * units;
     layout->image_slices = shard_at_most(SHARD_THREADS / (image_stride / pixels), SHARD_SLICES);
-    layout->image_slices = shard_at_most(layout->image_slices, chunk < 4 * units ? 1 : chunk / (4 * units));
-    layout->image_bytes = (uint32_t)((chunk < 4 * units ? 4 * units : chunk) * image_stride);
+    layout->image_slices = shard_at_most(layout->image_slices, layout->apart ? 1 : chunk / (4 * units));
+    uint64_t sums = 4u * (uint64_t)layout->slices * (uint64_t)chunk * (uint64_t)units;
+    uint64_t gradients = layout->apart ? 4u * (uint64_t)image_stride * (uint64_t)units : 0;
     for (int i = 0; i < 4; i++) {
         layout->vectors[i] = i == 0 || kept[i] ? shard_place(&at, (uint64_t)layout->floats * 4) : layout->vectors[0];
     }
-    layout->images = shard_place(&at, 2u * (uint64_t)layout->image_bytes);
+    layout->images = shard_place(&at, 2u * (uint64_t)chunk * (uint64_t)image_stride);
     layout->activations = shard_place(&at, 4u * (uint64_t)capacity * (uint64_t)units);
     layout->outputs = shard_place(&at, 4u * (uint64_t)capacity * (uint64_t)units);
     layout->logits = shard_place(&at, 4u * (uint64_t)capacity * (uint64_t)classes);
-    layout->parts = shard_place(&at, 4u * (uint64_t)layout->slices * (uint64_t)chunk * (uint64_t)units);
+    layout->parts = shard_place(&at, sums > gradients ? sums : gradients);
     layout->small = shard_place(&at, 4u * (uint64_t)(layout->biases2 + classes - layout->biases + 1));
     layout->indexes = shard_place(&at, 4u * SHARD_TURNS * (uint64_t)capacity);
     layout->labels = shard_place(&at, 4u * SHARD_TURNS * (uint64_t)capacity);

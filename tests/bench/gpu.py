@@ -90,7 +90,8 @@ class Bench:
                 value, found = beside([own / peer for own, peer in zip(rates, theirs)], [])
                 show(f"{name}, times PyTorch{' with CUDA graphs' * bool(graphs)}", value, ratio, aim=aim, peers=peers,
                      **found)
-            for precision in ("tf32", "bfloat16") if batch > 100 else ():
+            has_tensor_cores = int(self.device["compute_capability"].split(".")[0]) >= 8
+            for precision in ("tf32", "bfloat16") if batch > 100 and has_tensor_cores else ():
                 faster = [self.rate(batch, f"--precision={precision}")[0] / rate for _ in range(self.options.rounds)]
                 show(name.replace("float32", f"{precision}, times float32"), round(statistics.median(faster), 2),
                      each=[round(one, 2) for one in faster])

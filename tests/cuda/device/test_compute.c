@@ -110,7 +110,7 @@ static void test_parts_of_a_batch(void **state)
     (void)state;
     static const struct {
         int multiprocessors, batch, parts;
-    } cases[] = {{2, 600, 2}, {3, 600, 3}, {9, 600, 4}, {1000, 517, 4}, {1, 600, 1}};
+    } cases[] = {{2, 600, 2}, {3, 600, 3}, {5, 600, 4}, {9, 600, 4}, {1000, 517, 4}, {1, 600, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fixture fixture;
         int layers[] = {40, 20, 7};

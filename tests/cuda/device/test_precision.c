@@ -223,6 +223,42 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
     teardown(&fixture);
 }
 
+/* A batch whose gradient is computed in parts: a step of plain gradient descent over all images tells it. */
+static void test_parts_of_a_batch(void **state)
+{
+    (void)state;
+    skip_without_tensor_cores();
+    enum { COUNT = 300 };
+    for (int i = 0; i < 2; i++) {
+        struct fixture fixture;
+        struct error error = {{0}};
+        struct device_outcome outcome;
+        setup(&fixture, (const int[]){65, 63, 17}, 3, COUNT, COUNT);
+        fixture.config.train.precision = formats[i];
+        open_engines(&fixture);
+        assert_true(!is_fake() || fixture.device->network.parts == 2);
+        size_t floats = fixture.model.float_count;
+        float *got = calloc(floats, sizeof *got), *wanted = calloc(floats, sizeof *wanted);
+        assert_true(train_device(&fixture, 0, 1, &outcome, &error));
+        assert_true(device_read(fixture.device, STORE_PARAMETERS, 0, floats, got, &error));
+        for (size_t e = 0; e < floats; e++) {
+            got[e] = (fixture.parameters[e] - got[e]) / (float)fixture.config.train.learning_rate;
+        }
+        struct pass pass = {.fixture = &fixture, .parameters = fixture.parameters, .count = COUNT};
+        forward(&pass, formats[i], fixture.examples.images);
+        backward(&pass, formats[i], fixture.examples.labels);
+        gradient(&pass, formats[i], wanted);
+        end_pass(&pass);
+        double off = distance(got, wanted, floats);
+        if (!(off < (formats[i] == PRECISION_TF32 ? 0x1p-11 : 0x1p-8))) {
+            fail_msg("gradient off by %g", off);
+        }
+        free(got);
+        free(wanted);
+        teardown(&fixture);
+    }
+}
+
 static void test_gradients_are_of_rounded_operands(void **state)
 {
     (void)state;
@@ -309,6 +345,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits_are_of_rounded_operands),
         cmocka_unit_test(test_gradients_are_of_rounded_operands),
+        cmocka_unit_test(test_parts_of_a_batch),
         cmocka_unit_test(test_training_follows_float32),
         cmocka_unit_test(test_devices_without_tensor_cores),
     };

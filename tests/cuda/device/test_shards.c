@@ -54,27 +54,51 @@ static void test_shards_of_any_cut(void **state)
     unsetenv("FAKE_CUDA_SHARED");
 }
 
-/* 784-500-10 with batches of 100 on GPUs of these sizes: units per block, 0 where kernels run one after another. */
+/*
+ * Plain gradient descent, which has updates of its own; ReLU, for the one step that its biases are made for. With four
+ * and eight units per block, one chunk and several.
+ */
+static void test_one_step_of_plain_descent(void **state)
+{
+    (void)state;
+    static const struct {
+        int inputs, units, classes, batch, shared;
+    } cases[] = {{100, 15, 10, 33, 232448}, {784, 7, 15, 100, 140000}, {300, 31, 16, 129, 110000},
+                 {49, 9, 1, 512, 232448},   {60, 30, 10, 512, 232448}, {17, 30, 2, 1, 232448}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture fixture;
+        int layers[] = {cases[i].inputs, cases[i].units, cases[i].classes};
+        set_number("FAKE_CUDA_SHARED", cases[i].shared);
+        set_number("FAKE_CUDA_SEED", below(2) ? 1 + below(1000) : 0);
+        setup(&fixture, layers, 3, cases[i].batch, cases[i].batch + below(cases[i].batch));
+        set_activation(&fixture, ACTIVATION_RELU);
+        open_engines(&fixture);
+        assert_true(!is_fake() || fixture.device->sharded);
+        train_both(&fixture, 1, 3e-4);
+        teardown(&fixture);
+    }
+    unsetenv("FAKE_CUDA_SHARED");
+}
+
+/* 784-500-10 with momentum on GPUs of these sizes: units per block, 0 where kernels run one after another. */
 static void test_what_fits_where(void **state)
 {
     (void)state;
     static const struct {
         const char *name;
-        int multiprocessors, shared, units;
-    } cases[] = {{"H100", 132, 232448, 4},
-                 {"A100", 108, 166912, 8},
-                 {"RTX 4090", 128, 101376, 4},
-                 {"RTX 3090", 82, 101376, 0},
-                 {"T4", 40, 65536, 0}};
+        int multiprocessors, shared, batch, units;
+    } cases[] = {{"H100", 132, 232448, 100, 4},    {"A100", 108, 166912, 100, 8},  {"RTX 4090", 128, 101376, 100, 4},
+                 {"RTX 3090", 82, 101376, 100, 0}, {"RTX 3090", 82, 101376, 1, 8}, {"T4", 40, 65536, 100, 0}};
     for (size_t i = 0; is_fake() && i < sizeof cases / sizeof *cases; i++) {
         struct fixture fixture;
         set_number("FAKE_CUDA_MULTIPROCESSORS", cases[i].multiprocessors);
         set_number("FAKE_CUDA_SHARED", cases[i].shared);
-        setup(&fixture, (const int[]){784, 500, 10}, 3, 100, 100);
+        setup(&fixture, (const int[]){784, 500, 10}, 3, cases[i].batch, 100);
+        fixture.config.train.optimizer = OPTIMIZER_MOMENTUM;
         open_device(&fixture);
         int units = fixture.device->sharded ? fixture.device->shards.units : 0;
         if (units != cases[i].units) {
-            fail_msg("%s: %s", cases[i].name, device_describe(fixture.device));
+            fail_msg("%s, batch %d: %s", cases[i].name, cases[i].batch, device_describe(fixture.device));
         }
         teardown(&fixture);
     }
@@ -87,6 +111,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sharded_training_is_the_cpu_engines),
         cmocka_unit_test(test_shards_of_any_cut),
+        cmocka_unit_test(test_one_step_of_plain_descent),
         cmocka_unit_test(test_what_fits_where),
     };
     test_seed = test_random_begin("test_shards");
