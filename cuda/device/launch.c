@@ -230,8 +230,8 @@ bool launch_gradient(struct device *device, struct kernel_source *source, int la
 static bool launch_parts(struct device *device, struct kernel_source *source, int parts, int mode, float weight,
                          struct error *error)
 {
-    enum kernel_tile tile =
-        gradient_tile(device, parts > 1 ? most_parts(device) : 1); /* the one that launch_gradient_parts counts on */
+    /* With several parts, the tile that launch_gradient_parts counts on. */
+    enum kernel_tile tile = gradient_tile(device, parts > 1 ? most_parts(device) : 1);
     int32_t number = 0;
     int32_t first_tile = 0;
     int32_t of = parts;
