@@ -7,6 +7,7 @@ import os
 import pathlib
 import platform
 import re
+import select
 import shutil
 import socket
 import struct
@@ -472,6 +473,19 @@ def test_the_image(release, machine, open_folder):
         assert said.startswith("trainer ")
 
 
+def wait_for_end(pid_file, timeout=240):
+    """podman returns while its monitor, conmon, still cleans up in the folders; the monitor is no child of ours."""
+    try:
+        process = os.pidfd_open(int(pid_file.read_text()))
+    except (FileNotFoundError, ProcessLookupError):  # never started, or gone already
+        return
+    try:
+        ended = select.select([process], [], [], timeout)[0]
+    finally:
+        os.close(process)
+    assert ended, f"the process of {pid_file} still runs after {timeout} s"
+
+
 def test_podman_takes_the_image(release, open_folder):
     podman = ["podman", "--root", open_folder / "root", "--runroot", open_folder / "run", "--storage-driver=vfs",
               "--runtime=runc", "--cgroup-manager=cgroupfs"]
@@ -484,8 +498,10 @@ def test_podman_takes_the_image(release, open_folder):
         names = output_of(*podman, "images", "--format", "{{.Repository}}:{{.Tag}}")
         assert names == f"localhost/trainer:{VERSION}\n", transport
     limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
-    result = subprocess.run([*podman, "run", "--rm", "--network=none", "--read-only", *limits, f"trainer:{VERSION}",
-                             "version"], capture_output=True, text=True, timeout=240)
+    conmon = open_folder / "conmon.pid"
+    result = subprocess.run([*podman, "run", "--rm", "--network=none", "--read-only", f"--conmon-pidfile={conmon}",
+                             *limits, f"trainer:{VERSION}", "version"], capture_output=True, text=True, timeout=240)
+    wait_for_end(conmon)
     if result.returncode in (125, 126):
         pytest.skip(f"podman can run nothing here: {result.stderr[-300:]}")
     assert result.returncode == 0 and result.stdout.startswith("trainer "), result.stderr
