@@ -1,6 +1,6 @@
 /*
  * An access log: one JSON object for each answer. Lines are kept for up to a second and written together. A file that
- * was moved away is created anew, so that logrotate needs no signal. HTTP server's thread only, except open and close.
+ * was moved away is created again, so that logrotate needs no signal. HTTP server's thread only, except open and close.
  */
 #ifndef SERVE_ACCESS_H
 #define SERVE_ACCESS_H

@@ -146,7 +146,7 @@ static int use_up(struct admission *admission, int i, double now_s)
     return begun;
 }
 
-/* Where more come than can be remembered, the one that came least recently is forgotten, and has its share anew. */
+/* When all places are taken, the address that came least recently is forgotten, and gets a full share again. */
 static void who_is_forgotten(void **state)
 {
     (void)state;

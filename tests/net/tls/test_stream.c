@@ -351,7 +351,7 @@ static void empty_records_and_words(struct connection *connection, struct script
     connection_read(connection, &byte, 1, soon(), &script->error);
 }
 
-/* A few records without data are fine, and the count begins anew behind each that has some. */
+/* A few records without data are fine, and the count starts again behind each that has some. */
 static void a_few_empty_records(void **state)
 {
     (void)state;

@@ -365,7 +365,7 @@ static void a_place_is_free_after_a_second(void **state)
         assert_int_equal(scene.probes, probes + 1);
     }
     assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
-    scene.now_s += 0.75; /* it was away, or this ps stood still: it is asked anew */
+    scene.now_s += 0.75; /* it was away, or this ps stood still: it is asked again */
     assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
     scene.now_s += 0.25;
     assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);

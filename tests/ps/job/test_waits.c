@@ -49,7 +49,7 @@ static void a_wait_of_a_second_is_worth_a_message(void **state)
     assert_true(is_silent(&scene, 0)); /* it is decided */
     assert_int_equal(apply(&scene, 0), 4);
     pass(&scene, 0.75);
-    assert_true(is_silent(&scene, 0)); /* the wait for the next step has begun anew */
+    assert_true(is_silent(&scene, 0)); /* the wait for the next step has started again */
     pass(&scene, 1);
     assert_true(is_said(&scene, 0, "waiting for worker 0 (b:2222) to push step 1, 2 s"));
     end(&scene);

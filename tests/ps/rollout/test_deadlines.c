@@ -366,7 +366,7 @@ static void ps_0_restarts_a_second_after_the_others_or_once_they_know(void **sta
     rollout_delivered(&rollout, (struct member){MEMBER_WORKER, WORKERS}); /* there is no such member */
     tick(0.25);
     assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
-    /* On the way back, all are told anew. */
+    /* On the way back, all are told again. */
     others_are_in(nobody, 2, PHASE_STAGED, 0.5);
     tick(0.5);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);

@@ -554,7 +554,7 @@ static void an_edit_by_hand_is_told(void **state)
     drift_says(told);
 }
 
-/* While a version counts, a process that starts anew knows what the file was before the edit. */
+/* While a version counts, a restarted process knows what the file was before the edit. */
 static void an_edit_is_known_to_the_next_process(void **state)
 {
     (void)state;

@@ -449,7 +449,7 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
     }
 }
 
-/* Versions begin anew with a restore, and the steps that led to the former ones are forgotten. */
+/* Versions start over with a restore, and the steps that led to the former ones are forgotten. */
 static void a_restore_forgets_the_log(void **state)
 {
     struct test_random random = test_random_begin("sent, forgotten");
