@@ -36,18 +36,15 @@ def candidates():
 def free_ports(count):
     """Ports without a listener, at any address of this machine, which other tests won't use: a member may stop and
     start again there, or a relay stand before it."""
-    sockets, ports = [], []
+    ports = []
     for port in candidates():
         if len(ports) == count:
             break
-        try:
-            server = socket.create_server(("", port))  # held until all are found
-        except OSError:
-            continue
-        sockets.append(server)
-        if claim(port):
+        if claim(port):  # before it is tried: it might be another test's, whose member is about to start there
+            try:
+                socket.create_server(("", port)).close()
+            except OSError:
+                continue
             ports.append(port)
-    for each in sockets:
-        each.close()
     assert len(ports) == count, f"{count} ports are not free on this machine"
     return ports

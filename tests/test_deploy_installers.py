@@ -175,6 +175,7 @@ def test_the_job_for_nomad_is_read_and_its_members_train(trainer, tmp_path):
     text = re.search(r"<<END\n(.*)\nEND", templates["config.json"]["data"], re.S)[1]
     config = json.loads(text)
     config["train"].update(train_steps=300, num_threads=1)
+    config.setdefault("cluster", {})["min_workers"] = 2
     config["model"]["layers"] = [784, 32, 10]
     config["data"].update(synthetic_train=3000, synthetic_test=500)
     ports = free_ports(3)

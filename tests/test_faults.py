@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -103,8 +104,13 @@ def test_save_model_secs_bounds_the_loss(trainer, tmp_path):
     writing_s = max(known_s - at_s[step] for step, known_s in saved)
     kept = max(checkpoints(tmp_path / "kept"))
     assert kept >= saved[-1][0]
-    # The loss: an interval, and what is computed while a file is being written.
-    assert now_s - at_s[kept] <= every_s + 2 * writing_s + slack_s, (now_s, at_s[kept], writing_s)
+    unfinished = [int(re.search(r"model-(\d+)", path.name)[1]) for path in (tmp_path / "kept").glob("model-*.tmp")]
+    # The loss: an interval, and what is computed while a file is being written, for which nobody knows a bound.
+    if unfinished:
+        known_s, begun_s = dict(saved).get(kept, now_s), at_s.get(unfinished[0], now_s)
+        assert begun_s <= max(at_s[kept] + every_s, known_s) + slack_s, (unfinished, kept, saved)
+    else:
+        assert now_s - at_s[kept] <= every_s + 2 * writing_s + slack_s, (now_s, at_s[kept], writing_s)
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -235,11 +241,10 @@ def test_disk_that_fills_up_keeps_the_old_checkpoint(trainer, tmp_path):
         flags = (*BUSY, "--save_steps=50", "--max_to_keep=1", "--validation_size=0", f"--train_dir={disk}/kept")
         train(trainer, *flags, "--train_steps=50", cwd=tmp_path)
         before = newest(disk / "kept").read_bytes()
-        with open(disk / "ballast", "wb") as ballast:
+        with open(disk / "ballast", "wb", buffering=0) as ballast:
             try:
                 while True:
                     ballast.write(bytes(65536))
-                    ballast.flush()
             except OSError:
                 pass
         result = train(trainer, *flags, "--train_steps=200", cwd=tmp_path, status=1)

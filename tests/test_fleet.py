@@ -27,7 +27,7 @@ def test_members_with_certificates_of_their_own(trainer, tmp_path):
     """An authority's certificates: each member trains in its own role; in another's it is refused, or does not start.
     """
     with Cluster(trainer, tmp_path, ps=2, workers=2,
-                 flags=("--train_steps=300", "--issync=0", "--learning_rate=0.1")) as cluster:
+                 flags=("--train_steps=300", "--issync=0", "--min_workers=2", "--learning_rate=0.1")) as cluster:
         make_keys(trainer, tmp_path, ("ps:0", "ps:1", "worker:0", "worker:1", "operator"))
         (tmp_path / "fleet.key").unlink()
 

@@ -487,12 +487,11 @@ def test_batches_that_divide_nothing(trainer, gpu, tmp_path, batch):
 
 
 def test_a_signal_leaves_a_checkpoint_and_no_process(trainer, gpu, tmp_path):
-    process = runs.start(trainer, *GPU, "--train_steps=0", "--train_dir=kept", "--log_format=json", cwd=tmp_path,
-                         start_new_session=True)
+    process = runs.start(trainer, *GPU, "--train_steps=0", "--train_dir=kept", "--log_steps=20", "--log_format=json",
+                         cwd=tmp_path, start_new_session=True)
     runs.wait_for(lambda: "trainer-gpu" in children(process.pid), "process of the GPU engine")
     helper = children(process.pid)["trainer-gpu"]
-    runs.wait_for(lambda: len(runs.read_lines(process, 1)) > 0, "first line")
-    time.sleep(1)
+    runs.read_until(process, '"event":"step"')
     os.killpg(process.pid, signal.SIGINT)  # like a terminal: to the whole group
     result = runs.finish(process, status=130)
     assert "interrupted" in result.stdout and checkpoints(tmp_path / "kept")

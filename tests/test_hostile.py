@@ -20,7 +20,7 @@ from runs import wait_for
 
 pytestmark = pytest.mark.xdist_group("hostile")  # its fixtures are shared by all tests of the file
 
-LEASE_S = 2
+LEASE_S = 4
 FLOATS = 784 * 16 + 16  # of layers 784,10: rows of 10 in strides of 16
 MOST_KIB = 48 * 1024
 

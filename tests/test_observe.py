@@ -526,9 +526,10 @@ def test_a_ps_shows_the_fleet_and_who_comes_and_goes(trainer, tmp_path):
         wait_until(lambda: get(ports[1], "/readyz")[0] == 200)
         assert status(ports[1])["run"]["role"] == "worker"
         cluster.kill("worker 1")
-        wait_until(lambda: states()["worker 1"] == "lost")
+        wait_until(lambda: states() == {"ps 0": "ready", "worker 0": "training", "worker 1": "lost"})
         wait_until(lambda: "lost" in [event["kind"] for event in json.loads(get(ports[0], "/api/events")[2])["events"]])
-        assert status(ports[0])["missing"] == 1 and is_as_documented(status(ports[0]))
+        wait_until(lambda: status(ports[0]).get("missing") == 1)
+        assert is_as_documented(status(ports[0]))
         missing, told = cluster.status()
         assert missing == 1 and is_as_documented(dict(status(ports[0]), members=list(told.values())))
 

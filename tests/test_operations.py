@@ -239,7 +239,8 @@ class Exchange:
             pushes = "trainer_pushes_applied_total"
             wait_for(lambda: numbers_of(port).get(pushes, 0) >= 5, "steps")
             before = after = numbers_of(port)
-            while after[pushes] < before[pushes] + steps:
+            wait_for(lambda: cluster.events("worker 0", "step")[-1]["global_step"] >= before[pushes] + steps, "steps")
+            while after[pushes] < before[pushes] + steps:  # not asked before, as answers cost processor time, too
                 assert cluster.members["worker 0"].poll() is None, cluster.text("worker 0")
                 time.sleep(0.1)
                 after = numbers_of(port)

@@ -14,6 +14,7 @@ import pytest
 from ports import free_ports
 from runs import best_seconds, seed_of_tests
 
+WORKERS = ["127.0.0.1:1000", "127.0.0.1:1001"]  # never contacted; not among the ports of free_ports
 FLOATS = 112  # of layers 6,3: weights [6, 3] and biases [1, 3], rows of 16
 LR = 0.5
 
@@ -21,15 +22,14 @@ LR = 0.5
 class Ps:
     """A running single ps; .identity has the `hello` fields that fit its job."""
 
-    def __init__(self, trainer, folder, *flags, workers=2, layers="6,3"):
+    def __init__(self, trainer, folder, *flags, layers="6,3"):
         (self.port,) = free_ports(1)
-        hosts = ",".join(f"127.0.0.1:{20000 + i}" for i in range(workers))
         flags = [
             f"--layers={layers}",
             "--optimizer=sgd",
             f"--learning_rate={LR}",
             f"--ps_hosts=127.0.0.1:{self.port}",
-            f"--worker_hosts={hosts}",
+            f"--worker_hosts={','.join(WORKERS)}",
             *flags,
         ]
         shown = subprocess.run(
@@ -125,7 +125,7 @@ def test_push_and_pull(ps):
     with served.client(0) as chief, served.client(1) as worker:
         name, model, _ = worker.call("get_model", wait_ms=0)
         assert (name, model["state"], model["global_step"]) == ("model", 0, -1)
-        assert "waiting for worker 0 (127.0.0.1:20000) to initialise the model" in model["message"]
+        assert f"waiting for worker 0 ({WORKERS[0]}) to initialise the model" in model["message"]
         restore(chief)
         name, model, _ = worker.call("get_model", wait_ms=5000)
         assert (model["state"], model["message"], model["ranges"]) == (2, "", [(0, FLOATS)])
@@ -394,7 +394,7 @@ def test_status(ps):
         members = ask()
         assert best_seconds(ask, 0.1) < 0.1
     assert [(m["role"], m["index"], m["state"]) for m in members] == [(1, 0, 2), (2, 0, 1), (2, 1, 0)]
-    assert members[0]["bytes_in"] > 0 and members[2]["host"] == "127.0.0.1:20001"
+    assert members[0]["bytes_in"] > 0 and members[2]["host"] == WORKERS[1]
     assert "memory_bytes" not in members[0]  # the client uses version 1, whose frames end before that field
 
 

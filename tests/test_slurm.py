@@ -57,7 +57,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
         port = free_ports(1)[0]
         if port > 65000:
             continue
-        flags = ("--train_steps=300", "--learning_rate=0.1", "--train_dir=run")
+        flags = ("--train_steps=300", "--learning_rate=0.1", "--train_dir=run", "--min_workers=2")
         with Cluster(trainer, tmp_path, flags=flags) as cluster:
             command = [trainer, *cluster.flags, "--cluster=slurm", f"--base_port={port}", "--log_format=json"]
             members = [subprocess.Popen(command, cwd=tmp_path, env=task(i, 0, i), stdout=subprocess.PIPE,
@@ -78,7 +78,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
 def test_all_are_asked_to_leave_at_once_and_the_job_goes_on_later(trainer, tmp_path, number, status, sync):
     """Preemption, a time limit, a drained pod: the ps stay until worker 0 has saved their state."""
     with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=100000000", "--leave_secs=3600", "--train_dir=run",
-                                                 "--save_model_secs=3600", sync)) as cluster:
+                                                 "--save_model_secs=3600", "--lease_secs=30", sync)) as cluster:
         cluster.start_all()
         cluster.until("worker 0", lambda text: text.count('"event":"step"') >= 2, "steps")
         before = cluster.events("worker 0", "step")[-1]["global_step"]
@@ -90,7 +90,7 @@ def test_all_are_asked_to_leave_at_once_and_the_job_goes_on_later(trainer, tmp_p
         assert max(kept, default=0) >= before, cluster.text("worker 0")
         assert int(tensors(kept[max(kept)])[1]["global_step"]) == max(kept)
     with Cluster(trainer, tmp_path, ps=2,
-                 flags=(f"--train_steps={max(kept) + 200}", "--train_dir=run", sync)) as cluster:
+                 flags=(f"--train_steps={max(kept) + 200}", "--train_dir=run", "--min_workers=2", sync)) as cluster:
         cluster.start_all()
         cluster.wait_all()
         assert max(checkpoints(tmp_path / "run")) == max(kept) + 200

@@ -61,11 +61,18 @@ def test_a_dead_worker_is_missing(cluster):
 
 def test_a_dead_ps_is_missing(cluster):
     cluster.kill("ps 1")
-    status, members = cluster.status()
-    assert status == 1 and members["ps 1"]["missing"] and members["ps 1"]["message"]
+    members = {}
+
+    def missing():
+        status, told = cluster.status()
+        assert status == 1 and told["ps 1"]["missing"]
+        members.update(told)
+        return [name for name, member in told.items() if member["missing"]]
+
+    wait_for(lambda: missing() == ["ps 1"], "loss of ps 1 alone")
+    assert members["ps 1"]["message"]
     assert members["ps 1"]["config_version"] is None  # unknown, which is not version 0
     assert members["ps 0"]["config_version"] == 0
-    assert not members["ps 0"]["missing"] and not members["worker 0"]["missing"]
 
 
 def test_nobody_at_all(trainer, tmp_path):

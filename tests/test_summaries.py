@@ -250,14 +250,22 @@ def test_tensorboard_itself_serves_every_page(watched):
     """The server behind TensorBoard's pages: each finds its data, and HParams connects the run's values with its
     metrics."""
     folder, result, _ = watched
-    (port,) = free_ports(1)
+    (port,), tag = free_ports(1), "test/accuracy"
     server = subprocess.Popen([pathlib.Path(sys.executable).with_name("tensorboard"), f"--logdir={folder / 't'}",
                                f"--port={port}", "--host=127.0.0.1", "--load_fast=false"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        def loaded():
+        def groups():
+            answer = ask(port, "plugin/hparams/session_groups", experimentName="", startIndex=0, sliceSize=10,
+                         allowedStatuses=["STATUS_SUCCESS"], colParams=[{"metric": {"group": "", "tag": tag}}])
+            return json.loads(answer)["sessionGroups"]
+
+        def metrics_of(group):
+            return {metric["name"]["tag"]: metric["value"] for metric in group.get("metricValues", [])}
+
+        def loaded():  # to the end of the file, where the test's accuracy is
             try:
-                return json.loads(ask(port, "plugin/scalars/tags")) != {}
+                return json.loads(ask(port, "plugin/scalars/tags")) != {} and any(map(metrics_of, groups()))
             except OSError:
                 return False
 
@@ -266,13 +274,9 @@ def test_tensorboard_itself_serves_every_page(watched):
         assert {"scalars", "images", "graphs", "distributions", "histograms", "text", "hparams"} <= pages
         (run_name,) = json.loads(ask(port, "plugin/scalars/tags"))
         assert b'name: "layer1/MatMul"' in ask(port, f"plugin/graphs/graph?run={run_name}")
-        groups = json.loads(ask(
-            port, "plugin/hparams/session_groups", experimentName="", startIndex=0, sliceSize=10,
-            allowedStatuses=["STATUS_SUCCESS"], colParams=[{"metric": {"group": "", "tag": "test/accuracy"}}]))
-        (group,) = groups["sessionGroups"]
+        (group,) = groups()
         assert group["hparams"]["l2"] == 1e-3 and group["hparams"]["activation"] == "tanh"
-        metrics = {metric["name"]["tag"]: metric["value"] for metric in group["metricValues"]}
-        assert metrics["test/accuracy"] == pytest.approx(result.done["test_accuracy"])
+        assert metrics_of(group)[tag] == pytest.approx(result.done["test_accuracy"])
     finally:
         server.terminate()
         server.wait(240)

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -13,25 +14,28 @@ from fleets import OpenFleet, text_of
 
 
 class Listener:
-    """The socket in NOTIFY_SOCKET: a path, or an abstract name."""
+    """The socket in NOTIFY_SOCKET: a path, or an abstract name. Like systemd, it always reads: the system keeps only
+    ten datagrams, and members drop what it does not take."""
 
     def __init__(self, name):
         self.name = name
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind("\0" + name[1:] if name.startswith("@") else name)
-        self.socket.settimeout(0.2)
-        self.lines = []
+        self.lines, self.came = [], threading.Condition()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        while True:
+            lines = self.socket.recv(4096).decode().splitlines()
+            with self.came:
+                self.lines += lines
+                self.came.notify_all()
 
     def until(self, line, timeout=30):
         """Waits for a datagram with this line, and drops everything up to it."""
-        deadline = time.monotonic() + timeout
-        while line not in self.lines:
-            assert time.monotonic() < deadline, (line, self.lines)
-            try:
-                self.lines += self.socket.recv(4096).decode().splitlines()
-            except TimeoutError:
-                pass
-        del self.lines[: self.lines.index(line) + 1]
+        with self.came:
+            assert self.came.wait_for(lambda: line in self.lines, timeout), (line, self.lines)
+            del self.lines[: self.lines.index(line) + 1]
 
 
 @pytest.mark.parametrize("abstract", [False, True])
