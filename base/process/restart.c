@@ -231,7 +231,7 @@ static pid_t start(char *const *arguments)
     const pid_t parent = getpid();
     snprintf(text, sizeof text, "%ld", (long)parent);
     fflush(stdout);
-    pid_t child = fork();
+    pid_t child = signals_fork();
     if (child != 0) {
         return child;
     }

@@ -1,6 +1,7 @@
 /* Handlers only record the signal; the loops that check for it do all the work. */
 #include "base/process/signals.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -41,6 +42,32 @@ void signals_catch(void)
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+}
+
+static void leave_to_system(int number)
+{
+    struct sigaction action;
+    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == on_signal) {
+        signal(number, SIG_DFL);
+    }
+}
+
+pid_t signals_fork(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); /* none arrives before the handlers are gone */
+    const pid_t child = fork();
+    const int reason = errno;
+    if (child == 0) {
+        leave_to_system(SIGINT);
+        leave_to_system(SIGTERM);
+        leave_to_system(SIGUSR1);
+        leave_to_system(SIGHUP);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = reason;
+    return child;
 }
 
 int signals_pending(void)

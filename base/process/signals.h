@@ -5,6 +5,8 @@
 #ifndef BASE_PROCESS_SIGNALS_H
 #define BASE_PROCESS_SIGNALS_H
 
+#include <sys/types.h>
+
 #include "base/clock.h"
 
 /*
@@ -12,6 +14,12 @@
  * limit (SIGXFSZ) are ordinary write errors that do not end the run.
  */
 void signals_catch(void);
+
+/*
+ * Like fork(2), for a new process that is about to execute a program. Until then it would have this process's handlers,
+ * which record a signal that nobody looks for; so there these signals have their default effect, and end it.
+ */
+pid_t signals_fork(void);
 
 /* The first signal that asked the process to leave, 0 if none did. Any thread. */
 int signals_pending(void);

@@ -230,7 +230,7 @@ static bool start(struct cluster *cluster, struct process *process, struct error
 {
     int out[2] = {-1, -1}, err[2] = {-1, -1};
     bool piped = pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
-    pid_t pid = piped ? fork() : -1;
+    pid_t pid = piped ? signals_fork() : -1;
     if (pid == 0) {
         exec_member(cluster, process, out, err);
     }

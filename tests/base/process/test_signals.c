@@ -1,0 +1,86 @@
+/* Requests to leave: what a process and the processes that it starts do with them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/process/signals.h"
+
+/* A new process that stays until a signal ends it, or for a minute. */
+static int end_of_child(int number)
+{
+    int status;
+    const pid_t child = signals_fork();
+    if (child == 0) {
+        for (int i = 0; i < 60; i++) {
+            sleep(1);
+        }
+        _exit(0);
+    }
+    assert_true(child > 0);
+    assert_int_equal(kill(child, number), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+/* However early it comes: even if the new process has not run yet. */
+static void a_new_process_can_be_stopped(void **state)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+    (void)state;
+    for (int i = 0; i < 400; i++) {
+        const int number = numbers[i % 4];
+        assert_int_equal(end_of_child(number), number);
+    }
+}
+
+/* As with nohup. */
+static void what_is_ignored_stays_ignored(void **state)
+{
+    int status;
+    (void)state;
+    signal(SIGHUP, SIG_IGN);
+    const pid_t child = signals_fork();
+    if (child == 0) {
+        raise(SIGHUP);
+        _exit(7);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    signal(SIGHUP, SIG_DFL);
+}
+
+/* The process that starts others hears its own signals as before. */
+static void the_parent_is_asked(void **state)
+{
+    (void)state;
+    assert_int_equal(signals_pending(), 0);
+    raise(SIGTERM);
+    assert_int_equal(signals_pending(), SIGTERM);
+    assert_int_equal(signals_exit_status(SIGTERM), 143);
+    assert_string_equal(signals_name(SIGTERM), "SIGTERM");
+}
+
+static int catch (void **state)
+{
+    (void)state;
+    signals_catch();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_new_process_can_be_stopped),
+        cmocka_unit_test(what_is_ignored_stays_ignored),
+        cmocka_unit_test(the_parent_is_asked),
+    };
+    return cmocka_run_group_tests(tests, catch, NULL);
+}
