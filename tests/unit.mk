@@ -72,6 +72,7 @@ build/san/tests/net/test_listener build/san/tests/net/test_rest build/san/tests/
 crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for door_rest pthread_create wake_wait)
 build/san/tests/net/test_crowds: link_with += $(crowds_link)
 build/san/tests/net/test_listener build/san/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
+build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += -Wl,--wrap=clock_monotonic_s
 
 # The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).
 build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \

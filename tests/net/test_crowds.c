@@ -404,6 +404,7 @@ static void a_lobby(void **state)
 static void the_lobby_closes(void **state)
 {
     (void)state;
+    stop_clock();
     knock_and_look(SHAKING + EXPECTED);
     listener_end(owner.listener, 0);
     for (int i = 0; i < came; i++) {
@@ -873,6 +874,22 @@ static void threads_end(void **state)
     channel_close(&visitor.channel);
 }
 
+/* Counted as resting, it is still on its way to rest. */
+static void await_rest(int worker)
+{
+    const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
+    bool rests = false;
+    while (!rests && __real_clock_monotonic_s() < until_s) {
+        usleep(500);
+        pthread_mutex_lock(&owner.lock);
+        struct listener_session *session;
+        rests =
+            listener_count(owner.listener, listening_is_of, &worker, &session) == 1 && session->life == SESSION_RESTS;
+        pthread_mutex_unlock(&owner.lock);
+    }
+    assert_true(rests);
+}
+
 /* Who has a time to go on at is served then, once, and nobody else is. */
 static void a_time_to_go_on(void **state)
 {
@@ -894,6 +911,7 @@ static void a_time_to_go_on(void **state)
         const double until_s = clock_monotonic_s() + PATIENCE_S;
         assert_true(channel_send(&visitors[i].channel, MESSAGE_ping, 1, &ping, until_s, &error));
         look_until(&owner.rested, 2 + 2 * i);
+        await_rest(i);
         assert_int_equal(atomic_load(&owner.served), served += 1);
         pass(0.6);
         look();

@@ -50,10 +50,11 @@ struct fake_ps {
     int pushes, connections, frames; /* frames: of pushes */
     uint64_t sent_floats;            /* in the ranges of pushes */
     atomic_int overlapped;           /* pushes answered while the worker computed */
+    atomic_bool all_computed;        /* no more than that is awaited */
 
     /* Set these before anything is sent. */
     int delay_ms;          /* before each answer to a push */
-    atomic_bool *computes; /* is the worker computing? Read after that delay; NULL: not read */
+    atomic_bool *computes; /* is the worker computing? Awaited after that delay; NULL: it doesn't matter */
     int cut_in_push;       /* connections are cut during this push (counted from 1); once */
     int cut_before_answer; /* likewise, after it was applied */
     int cut_in_answer;     /* likewise, in the middle of its answer */
@@ -167,6 +168,15 @@ static inline bool fake_take_frame(struct fake_ps *ps, struct channel *channel, 
     return true;
 }
 
+/* A minute at most. */
+static inline void fake_await_computing(struct fake_ps *ps)
+{
+    for (int tries = 0; tries < 60000 && !atomic_load(ps->computes) && !atomic_load(&ps->all_computed); tries++) {
+        usleep(1000);
+    }
+    atomic_fetch_add(&ps->overlapped, atomic_load(ps->computes));
+}
+
 static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
 {
     struct error error;
@@ -200,7 +210,9 @@ static inline bool fake_serve_push(struct fake_ps *ps, struct channel *channel)
     }
     free(gradient);
     usleep((useconds_t)ps->delay_ms * 1000);
-    atomic_fetch_add(&ps->overlapped, ps->computes && atomic_load(ps->computes));
+    if (ps->computes) {
+        fake_await_computing(ps);
+    }
     if (wrong && ps->error == ERROR_TOO_LATE) {
         return channel_send_error(channel, request, ERROR_TOO_LATE, fake_soon(), &error, "others are slower");
     }

@@ -92,21 +92,6 @@ void __wrap_progress_end(struct progress *progress)
     tell(progress->active ? "the line ends\n" : "");
 }
 
-/* One ps, then two workers. */
-const struct board_member *__wrap_status_query_ask(struct status_query *query, double timeout_s, int *count)
-{
-    static struct board_member members[3];
-    assert_non_null(query);
-    assert_true(timeout_s > 0 && timeout_s <= 0.5); /* meanwhile no output is shown */
-    terminal.looked_s[terminal.looks % 8] = story_s();
-    members[0].global_step = terminal.looks < terminal.unknown ? -1 : terminal.looks - terminal.unknown;
-    members[0].steps_per_s = 2.5;
-    members[1].loss = 0.25;
-    terminal.looks++;
-    *count = 3;
-    return members;
-}
-
 bool __wrap_trace_read(struct trace **traces, char *const *paths, int count, struct error *error)
 {
     if (!terminal.joins_profiles) {
@@ -197,6 +182,25 @@ static int count_marks(bool clear)
     }
     free(entries);
     return count;
+}
+
+/* One ps, then two workers. */
+const struct board_member *__wrap_status_query_ask(struct status_query *query, double timeout_s, int *count)
+{
+    static struct board_member members[3];
+    assert_non_null(query);
+    assert_true(timeout_s > 0 && timeout_s <= 0.5); /* meanwhile no output is shown */
+    *count = 3;
+    if (terminal.has_terminal && count_marks(false) < 3) { /* not all members have started yet */
+        members[0].global_step = -1;
+        return members;
+    }
+    terminal.looked_s[terminal.looks % 8] = story_s();
+    members[0].global_step = terminal.looks < terminal.unknown ? -1 : terminal.looks - terminal.unknown;
+    members[0].steps_per_s = 2.5;
+    members[1].loss = 0.25;
+    terminal.looks++;
+    return members;
 }
 
 int __wrap_signals_pending(void)
