@@ -44,8 +44,8 @@ static void *look_up(void *context)
     const bool found = resolver_lookup(&question->address, &question->endpoints, &question->error);
     atomic_store(&question->answer, found ? ANSWER_FOUND : ANSWER_ERROR);
     wake_raise(&question->answered);
-    let_go(question);
     atomic_fetch_sub(&under_way, 1);
+    let_go(question); /* last: once its files are closed, there is room for another lookup */
     return NULL;
 }
 
