@@ -501,7 +501,7 @@ static void test_same_bits_at_any_thread_count(void **state)
         random_fixture(&fixture);
         struct config_train *train = &fixture.config.train;
         train->optimizer = (enum optimizer_kind)below(5);
-        train->learning_rate = 0.01;
+        train->learning_rate = 0.001; /* at 0.01, wide linear networks diverge within seven steps */
         train->micro_batches = 1 + below(3);
         train->l2 = below(2) ? 1e-3 : 0.0;
         train->ema_decay = below(2) ? 0.9 : 0.0;
