@@ -31,8 +31,9 @@ threaded_programs := $(threaded:%=build/tsan/tests/%)
 
 build/tsan/tests/net/test_listener build/tsan/tests/net/test_rest build/tsan/tests/net/test_crowds: \
 	link_with += $(locks_link)
-build/tsan/tests/net/test_listener: link_with += -Wl,--wrap=pthread_create
-build/tsan/tests/net/test_listener build/tsan/tests/net/test_rest: link_with += -Wl,--wrap=clock_monotonic_s
+build/tsan/tests/net/test_listener build/tsan/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
+build/tsan/tests/net/test_connection build/tsan/tests/net/test_endpoint build/tsan/tests/net/test_resolver: \
+	link_with += -Wl,--wrap=clock_monotonic_s
 build/tsan/tests/net/test_crowds: link_with += $(crowds_link)
 
 $(threaded_programs:=.o): | $(packages)

@@ -49,6 +49,8 @@ build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,m
 	recv recvmsg send sendmsg wake_wait)
 
 build/san/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
+build/san/tests/net/test_connection build/san/tests/net/test_endpoint build/san/tests/net/test_resolver: \
+	link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
 build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync

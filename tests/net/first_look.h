@@ -1,0 +1,29 @@
+/*
+ * A clock whose next look, by the same thread, shows the moment that its test counts from, whatever kept the thread in
+ * between: so what the product counts from then on is as long as the test knows. Link with --wrap=clock_monotonic_s.
+ */
+#ifndef TESTS_NET_FIRST_LOOK_H
+#define TESTS_NET_FIRST_LOOK_H
+
+#include "base/clock.h"
+
+static _Thread_local double shown_next_s; /* 0: the time that it is */
+
+double __real_clock_monotonic_s(void);
+double __wrap_clock_monotonic_s(void);
+
+double __wrap_clock_monotonic_s(void)
+{
+    const double shown_s = shown_next_s;
+    shown_next_s = 0;
+    return shown_s > 0 ? shown_s : __real_clock_monotonic_s();
+}
+
+/* Now; the next look shows the same. */
+static inline double now_for_both_s(void)
+{
+    shown_next_s = __real_clock_monotonic_s();
+    return shown_next_s;
+}
+
+#endif
