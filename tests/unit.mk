@@ -105,6 +105,7 @@ build/san/tests/worker/remote/operator/test_rollout_no_memory: \
 build/san/tests/worker/remote/operator/test_rollout_no_memory: link_with += $(memory_link)
 build/san/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
+build/san/tests/worker/remote/chief/test_transfer \
 build/san/tests/worker/remote/exchange/test_join build/san/tests/worker/remote/exchange/test_push: \
 	link_with += -Wl,--wrap=clock_monotonic_s
 build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
