@@ -318,29 +318,50 @@ static void naive_destroy(struct naive *naive)
 
 /* --- tests --- */
 
+static const double STEP = 1e-6;
+static const int32_t first_eight[] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+/*
+ * A network in which no step of one parameter activates a unit, or deactivates it: a ReLU's slope would change between
+ * the two losses. A step moves a sum by STEP times a unit's value, at most 13 (20 pixels and a bias) here, and its
+ * terms include a bias of 0.1: 130 steps, relative to them. Behind that, a weight below 1 makes it less.
+ */
+static struct naive far_from_edges(struct fixture *fixture, enum activation activation)
+{
+    const int layers[] = {20, 7, 5, 4};
+    for (;;) {
+        setup(fixture, layers, 4, 8, 8, 50);
+        fixture->model.activation = activation;
+        struct naive naive = naive_create(fixture);
+        naive_step(&naive, first_eight, 8, NULL);
+        if (activation != ACTIVATION_RELU || nearest_edge > 200 * STEP) {
+            return naive;
+        }
+        naive_destroy(&naive);
+        make_engine(fixture);
+        teardown(fixture);
+    }
+}
+
 static void test_naive_gradient_by_finite_differences(void **state)
 {
     (void)state;
     for (int round = 0; round < 4; round++) {
-        const int layers[] = {20, 7, 5, 4};
         struct fixture fixture;
-        setup(&fixture, layers, 4, 8, 8, 50);
+        struct naive naive = far_from_edges(&fixture, (enum activation)round);
         fixture.config.train.label_smoothing = 0.1 * round;
-        fixture.model.activation = (enum activation)round;
-        struct naive naive = naive_create(&fixture);
-        const int32_t indexes[] = {0, 1, 2, 3, 4, 5, 6, 7};
         for (int check = 0; check < 40; check++) {
             size_t i = (size_t)below((int)fixture.model.float_count);
-            naive_step(&naive, indexes, 8, NULL);
+            naive_step(&naive, first_eight, 8, NULL);
             double gradient = naive.gradient[i];
             double kept = naive.parameters[i];
-            naive.parameters[i] = kept + 1e-6;
-            naive_step(&naive, indexes, 8, NULL);
+            naive.parameters[i] = kept + STEP;
+            naive_step(&naive, first_eight, 8, NULL);
             double above = naive.loss;
-            naive.parameters[i] = kept - 1e-6;
-            naive_step(&naive, indexes, 8, NULL);
+            naive.parameters[i] = kept - STEP;
+            naive_step(&naive, first_eight, 8, NULL);
             naive.parameters[i] = kept;
-            double measured = (above - naive.loss) / 2e-6;
+            double measured = (above - naive.loss) / (2 * STEP);
             assert_true(fabs(measured - gradient) < 1e-5 * (1 + fabs(gradient)));
         }
         naive_destroy(&naive);
