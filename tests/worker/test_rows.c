@@ -152,8 +152,8 @@ static double loss_of(const struct config_train *train, double z, double wanted)
 {
     double target = wanted + train->label_smoothing * (0.5 - wanted), e = z - wanted, size = fabs(e);
     switch (train->loss) {
-    case LOSS_SIGMOID:
-        return -target * log(1 / (1 + exp(-z))) - (1 - target) * log(1 - 1 / (1 + exp(-z)));
+    case LOSS_SIGMOID: /* -log(1 - 1 / (1 + exp(-z))) - target * z, without cancellation where z is large */
+        return fmax(z, 0) + log1p(exp(-fabs(z))) - target * z;
     case LOSS_MAE:
         return size;
     case LOSS_HUBER:
