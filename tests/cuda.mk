@@ -49,6 +49,10 @@ build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cud
 
 build/san/tests/cuda/test_client: build/san/tests/cuda/standin
 
+# Time passes faster while a command hangs (tests/cuda/hung.h).
+hung_link := $(addprefix -Wl$(comma)--wrap=,clock_gettime gpu_use_begin gpu_use_end)
+build/san/tests/cuda/test_client build/san/tests/worker/gpu/test_engine: private link_with += $(hung_link)
+
 # Without sanitizers, which open files and start threads themselves.
 build/san/tests/cuda/launched: tests/cuda/launched.c
 	@mkdir -p $(@D)

@@ -58,14 +58,14 @@ static void it_asks_each_second(void **state)
     telling_end();
 }
 
-/* The seconds from the first question, which is not answered, to the end; *count: of members that were heard of. */
+/* The seconds from before the first question, which is not answered, to the end; *count: of members heard of. */
 static double ends_unanswered(int *count)
 {
     start();
     telling.says[0].is_silent = true;
+    const double asked_s = story_s();
     struct fleet_watch *watch = begin();
     AWAIT(atomic_load(&telling.says[0].asked) >= 1);
-    const double asked_s = story_s();
     *count = fleet_watch_members(watch, heard_of, ROOM);
     fleet_watch_destroy(watch); /* it need not wait for the answer */
     const double took_s = story_s() - asked_s;
