@@ -29,13 +29,6 @@ threaded := base/test_log base/test_threads net/test_connection net/test_endpoin
 	worker/data/streaming/test_streaming ps/store/test_store ps/test_shard ps/shard/test_orders ps/shard/test_aggregate
 threaded_programs := $(threaded:%=build/tsan/tests/%)
 
-build/tsan/tests/net/test_listener build/tsan/tests/net/test_rest build/tsan/tests/net/test_crowds: \
-	link_with += $(locks_link)
-build/tsan/tests/net/test_listener build/tsan/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
-build/tsan/tests/net/test_connection build/tsan/tests/net/test_endpoint build/tsan/tests/net/test_resolver: \
-	link_with += -Wl,--wrap=clock_monotonic_s
-build/tsan/tests/net/test_crowds: link_with += $(crowds_link)
-
 $(threaded_programs:=.o): | $(packages)
 
 $(threaded_programs): %: %.o build/tsan/rooms.a $(native_libs)

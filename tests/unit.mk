@@ -44,40 +44,40 @@ unit_programs := $(tests:%.c=build/san/%)
 # The program that tests in other languages talk to.
 test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*/peer.c))
 
-# Calls that a test makes fail.
-build/san/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
+# Calls that a test makes fail, in both trees: build/san/tests and, for ThreadSanitizer, build/tsan/tests.
+build/%/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 
-build/san/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
-build/san/tests/net/test_connection build/san/tests/net/test_endpoint build/san/tests/net/test_resolver: \
+build/%/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
+build/%/tests/net/test_connection build/%/tests/net/test_endpoint build/%/tests/net/test_resolver: \
 	link_with += -Wl,--wrap=clock_monotonic_s
-build/san/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
-build/san/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
-build/san/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
-build/san/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
-build/san/tests/net/test_tls: link_with += -Wl,--wrap=time
+build/%/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
+build/%/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
+build/%/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
+build/%/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
+build/%/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).
 memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf)
 
-build/san/tests/base/config/test_keys build/san/tests/worker/data/table/test_no_memory \
-build/san/tests/ps/test_no_memory build/san/tests/ps/checkpoint/test_no_memory \
-build/san/tests/ps/job/test_no_memory build/san/tests/ps/rollout/test_no_memory \
-build/san/tests/ps/server/test_no_memory build/san/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
-build/san/tests/ps/test_no_memory build/san/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
+build/%/tests/base/config/test_keys build/%/tests/worker/data/table/test_no_memory \
+build/%/tests/ps/test_no_memory build/%/tests/ps/checkpoint/test_no_memory \
+build/%/tests/ps/job/test_no_memory build/%/tests/ps/rollout/test_no_memory \
+build/%/tests/ps/server/test_no_memory build/%/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
+build/%/tests/ps/test_no_memory build/%/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
 
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
 
-build/san/tests/net/test_listener build/san/tests/net/test_rest build/san/tests/net/test_crowds: \
+build/%/tests/net/test_listener build/%/tests/net/test_rest build/%/tests/net/test_crowds: \
 	link_with += $(locks_link)
 crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for door_rest pthread_create wake_wait)
-build/san/tests/net/test_crowds: link_with += $(crowds_link)
-build/san/tests/net/test_listener build/san/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
-build/san/tests/net/test_listener build/san/tests/net/test_rest: link_with += -Wl,--wrap=clock_monotonic_s
+build/%/tests/net/test_crowds: link_with += $(crowds_link)
+build/%/tests/net/test_listener build/%/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
+build/%/tests/net/test_listener build/%/tests/net/test_rest: link_with += -Wl,--wrap=clock_monotonic_s
 
 # The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).
-build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_validations: link_with += \
+build/%/tests/worker/test_training_loop build/%/tests/worker/test_training_validations: link_with += \
 	$(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending \
 	evaluation_create evaluation_destroy evaluation_finds_threshold evaluate \
 	report_start report_step report_validation report_interrupted report_done \
@@ -86,98 +86,98 @@ build/san/tests/worker/test_training_loop build/san/tests/worker/test_training_v
 	progress_begin progress_update progress_end)
 
 # A chief's test sees what it saves and takes over first.
-build/san/tests/worker/remote/chief/test_chief build/san/tests/worker/remote/chief/test_checkpoints: \
+build/%/tests/worker/remote/chief/test_chief build/%/tests/worker/remote/chief/test_checkpoints: \
 	link_with += $(locks_link) \
 	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
 
-build/san/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
+build/%/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
-build/san/tests/worker/remote/test_live_config: \
+build/%/tests/worker/remote/test_live_config: \
 	link_with += $(locks_link) $(memory_link) $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
-build/san/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
-build/san/tests/worker/remote/operator/test_rollout build/san/tests/worker/remote/operator/test_rollout_asked \
-build/san/tests/worker/remote/operator/test_rollout_no_memory: \
+build/%/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
+build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/operator/test_rollout_asked \
+build/%/tests/worker/remote/operator/test_rollout_no_memory: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
 	signals_pending sodium_memzero)
-build/san/tests/worker/remote/operator/test_rollout_no_memory: link_with += $(memory_link)
-build/san/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
-build/san/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
-build/san/tests/worker/remote/chief/test_transfer \
-build/san/tests/worker/remote/exchange/test_join build/san/tests/worker/remote/exchange/test_push: \
+build/%/tests/worker/remote/operator/test_rollout_no_memory: link_with += $(memory_link)
+build/%/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
+build/%/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
+build/%/tests/worker/remote/chief/test_transfer \
+build/%/tests/worker/remote/exchange/test_join build/%/tests/worker/remote/exchange/test_push: \
 	link_with += -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
-build/san/tests/worker/remote/test_own_rows: \
+build/%/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
+build/%/tests/worker/remote/test_own_rows: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
-build/san/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
-build/san/tests/worker/remote/operator/test_status: link_with += $(memory_link)
-build/san/tests/worker/remote/operator/test_top: \
+build/%/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
+build/%/tests/worker/remote/operator/test_status: link_with += $(memory_link)
+build/%/tests/worker/remote/operator/test_top: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask \
 	status_query_destroy top_show)
-build/san/tests/worker/remote/operator/test_cluster: \
+build/%/tests/worker/remote/operator/test_cluster: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s execv fork pipe2 progress_begin \
 	progress_end progress_update read signals_pending status_query_ask threads_available trace_read trace_write)
-build/san/tests/worker/remote/test_heartbeat build/san/tests/worker/remote/test_batches \
-build/san/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
-build/san/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,connect notify_alive \
+build/%/tests/worker/remote/test_heartbeat build/%/tests/worker/remote/test_batches \
+build/%/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
+build/%/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,connect notify_alive \
 	observe_traffic observe_waiting)
-build/san/tests/worker/remote/test_batches build/san/tests/worker/remote/test_batch_fetcher: \
+build/%/tests/worker/remote/test_batches build/%/tests/worker/remote/test_batch_fetcher: \
 	link_with += -Wl,--wrap=pthread_cond_timedwait
-build/san/tests/worker/remote/test_batch_fetcher: link_with += -Wl,--wrap=pthread_create
-build/san/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
+build/%/tests/worker/remote/test_batch_fetcher: link_with += -Wl,--wrap=pthread_create
+build/%/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	examples_create malloc streaming_draw streaming_create_batch)
 
-build/san/tests/worker/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
+build/%/tests/worker/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
 	streaming_draw)
 
 # A worker on its test's own clock, which also replaces its other system calls.
-build/san/tests/worker/remote/worker/test_worker build/san/tests/worker/remote/worker/test_rounds \
-build/san/tests/worker/remote/worker/test_end build/san/tests/worker/remote/worker/test_role: \
+build/%/tests/worker/remote/worker/test_worker build/%/tests/worker/remote/worker/test_rounds \
+build/%/tests/worker/remote/worker/test_end build/%/tests/worker/remote/worker/test_role: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
 	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
-build/san/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
+build/%/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
 	streaming_create_batch streaming_take_share streaming_destroy fleet_watch_create fleet_watch_destroy \
 	fleet_watch_members fleet_watch_most observe_source)
 
-build/san/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
+build/%/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
 
 # Requests to no real server.
 requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_accepts http_request_body http_answer \
 	http_answer_error)
-build/san/tests/serve/test_work: link_with += $(requests_link)
+build/%/tests/serve/test_work: link_with += $(requests_link)
 
-build/san/tests/ps/test_fleet_watch build/san/tests/ps/test_shard build/san/tests/ps/shard/test_orders \
-build/san/tests/ps/shard/test_aggregate: link_with += $(locks_link)
+build/%/tests/ps/test_fleet_watch build/%/tests/ps/test_shard build/%/tests/ps/shard/test_orders \
+build/%/tests/ps/shard/test_aggregate: link_with += $(locks_link)
 
 # A member of a rollout on a clock that its test controls.
-build/san/tests/ps/rollout/test_agent: \
+build/%/tests/ps/rollout/test_agent: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
 
 # A whole ps, which leaves when its test says so.
-build/san/tests/ps/test_server build/san/tests/ps/test_leaving build/san/tests/ps/server/test_follower \
-build/san/tests/ps/server/test_learn: \
+build/%/tests/ps/test_server build/%/tests/ps/test_leaving build/%/tests/ps/server/test_follower \
+build/%/tests/ps/server/test_learn: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
-build/san/tests/ps/test_server_no_memory: \
+build/%/tests/ps/test_server_no_memory: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready)
-build/san/tests/ps/test_leaving: \
+build/%/tests/ps/test_leaving: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive observe_alive server_show)
 
 # A ps on one thread and on the test's own clock (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
-build/san/tests/ps/server/test_glance build/san/tests/ps/server/test_packed build/san/tests/ps/server/test_validations \
-build/san/tests/ps/server/test_requests build/san/tests/ps/server/test_restores build/san/tests/ps/server/test_pushes \
-build/san/tests/ps/server/test_reads build/san/tests/ps/server/test_steps build/san/tests/ps/server/test_answers \
-build/san/tests/ps/server/test_no_memory: \
+build/%/tests/ps/server/test_glance build/%/tests/ps/server/test_packed build/%/tests/ps/server/test_validations \
+build/%/tests/ps/server/test_requests build/%/tests/ps/server/test_restores build/%/tests/ps/server/test_pushes \
+build/%/tests/ps/server/test_reads build/%/tests/ps/server/test_steps build/%/tests/ps/server/test_answers \
+build/%/tests/ps/server/test_no_memory: \
 	link_with += $(serving_link) $(locks_link)
-build/san/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
-build/san/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
-build/san/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+build/%/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
+build/%/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
+build/%/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
-build/san/tests/ps/server/test_proposals build/san/tests/ps/server/test_rollouts \
-build/san/tests/ps/server/test_rollouts_no_memory build/san/tests/ps/server/test_coordinator \
-build/san/tests/ps/server/test_leader: \
+build/%/tests/ps/server/test_proposals build/%/tests/ps/server/test_rollouts \
+build/%/tests/ps/server/test_rollouts_no_memory build/%/tests/ps/server/test_coordinator \
+build/%/tests/ps/server/test_leader: \
 	link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	restart_within memory_for_this_process pthread_cond_broadcast)
 
