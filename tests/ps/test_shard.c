@@ -487,6 +487,24 @@ static void *snap(void *context)
     return NULL;
 }
 
+/* A thread of its own that keeps a lock: passes take theirs in order, which this one's owner would not. */
+struct keeping {
+    pthread_mutex_t *lock;
+    atomic_bool has_it, ends;
+};
+
+static void *keep(void *context)
+{
+    struct keeping *keeping = context;
+    pthread_mutex_lock(keeping->lock);
+    atomic_store(&keeping->has_it, true);
+    while (!atomic_load(&keeping->ends)) {
+        sched_yield();
+    }
+    pthread_mutex_unlock(keeping->lock);
+    return NULL;
+}
+
 /* Some stripes are copied, others are not: it can't be read yet, and requests must be repeated. */
 static void test_a_snapshot_under_way_is_not_ready(void **state)
 {
@@ -496,20 +514,25 @@ static void test_a_snapshot_under_way_is_not_ready(void **state)
     struct error error;
     const float *values;
     int64_t step;
-    pthread_t thread;
+    pthread_t thread, keeper;
     set_up(&f, STRIPES, 0, 1, PLACEMENT_RANGES, &random);
     struct shard *shard = f.shards[0];
     struct snapping snapping = {.shard = shard};
     assert_true(shard->stripe_count > 3);
-    pthread_mutex_lock(&shard->stripes[2].lock);
+    struct keeping keeping = {.lock = &shard->stripes[2].lock};
+    assert_int_equal(pthread_create(&keeper, NULL, keep, &keeping), 0);
+    while (!atomic_load(&keeping.has_it)) {
+        sched_yield();
+    }
     assert_int_equal(pthread_create(&thread, NULL, snap, &snapping), 0);
-    while (pthread_mutex_trylock(&shard->stripes[1].lock) == 0) { /* it keeps that one until it gets ours */
+    while (pthread_mutex_trylock(&shard->stripes[1].lock) == 0) { /* it has that one until it gets the next */
         pthread_mutex_unlock(&shard->stripes[1].lock);
         sched_yield();
     }
     assert_false(shard_snapshot_values(shard, 5, STORE_PARAMETERS, (struct range){0, 4}, &values, &step, &error));
     assert_int_equal(shard_snapshot(shard, 5, -1, &step), SNAPSHOT_PENDING);
-    pthread_mutex_unlock(&shard->stripes[2].lock);
+    atomic_store(&keeping.ends, true);
+    pthread_join(keeper, NULL);
     pthread_join(thread, NULL);
     assert_int_equal(snapping.state, SNAPSHOT_TAKEN);
     assert_true(shard_snapshot_values(shard, 5, STORE_PARAMETERS, (struct range){0, 4}, &values, &step, &error));
