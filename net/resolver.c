@@ -43,9 +43,9 @@ static void *look_up(void *context)
     struct resolver_query *question = context;
     const bool found = resolver_lookup(&question->address, &question->endpoints, &question->error);
     atomic_store(&question->answer, found ? ANSWER_FOUND : ANSWER_ERROR);
+    atomic_fetch_sub(&under_way, 1); /* before anyone can see that this lookup is over: its place is free by then */
     wake_raise(&question->answered);
-    atomic_fetch_sub(&under_way, 1);
-    let_go(question); /* last: once its files are closed, there is room for another lookup */
+    let_go(question);
     return NULL;
 }
 

@@ -406,6 +406,7 @@ def test_nobody_waits_for_a_worker_that_reaches_only_some_ps(trainer, tmp_path):
             others = list(far.pairs)
         far.refuses = False
         wait_for(lambda: state() == "training", "worker 2 at work")
+        wait_for(lambda: lines_about("reaches all ps again") >= 1, "line about its return")
         out, back = lines_about("it takes no part until"), lines_about("reaches all ps again")
         far.refuses = True
         with far.lock:

@@ -44,7 +44,9 @@ unit_programs := $(tests:%.c=build/san/%)
 # The program that tests in other languages talk to.
 test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*/peer.c))
 
-# Calls that a test makes fail, in both trees: build/san/tests and, for ThreadSanitizer, build/tsan/tests.
+# Calls that tests replace. Patterns, because build/san/tests and build/tsan/tests need the same ones.
+
+# Calls that a test makes fail.
 build/%/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 

@@ -16,8 +16,9 @@
 void signals_catch(void);
 
 /*
- * Like fork(2), for a new process that is about to execute a program. Until then it would have this process's handlers,
- * which record a signal that nobody looks for; so there these signals have their default effect, and end it.
+ * Like fork(2), for a child that will execute a program. The inherited handlers would only record a signal, and nothing
+ * in the child looks; so until then the signals that signals_catch catches have their default action there. Ignored
+ * ones stay ignored.
  */
 pid_t signals_fork(void);
 

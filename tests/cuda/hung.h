@@ -12,7 +12,7 @@
 enum { HURRY = 25 };
 
 static bool next_hangs;                                  /* the next command that computes */
-static _Thread_local int64_t hurries_since_ns, ahead_ns; /* hurries_since_ns: 0: it doesn't */
+static _Thread_local int64_t hurries_since_ns, ahead_ns; /* since when the clock hurries; 0: it does not */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time);

@@ -1,6 +1,6 @@
 /*
- * A clock whose next look, by the same thread, shows the moment that its test counts from, whatever kept the thread in
- * between: so what the product counts from then on is as long as the test knows. Link with --wrap=clock_monotonic_s.
+ * The product's first look at the clock, on this thread, returns the time from which the test counts, however long the
+ * thread was held up in between. Link with --wrap=clock_monotonic_s.
  */
 #ifndef TESTS_NET_FIRST_LOOK_H
 #define TESTS_NET_FIRST_LOOK_H

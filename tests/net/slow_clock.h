@@ -1,13 +1,13 @@
 /*
  * A clock that a test can slow down. What a busy machine adds to each turn then counts for little against the limits
- * of the program, all of which are longer by the same factor. Links with --wrap=clock_monotonic_s.
+ * of the program, all of which are longer by the same factor. Link with --wrap=clock_monotonic_s.
  */
 #ifndef TESTS_NET_SLOW_CLOCK_H
 #define TESTS_NET_SLOW_CLOCK_H
 
 #include <stdatomic.h>
 
-enum { SLOW_CLOCK_FACTOR = 10 };
+enum { SLOW_CLOCK_FACTOR = 5 };
 
 static _Atomic double slow_clock_since_s; /* 0: it is as fast as the true one */
 
@@ -25,7 +25,7 @@ static inline void slow_clock_begin(void)
     atomic_store(&slow_clock_since_s, __real_clock_monotonic_s());
 }
 
-/* Time leaps ahead to the true one: whatever waits by this clock should be gone. */
+/* Back to true time, a jump ahead: nothing may be waiting by this clock. */
 static inline void slow_clock_end(void)
 {
     atomic_store(&slow_clock_since_s, 0);

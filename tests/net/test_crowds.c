@@ -874,7 +874,7 @@ static void threads_end(void **state)
     channel_close(&visitor.channel);
 }
 
-/* Counted as resting, it is still on its way to rest. */
+/* owner.rested is counted just before a session rests: wait until it does. */
 static void await_rest(int worker)
 {
     const double until_s = __real_clock_monotonic_s() + PATIENCE_S;

@@ -342,7 +342,7 @@ static void members_pass(struct credentials *credentials_of_crowd)
     listening_stop(&owner);
     slow_clock_end();
     end_record(&record);
-    if (welcome != MEMBERS || longest_s > 5) { /* strangers are given 10 s */
+    if (welcome != MEMBERS || longest_s > 5) { /* by the slow clock, as are the 10 s that strangers are given */
         fail_msg("%d of %d members came in, after %.1f s at the longest: %s", welcome, MEMBERS, longest_s, error.text);
     }
     assert_true(count(record.text, "it shows no pass") >= 1);

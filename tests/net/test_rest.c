@@ -382,7 +382,7 @@ static void a_stampede(void **state)
     (void)state;
     static struct channel crowd[CROWD];
     pthread_t threads[CROWD];
-    slow_clock_begin(); /* while they wait, a handshake that makes no progress is cut after 2 s */
+    slow_clock_begin(); /* by it, a handshake that makes no progress while others wait is cut after 2 s */
     owner = (struct listening){.linger_s = 0.001, .members = CROWD, .expected = CROWD};
     listening_start(&owner, fleet_key, 0);
     pthread_mutex_lock(&owner.lock); /* none completes its handshake before all are connected */

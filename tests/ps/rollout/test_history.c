@@ -356,8 +356,8 @@ static long size_of(const char *name)
 }
 
 /*
- * Starts processes that write at once. Each writes one line, and its others once all have: until then, the one that
- * starts a new file may be about to, and the others write to the old one.
+ * Starts processes that write concurrently. Each writes one line, then waits until all have: while one is about to
+ * start a new file, the others may still write to the old one.
  */
 static void write_side_by_side(const struct audit_entry *entry, int writers, int lines)
 {

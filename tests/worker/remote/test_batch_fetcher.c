@@ -91,7 +91,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
     return good;
 }
 
-/* Until the fetcher has all of that many answers. */
+/* Waits until the fetcher has received that many answers in full. */
 static void await_arrival(int answers)
 {
     const double until_s = story_s() + STORY_PATIENCE_S;

@@ -495,10 +495,11 @@ static void watch(struct cluster *cluster)
 {
     while (any_left(cluster, MEMBER_PS) || any_left(cluster, MEMBER_WORKER)) {
         listen_to_all(cluster);
-        reap(cluster);
+        /* Before members are looked for: Ctrl-C also ends those that have no process group of their own yet. */
         if (signals_pending() != 0 && !cluster->leaving) {
             leave(cluster, signals_exit_status(signals_pending()), 0);
         }
+        reap(cluster);
         escalate_shutdown(cluster);
         look(cluster);
     }

@@ -50,7 +50,7 @@ struct fake_ps {
     int pushes, connections, frames; /* frames: of pushes */
     uint64_t sent_floats;            /* in the ranges of pushes */
     atomic_int overlapped;           /* pushes answered while the worker computed */
-    atomic_bool all_computed;        /* no more than that is awaited */
+    atomic_bool all_computed;        /* the worker computes no more steps: stop waiting */
 
     /* Set these before anything is sent. */
     int delay_ms;          /* before each answer to a push */
@@ -168,10 +168,12 @@ static inline bool fake_take_frame(struct fake_ps *ps, struct channel *channel, 
     return true;
 }
 
-/* A minute at most. */
+/* For a minute at most, once: steps that do not overlap never will. */
 static inline void fake_await_computing(struct fake_ps *ps)
 {
-    for (int tries = 0; tries < 60000 && !atomic_load(ps->computes) && !atomic_load(&ps->all_computed); tries++) {
+    const double until_s = fake_soon();
+    while (!atomic_load(ps->computes) && !atomic_load(&ps->all_computed)) {
+        atomic_store(&ps->all_computed, clock_monotonic_s() > until_s);
         usleep(1000);
     }
     atomic_fetch_add(&ps->overlapped, atomic_load(ps->computes));

@@ -52,7 +52,7 @@ static struct {
     int looks, unknown; /* number of looks that don't know the step yet */
     double looked_s[8];
     bool joins_profiles, cannot_write;
-    int cannot_start; /* member, counted from 1; 0: none */
+    int cannot_start, interrupted; /* member, counted from 1; 0: none */
     int started;
     int pipes, cannot_pipe; /* likewise of pipes */
     bool cannot_exec;
@@ -117,7 +117,11 @@ pid_t __wrap_fork(void)
         errno = EAGAIN;
         return -1;
     }
-    return __real_fork();
+    const pid_t child = __real_fork();
+    if (child == 0 && terminal.started == terminal.interrupted) {
+        raise(SIGINT);
+    }
+    return child;
 }
 
 int __wrap_pipe2(int fds[2], int flags)
@@ -205,6 +209,9 @@ const struct board_member *__wrap_status_query_ask(struct status_query *query, d
 
 int __wrap_signals_pending(void)
 {
+    if (terminal.interrupted > 0) {
+        return SIGINT;
+    }
     const bool has_looked = !terminal.has_terminal || terminal.looks >= 4;
     return interrupts && has_looked && count_marks(false) >= 3 ? SIGINT : 0;
 }
@@ -621,6 +628,20 @@ static void progress_line(void **state)
     memset(&terminal, 0, sizeof terminal);
 }
 
+/* Ctrl-C so early that it also reaches members, of which one has no process group of its own yet. */
+static void an_early_interrupt(void **state)
+{
+    const char *text;
+    (void)state;
+    for (int which = 1; which <= 3; which++) {
+        memset(&terminal, 0, sizeof terminal);
+        terminal.interrupted = which;
+        assert_int_equal(run("wait", NULL, NULL, NULL, 0, &text), 128 + SIGINT);
+        assert_int_equal(times(text, "died"), 0);
+    }
+    memset(&terminal, 0, sizeof terminal);
+}
+
 /* If a member can't be started, the others are told to stop. */
 static void a_member_that_can_not_be_started(void **state)
 {
@@ -785,6 +806,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(profiles),
         cmocka_unit_test(profiles_are_joined),
         cmocka_unit_test(progress_line),
+        cmocka_unit_test(an_early_interrupt),
         cmocka_unit_test(a_member_that_can_not_be_started),
         cmocka_unit_test(a_member_that_can_not_be_run),
         cmocka_unit_test(no_memory_for_members),
