@@ -124,25 +124,24 @@ def test_a_transfer_that_is_cut_off_goes_on_where_it_stopped(machines):
 
 def test_over_a_thin_link_it_comes_in_small_pieces(machines):
     """A second's worth at once, so that training's messages wait behind only a little of it; and no faster than
-    specified."""
+    specified, except that a quarter of a second may be saved up."""
     fleet = machines
     new = fleet.variant()
     part = fleet.other / "trainer.d" / build_of(new) / "part"
-    samples = [(time.monotonic(), 0, time.monotonic())]  # (when it was asked for, size, when it was told)
+    begun_s, samples = time.monotonic(), [(0, 0)]  # (seconds since then, size)
     with subprocess.Popen([fleet.trainer, "rollout", f"--binary={new}", "--yes", "--rate_mb=0.02", *fleet.job_flags()],
                           cwd=fleet.folder, stdout=subprocess.PIPE, text=True) as operator:
         while samples[-1][1] < 100000:
-            assert operator.poll() is None and time.monotonic() < samples[0][0] + LONG_S, samples
-            asked_s = time.monotonic()
-            samples.append((asked_s, part.stat().st_size if part.exists() else 0, time.monotonic()))
+            assert operator.poll() is None and samples[-1][0] < LONG_S, samples
+            size = part.stat().st_size if part.exists() else 0
+            samples.append((time.monotonic() - begun_s, size))
             time.sleep(0.01)
-        seconds = samples[-1][2] - next(asked_s for asked_s, size, _ in samples if size > 0)
         aborted = fleet.rollout("abort")
         assert aborted.returncode == 0, text_of(aborted)
         operator.communicate(timeout=240)
-    for (asked_s, before, _), (_, after, told_s) in zip(samples, samples[1:]):
-        seconds_worth = max(2, 1 + told_s - asked_s)  # more only if this process stood still between the two
-        assert after - before < seconds_worth * 20 * 1024, samples
+    for after_s, size in samples:  # however long a piece is on its way
+        assert size <= 20 * 1024 * (1 + 0.25 + after_s), samples
+    seconds = samples[-1][0] - next(after_s for after_s, size in samples if size > 0)
     assert seconds > 0.5 * 100000 / 20000, (samples, seconds)
     assert operator.returncode != 0 and set(fleet.versions().values()) == {1}
 
