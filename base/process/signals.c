@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -22,34 +23,32 @@ static void on_signal(int number)
     }
 }
 
-static void catch_one(int number)
+/*
+ * Shells start background jobs of a script with SIGINT ignored; a job must still be stoppable by it. Only SIGHUP is
+ * left alone when ignored, because that is what nohup is for. Slurm can be told to send SIGUSR1 some time before it
+ * ends a job.
+ */
+static const int caught[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+
+enum { CAUGHT = sizeof caught / sizeof *caught };
+
+static bool is_handled_by(int number, void (*handler)(int number))
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(number, &action, NULL);
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == handler;
 }
 
 void signals_catch(void)
 {
-    /* Shells start background jobs of a script with SIGINT ignored; a job must still be stoppable by it. Only SIGHUP
-     * is left alone when ignored, because that is what nohup is for. */
-    catch_one(SIGINT);
-    catch_one(SIGTERM);
-    catch_one(SIGUSR1); /* Slurm can be told to send it some time before it ends a job */
-    struct sigaction hangup;
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
-        catch_one(SIGHUP);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < CAUGHT; i++) {
+        if (caught[i] != SIGHUP || !is_handled_by(SIGHUP, SIG_IGN)) {
+            sigaction(caught[i], &action, NULL);
+        }
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-}
-
-static void leave_to_system(int number)
-{
-    struct sigaction action;
-    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == on_signal) {
-        signal(number, SIG_DFL);
-    }
 }
 
 pid_t signals_fork(void)
@@ -59,11 +58,10 @@ pid_t signals_fork(void)
     sigprocmask(SIG_SETMASK, &all, &before); /* none arrives before the handlers are gone */
     const pid_t child = fork();
     const int reason = errno;
-    if (child == 0) {
-        leave_to_system(SIGINT);
-        leave_to_system(SIGTERM);
-        leave_to_system(SIGUSR1);
-        leave_to_system(SIGHUP);
+    for (int i = 0; child == 0 && i < CAUGHT; i++) {
+        if (is_handled_by(caught[i], on_signal)) {
+            signal(caught[i], SIG_DFL);
+        }
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     errno = reason;
