@@ -25,9 +25,9 @@ void channel_close(struct channel *channel)
     *channel = (struct channel){.connection = NULL};
 }
 
-bool channel_rest(struct channel *channel)
+bool channel_park(struct channel *channel)
 {
-    if (channel->bulk_left > 0 || !connection_rest(channel->connection)) {
+    if (channel->bulk_left > 0 || !connection_park(channel->connection)) {
         return false;
     }
     free(channel->received.bytes);

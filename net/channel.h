@@ -50,8 +50,8 @@ void channel_close(struct channel *channel); /* also fine if closed, or all zero
  */
 bool channel_has_frame(const struct channel *channel, uint16_t *type);
 
-/* As connection_rest and connection_resume; channel->message is lost. */
-bool channel_rest(struct channel *channel);
+/* As connection_park and connection_resume; channel->message is lost. */
+bool channel_park(struct channel *channel);
 bool channel_resume(struct channel *channel, struct error *error);
 
 /* Sends a single frame: a whole request or answer without bulk. */

@@ -292,7 +292,7 @@ bool connection_is_empty(const struct connection *connection)
            (!connection->transport->gathered || connection->transport->gathered(connection) == 0);
 }
 
-bool connection_rest(struct connection *connection)
+bool connection_park(struct connection *connection)
 {
     assert(connection->state == CONNECTION_OPEN);
     if (!connection_is_empty(connection)) {
@@ -538,7 +538,7 @@ void connection_set_idle_timeout(struct connection *connection, double seconds)
     connection->timeout_s = seconds;
 }
 
-double connection_heard_s(const struct connection *connection)
+double connection_last_received_s(const struct connection *connection)
 {
     return connection->heard_s;
 }

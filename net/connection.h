@@ -56,7 +56,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
                         struct error *error);
 
 /*
- * The server's side, on a socket from socket_take. On failure the caller closes *connection, after making sure that
+ * The server's side, on a socket from socket_accept. On failure the caller closes *connection, after making sure that
  * nobody uses the socket's number any more; if it is NULL, the caller closes the socket itself. peer: the address as
  * text. The error for a refused peer names its address and the reason, and is meant to be logged as it is, once.
  */
@@ -84,13 +84,13 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
 size_t connection_peek(const struct connection *connection, const uint8_t **bytes);
 
 /*
- * connection_rest gives the buffers back if they are empty. False: they are not, perhaps because of half a record,
+ * connection_park gives the buffers back if they are empty. False: they are not, perhaps because of half a record,
  * whose rest must be awaited with connection_wait. A resting connection allows only connection_resume,
  * connection_close, and the queries below. Resuming one that does not rest is fine; if memory is out, resuming fails
  * and it continues to rest.
  */
 bool connection_is_empty(const struct connection *connection); /* true: it may rest */
-bool connection_rest(struct connection *connection);
+bool connection_park(struct connection *connection);
 bool connection_resume(struct connection *connection, struct error *error);
 
 /*
@@ -98,8 +98,9 @@ bool connection_resume(struct connection *connection, struct error *error);
  * and its system accepted nothing of what waits to be sent. 0, the default: only deadlines count.
  */
 void connection_set_idle_timeout(struct connection *connection, double seconds);
-double connection_heard_s(const struct connection *connection); /* when something last arrived, or it was opened */
-size_t connection_unsent(const struct connection *connection);  /* bytes that the peer's system has not taken yet */
+double
+connection_last_received_s(const struct connection *connection); /* when something last arrived, or it was opened */
+size_t connection_unsent(const struct connection *connection);   /* bytes that the peer's system has not taken yet */
 
 enum connection_state connection_state(const struct connection *connection);
 

@@ -31,7 +31,7 @@ struct hello_identity {
  * How this process introduces itself, for links and listeners that live as long as it does. The identity may change
  * meanwhile (a new version of the config), so hello is called each time, from any thread; its texts stay valid.
  */
-struct introduction {
+struct hello_options {
     const struct credentials *credentials; /* borrowed; NULL: plain text */
     struct hello_identity (*hello)(const void *context);
     const void *context;   /* borrowed */

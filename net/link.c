@@ -139,7 +139,7 @@ static void suspect_others(struct link *link)
 /* Another connection fell silent, and nothing has arrived on this one since. */
 static bool is_suspect(const struct link *link)
 {
-    return connection_heard_s(link->channel.connection) < atomic_load(&link->options.traffic->suspect_since_s);
+    return connection_last_received_s(link->channel.connection) < atomic_load(&link->options.traffic->suspect_since_s);
 }
 
 /* A peer that welcomes us and disconnects at once is no better than an absent one: delays go on doubling. */
@@ -226,7 +226,7 @@ static bool is_final(uint16_t reason)
 
 static enum link_try try_now(struct link *link, struct error *error)
 {
-    const struct introduction *self = &link->options.self;
+    const struct hello_options *self = &link->options.self;
     struct connection *connection;
     struct peer peer;
     uint16_t reason = 0;

@@ -43,7 +43,7 @@ struct traffic {
 /* Everything but `peer`, `self` and `traffic` may be left zero. */
 struct link_options {
     struct member peer;
-    struct introduction self;
+    struct hello_options self;
     struct traffic *traffic; /* borrowed */
     const struct wake *wake; /* borrowed: ends every wait; NULL: none */
     const char *purpose; /* borrowed: " to decide on steps", after the peer's name in "waiting for ..."; may be NULL */

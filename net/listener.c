@@ -25,7 +25,7 @@ enum {
 
 static const double TIDY_S = 0.1;   /* between two passes over ended threads, the lobby and refusals */
 static const double FAILED_S = 0.1; /* pause after accept failed: out of descriptors, say */
-static const double ROUSE_S = 0.5;  /* between two searches for sessions that listener_rouse_at made due */
+static const double ROUSE_S = 0.5;  /* between two searches for sessions that listener_wake_at made due */
 
 /* --- The owner's thread --- */
 
@@ -35,11 +35,11 @@ static bool take_those_who_come(struct listener *listener)
     for (int i = 0; i < AT_A_TIME; i++) {
         struct pending pending = {.came_s = clock_monotonic_s()}, out;
         struct error error;
-        const enum socket_taken taken = socket_take(listener->fd, &pending.fd, &pending.from, &error);
+        const enum socket_accepted taken = socket_accept(listener->fd, &pending.fd, &pending.from, &error);
         if (taken == SOCKET_FAILED) {
             listener_note_refusal(listener, COMPLAINT_ACCEPT, &pending.source, "this machine", &error);
         }
-        if (taken != SOCKET_TAKEN) {
+        if (taken != SOCKET_ACCEPTED) {
             return taken == SOCKET_NONE;
         }
         pending.source = admission_source(&pending.from);
@@ -56,31 +56,31 @@ static bool take_those_who_come(struct listener *listener)
 /* Resumes a session that rested: on this thread if that doesn't block, else on a serving one. */
 static void go_on(struct listener *listener, struct listener_session *session)
 {
-    enum listener_glance how = GLANCE_SERVE;
+    enum listener_inline how = INLINE_NEEDS_THREAD;
     lock(listener);
     const bool rested = session->life == SESSION_RESTS;
-    if (rested && (!listener->options.glance || session->cut)) {
+    if (rested && (!listener->options.serve_inline || session->cut)) {
         listener_make_ready(session);
     }
-    const bool glances = rested && session->life == SESSION_RESTS;
-    if (glances) {
-        listener->timed -= session->rouse_s < INFINITY;
+    const bool is_inline = rested && session->life == SESSION_RESTS;
+    if (is_inline) {
+        listener->timed -= session->wake_s < INFINITY;
         session->life = SESSION_SERVED;
-        session->roused = session->deaf = false;
-        session->glanced = true;
-        session->rouse_s = INFINITY;
+        session->woken = session->read_paused = false;
+        session->served_inline = true;
+        session->wake_s = INFINITY;
     }
     unlock(listener);
-    if (!glances) {
+    if (!is_inline) {
         return;
     }
-    how = listener->options.glance(session);
-    if (how == GLANCE_SERVE) {
+    how = listener->options.serve_inline(session);
+    if (how == INLINE_NEEDS_THREAD) {
         lock(listener);
-        listener_waits(session, true);
+        listener_set_waiting(session, true);
         listener_make_ready(session);
         unlock(listener);
-    } else if (how == GLANCE_ENDS || !listener_let_rest(session)) {
+    } else if (how == INLINE_CLOSE || !listener_let_rest(session)) {
         listener_end_session(session);
     }
 }
@@ -113,7 +113,7 @@ static struct listener_session *next_due(struct listener *listener, int *i, doub
     lock(listener);
     while (*i < listener->used && listener->timed > 0 && !due) {
         struct listener_session *session = session_at(listener, (*i)++);
-        due = session->life == SESSION_RESTS && now_s >= session->rouse_s ? session : NULL;
+        due = session->life == SESSION_RESTS && now_s >= session->wake_s ? session : NULL;
     }
     unlock(listener);
     return due;
@@ -171,7 +171,7 @@ bool listener_accept(struct listener *listener, const struct wake *wake, double 
 void listener_admit(struct listener_session *session)
 {
     session->admitted = true;
-    session->heard_s = session->listener->admitted_s = clock_monotonic_s();
+    session->last_active_s = session->listener->admitted_s = clock_monotonic_s();
     session->listener->newcomers[session->member]--;
     listener_call_in(session->listener);
 }
@@ -198,17 +198,17 @@ int listener_count(const struct listener *listener,
     for (struct listener_session *session = NULL; (session = listener_next(listener, session));) {
         if (alike(session, context)) {
             count++;
-            *silent = !*silent || session->heard_s < (*silent)->heard_s ? session : *silent;
+            *silent = !*silent || session->last_active_s < (*silent)->last_active_s ? session : *silent;
         }
     }
     return count;
 }
 
-void listener_cut(struct listener_session *session)
+void listener_disconnect(struct listener_session *session)
 {
     session->cut = true;
     shutdown(session->fd, SHUT_RDWR);
-    listener_rouse(session);
+    listener_wake(session);
 }
 
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out)
@@ -253,7 +253,7 @@ static void allow_files(int files, int likely)
 static bool take_memory(struct listener *listener, struct error *error)
 {
     const struct listener_options *options = &listener->options;
-    const int room = listener->expected + LISTENER_DOOR;
+    const int room = listener->expected + LISTENER_ACCEPT_QUEUE;
     listener->sessions = calloc((size_t)listener->places, options->session_size);
     listener->lobby.room = options->expected;
     listener->lobby.waits = calloc((size_t)options->expected, sizeof *listener->lobby.waits);
@@ -272,7 +272,7 @@ bool listener_create(struct listener **out, const struct listener_options *optio
     }
     listener->options = *options;
     listener->fd = -1;
-    listener->expected = options->expected < LISTENER_SHAKING ? options->expected : LISTENER_SHAKING;
+    listener->expected = options->expected < LISTENER_HANDSHAKES ? options->expected : LISTENER_HANDSHAKES;
     listener->places = options->members + listener->expected + 2 * LISTENER_SPARE;
     admission_start(&listener->admission, clock_monotonic_s());
     condition_create(&listener->left);
@@ -297,9 +297,9 @@ static void rouse_all(struct listener *listener, bool cut)
     for (int i = 0; i < listener->used; i++) {
         struct listener_session *session = session_at(listener, i);
         if (session->life != SESSION_FREE && cut) {
-            listener_cut(session);
+            listener_disconnect(session);
         } else if (session->life != SESSION_FREE) {
-            listener_rouse(session);
+            listener_wake(session);
         }
     }
 }

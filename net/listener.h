@@ -4,7 +4,7 @@
  * connection's buffers.
  *
  * Threads: a new connection gets one, newly started if none is free. For resting sessions the owner's thread does what
- * does not block (`glance`). Other sessions that resume share up to LISTENER_THREADS threads, so that many which become
+ * does not block (`serve_inline`). Other sessions that resume share up to LISTENER_THREADS threads, so that many which become
  * active at once take turns. Threads that wait for others, and say so, do not count; nor do slow ones hold up the rest:
  * if none is free for LISTENER_SLOW_S, one more is started. There are never more threads than places.
  *
@@ -33,21 +33,21 @@
 #include "net/wake.h"
 
 enum {
-    LISTENER_SPARE = 64,       /* strangers in their handshakes; members in theirs, beyond those expected at once */
-    LISTENER_DOOR = 256,       /* connections that have sent nothing yet, beyond those expected at once */
-    LISTENER_HANDSHAKE_S = 10, /* for TLS and hello together, whatever the peer sends */
-    LISTENER_CROWDED_S = 2,    /* the same once half of the spare places are taken; for members, only silent ones */
-    LISTENER_SHAKING = 32,     /* concurrent handshakes of members; the others wait their turn in the lobby */
-    LISTENER_THREADS = 64,     /* threads that serve resumed sessions and do not wait for others */
+    LISTENER_SPARE = 64,         /* strangers in their handshakes; members in theirs, beyond those expected at once */
+    LISTENER_ACCEPT_QUEUE = 256, /* connections that have sent nothing yet, beyond those expected at once */
+    LISTENER_HANDSHAKE_S = 10,   /* for TLS and hello together, whatever the peer sends */
+    LISTENER_UNDER_LOAD_S = 2,   /* the same once half of the spare places are taken; for members, only silent ones */
+    LISTENER_HANDSHAKES = 32,    /* concurrent handshakes of members; the others wait their turn in the lobby */
+    LISTENER_THREADS = 64,       /* threads that serve resumed sessions and do not wait for others */
 };
 
 #define LISTENER_SLOW_S 0.005
 
-/* The result of `glance`. */
-enum listener_glance {
-    GLANCE_RESTS, /* all is done, and channel_rest succeeded */
-    GLANCE_SERVE, /* a thread must serve it */
-    GLANCE_ENDS,
+/* The result of `serve_inline`. */
+enum listener_inline {
+    INLINE_PARKED,       /* all is done, and channel_park succeeded */
+    INLINE_NEEDS_THREAD, /* a thread must serve it */
+    INLINE_CLOSE,
 };
 
 struct listener;
@@ -59,9 +59,9 @@ struct listener_session {
     uint64_t number;          /* of the connection: 1, 2, ... */
     /* Private to the thread that serves it. */
     struct channel channel;
-    bool deaf; /* its next rest ends only when its peer hangs up or it is roused */
+    bool read_paused; /* its next rest ends only when its peer hangs up or it is woken */
     /* Guarded by the lock. */
-    double heard_s; /* when it was admitted; the owner may update it on each request */
+    double last_active_s; /* when it was admitted; the owner may update it on each request */
     bool admitted;
     bool cut;
 
@@ -72,11 +72,11 @@ struct listener_session {
         SESSION_SERVED, /* by a thread */
         SESSION_RESTS,
     } life;
-    bool roused;                   /* roused while served: `serve` runs once more before it rests */
-    bool waits;                    /* its thread waits for other sessions */
+    bool woken;                    /* woken while served: `serve` runs once more before it rests */
+    bool waiting;                  /* its thread waits for other sessions */
     bool fresh;                    /* it has not been served yet */
-    bool glanced;                  /* the owner's thread serves it */
-    double since_s, rouse_s;       /* since when it is ready or served; when to rouse it: INFINITY for never */
+    bool served_inline;            /* the owner's thread serves it */
+    double since_s, wake_s;        /* since when it is ready or served; when to rouse it: INFINITY for never */
     struct listener_session *next; /* ready, or free */
     int fd;
     double came_s, timeout_s;
@@ -88,7 +88,7 @@ struct listener_session {
 struct listener_options {
     const char *host; /* and port: as for socket_listen */
     uint16_t port;
-    struct introduction self;
+    struct hello_options self;
     pthread_mutex_t *lock; /* borrowed */
     size_t session_size;   /* of the owner's struct */
     size_t stack_size;     /* of a thread that serves */
@@ -102,15 +102,15 @@ struct listener_options {
     bool (*knows)(struct listener_session *session, const char *digest); /* may be NULL */
     uint16_t (*admit)(struct listener_session *session, const struct peer *peer, struct error *message);
     /*
-     * Serves an admitted session until it ends (false) or is idle (true, after channel_rest succeeded): it is then
-     * called again when something arrives, or the session is roused. The channel must be resumed before use.
+     * Serves an admitted session until it ends (false) or is idle (true, after channel_park succeeded): it is then
+     * called again when something arrives, or the session is woken. The channel must be resumed before use.
      */
     bool (*serve)(struct listener_session *session);
     /*
      * On the owner's thread, for a session that rested: handles what arrived, or is due, if that does not block. So
      * very many peers with small, rare requests cost no thread switches. NULL: threads do everything.
      */
-    enum listener_glance (*glance)(struct listener_session *session);
+    enum listener_inline (*serve_inline)(struct listener_session *session);
     /* An admitted session ends; on the thread that serves it. Locked. */
     void (*leave)(struct listener_session *session);
 };
@@ -145,19 +145,19 @@ int listener_count(const struct listener *listener,
                    struct listener_session **silent);
 
 /* Locked, by the serving thread: call it before and after waiting for other sessions. */
-void listener_waits(struct listener_session *session, bool waits);
+void listener_set_waiting(struct listener_session *session, bool waiting);
 
 /* Locked: how long an idle session may keep its thread. 0: threads are scarce, so it may not. */
-double listener_linger_s(const struct listener *listener);
+double listener_keep_thread_s(const struct listener *listener);
 
 /* Locked: has a resting session served again; one being served runs `serve` once more before it rests. */
-void listener_rouse(struct listener_session *session);
+void listener_wake(struct listener_session *session);
 
 /* Locked, by the serving thread: rouses the session at that time (to within 0.5 s) during its next rest. */
-void listener_rouse_at(struct listener_session *session, double when_s);
+void listener_wake_at(struct listener_session *session, double when_s);
 
 /* Locked: ends its connection from outside; the serving thread finds it closed. */
-void listener_cut(struct listener_session *session);
+void listener_disconnect(struct listener_session *session);
 
 /* Locked: bytes of all connections, including ended ones. */
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out);

@@ -42,7 +42,7 @@ static bool is_loopback(const struct endpoint *endpoint)
  * None of these is worth failing for: a kernel that lacks one still transfers bytes. Between processes of one machine
  * there is no congestion, and BBR, if it is the system's default, only delays sending; every kernel has Reno.
  */
-void socket_prepare(int fd, const struct endpoint *peer)
+void socket_set_options(int fd, const struct endpoint *peer)
 {
     static const char unpaced[] = "reno";
     int on = 1, idle_s = 10, interval_s = 5, probes = 4, lost_after_ms = SOCKET_LOST_AFTER_MS;
@@ -69,7 +69,7 @@ static enum wake_result connect_endpoint(int *fd, const struct endpoint *endpoin
         *fd = -1;
         return WAKE_READY;
     }
-    socket_prepare(new, endpoint);
+    socket_set_options(new, endpoint);
     if (connect(new, (const struct sockaddr *)&endpoint->address, endpoint->size) != 0) {
         reason = errno;
         if (reason == EINPROGRESS) {
@@ -221,12 +221,12 @@ static bool belongs_to_one_connection(int reason)
     }
 }
 
-enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, struct error *error)
+enum socket_accepted socket_accept(int listener, int *fd, struct endpoint *from, struct error *error)
 {
     from->size = sizeof from->address;
     *fd = accept4(listener, (struct sockaddr *)&from->address, &from->size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (*fd >= 0) {
-        return SOCKET_TAKEN;
+        return SOCKET_ACCEPTED;
     }
     if (belongs_to_one_connection(errno)) {
         return SOCKET_NONE;

@@ -32,15 +32,15 @@ bool socket_connect(int *fd, const struct address *address, const struct wake *w
 bool socket_listen(int *fd, const char *host, uint16_t port, struct error *error);
 uint16_t socket_port(int fd);
 
-/* Sets the options that every socket here has, on one from socket_take. */
-void socket_prepare(int fd, const struct endpoint *peer);
+/* Sets the options that every socket here has, on one from socket_accept. */
+void socket_set_options(int fd, const struct endpoint *peer);
 
 /*
  * Accepts the next connection, if there is one, with its source address; call it when the listener is readable.
- * Failures of a single connection (aborted before we accepted it) are SOCKET_NONE. Defer socket_prepare, which costs
+ * Failures of a single connection (aborted before we accepted it) are SOCKET_NONE. Defer socket_set_options, which costs
  * more than accepting, until the socket is used.
  */
-enum socket_taken { SOCKET_TAKEN, SOCKET_NONE, SOCKET_FAILED };
-enum socket_taken socket_take(int listener, int *fd, struct endpoint *from, struct error *error);
+enum socket_accepted { SOCKET_ACCEPTED, SOCKET_NONE, SOCKET_FAILED };
+enum socket_accepted socket_accept(int listener, int *fd, struct endpoint *from, struct error *error);
 
 #endif

@@ -125,19 +125,19 @@ static struct hello_identity say_hello_as_guest(const void *context)
     return hello;
 }
 
-struct introduction identity_introduction(const struct identity *identity)
+struct hello_options identity_hello_options(const struct identity *identity)
 {
-    return (struct introduction){.credentials = identity->credentials,
-                                 .hello = say_hello,
-                                 .context = identity,
-                                 .idle_timeout_s = identity_idle_timeout_s(identity)};
+    return (struct hello_options){.credentials = identity->credentials,
+                                  .hello = say_hello,
+                                  .context = identity,
+                                  .idle_timeout_s = identity_idle_timeout_s(identity)};
 }
 
-struct introduction identity_guest(const struct identity *identity)
+struct hello_options identity_guest(const struct identity *identity)
 {
-    struct introduction introduction = identity_introduction(identity);
-    introduction.hello = say_hello_as_guest;
-    return introduction;
+    struct hello_options options = identity_hello_options(identity);
+    options.hello = say_hello_as_guest;
+    return options;
 }
 
 bool identity_change(struct identity *identity, uint64_t version, const char *digest, const char *job,

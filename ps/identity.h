@@ -50,9 +50,9 @@ const struct hello_identity *identity_hello(const struct identity *identity);
 double identity_idle_timeout_s(const struct identity *identity);
 
 /* For links and listeners (net/link.h, net/listener.h). */
-struct introduction identity_introduction(const struct identity *identity);
+struct hello_options identity_hello_options(const struct identity *identity);
 /* As a guest: without a digest, so that it is admitted whatever its config, but only to report. */
-struct introduction identity_guest(const struct identity *identity);
+struct hello_options identity_guest(const struct identity *identity);
 
 /* A new version of the config is in force, and goes into handshakes from now on. One thread; texts are copied. */
 bool identity_change(struct identity *identity, uint64_t version, const char *digest, const char *job,

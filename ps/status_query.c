@@ -37,7 +37,7 @@ struct member_query {
 struct status_query {
     const struct config *config;
     struct identity identity; /* an operator's; zeros for a member */
-    struct introduction self;
+    struct hello_options self;
     struct traffic traffic;
     struct wake wake;
     bool is_member;
@@ -150,7 +150,7 @@ bool status_query_create(struct status_query **out, const struct config *config,
     /* A query needs no config of the job. */
     query->identity.hello.digest = "";
     query->identity.hello.job = "";
-    query->self = identity_introduction(&query->identity);
+    query->self = identity_hello_options(&query->identity);
     return finish(out, query, done, error);
 }
 

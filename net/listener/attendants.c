@@ -1,8 +1,8 @@
 /*
- * The life cycle of a session: ready (queued), served (by a thread), resting (until data arrives or it is roused), and
+ * The life cycle of a session: ready (queued), served (by a thread), resting (until data arrives or it is woken), and
  * ready again.
  *
- * Its socket is closed only after the table has dropped it: listener_cut shuts down by descriptor, and the kernel may
+ * Its socket is closed only after the table has dropped it: listener_disconnect shuts down by descriptor, and the kernel may
  * give that number to another connection as soon as it is closed.
  */
 #include <assert.h>
@@ -104,41 +104,41 @@ static struct listener_session *take_first(struct ready *queue)
 void listener_make_ready(struct listener_session *session)
 {
     struct listener *listener = session->listener;
-    listener->timed -= session->life == SESSION_RESTS && session->rouse_s < INFINITY;
+    listener->timed -= session->life == SESSION_RESTS && session->wake_s < INFINITY;
     session->life = SESSION_READY;
     session->since_s = clock_monotonic_s();
     listener_put_ready(&listener->ready, session);
     listener_call_thread(listener, false);
 }
 
-void listener_rouse(struct listener_session *session)
+void listener_wake(struct listener_session *session)
 {
     if (session->life == SESSION_RESTS) {
         listener_make_ready(session);
     } else {
-        session->roused = true;
+        session->woken = true;
     }
 }
 
-void listener_rouse_at(struct listener_session *session, double when_s)
+void listener_wake_at(struct listener_session *session, double when_s)
 {
-    session->rouse_s = when_s;
+    session->wake_s = when_s;
 }
 
-void listener_waits(struct listener_session *session, bool waits)
+void listener_set_waiting(struct listener_session *session, bool waits)
 {
     struct listener *listener = session->listener;
-    if (waits == session->waits || !listener) {
+    if (waits == session->waiting || !listener) {
         return;
     }
-    session->waits = waits;
+    session->waiting = waits;
     listener->working += waits ? -1 : 1;
     if (waits && listener->ready.count > 0) {
         listener_call_thread(listener, false);
     }
 }
 
-double listener_linger_s(const struct listener *listener)
+double listener_keep_thread_s(const struct listener *listener)
 {
     return listener->ready.count > 0 || listener->threads > LISTENER_THREADS ? 0 : LINGER_S;
 }
@@ -169,7 +169,7 @@ static void open_channel(struct listener_session *session, struct connection *co
 static bool let_in(struct listener_session *session, enum complaint *cause, struct error *error)
 {
     const struct listener_options *options = &session->listener->options;
-    const struct introduction *self = &options->self;
+    const struct hello_options *self = &options->self;
     const struct handshake_rules rules = {
         .knows = options->knows ? is_known : NULL, .admit = ask_owner, .context = session};
     const double deadline_s = session->came_s + session->timeout_s;
@@ -204,7 +204,7 @@ void listener_end_session(struct listener_session *session)
     if (session->admitted) {
         listener->options.leave(session);
     }
-    listener_waits(session, true);
+    listener_set_waiting(session, true);
     session->life = SESSION_FREE;
     unlock(listener);
     if (session->channel.connection) {
@@ -217,7 +217,7 @@ void listener_end_session(struct listener_session *session)
     listener->free = session;
     listener->newcomers[session->member] -= !session->admitted;
     listener->here--;
-    listener->serving -= !session->glanced;
+    listener->serving -= !session->served_inline;
     listener_call_in(listener);
     pthread_cond_broadcast(&listener->left);
     unlock(listener);
@@ -264,16 +264,16 @@ bool listener_let_rest(struct listener_session *session)
     struct listener *listener = session->listener;
     bool good = true;
     lock(listener);
-    listener_waits(session, true);
-    if (session->roused || session->cut) {
-        listener->serving -= !session->glanced;
+    listener_set_waiting(session, true);
+    if (session->woken || session->cut) {
+        listener->serving -= !session->served_inline;
         listener_make_ready(session);
     } else {
-        good = door_rest(&listener->door, session->fd, session, !session->deaf);
+        good = door_rest(&listener->door, session->fd, session, !session->read_paused);
         if (good) {
             session->life = SESSION_RESTS;
-            listener->timed += session->rouse_s < INFINITY;
-            listener->serving -= !session->glanced;
+            listener->timed += session->wake_s < INFINITY;
+            listener->serving -= !session->served_inline;
         }
     }
     unlock(listener);
@@ -327,9 +327,9 @@ static void *attend(void *context)
         session->life = SESSION_SERVED;
         session->since_s = clock_monotonic_s();
         listener->serving++;
-        session->fresh = session->roused = session->deaf = session->glanced = false;
-        session->rouse_s = INFINITY;
-        listener_waits(session, fresh); /* a handshake is mostly waiting for the peer */
+        session->fresh = session->woken = session->read_paused = session->served_inline = false;
+        session->wake_s = INFINITY;
+        listener_set_waiting(session, fresh); /* a handshake is mostly waiting for the peer */
         unlock(listener);
         serve_once(session, fresh);
         lock(listener);

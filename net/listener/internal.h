@@ -90,7 +90,7 @@ bool listener_call_thread(struct listener *listener, bool at_once);
 
 void listener_make_ready(struct listener_session *session);
 
-/* Lets it rest, or makes it ready again if it was roused meanwhile. False: the system is out of resources. */
+/* Lets it rest, or makes it ready again if it was woken meanwhile. False: the system is out of resources. */
 bool listener_let_rest(struct listener_session *session);
 
 /* Closes its connection, and frees its place. */

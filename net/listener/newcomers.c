@@ -70,7 +70,8 @@ static struct listener_session *find_place(struct listener *listener)
 static bool is_kept_waiting(const struct listener_session *session, double now_s)
 {
     struct pollfd said = {.fd = session->fd, .events = POLLIN};
-    return session->life == SESSION_SERVED && now_s - session->since_s >= LISTENER_CROWDED_S && poll(&said, 1, 0) == 0;
+    return session->life == SESSION_SERVED && now_s - session->since_s >= LISTENER_UNDER_LOAD_S &&
+           poll(&said, 1, 0) == 0;
 }
 
 static bool is_newcomer(const struct listener_session *session, bool member)
@@ -93,7 +94,7 @@ static void cut_oldest_newcomer(struct listener *listener, bool member, double n
         }
     }
     if (oldest) {
-        listener_cut(oldest);
+        listener_disconnect(oldest);
     }
 }
 
@@ -126,14 +127,14 @@ static bool take(struct listener *listener, const struct pending *pending, bool 
     session->fd = pending->fd;
     session->number = ++listener->connections;
     session->came_s = pending->came_s;
-    session->timeout_s = crowded && !member ? LISTENER_CROWDED_S : LISTENER_HANDSHAKE_S;
+    session->timeout_s = crowded && !member ? LISTENER_UNDER_LOAD_S : LISTENER_HANDSHAKE_S;
     session->member = member;
     session->source = pending->source;
-    session->fresh = session->waits = true;
+    session->fresh = session->waiting = true;
     session->since_s = clock_monotonic_s();
-    session->rouse_s = INFINITY;
+    session->wake_s = INFINITY;
     endpoint_format(&pending->from, session->peer);
-    socket_prepare(pending->fd, &pending->from);
+    socket_set_options(pending->fd, &pending->from);
     options->begin(session, options->context);
     if (listener->ready.count >= listener->threads - listener->serving && !listener_start_thread(listener)) {
         session->next = listener->free;
@@ -197,7 +198,7 @@ void listener_look_into_lobby(struct listener *listener, double now_s)
                now_s >= listener->lobby.waits[listener->lobby.first].came_s + LISTENER_HANDSHAKE_S;
         if (late) {
             pending = listener_leave_lobby(listener);
-        } else if (now_s >= listener->admitted_s + LISTENER_CROWDED_S &&
+        } else if (now_s >= listener->admitted_s + LISTENER_UNDER_LOAD_S &&
                    listener->lobby.count > count_leaving(listener)) {
             cut_oldest_newcomer(listener, true, now_s);
         }

@@ -209,7 +209,7 @@ void web_session_destroy(struct web_session *session)
     }
 }
 
-enum web_shake web_session_shake(struct web_session *session)
+enum web_handshake web_session_handshake(struct web_session *session)
 {
     session->this_call = 0;
     const int result = mbedtls_ssl_handshake(&session->ssl);
@@ -267,7 +267,7 @@ ptrdiff_t web_session_write(struct web_session *session, const void *bytes, size
     return n == 0 ? WEB_BROKEN : n;
 }
 
-void web_session_say_goodbye(struct web_session *session)
+void web_session_close_notify(struct web_session *session)
 {
     mbedtls_ssl_close_notify(&session->ssl);
 }

@@ -38,8 +38,8 @@ bool web_keys_trust(struct web_keys **keys, const char *certificates, struct err
 struct web_session *web_session_create(const struct web_keys *keys, const char *name, int fd);
 void web_session_destroy(struct web_session *session); /* NULL is fine */
 
-enum web_shake { WEB_DONE, WEB_AGAIN, WEB_FAILED };
-enum web_shake web_session_shake(struct web_session *session);
+enum web_handshake { WEB_DONE, WEB_AGAIN, WEB_FAILED };
+enum web_handshake web_session_handshake(struct web_session *session);
 
 /* Why a client's handshake failed. Returns false. */
 bool web_session_explain(const struct web_session *session, struct error *error);
@@ -50,7 +50,7 @@ bool web_session_explain(const struct web_session *session, struct error *error)
  */
 ptrdiff_t web_session_read(struct web_session *session, void *bytes, size_t size);
 ptrdiff_t web_session_write(struct web_session *session, const void *bytes, size_t size);
-void web_session_say_goodbye(struct web_session *session);
+void web_session_close_notify(struct web_session *session);
 
 bool web_session_has_more(const struct web_session *session);    /* decrypted already, so poll does not show it */
 bool web_session_wants_write(const struct web_session *session); /* it can't continue before the socket is writable */

@@ -205,7 +205,7 @@ static bool flush(struct http_connection *connection)
         connection_live(connection, LIFE_IDLE);
     } else if (connection->life == LIFE_ENDING) {
         if (connection->session) {
-            web_session_say_goodbye(connection->session);
+            web_session_close_notify(connection->session);
         }
         shutdown(connection->fd, SHUT_WR);
         connection_live(connection, LIFE_LINGERING);
@@ -354,7 +354,7 @@ static bool read_all(struct http_connection *connection)
 
 static bool shake(struct http_connection *connection)
 {
-    switch (web_session_shake(connection->session)) {
+    switch (web_session_handshake(connection->session)) {
     case WEB_DONE:
         connection_live(connection, LIFE_IDLE);
         return true;
@@ -421,7 +421,7 @@ static void add_connection(struct http_server *server, int fd, const struct endp
         close(fd);
         return;
     }
-    socket_prepare(fd, from);
+    socket_set_options(fd, from);
     connection->server = server;
     connection->fd = fd;
     connection->events = EPOLLIN;
@@ -446,7 +446,7 @@ static void accept_some(struct http_server *server)
         struct endpoint from;
         struct error error;
         int fd;
-        switch (socket_take(server->listener, &fd, &from, &error)) {
+        switch (socket_accept(server->listener, &fd, &from, &error)) {
         case SOCKET_NONE:
             return;
         case SOCKET_FAILED:
@@ -455,7 +455,7 @@ static void accept_some(struct http_server *server)
                 return;
             }
             break;
-        case SOCKET_TAKEN:
+        case SOCKET_ACCEPTED:
             if (atomic_load(&server->connection_count) >= server->most_connections && !evict(server)) {
                 close(fd);
             } else {

@@ -108,7 +108,7 @@ static bool shake(struct client *client, struct error *error)
         return error_set(error, "out of memory for TLS");
     }
     for (;;) {
-        switch (web_session_shake(client->session)) {
+        switch (web_session_handshake(client->session)) {
         case WEB_DONE:
             return true;
         case WEB_FAILED:

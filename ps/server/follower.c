@@ -82,7 +82,7 @@ static bool is_alive(struct follower_exchange *exchange, struct error *error)
     const double timeout_s = identity_idle_timeout_s(&exchange->follower->server->identity);
     struct message_ping ping = {0};
     double now_s = clock_monotonic_s();
-    return now_s - connection_heard_s(exchange->link.channel.connection) < timeout_s / 4 ||
+    return now_s - connection_last_received_s(exchange->link.channel.connection) < timeout_s / 4 ||
            channel_call(&exchange->link.channel, MESSAGE_ping, &ping, MESSAGE_pong, now_s + ANSWER_S, NULL, error);
 }
 
@@ -185,7 +185,7 @@ static bool start_exchange(struct follower_exchange *exchange, struct follower *
     const int coordinator = server->job.coordinator;
     const char *host = server->config->cluster.ps_hosts.items[coordinator];
     const struct link_options options = {.peer = {MEMBER_PS, coordinator},
-                                         .self = identity_introduction(&server->identity),
+                                         .self = identity_hello_options(&server->identity),
                                          .traffic = &follower->traffic,
                                          .wake = &follower->wake,
                                          .purpose = ", which decides on the steps",

@@ -193,7 +193,7 @@ void server_release_held(struct session *session);
 /* Serves an open channel after the handshake, until it ends (false) or is idle and gives up its thread (true). */
 bool serve(struct session *session);
 /* Serves an idle session on the listener's thread: only requests that need no waiting. */
-enum listener_glance serve_at_a_glance(struct session *session);
+enum listener_inline serve_inline(struct session *session);
 
 /* A follower's threads, which talk to the ps that decides on synchronous steps. */
 struct follower;

@@ -14,10 +14,10 @@ static void for_worker(struct server *server, const struct job_action *action)
     for (struct session *one = server->sessions_of[action->worker]; one; one = one->next_of_worker) {
         const bool same = one->incarnation == action->incarnation;
         if (action->kind == JOB_CUT && !same) {
-            listener_cut(&one->base);
+            listener_disconnect(&one->base);
         } else if (action->kind == JOB_PROBE && same) {
             one->ping_wanted = true;
-            listener_rouse(&one->base);
+            listener_wake(&one->base);
         }
     }
 }

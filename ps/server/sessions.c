@@ -56,7 +56,7 @@ static int count_in(struct session *const *list, const struct peer *peer, struct
     for (struct session *one = *list; one; one = one->next_of_worker) {
         if (!one->base.cut && (is_guest(peer) || one->incarnation == peer->incarnation)) {
             count++;
-            *silent = !*silent || one->base.heard_s < (*silent)->heard_s ? &one->base : *silent;
+            *silent = !*silent || one->base.last_active_s < (*silent)->last_active_s ? &one->base : *silent;
         }
     }
     return count;
@@ -96,7 +96,7 @@ static bool make_room(struct server *server, const struct peer *peer)
         full = listener_count(server->listener, is_a_guest, NULL, &silent) >= guests;
     }
     if (full) {
-        listener_cut(silent);
+        listener_disconnect(silent);
     }
     return true;
 }
@@ -178,9 +178,9 @@ static bool serve_session(struct listener_session *base)
     return serve(session);
 }
 
-static enum listener_glance glance(struct listener_session *base)
+static enum listener_inline try_inline(struct listener_session *base)
 {
-    return serve_at_a_glance(session_of(base));
+    return serve_inline(session_of(base));
 }
 
 static void leave(struct listener_session *base)
@@ -212,7 +212,7 @@ bool server_open(struct server *server, struct listener **listener, const struct
     }
     options.host = cluster->bind;
     options.port = (uint16_t)address.port;
-    options.self = identity_introduction(&server->identity);
+    options.self = identity_hello_options(&server->identity);
     options.lock = &server->lock;
     options.stack_size = SERVER_STACK;
     return listener_create(listener, &options, error);
@@ -232,7 +232,7 @@ bool server_listen(struct server *server, struct error *error)
         .knows = knows,
         .admit = admit,
         .serve = serve_session,
-        .glance = glance,
+        .serve_inline = try_inline,
         .leave = leave,
     };
     return server_open(server, &server->listener, &options, error);

@@ -180,7 +180,7 @@ static bool serve_link(struct player *player, struct member_link *link, bool cam
             return false;
         }
     }
-    return channel_rest(&link->channel) || error_set(&player->error, "half a frame came at once");
+    return channel_park(&link->channel) || error_set(&player->error, "half a frame came at once");
 }
 
 static bool begin_link(struct player *player, struct member_link *link, double now_s)
@@ -188,7 +188,7 @@ static bool begin_link(struct player *player, struct member_link *link, double n
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     /* Spread over time: real workers connect one after another. */
     link->due_s = now_s + (link->kind == WAIT ? 0 : player->load->every_s[link->kind]) * (double)rand() / RAND_MAX;
-    return channel_rest(&link->channel) &&
+    return channel_park(&link->channel) &&
            epoll_ctl(player->set, EPOLL_CTL_ADD, connection_fd(link->channel.connection), &event) == 0;
 }
 

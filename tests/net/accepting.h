@@ -12,17 +12,17 @@ static inline bool accept_in_time(int listener, int *fd, char peer[ENDPOINT_TEXT
                                   struct error *error)
 {
     struct endpoint from;
-    enum socket_taken taken;
-    while ((taken = socket_take(listener, fd, &from, error)) == SOCKET_NONE) {
+    enum socket_accepted taken;
+    while ((taken = socket_accept(listener, fd, &from, error)) == SOCKET_NONE) {
         if (wake_wait(listener, POLLIN, NULL, deadline_s) != WAKE_READY) {
             return error_set(error, "nobody connected in time");
         }
     }
-    if (taken == SOCKET_TAKEN) {
-        socket_prepare(*fd, &from);
+    if (taken == SOCKET_ACCEPTED) {
+        socket_set_options(*fd, &from);
         endpoint_format(&from, peer);
     }
-    return taken == SOCKET_TAKEN;
+    return taken == SOCKET_ACCEPTED;
 }
 
 #endif

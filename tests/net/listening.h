@@ -23,12 +23,12 @@ struct listening {
     atomic_bool drops;     /* admitted peers are dropped at once */
     int members, expected; /* 0: 8 and 4 */
     int likely;
-    double linger_s;  /* time until an idle session rests; 0: none rests */
-    atomic_bool deaf; /* resting sessions hear nothing */
-    atomic_int timed; /* the worker whose session is roused a tenth of a second after its next rest; 0: none */
+    double linger_s;         /* time until an idle session rests; 0: none rests */
+    atomic_bool read_paused; /* resting sessions hear nothing */
+    atomic_int timed;        /* the worker whose session is woken a tenth of a second after its next rest; 0: none */
     atomic_int served, rested;
-    enum listener_glance (*glance)(struct listener_session *session); /* NULL: threads do all the work */
-    uint16_t refusal;                                                 /* 0, or the reason for which all are refused */
+    enum listener_inline (*serve_inline)(struct listener_session *session); /* NULL: threads do all the work */
+    uint16_t refusal; /* 0, or the reason for which all are refused */
     struct credentials *credentials;
 };
 
@@ -73,7 +73,7 @@ static inline uint16_t listening_admit(struct listener_session *base, const stru
     }
     pthread_mutex_lock(&owner->lock);
     if (listener_count(owner->listener, listening_is_of, &peer->member.index, &older) > 0) {
-        listener_cut(older);
+        listener_disconnect(older);
     }
     session->worker = peer->member.index;
     listener_admit(base);
@@ -92,14 +92,14 @@ static inline bool listening_serve(struct listener_session *base)
     while (good) {
         const double until_s = owner->linger_s > 0 ? clock_monotonic_s() + owner->linger_s : INFINITY;
         good = connection_wait(channel->connection, until_s, &ready, &error);
-        if (good && !ready && channel_rest(channel)) {
+        if (good && !ready && channel_park(channel)) {
             int worker = ((struct listening_session *)(void *)base)->worker;
             if (worker > 0 && atomic_compare_exchange_strong(&owner->timed, &worker, 0)) {
                 pthread_mutex_lock(&owner->lock);
-                listener_rouse_at(base, clock_monotonic_s() + 0.1);
+                listener_wake_at(base, clock_monotonic_s() + 0.1);
                 pthread_mutex_unlock(&owner->lock);
             }
-            base->deaf = atomic_load(&owner->deaf);
+            base->read_paused = atomic_load(&owner->read_paused);
             atomic_fetch_add(&owner->rested, 1);
             return true;
         }
@@ -145,7 +145,7 @@ static inline void listening_create(struct listening *owner, struct credentials 
         .begin = listening_begin,
         .admit = listening_admit,
         .serve = listening_serve,
-        .glance = owner->glance,
+        .serve_inline = owner->serve_inline,
         .leave = listening_leave,
     };
     owner->credentials = credentials;

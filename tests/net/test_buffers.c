@@ -118,19 +118,19 @@ static void rests_without_buffers(void **state)
     }
     write_more(connections[0], "half", 4);
     assert_false(connection_is_empty(connections[0]));
-    assert_false(connection_rest(connections[0])); /* something is to be sent */
+    assert_false(connection_park(connections[0])); /* something is to be sent */
     assert_true(connection_flush(connections[0], soon(), &error));
     assert_int_equal(send(others[0], "word", 4, 0), 4);
     assert_true(connection_wait(connections[0], soon(), &ready, &error) && ready);
-    assert_false(connection_rest(connections[0])); /* something is to be read */
+    assert_false(connection_park(connections[0])); /* something is to be read */
     assert_true(connection_read(connections[0], word, 3, soon(), &error));
-    assert_false(connection_rest(connections[0]));
+    assert_false(connection_park(connections[0]));
     assert_true(connection_read(connections[0], word + 3, 1, soon(), &error));
     assert_string_equal(word, "word");
     const uint8_t *const before = connections[0]->in;
-    assert_true(connection_rest(connections[0]));
+    assert_true(connection_park(connections[0]));
     assert_true(!connections[0]->in && !connections[0]->out);
-    assert_true(connection_rest(connections[1]));
+    assert_true(connection_park(connections[1]));
     assert_true(connection_resume(connections[1], &error));
     const uint8_t *const taken = connections[1]->in;
     assert_ptr_equal(taken, before);                        /* of the first that rested */
@@ -146,8 +146,8 @@ static void rests_without_buffers(void **state)
     assert_string_equal(word, "half");
     assert_int_equal(recv(others[0], word, 4, MSG_WAITALL), 4);
     assert_string_equal(word, "back");
-    assert_true(connection_rest(connections[0]));
-    assert_true(connection_rest(connections[1]));
+    assert_true(connection_park(connections[0]));
+    assert_true(connection_park(connections[1]));
     for (int i = 0; i < 2; i++) {
         connection_close(connections[i]); /* as they rest */
         assert_int_equal(recv(others[i], word, 1, 0), 0);
@@ -257,7 +257,8 @@ static void names(void **state)
     assert_string_equal(connection_name(connection), "a peer");
     assert_string_equal(connection_peer(connection), "a peer");
     assert_string_equal(connection_cipher(connection), "plain TCP");
-    assert_true(connection_heard_s(connection) <= before_s && connection_heard_s(connection) > before_s - 10);
+    assert_true(connection_last_received_s(connection) <= before_s &&
+                connection_last_received_s(connection) > before_s - 10);
     write_more(connection, "bye", 3);
     connection_close(connection); /* what was gathered goes with it */
     char word[4] = "";

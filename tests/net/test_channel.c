@@ -378,15 +378,15 @@ static void a_channel_rests(void **state)
     (void)state;
     begin(&pair);
     put(&pair, bytes, encode(MESSAGE_describe, &describe, 2, bytes));
-    assert_false(channel_rest(&pair.ours)); /* a frame is there */
+    assert_false(channel_park(&pair.ours)); /* a frame is there */
     assert_true(channel_receive(&pair.ours, INFINITY, &error));
-    assert_false(channel_rest(&pair.ours)); /* its bulk is to come */
+    assert_false(channel_park(&pair.ours)); /* its bulk is to come */
     assert_non_null(pair.ours.received.bytes);
     put(&pair, (const uint8_t *)"{}", 2);
     assert_true(channel_read_bulk(&pair.ours, bytes, 2, INFINITY, &error));
     assert_true(channel_send(&pair.ours, MESSAGE_done, 1, &(struct message_done){.global_step = 5}, INFINITY, &error));
     for (int i = 0; i < 2; i++) { /* the second time with the buffers of the first */
-        assert_true(channel_rest(&pair.ours));
+        assert_true(channel_park(&pair.ours));
         assert_null(pair.ours.connection->in);
         assert_true(!pair.ours.received.bytes && pair.ours.received.size == 0);
         assert_true(!pair.ours.sent.bytes && pair.ours.sent.size == 0);

@@ -251,7 +251,7 @@ static bool idle_timeout_with_drips(const struct credentials *credentials)
     connection_set_idle_timeout(connection, idle_s);
     double started_s = clock_monotonic_s();
     assert_false(connection_read(connection, bytes, sizeof bytes, started_s + 60, &error));
-    double ended_s = clock_monotonic_s(), heard_s = connection_heard_s(connection);
+    double ended_s = clock_monotonic_s(), heard_s = connection_last_received_s(connection);
     assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
     assert_true(ended_s < started_s + 60 && ended_s - fmax(heard_s, started_s) > 0.9 * idle_s);
     connection_close(connection);
@@ -724,7 +724,7 @@ static void idle_buffers_are_used_again(void **state)
     for (int i = 0; i < MANY; i++) {
         const uint8_t *in = connections[i]->in, *out = connections[i]->out;
         (void)in, (void)out;
-        assert_true(connection_rest(connections[i]));
+        assert_true(connection_park(connections[i]));
         assert_null(connections[i]->in);
 #ifdef ADDRESSES_SANITIZED
         assert_true(__asan_address_is_poisoned(in) && __asan_address_is_poisoned(out + CONNECTION_BUFFER - 1));

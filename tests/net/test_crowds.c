@@ -382,7 +382,7 @@ static void a_lobby(void **state)
     assert_int_equal(atomic_load(&begun) - before, SHAKING + 1);
     /* After a while without an end of a handshake, those that keep us waiting make room for those in the lobby. */
     await_serving(SHAKING);
-    pass(LISTENER_CROWDED_S - 1);
+    pass(LISTENER_UNDER_LOAD_S - 1);
     look();
     look();
     assert_int_equal(count_closed(0, came), 1);
@@ -423,7 +423,7 @@ static void a_lobby_that_moves(void **state)
     stop_clock();
     knock_and_look(SHAKING - 1);
     let_in(&visitors[0], 1);
-    pass(LISTENER_CROWDED_S - 0.5);
+    pass(LISTENER_UNDER_LOAD_S - 0.5);
     let_in(&visitors[1], 2);
     knock_and_look(2);
     pass(1);
@@ -585,7 +585,7 @@ static void a_crowd_of_members(void **state)
     }
     await_closed(2, came, MORE - EXPECTED);
     await_serving(1 + 2 + SHAKING);
-    pass(LISTENER_CROWDED_S + 0.1);
+    pass(LISTENER_UNDER_LOAD_S + 0.1);
     for (int i = MORE - EXPECTED; i < MORE; i++) {
         await_closed(2, came, i + 1);
         pass(0.2);
@@ -645,7 +645,7 @@ static void one_makes_room_for_one(void **state)
     }
     await_serving(SHAKING);
     const int log = begin_full_log(&kept);
-    pass(LISTENER_CROWDED_S + 0.1);
+    pass(LISTENER_UNDER_LOAD_S + 0.1);
     const int closed = look_until_closed(0, came, 1);
     const bool first = is_closed(0);
     for (int i = 0; i < 5; i++) { /* it can't leave; meanwhile a second one would have been told to */
@@ -671,13 +671,13 @@ static void a_crowd_of_strangers(void **state)
     come_as_stranger(true);
     await_closed(0, came, 1);
     assert_true(is_closed(0));
-    pass(LISTENER_CROWDED_S + 1);
+    pass(LISTENER_UNDER_LOAD_S + 1);
     for (int i = 1; i < came; i++) {
         assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
     }
     await_closed(1, came, 1);
     assert_true(is_closed(came - 1));
-    pass(LISTENER_HANDSHAKE_S - LISTENER_CROWDED_S);
+    pass(LISTENER_HANDSHAKE_S - LISTENER_UNDER_LOAD_S);
     for (int i = 1; i < came - 1; i++) {
         assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
     }
@@ -713,7 +713,7 @@ static bool any(const struct listener_session *session, const void *context)
 /* Of all that are in the one that was heard from least recently is known; who is cut does not count any more. */
 static void who_is_silent(void **state)
 {
-    static const double heard_s[] = {7, 5, 6};
+    static const double last_active_s[] = {7, 5, 6};
     struct visitor visitors[3];
     struct listener_session *sessions[3], *silent;
     uint64_t in, out, heard = 0;
@@ -730,12 +730,12 @@ static void who_is_silent(void **state)
         pthread_mutex_unlock(&owner.lock);
     } while (out < heard);
     pthread_mutex_lock(&owner.lock);
-    const double linger_s = listener_linger_s(owner.listener);
+    const double linger_s = listener_keep_thread_s(owner.listener);
     for (int i = 0; i < 3; i++) {
         sessions[i] = listener_next(owner.listener, i > 0 ? sessions[i - 1] : NULL);
-        is_recent =
-            is_recent && sessions[i]->heard_s <= clock_monotonic_s() && sessions[i]->heard_s > clock_monotonic_s() - 10;
-        sessions[i]->heard_s = heard_s[i];
+        is_recent = is_recent && sessions[i]->last_active_s <= clock_monotonic_s() &&
+                    sessions[i]->last_active_s > clock_monotonic_s() - 10;
+        sessions[i]->last_active_s = last_active_s[i];
     }
     listener_bytes(owner.listener, &in, &out);
     for (int i = 0; i < 3; i++) {
@@ -745,7 +745,7 @@ static void who_is_silent(void **state)
     const bool is_last = !listener_next(owner.listener, sessions[2]);
     const int count = listener_count(owner.listener, any, NULL, &silent);
     const bool is_second = silent == sessions[1];
-    listener_cut(sessions[1]);
+    listener_disconnect(sessions[1]);
     const int left = listener_count(owner.listener, any, NULL, &silent);
     const bool is_third = silent == sessions[2];
     pthread_mutex_unlock(&owner.lock);
@@ -823,7 +823,7 @@ static void many_share_threads(void **state)
     assert_int_equal(atomic_load(&begun), threads);
     assert_int_equal(atomic_load(&owner.served), served);
     pthread_mutex_lock(&owner.lock);
-    const double linger_s = listener_linger_s(owner.listener);
+    const double linger_s = listener_keep_thread_s(owner.listener);
     pthread_mutex_unlock(&owner.lock);
     assert_true(linger_s == 0); /* somebody waits for a thread */
     pass(2 * LISTENER_SLOW_S);
@@ -834,8 +834,8 @@ static void many_share_threads(void **state)
     look_until_ready();
     assert_int_equal(atomic_load(&begun), threads + 1);
     pthread_mutex_lock(&owner.lock);
-    listener_waits(session_of(3), true);
-    listener_waits(session_of(4), true);
+    listener_set_waiting(session_of(3), true);
+    listener_set_waiting(session_of(4), true);
     pthread_mutex_unlock(&owner.lock);
     look_until(&owner.served, served += 1);
     assert_int_equal(atomic_load(&begun), threads + 2);

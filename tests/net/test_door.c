@@ -349,7 +349,7 @@ static void somebody_comes(void **state)
     assert_int_equal(door_wait(&door, listener, &wake, until_s, &comes), WAKE_RAISED);
     assert_false(comes);
     wake_destroy(&wake);
-    assert_int_equal(socket_take(listener, &taken, &from, &error), SOCKET_TAKEN);
+    assert_int_equal(socket_accept(listener, &taken, &from, &error), SOCKET_ACCEPTED);
     close(taken);
     close(fd);
 }

@@ -381,7 +381,7 @@ static void who_is_on_this_machine(void **state)
         }
         const int fd = socket(AF_INET, SOCK_STREAM, 0);
         assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, usual, &size), 0);
-        socket_prepare(fd, &endpoint);
+        socket_set_options(fd, &endpoint);
         size = sizeof name;
         assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
         assert_string_equal(name, cases[i].is_here ? "reno" : usual);
@@ -461,11 +461,11 @@ static void taking(void **state)
     struct endpoint from;
     int listener, fd, ends[2];
     assert_true(socket_listen(&listener, "127.0.0.1", 0, &error));
-    assert_int_equal(socket_take(listener, &fd, &from, &error), SOCKET_NONE);
+    assert_int_equal(socket_accept(listener, &fd, &from, &error), SOCKET_NONE);
     assert_int_equal(fd, -1);
     close(listener);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    assert_int_equal(socket_take(ends[0], &fd, &from, &error), SOCKET_FAILED);
+    assert_int_equal(socket_accept(ends[0], &fd, &from, &error), SOCKET_FAILED);
     assert_non_null(strstr(error.text, "can't accept connections: "));
     close(ends[0]);
     close(ends[1]);

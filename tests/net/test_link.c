@@ -32,7 +32,7 @@ static void create_link(struct bench *bench, uint16_t port, struct link_options 
     struct error error;
     snprintf(bench->host, sizeof bench->host, "127.0.0.1:%u", port);
     options.peer = (struct member){MEMBER_PS, 0};
-    options.self = (struct introduction){.hello = listening_worker, .context = &index_1, .idle_timeout_s = PATIENCE_S};
+    options.self = (struct hello_options){.hello = listening_worker, .context = &index_1, .idle_timeout_s = PATIENCE_S};
     options.traffic = &bench->traffic;
     options.quiet = true;
     assert_true(link_create(&bench->link, bench->host, &options, &error));

@@ -113,9 +113,9 @@ static void silent_crowd(void **state)
         for (int i = 0; i < CROWD; i++) {
             open += !is_closed(fds[i]);
         }
-    } while (open > 4 + LISTENER_DOOR && clock_monotonic_s() < until_s);
-    assert_true(open <= 4 + LISTENER_DOOR); /* `expected`, and the spare places */
-    assert_true(is_closed(fds[0]));         /* the oldest are dropped */
+    } while (open > 4 + LISTENER_ACCEPT_QUEUE && clock_monotonic_s() < until_s);
+    assert_true(open <= 4 + LISTENER_ACCEPT_QUEUE); /* `expected`, and the spare places */
+    assert_true(is_closed(fds[0]));                 /* the oldest are dropped */
     for (int i = 0; i < CROWD; i++) {
         close(fds[i]);
     }
@@ -545,7 +545,7 @@ static void nowhere_to_listen(void **state)
 static void open_files(void **state)
 {
     (void)state;
-    enum { NEEDED = 8 + 4 + 2 * LISTENER_SPARE + 4 + LISTENER_DOOR };
+    enum { NEEDED = 8 + 4 + 2 * LISTENER_SPARE + 4 + LISTENER_ACCEPT_QUEUE };
     struct rlimit before, limit;
     struct record record;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -141,7 +141,7 @@ static void who_hangs_up_is_gone(void **state)
     channels[1].connection->fd = dup(0);
     await(&owner.left, 2);
     pthread_mutex_lock(&owner.lock);
-    listener_cut(session_of(2)); /* by this side */
+    listener_disconnect(session_of(2)); /* by this side */
     pthread_mutex_unlock(&owner.lock);
     await(&owner.left, 3);
     assert_false(ping(&channels[2]));
@@ -165,14 +165,14 @@ static void the_end_comes(void **state)
     assert_true(over);
 }
 
-/* A resting session can be roused, now or at a given time. */
+/* A resting session can be woken, now or at a given time. */
 static void it_is_roused(void **state)
 {
     (void)state;
     await_rest(4);
     int served = atomic_load(&owner.served);
     pthread_mutex_lock(&owner.lock);
-    listener_rouse(session_of(4));
+    listener_wake(session_of(4));
     pthread_mutex_unlock(&owner.lock);
     await(&owner.served, served + 1);
     await_rest(4);
@@ -201,36 +201,38 @@ static void it_is_roused_at_a_time(void **state)
 }
 
 /* What the owner's thread can do for a resting session takes no thread; a thread does the rest. */
-static atomic_int glances;
+static atomic_int inline_calls;
 
-static enum listener_glance glance(struct listener_session *session)
+static enum listener_inline serve_inline(struct listener_session *session)
 {
     struct error error;
     bool ready;
-    atomic_fetch_add(&glances, 1);
+    atomic_fetch_add(&inline_calls, 1);
     if (!channel_resume(&session->channel, &error) ||
         !connection_wait(session->channel.connection, clock_monotonic_s(), &ready, &error)) {
-        return GLANCE_ENDS;
+        return INLINE_CLOSE;
     }
     if (!ready) {
-        return channel_rest(&session->channel) ? GLANCE_RESTS : GLANCE_SERVE;
+        return channel_park(&session->channel) ? INLINE_PARKED : INLINE_NEEDS_THREAD;
     }
     if (!channel_receive(&session->channel, clock_monotonic_s() + LISTENING_PATIENCE_S, &error) ||
         session->channel.message.ping.nonce == 3) {
-        return GLANCE_ENDS;
+        return INLINE_CLOSE;
     }
     const struct message_pong pong = {session->channel.message.ping.nonce + 100};
     const bool said = channel_send(&session->channel, MESSAGE_pong, session->channel.frame.request, &pong,
                                    clock_monotonic_s() + LISTENING_PATIENCE_S, &error);
-    return !said ? GLANCE_ENDS : pong.nonce == 102 || !channel_rest(&session->channel) ? GLANCE_SERVE : GLANCE_RESTS;
+    return !said                                                   ? INLINE_CLOSE
+           : pong.nonce == 102 || !channel_park(&session->channel) ? INLINE_NEEDS_THREAD
+                                                                   : INLINE_PARKED;
 }
 
-static int enter_with_glances(void **state)
+static int enter_inline(void **state)
 {
     struct error error;
     (void)state;
-    owner = (struct listening){.linger_s = 0.01, .glance = glance};
-    atomic_store(&glances, 0);
+    owner = (struct listening){.linger_s = 0.01, .serve_inline = serve_inline};
+    atomic_store(&inline_calls, 0);
     listening_start(&owner, NULL, 0);
     for (int i = 0; i < MEMBERS; i++) {
         assert_true(listening_come_in(&channels[i], &owner, i, &error));
@@ -249,14 +251,14 @@ static uint64_t answer_to(int worker, uint64_t nonce)
                : 0;
 }
 
-static void a_glance_is_enough(void **state)
+static void served_inline(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * MEMBERS; i++) {
         await_rest(i % MEMBERS);
         assert_int_equal(answer_to(i % MEMBERS, 1), 101);
     }
-    assert_int_equal(atomic_load(&glances), 3 * MEMBERS);
+    assert_int_equal(atomic_load(&inline_calls), 3 * MEMBERS);
     assert_int_equal(atomic_load(&owner.served), MEMBERS); /* when they came */
     await_rest(2);
     assert_int_equal(answer_to(2, 2), 102); /* a thread continues */
@@ -266,22 +268,22 @@ static void a_glance_is_enough(void **state)
     await_rest(3);
     assert_int_equal(answer_to(3, 3), 0);
     await(&owner.left, 1);
-    int before = atomic_load(&glances);
+    int before = atomic_load(&inline_calls);
     atomic_store(&owner.timed, 4);
     assert_int_equal(answer_to(4, 2), 102);
-    await(&glances, before + 2); /* its time has come */
+    await(&inline_calls, before + 2); /* its time has come */
     await_rest(4);
     assert_int_equal(answer_to(4, 1), 101);
     await_rest(1);
-    before = atomic_load(&glances);
+    before = atomic_load(&inline_calls);
     pthread_mutex_lock(&owner.lock);
-    listener_cut(session_of(1));
+    listener_disconnect(session_of(1));
     pthread_mutex_unlock(&owner.lock);
     await(&owner.left, 2); /* by a thread, which finds it closed */
-    assert_int_equal(atomic_load(&glances), before);
+    assert_int_equal(atomic_load(&inline_calls), before);
 }
 
-/* A deaf session notices a hang-up, and leaves data unread until it is roused. */
+/* A read_paused session notices a hang-up, and leaves data unread until it is woken. */
 static void who_is_deaf(void **state)
 {
     (void)state;
@@ -290,18 +292,18 @@ static void who_is_deaf(void **state)
     bool ready = false;
     await_rest(1);
     await_rest(2);
-    atomic_store(&owner.deaf, true);
+    atomic_store(&owner.read_paused, true);
     assert_true(ping(&channels[1]) && ping(&channels[2]));
     await_rest(1);
     await_rest(2);
-    atomic_store(&owner.deaf, false);
+    atomic_store(&owner.read_paused, false);
     assert_true(
         channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_true(connection_wait(channels[1].connection, clock_monotonic_s() + 0.2, &ready, &error));
     assert_false(ready);
     assert_true(rests(1));
     pthread_mutex_lock(&owner.lock);
-    listener_rouse(session_of(1));
+    listener_wake(session_of(1));
     pthread_mutex_unlock(&owner.lock);
     assert_true(channel_receive(&channels[1], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_int_equal(channels[1].frame.request, 200);
@@ -361,7 +363,7 @@ static void requests_that_come_together(void **state)
 }
 
 /* More peers connect than may be in handshakes at a time: they take turns, and all are admitted. */
-enum { CROWD = LISTENER_SHAKING + LISTENER_SPARE / 2 + 40 };
+enum { CROWD = LISTENER_HANDSHAKES + LISTENER_SPARE / 2 + 40 };
 
 static void *come_and_ping(void *context)
 {
@@ -416,7 +418,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_hangs_up_is_gone, enter, leave),
         cmocka_unit_test_setup_teardown(the_end_comes, enter, leave),
         cmocka_unit_test_setup_teardown(it_is_roused_at_a_time, enter_plain, leave),
-        cmocka_unit_test_setup_teardown(a_glance_is_enough, enter_with_glances, leave),
+        cmocka_unit_test_setup_teardown(served_inline, enter_inline, leave),
         cmocka_unit_test_setup_teardown(it_is_roused, enter, leave),
         cmocka_unit_test_setup_teardown(who_is_deaf, enter, leave),
         cmocka_unit_test_setup_teardown(half_a_request_is_no_rest, enter, leave),

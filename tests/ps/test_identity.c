@@ -72,8 +72,8 @@ static void the_key_lies_beside_the_config(void **state)
     assert_true(identity_create(&identity, &config, worker1, &error));
     assert_string_equal(identity.key_path, file("fleet.key"));
     assert_non_null(identity.credentials);
-    const struct introduction introduction = identity_introduction(&identity);
-    assert_ptr_equal(introduction.credentials, identity.credentials);
+    const struct hello_options options = identity_hello_options(&identity);
+    assert_ptr_equal(options.credentials, identity.credentials);
     identity_destroy(&identity);
     identity_destroy(&identity);
     assert_int_equal(unlink(file("fleet.key")), 0);
@@ -137,9 +137,9 @@ static void what_it_says_follows_its_versions(void **state)
     assert_true(identity_create(&identity, &plain, worker1, &error));
     assert_null(identity.credentials);
     assert_string_equal(identity.key_path, "");
-    const struct introduction introduction = identity_introduction(&identity), guest = identity_guest(&identity);
-    assert_true(introduction.idle_timeout_s == 4);
-    struct hello_identity hello = introduction.hello(introduction.context);
+    const struct hello_options options = identity_hello_options(&identity), guest = identity_guest(&identity);
+    assert_true(options.idle_timeout_s == 4);
+    struct hello_identity hello = options.hello(options.context);
     assert_int_equal(hello.member.role, MEMBER_WORKER);
     assert_int_equal(hello.member.index, 1);
     assert_int_equal(hello.fleet_version, 6);
@@ -157,7 +157,7 @@ static void what_it_says_follows_its_versions(void **state)
         const struct hello_identity *before = identity_hello(&identity);
         const char *const digest_before = before->digest;
         assert_true(identity_change(&identity, 7 + (uint64_t)i, digests[i], jobs[i], &error));
-        hello = introduction.hello(introduction.context);
+        hello = options.hello(options.context);
         assert_int_equal(hello.fleet_version, 7 + i);
         assert_string_equal(hello.digest, digests[i]);
         assert_string_equal(hello.job, jobs[i]);

@@ -238,7 +238,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     }
     pthread_mutex_lock(&server->lock);
     if (listener_count(server->listener, is_of, &peer->member.index, &older) > 0) {
-        listener_cut(older);
+        listener_disconnect(older);
     }
     session->worker = peer->member.index;
     listener_admit(base);
@@ -307,7 +307,7 @@ static bool open_listener(struct data_server *server, struct error *error)
     const struct listener_options options = {
         .host = cluster->bind,
         .port = (uint16_t)address.port,
-        .self = identity_introduction(server->identity),
+        .self = identity_hello_options(server->identity),
         .lock = &server->lock,
         .session_size = sizeof(struct data_session),
         .stack_size = STACK,

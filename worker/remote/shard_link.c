@@ -5,7 +5,7 @@ bool shard_link_create(struct link *link, const struct config *config, int ps, c
                        struct traffic *traffic, struct error *error)
 {
     const struct link_options options = {.peer = {MEMBER_PS, ps},
-                                         .self = identity_introduction(identity),
+                                         .self = identity_hello_options(identity),
                                          .traffic = traffic,
                                          .longest_delay_s = config->cluster.recovery_wait_secs};
     return link_create(link, config->cluster.ps_hosts.items[ps], &options, error);
@@ -15,6 +15,6 @@ bool shard_link_create_to_chief(struct link *link, const struct config *config, 
                                 struct traffic *traffic, struct error *error)
 {
     const struct link_options options = {
-        .peer = {MEMBER_WORKER, 0}, .self = identity_introduction(identity), .traffic = traffic};
+        .peer = {MEMBER_WORKER, 0}, .self = identity_hello_options(identity), .traffic = traffic};
     return link_create(link, config->cluster.worker_hosts.items[0], &options, error);
 }

@@ -42,14 +42,14 @@ bool serve_wait(struct session *session, bool (*ready)(struct session *session, 
     struct server *server = session->server;
     bool alive = true;
     double keepalive_sent_s = clock_monotonic_s();
-    listener_waits(&session->base, true);
+    listener_set_waiting(&session->base, true);
     while (alive && !ready(session, argument) && clock_monotonic_s() < deadline_s) {
         server_wait(server);
         alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
                 job_is_current(&server->job, session->worker, session->incarnation) &&
                 send_keepalive(session, &keepalive_sent_s);
     }
-    listener_waits(&session->base, false);
+    listener_set_waiting(&session->base, false);
     return alive;
 }
 
@@ -98,7 +98,7 @@ bool serve_take_stage(struct session *session, bool cut, struct error *error)
     server_lock(server);
     struct session *user = server->stage_users[session->worker];
     if (cut && user && user != session) {
-        listener_cut(&user->base);
+        listener_disconnect(&user->base);
         pthread_cond_broadcast(&server->stepped);
     }
     bool taken = serve_hold(session, stage_is_free, 0, serve_deadline()) && stage_is_free(session, 0);

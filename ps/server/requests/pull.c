@@ -168,7 +168,7 @@ void server_rouse_held(struct server *server)
     *last = now;
     for (struct session *session = server->held; session; session = session->held.next) {
         if (is_asked_or_past(session, session->held.pull.after_step)) {
-            listener_rouse(&session->base);
+            listener_wake(&session->base);
         }
     }
 }
@@ -194,10 +194,10 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
                  job_is_current(&server->job, session->worker, session->incarnation) &&
                  send_keepalive(session, &held->keepalive_sent_s);
     bool waits = alive && !is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
-    if (waits && channel_rest(session->channel)) {
+    if (waits && channel_park(session->channel)) {
         const double keepalive_s = held->keepalive_sent_s + identity_idle_timeout_s(&server->identity) / 4;
-        session->base.deaf = *rests = true;
-        listener_rouse_at(&session->base, keepalive_s < held->deadline_s ? keepalive_s : held->deadline_s);
+        session->base.read_paused = *rests = true;
+        listener_wake_at(&session->base, keepalive_s < held->deadline_s ? keepalive_s : held->deadline_s);
         server_unlock(server);
         return true;
     }
@@ -218,7 +218,7 @@ bool serve_pull(struct session *session, struct error *error)
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
-    if (session->base.glanced && !serve_is_ready(session, 0)) { /* this takes a thread */
+    if (session->base.served_inline && !serve_is_ready(session, 0)) { /* this takes a thread */
         session->has_frame = true;
         server_unlock(server);
         return true;

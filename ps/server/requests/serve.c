@@ -196,8 +196,8 @@ static bool look_around(struct session *session, double *linger_s, struct error 
     bool leaving = server->leaving;
     session->ping_wanted = false;
     struct message_ping question = {.nonce = ping ? job_probe_nonce(&server->job, session->worker) : 0};
-    listener_waits(&session->base, true);
-    *linger_s = listener_linger_s(server->listener);
+    listener_set_waiting(&session->base, true);
+    *linger_s = listener_keep_thread_s(server->listener);
     server_unlock(server);
     if (leaving) {
         struct message_leave leave = {.message = server->close_reason};
@@ -221,14 +221,14 @@ static bool await_request(struct session *session, bool answered, bool *rests, s
         if (!look_around(session, &linger_s, error)) {
             return false;
         }
-        *rests = answered && session->seldom && channel_rest(channel);
+        *rests = answered && session->seldom && channel_park(channel);
         if (*rests) {
             return true;
         }
         if (!connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
             return false;
         }
-        *rests = !there && channel_rest(channel);
+        *rests = !there && channel_park(channel);
         if (!there && !*rests && linger_s == 0 && /* half a frame keeps its thread */
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
@@ -241,9 +241,9 @@ static void note_heard(struct session *session)
 {
     const double now_s = clock_monotonic_s();
     server_lock(session->server);
-    listener_waits(&session->base, false);
-    session->seldom = now_s - session->base.heard_s > SERVER_SELDOM_S;
-    session->base.heard_s = now_s;
+    listener_set_waiting(&session->base, false);
+    session->seldom = now_s - session->base.last_active_s > SERVER_SELDOM_S;
+    session->base.last_active_s = now_s;
     if (session->worker >= 0) {
         job_heard(&session->server->job, session->worker, session->incarnation, now_s);
     }
@@ -307,7 +307,7 @@ static bool answer_at_once(struct session *session, bool *goes_on, struct error 
     return true;
 }
 
-static bool glance(struct session *session, enum listener_glance *how, struct error *error)
+static bool try_inline(struct session *session, enum listener_inline *how, struct error *error)
 {
     struct channel *channel = session->channel;
     bool goes_on = true, rests = false;
@@ -320,7 +320,7 @@ static bool glance(struct session *session, enum listener_glance *how, struct er
             return false;
         }
     }
-    *how = rests || (goes_on && channel_rest(channel)) ? GLANCE_RESTS : GLANCE_SERVE;
+    *how = rests || (goes_on && channel_park(channel)) ? INLINE_PARKED : INLINE_NEEDS_THREAD;
     return true;
 }
 
@@ -333,17 +333,17 @@ static void tell_end(const struct session *session, const struct error *error)
     }
 }
 
-enum listener_glance serve_at_a_glance(struct session *session)
+enum listener_inline serve_inline(struct session *session)
 {
-    enum listener_glance how = GLANCE_SERVE;
+    enum listener_inline how = INLINE_NEEDS_THREAD;
     struct error error = {""};
     if (session->server->leaving || connection_unsent(session->channel->connection) > 0 ||
         !channel_resume(session->channel, &error)) {
-        return GLANCE_SERVE;
+        return INLINE_NEEDS_THREAD;
     }
-    if (!glance(session, &how, &error)) {
+    if (!try_inline(session, &how, &error)) {
         tell_end(session, &error);
-        return GLANCE_ENDS;
+        return INLINE_CLOSE;
     }
     return how;
 }

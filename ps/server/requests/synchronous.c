@@ -26,9 +26,9 @@ void server_wait_step(struct server *server)
 /* The same, for a request. */
 static void wait_step(struct session *session)
 {
-    listener_waits(&session->base, true);
+    listener_set_waiting(&session->base, true);
     server_wait_step(session->server);
-    listener_waits(&session->base, false);
+    listener_set_waiting(&session->base, false);
 }
 
 void server_lead(struct server *server)

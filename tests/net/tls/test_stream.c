@@ -397,7 +397,7 @@ static void nothing_comes_amid_a_ticket(void **state)
 
 static void rest_and_close(struct connection *connection, struct script *script)
 {
-    script->sequence = connection_rest(connection); /* play's caller closes it */
+    script->sequence = connection_park(connection); /* play's caller closes it */
 }
 
 /* Who rests says goodbye, too; and nothing that is under way is forgotten for a rest. */
@@ -412,7 +412,7 @@ static void rests_end_in_order(void **state)
     char byte;
     assert_true(connection_write_more(connection, &part, 1, soon(), &error));
     assert_false(connection_is_empty(connection)); /* it is in no record yet */
-    assert_false(connection_rest(connection));
+    assert_false(connection_park(connection));
     assert_false(connection_read(connection, &byte, 1, soon(), &error));
     assert_int_equal(connection_state(connection), CONNECTION_CLOSED);
     assert_int_equal(connection->tls->in.sequence, 1); /* the goodbye */

@@ -134,12 +134,12 @@ static void close_ends(struct ends *ends)
 }
 
 /* The result of the client's handshake, and of the server's. */
-static enum web_shake shake(struct ends *ends)
+static enum web_handshake shake(struct ends *ends)
 {
-    enum web_shake client = WEB_AGAIN, server = WEB_AGAIN;
+    enum web_handshake client = WEB_AGAIN, server = WEB_AGAIN;
     for (int i = 0; i < 100 && (client == WEB_AGAIN || server == WEB_AGAIN); i++) {
-        client = client == WEB_AGAIN ? web_session_shake(ends->client) : client;
-        server = server == WEB_AGAIN ? web_session_shake(ends->server) : server;
+        client = client == WEB_AGAIN ? web_session_handshake(ends->client) : client;
+        server = server == WEB_AGAIN ? web_session_handshake(ends->server) : server;
     }
     assert_int_not_equal(client, WEB_AGAIN);
     assert_int_equal(server, client); /* TLS 1.3 tells the server why, by an alert */
@@ -194,15 +194,15 @@ static void no_tls_at_all(void **state)
     struct ends ends;
     struct error error = {""};
     open_ends(&ends, "a.key", "a.key", "whoever.example");
-    assert_int_equal(web_session_shake(ends.server), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.server), WEB_AGAIN);
     assert_int_equal(send(ends.fds[0], "HTTP/1.1 400 \r\n\r\n", 17, 0), 17);
     assert_int_equal(send(ends.fds[1], "GET / HTTP/1.1\r\n", 16, 0), 16);
-    enum web_shake client = WEB_AGAIN;
+    enum web_handshake client = WEB_AGAIN;
     for (int i = 0; i < 9 && client == WEB_AGAIN; i++) {
-        client = web_session_shake(ends.client);
+        client = web_session_handshake(ends.client);
     }
     assert_int_equal(client, WEB_FAILED);
-    assert_int_equal(web_session_shake(ends.server), WEB_FAILED);
+    assert_int_equal(web_session_handshake(ends.server), WEB_FAILED);
     assert_false(web_session_explain(ends.client, &error));
     assert_non_null(strstr(error.text, "can't be used for TLS 1.3 (SSL - "));
     close_ends(&ends);
@@ -215,10 +215,10 @@ static void a_peer_that_is_gone(void **state)
     struct error error = {""};
     char byte;
     open_ends(&ends, "a.key", "a.key", NULL);
-    assert_int_equal(web_session_shake(ends.client), WEB_AGAIN); /* its hello */
+    assert_int_equal(web_session_handshake(ends.client), WEB_AGAIN); /* its hello */
     close(ends.fds[0]);
     ends.fds[0] = -1;
-    assert_int_equal(web_session_shake(ends.client), WEB_FAILED);
+    assert_int_equal(web_session_handshake(ends.client), WEB_FAILED);
     web_session_explain(ends.client, &error);
     assert_non_null(strstr(error.text, "can't be used for TLS 1.3 ("));
     close_ends(&ends);
@@ -258,7 +258,7 @@ static void bytes_in_order_and_a_goodbye(void **state)
     }
     assert_int_equal(got, 6);
     assert_memory_equal(text, "answer", 6);
-    web_session_say_goodbye(ends.client);
+    web_session_close_notify(ends.client);
     assert_int_equal(web_session_read(ends.server, text, sizeof text), 0);
     assert_int_equal(send(ends.fds[0], "\x17\x03\x03\x00\x11no record of them", 22, 0), 22);
     assert_int_equal(web_session_read(ends.client, text, sizeof text), WEB_BROKEN);
@@ -306,11 +306,11 @@ static void a_handshake_that_waits_for_room(void **state)
     struct ends ends;
     (void)state;
     open_ends(&ends, "a.key", "a.key", "a");
-    assert_int_equal(web_session_shake(ends.client), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.client), WEB_AGAIN);
     assert_false(web_session_wants_write(ends.client));
     while (send(ends.fds[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
     }
-    assert_int_equal(web_session_shake(ends.server), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.server), WEB_AGAIN);
     assert_true(web_session_wants_write(ends.server));
     close_ends(&ends);
 }
@@ -322,10 +322,10 @@ static const char ignored_record[] = "\x14\x03\x03\x00\x01\x01";
 
 static bool flood_handshake(const struct ends *ends, size_t bytes)
 {
-    enum web_shake server = WEB_AGAIN;
+    enum web_handshake server = WEB_AGAIN;
     for (size_t sent = 0; sent < bytes && server == WEB_AGAIN; sent += 6) {
         assert_int_equal(send(ends->fds[1], ignored_record, 6, 0), 6);
-        server = web_session_shake(ends->server);
+        server = web_session_handshake(ends->server);
     }
     return server == WEB_AGAIN;
 }
@@ -336,14 +336,14 @@ static void a_handshake_has_an_end(void **state)
     struct ends ends;
     struct error error = {""};
     open_ends(&ends, "a.key", "a.key", "a");
-    assert_int_equal(web_session_shake(ends.client), WEB_AGAIN);
-    assert_int_equal(web_session_shake(ends.server), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.client), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.server), WEB_AGAIN);
     assert_true(flood_handshake(&ends, WEB_HANDSHAKE_BYTES - 4096)); /* a hello is shorter than that */
     assert_false(flood_handshake(&ends, 4096));
     close_ends(&ends);
     open_ends(&ends, "a.key", "a.key", "a");
-    assert_int_equal(web_session_shake(ends.client), WEB_AGAIN);
-    assert_int_equal(web_session_shake(ends.server), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.client), WEB_AGAIN);
+    assert_int_equal(web_session_handshake(ends.server), WEB_AGAIN);
     assert_true(flood_handshake(&ends, WEB_HANDSHAKE_BYTES - 4096));
     if (shake(&ends) != WEB_DONE) {
         web_session_explain(ends.client, &error);

@@ -143,28 +143,28 @@ struct listener_session *listener_next(const struct listener *listener, const st
     return NULL;
 }
 
-void listener_waits(struct listener_session *session, bool waits)
+void listener_set_waiting(struct listener_session *session, bool waits)
 {
-    session->waits = waits;
+    session->waiting = waits;
 }
 
-void listener_rouse(struct listener_session *session)
+void listener_wake(struct listener_session *session)
 {
-    session->roused = true;
+    session->woken = true;
 }
 
-void listener_rouse_at(struct listener_session *session, double when_s)
+void listener_wake_at(struct listener_session *session, double when_s)
 {
-    session->rouse_s = when_s;
+    session->wake_s = when_s;
 }
 
-double listener_linger_s(const struct listener *listener)
+double listener_keep_thread_s(const struct listener *listener)
 {
     (void)listener;
     return 0;
 }
 
-void listener_cut(struct listener_session *session)
+void listener_disconnect(struct listener_session *session)
 {
     session->cut = true;
     shutdown(session->fd, SHUT_RDWR);

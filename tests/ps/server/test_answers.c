@@ -630,7 +630,7 @@ static void whoever_asks_has_been_heard(void **state)
         serving.now_s += 3;
         assert_int_equal(ask(one, MESSAGE_ping, &ping, MESSAGE_pong), 0);
         assert_true(serving.server.job.workers[i].heard_s == serving.now_s);
-        assert_false(one->session.base.waits);
+        assert_false(one->session.base.waiting);
     }
     serving_end();
 }

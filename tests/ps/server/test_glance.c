@@ -19,7 +19,7 @@ static const struct message_report report = {.version = 1, .digest = "", .messag
 
 static void rest(struct serving_session *one)
 {
-    assert_true(channel_rest(one->session.channel));
+    assert_true(channel_park(one->session.channel));
 }
 
 static int enter(void **state)
@@ -50,12 +50,12 @@ static void put(enum message_type type, const void *message)
 }
 
 /* As the listener does (go_on). */
-static enum listener_glance look(void)
+static enum listener_inline look(void)
 {
-    worker->session.base.glanced = true;
-    worker->session.base.roused = worker->session.base.deaf = false;
+    worker->session.base.served_inline = true;
+    worker->session.base.woken = worker->session.base.read_paused = false;
     const int waits = serving.waits;
-    const enum listener_glance how = serve_at_a_glance(&worker->session);
+    const enum listener_inline how = serve_inline(&worker->session);
     assert_int_equal(serving.waits, waits);
     return how;
 }
@@ -63,7 +63,7 @@ static enum listener_glance look(void)
 /* And a thread: until the session rests. */
 static bool serve_by_a_thread(void)
 {
-    worker->session.base.glanced = false;
+    worker->session.base.served_inline = false;
     return serve(&worker->session);
 }
 
@@ -96,7 +96,7 @@ static void heartbeats_are_answered(void **state)
     (void)state;
     for (uint64_t i = 1; i <= 3; i++) {
         put(MESSAGE_heartbeat, &heartbeat);
-        assert_int_equal(look(), GLANCE_RESTS);
+        assert_int_equal(look(), INLINE_PARKED);
         assert_true(is_at_rest());
         hears(MESSAGE_lease, i);
         assert_false(has_answer());
@@ -107,10 +107,10 @@ static void heartbeats_are_answered(void **state)
 static void pings_are_answered_and_silence_is_none(void **state)
 {
     (void)state;
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     assert_false(has_answer());
     put(MESSAGE_ping, &ping);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     hears(MESSAGE_pong, 1);
 }
 
@@ -119,18 +119,18 @@ static void others_are_left_to_a_thread(void **state)
 {
     (void)state;
     put(MESSAGE_report, &report);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(has_answer());
     assert_int_equal(serving.rollout_requests, 0);
-    worker->session.base.waits = false;
+    worker->session.base.waiting = false;
     assert_true(serve_by_a_thread());
     hears(MESSAGE_done, 1);
     assert_int_equal(serving.rollout_requests, 1);
-    assert_true(worker->session.base.waits); /* for its peer, so that it may be cut off for another */
+    assert_true(worker->session.base.waiting); /* for its peer, so that it may be cut off for another */
     put(MESSAGE_heartbeat, &heartbeat);
     put(MESSAGE_report, &report);
     put(MESSAGE_ping, &ping);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_true(serve_by_a_thread());
     hears(MESSAGE_lease, 2);
     hears(MESSAGE_done, 3);
@@ -145,10 +145,10 @@ static void who_asks_seldom_rests_at_once(void **state)
 {
     (void)state;
     for (int is_seldom = 0; is_seldom < 2; is_seldom++) {
-        worker->session.base.heard_s = serving.now_s - (is_seldom ? 1 : 0.5);
+        worker->session.base.last_active_s = serving.now_s - (is_seldom ? 1 : 0.5);
         const double asked_s = serving.now_s;
         put(MESSAGE_report, &report);
-        assert_int_equal(look(), GLANCE_SERVE);
+        assert_int_equal(look(), INLINE_NEEDS_THREAD);
         assert_true(serve_by_a_thread());
         hears(MESSAGE_done, 1 + (uint64_t)is_seldom);
         assert_true((serving.now_s == asked_s) == is_seldom);
@@ -167,7 +167,7 @@ static void half_a_frame_is_left_to_a_thread(void **state)
     assert_true(size > FRAME_HEADER);
     const int client = worker->client.connection->fd;
     assert_int_equal(send(client, bytes, FRAME_HEADER + 1, 0), FRAME_HEADER + 1);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(has_answer());
     assert_int_equal(send(client, bytes + FRAME_HEADER + 1, (size_t)size - FRAME_HEADER - 1, 0),
                      size - FRAME_HEADER - 1);
@@ -220,13 +220,13 @@ static void a_small_pull_is_held(void **state)
     const struct message_pull pull = pull_after(3);
     train(3);
     put(MESSAGE_pull, &pull);
-    assert_int_equal(look(), GLANCE_RESTS);
-    assert_true(is_at_rest() && worker->session.held.holds && worker->session.base.deaf);
+    assert_int_equal(look(), INLINE_PARKED);
+    assert_true(is_at_rest() && worker->session.held.holds && worker->session.base.read_paused);
     assert_false(has_answer());
-    assert_int_equal(look(), GLANCE_RESTS); /* for nothing */
+    assert_int_equal(look(), INLINE_PARKED); /* for nothing */
     assert_true(worker->session.held.holds);
     serving.now_s = worker->session.held.deadline_s + 1;
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     assert_false(worker->session.held.holds);
     hears(MESSAGE_values, 1);
     assert_int_equal(worker->client.bulk_left, sizeof values);
@@ -239,7 +239,7 @@ static void hold_pull(int64_t step)
     const struct message_pull pull = pull_after(step);
     train(step);
     put(MESSAGE_pull, &pull);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     assert_true(worker->session.held.holds);
 }
 
@@ -250,19 +250,19 @@ static void a_held_pull_is_kept_alive(void **state)
     (void)state;
     hold_pull(3);
     const double quarter_s = identity_idle_timeout_s(&serving.server.identity) / 4, began_s = serving.now_s;
-    assert_int_equal(look(), GLANCE_RESTS);
-    assert_true(worker->session.base.rouse_s == began_s + quarter_s);
+    assert_int_equal(look(), INLINE_PARKED);
+    assert_true(worker->session.base.wake_s == began_s + quarter_s);
     assert_int_equal(job_worker_state(&serving.server.job, 1), STATE_WAITING);
     assert_false(has_answer());
     serving.now_s = began_s + quarter_s;
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     assert_true(channel_receive(&worker->client, INFINITY, &error));
     assert_int_equal(worker->client.frame.type, MESSAGE_ping);
     assert_int_equal(worker->client.message.ping.nonce, worker->session.incarnation);
-    assert_true(worker->session.base.rouse_s == began_s + 5); /* by then it has waited long enough */
+    assert_true(worker->session.base.wake_s == began_s + 5); /* by then it has waited long enough */
     assert_false(has_answer());
     serving.now_s = began_s + 5;
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     hears(MESSAGE_values, 1);
     assert_int_not_equal(job_worker_state(&serving.server.job, 1), STATE_WAITING);
 }
@@ -274,14 +274,14 @@ static void the_first_step_is_waited_for_too(void **state)
     hold_pull(0);
     assert_false(has_answer());
     serving.now_s = worker->session.held.deadline_s;
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     hears(MESSAGE_values, 1);
     struct error error;
     float values[4];
     assert_true(channel_read_bulk(&worker->client, values, sizeof values, INFINITY, &error));
     const struct message_pull now = pull_after(-1);
     put(MESSAGE_pull, &now);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_true(serve_by_a_thread());
     hears(MESSAGE_values, 2);
 }
@@ -291,15 +291,15 @@ static void whose_step_has_come_is_roused(void **state)
     struct server *server = &serving.server;
     (void)state;
     hold_pull(3);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     server_lock(server);
     server_unlock(server); /* nothing has happened */
-    assert_false(worker->session.base.roused);
+    assert_false(worker->session.base.woken);
     server_lock(server);
     server->job.global_step = 4;
     server_unlock(server);
-    assert_true(worker->session.base.roused);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_true(worker->session.base.woken);
+    assert_int_equal(look(), INLINE_PARKED);
     assert_false(worker->session.held.holds);
     assert_null(server->held);
     hears(MESSAGE_values, 1);
@@ -329,7 +329,7 @@ static void who_is_gone_is_held_no_longer(void **state)
         hold_pull(3);
         ends[i / 2]();
         if (i % 2 == 0 && i > 0) {
-            assert_int_equal(look(), GLANCE_ENDS);
+            assert_int_equal(look(), INLINE_CLOSE);
         } else {
             assert_false(serve_by_a_thread());
         }
@@ -379,7 +379,7 @@ static void a_pull_of_no_model_is_left_to_a_thread(void **state)
     (void)state;
     const struct message_pull pull = pull_after(3);
     put(MESSAGE_pull, &pull);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_true(worker->session.has_frame);
     assert_false(has_answer());
     assert_true(serve_by_a_thread());
@@ -396,10 +396,10 @@ static void the_largest_pull_that_is_held(void **state)
     train(3);
     range_put(first_values, 0, (struct range){0, 256});
     put(MESSAGE_pull, &pull);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     assert_true(worker->session.held.holds);
     serving.now_s = worker->session.held.deadline_s;
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     hears(MESSAGE_values, 1);
     assert_int_equal(worker->client.bulk_left, 256 * sizeof(float));
 }
@@ -411,7 +411,7 @@ static void a_large_pull_is_left_to_a_thread(void **state)
     struct message_pull pull = pull_after(-1);
     train(3);
     put(MESSAGE_pull, &pull);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_true(worker->session.has_frame);
     assert_false(has_answer());
 }
@@ -424,12 +424,12 @@ static void a_pull_beyond_that_is_not_held(void **state)
     train(3);
     range_put(first_values, 0, (struct range){0, 257});
     put(MESSAGE_pull, &pull);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_true(worker->session.has_frame);
     assert_true(serve_by_a_thread());
     assert_true(worker->session.held.holds);
     serving.now_s = worker->session.held.deadline_s;
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(has_answer());
     assert_true(serve_by_a_thread());
     hears(MESSAGE_values, 1);
@@ -442,9 +442,9 @@ static void who_reads_nothing_takes_a_thread(void **state)
 {
     (void)state;
     put(MESSAGE_heartbeat, &heartbeat);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     put(MESSAGE_heartbeat, &heartbeat);
-    assert_int_equal(look(), GLANCE_SERVE); /* the first answer is still in flight */
+    assert_int_equal(look(), INLINE_NEEDS_THREAD); /* the first answer is still in flight */
     hears(MESSAGE_lease, 1);
     assert_true(serve_by_a_thread());
     hears(MESSAGE_lease, 2);
@@ -454,7 +454,7 @@ static void who_sends_no_sense_ends(void **state)
 {
     (void)state;
     serving_send_nonsense(worker, MESSAGE_heartbeat, 7);
-    assert_int_equal(look(), GLANCE_ENDS);
+    assert_int_equal(look(), INLINE_CLOSE);
     hears(MESSAGE_error, 7);
 }
 
@@ -462,7 +462,7 @@ static void who_hangs_up_ends(void **state)
 {
     (void)state;
     channel_close(&worker->client);
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(serve_by_a_thread());
 }
 
@@ -475,7 +475,7 @@ static void who_asks_for_what_is_not_his_is_told_so(void **state)
     worker->session.may_rest = true;
     rest(worker);
     put(MESSAGE_heartbeat, &heartbeat);
-    assert_int_equal(look(), GLANCE_RESTS);
+    assert_int_equal(look(), INLINE_PARKED);
     hears(MESSAGE_error, 1);
     assert_int_equal(worker->client.message.error.code, ERROR_NOT_ALLOWED);
 }
@@ -486,7 +486,7 @@ static void where_the_server_leaves_a_thread_says_so(void **state)
     (void)state;
     put(MESSAGE_heartbeat, &heartbeat);
     serving.server.leaving = true;
-    assert_int_equal(look(), GLANCE_SERVE);
+    assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(serve_by_a_thread());
     hears(MESSAGE_leave, 0);
 }
