@@ -1,5 +1,5 @@
 /* Images of other sizes become like MNIST's digits: 20 of 28 high, centred by mass, light on black. */
-#include "worker/data/image/fit.h"
+#include "worker/data/image.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * Decoders on bytes made here, whole, truncated and altered. Files of other programs are tested in
  * tests/test_export.py.
  */
-#include "worker/data/image/image.h"
+#include "worker/data/image.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Predictions for rows of a table: the file's own columns, followed by the model's predictions. */
-#ifndef WORKER_EXPORT_PREDICT_ROWS_H
-#define WORKER_EXPORT_PREDICT_ROWS_H
+#ifndef WORKER_EXPORT_PREDICT_H
+#define WORKER_EXPORT_PREDICT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,11 +36,5 @@ struct predict_watch {
 };
 bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
                         const struct predict_watch *watch, FILE *out, struct error *error);
-
-/*
- * Adds to a file's error that `told` predictions were written before it: that was before the file's checksum, if it has
- * one, could be verified. Returns false.
- */
-bool predict_doubt(int64_t told, struct error *error);
 
 #endif

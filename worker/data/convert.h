@@ -1,13 +1,13 @@
 /* Writers for each kind of file that data_dir may hold. Missing folders are created; nothing is overwritten. */
-#ifndef WORKER_DATA_CONVERT_WRITE_H
-#define WORKER_DATA_CONVERT_WRITE_H
+#ifndef WORKER_DATA_CONVERT_H
+#define WORKER_DATA_CONVERT_H
 
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "worker/data/examples.h"
 #include "worker/data/stream.h"
 #include "worker/data/tfrecord/example.h"
-#include "worker/data/examples.h"
 
 struct write_options {
     const char *folder;
@@ -21,11 +21,5 @@ struct write_options {
 
 /* MNIST's two files; labels must fit into a byte. */
 bool write_idx(const struct examples *examples, const struct write_options *options, struct error *error);
-
-/* train.tfrecord, or train-00000-of-00004.tfrecord ...: images are dealt to the files in turn. */
-bool write_tfrecord(const struct examples *examples, const struct write_options *options, struct error *error);
-
-/* train/7/00012.png: image number 12, in the folder of its label. */
-bool write_folders(const struct examples *examples, const struct write_options *options, struct error *error);
 
 #endif
