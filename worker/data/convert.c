@@ -69,7 +69,7 @@ static bool pack_parts(const struct file_part *parts, int count, enum stream_pac
 
 /* Writes the parts to `path`, packed or plain, atomically. */
 static bool pack_write(const char *path, const struct file_part *parts, int count, enum stream_packing packing,
-                struct error *error)
+                       struct error *error)
 {
     struct file_part packed;
     if (packing == STREAM_PLAIN || packing == STREAM_DETECT) {

@@ -315,7 +315,8 @@ static int32_t collection_classes(const struct collection *collection)
     return classes;
 }
 
-static bool collection_path(const struct collection *collection, int picture, char path[DATA_MAX_PATH], struct error *error)
+static bool collection_path(const struct collection *collection, int picture, char path[DATA_MAX_PATH],
+                            struct error *error)
 {
     const struct picture *found = &collection->pictures[picture];
     char folder[DATA_MAX_PATH];

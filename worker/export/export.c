@@ -173,7 +173,7 @@ static int list_parts(const struct model *model, const float *parameters, const 
  * text stored as an additional array of bytes; NULL: none.
  */
 static bool npz_write(const char *path, const struct model *model, const float *parameters, const char *preprocessing,
-               struct error *error)
+                      struct error *error)
 {
     uint8_t end[END_RECORD];
     size_t rows = 0;

@@ -60,7 +60,8 @@ const struct command_flag checkpoint_flags[] = {
  * if the number of operands is wrong. On COMMAND_DONE the caller closes them; otherwise returns the exit status, after
  * logging.
  */
-static int checkpoint_operands(const struct command_call *call, struct checkpoint_file **files, int count, const char *misuse)
+static int checkpoint_operands(const struct command_call *call, struct checkpoint_file **files, int count,
+                               const char *misuse)
 {
     struct error error;
     if (command_switch(call, "json")) {
@@ -122,7 +123,8 @@ enum { PIECE = 1 << 15 };
  *
  * Through a buffer of fixed size, side by side if several are compared.
  */
-static bool tensor_walk(const struct tensor_place *places, int count, tensor_visit *visit, void *context, struct error *error)
+static bool tensor_walk(const struct tensor_place *places, int count, tensor_visit *visit, void *context,
+                        struct error *error)
 {
     const float *pieces[TENSOR_WALK_MOST] = {NULL};
     uint64_t floats = places[0].tensor->size / sizeof(float);

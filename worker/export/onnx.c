@@ -55,7 +55,8 @@ static size_t begin_node(struct proto *graph, const char *const *inputs, const c
 }
 
 /* A node without attributes. */
-static void onnx_node(struct proto *graph, const char *op, const char *name, const char *const *inputs, const char *output)
+static void onnx_node(struct proto *graph, const char *op, const char *name, const char *const *inputs,
+                      const char *output)
 {
     size_t node = begin_node(graph, inputs, output);
     proto_text(graph, NODE_NAME, name);
@@ -67,7 +68,7 @@ static void onnx_node(struct proto *graph, const char *op, const char *name, con
  * A node with attributes, which are added until onnx_node_end; domain NULL: ONNX's own. It is named after its output.
  */
 static size_t onnx_node_begin(struct proto *graph, const char *op, const char *domain, const char *const *inputs,
-                       const char *output)
+                              const char *output)
 {
     size_t node = begin_node(graph, inputs, output);
     proto_text(graph, NODE_NAME, output);
@@ -122,7 +123,7 @@ static void onnx_attribute_end(struct proto *graph, size_t begun)
 
 /* Begins a constant; after its little-endian bytes (proto_raw), onnx_tensor_end ends it. */
 static size_t onnx_tensor_begin(struct proto *graph, const char *name, enum onnx_type type, const int64_t *sizes,
-                         int dimensions, size_t *raw)
+                                int dimensions, size_t *raw)
 {
     size_t tensor = proto_begin(graph, GRAPH_TENSOR);
     proto_packed_integers(graph, TENSOR_DIMS, sizes, (size_t)dimensions);
@@ -509,7 +510,8 @@ static void put_dense_inputs(struct proto *graph, const struct schema *schema, i
 }
 
 /* From the columns to the first layer's sums, under the name `sums`. */
-static void onnx_table_inputs(struct proto *graph, const struct schema *schema, const struct model *model, const char *sums)
+static void onnx_table_inputs(struct proto *graph, const struct schema *schema, const struct model *model,
+                              const char *sums)
 {
     const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
     put_integer(graph, "trainer/one", 1);

@@ -220,7 +220,20 @@ static bool predict_opened(struct prediction *self, struct error *error)
     return done;
 }
 
-bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
+/*
+ * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, then
+ *
+ *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
+ *                  model's threshold
+ *     flags        prediction_TARGET and probability_TARGET for each target
+ *     numbers      prediction, or prediction_TARGET for each target
+ *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
+ *                  the model's threshold, if it has one
+ *
+ * Output written before a damaged place stays, and the error says so. The model must be of a table, and started. path
+ * "-": standard input. Up to max_bad_records rows with faults are skipped, each with a warning.
+ */
+static bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
 {
     struct prediction self = {.trained = trained, .schema = trained->schema, .engine = trained->engine, .out = out};
     uint8_t *input = NULL;
@@ -241,8 +254,8 @@ bool predict_rows_bytes(const struct trained *trained, struct engine *engine, co
 /* --- The command --- */
 
 /*
- * trainer predict: classifies images with a trained model; rows of a table are handled by predict_rows.c. Files are
- * single images, or IDX files of many; their type is detected from the first bytes, so standard input works as well.
+ * Images are classified. Files are single images, or IDX files of many; their type is detected from the first bytes, so
+ * standard input works as well.
  */
 
 enum { MOST_FILES = 1 << 20, READ_BYTES = 1 << 22, HEAD_BYTES = 64, DEFAULT_TOP = 3 };

@@ -11,23 +11,9 @@
 #include "worker/export/trained.h"
 
 /*
- * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, then
- *
- *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
- *                  model's threshold
- *     flags        prediction_TARGET and probability_TARGET for each target
- *     numbers      prediction, or prediction_TARGET for each target
- *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
- *                  the model's threshold, if it has one
- *
- * Output written before a damaged place stays, and the error says so. The model must be of a table, and started. path
- * "-": standard input. Up to max_bad_records rows with faults are skipped, each with a warning.
- */
-bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
-
-/*
- * The same for a file in memory, with the caller's engine. `took` (may be NULL) is called for each row as it is read,
- * `saw` for each batch of them. Errors call the file "body".
+ * Reads rows from memory and writes them as CSV: their own columns, followed by the predictions (predict.c lists
+ * those), with the caller's engine. `took` (may be NULL) is called for each row as it is read, `saw` for each batch of
+ * them. Errors call the file "body". Output written before a damaged place stays, and the error says so.
  */
 struct predict_watch {
     void (*took)(void *context, const struct encoder *encoder, const struct row *row);

@@ -538,8 +538,8 @@ static void put_inputs(const struct model *model, const struct examples *example
  * [model->layer_count], cleared first: the activations of each hidden layer, and the logits. Fails only if out of
  * memory.
  */
-static bool activations_measure(const struct model *model, const float *parameters, const struct examples *examples, int count,
-                         struct histogram *histograms, struct error *error)
+static bool activations_measure(const struct model *model, const float *parameters, const struct examples *examples,
+                                int count, struct histogram *histograms, struct error *error)
 {
     assert(count >= 0 && count <= ACTIVATIONS_IMAGES);
     int widest = 0;

@@ -199,7 +199,7 @@ static const struct example_source_table table = {
  * were made.
  */
 static bool tfrecord_source_create(struct example_source **out, const struct config_data *config, struct names *names,
-                            const bool *packed, int height, int width, int32_t classes, struct error *error)
+                                   const bool *packed, int height, int width, int32_t classes, struct error *error)
 {
     struct tfrecord_source *source = calloc(1, sizeof *source);
     if (!source) {

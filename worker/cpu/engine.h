@@ -1,5 +1,5 @@
 /*
- * Inside the CPU engine: a team of threads, each of which permanently owns strips of every layer.
+ * Internal to the CPU engine: a team of threads, each of which permanently owns strips of every layer.
  *
  * train() is one run of the team over many steps. With one hidden layer and few classes, a step has a single barrier: a
  * thread computes its own strips of the hidden layer and their part of the logits; after the barrier every thread adds
@@ -15,11 +15,11 @@
  * 1, so there are four. Partial sums of q + 1 are written while those of q are read, so there are two, and so are a
  * thread's own views of packed indexes, since it goes on to q + 1 strip by strip.
  *
- * draws.c draws and indexes batches, gradient.c computes the loss and gradient of one, train.c loops over many, and
- * evaluate.c gives each thread its own images. `thread` counts within the team.
+ * gradient.c draws and indexes batches and computes the loss and gradient of one; engine.c loops over many, and gives
+ * each thread its own images in an evaluation. `thread` counts within the team.
  */
-#ifndef WORKER_CPU_ENGINE_INTERNAL_H
-#define WORKER_CPU_ENGINE_INTERNAL_H
+#ifndef WORKER_CPU_ENGINE_H
+#define WORKER_CPU_ENGINE_H
 
 #include <stdatomic.h>
 
@@ -104,8 +104,6 @@ static inline int micro_batches(const struct cpu_engine *engine)
     return engine->config->train.micro_batches > 1 ? engine->config->train.micro_batches : 1;
 }
 
-/* --- draws.c --- */
-
 /*
  * Sorts a batch's images by label; if samples are processed in pairs (struct sparse), also so that the two of a pair
  * are similar. The order depends on the images alone. Records whose batch it is, for dropout.
@@ -119,20 +117,12 @@ bool cpu_take_signatures(struct cpu_engine *engine, struct error *error);
 void cpu_draw_batch(const struct engine_run *run, int64_t number);
 
 /*
- * Prefetches share `part` of `parts` of a batch's images shortly before they are indexed: they are scattered in memory,
- * and their latency hides behind computation.
- */
-void cpu_fetch_images(const struct engine_run *run, int64_t number, int part, int parts);
-
-/*
  * Builds blocks of the index of batch `number`, which has been drawn. Threads claim them one by one, so that a thread
  * that is late to a barrier finds less left to do. The result does not depend on which thread builds a block.
  */
 void cpu_index_batch(const struct engine_run *run, int64_t number, int thread);
 
-/*
- * ---- gradient.c; called by all threads, each for its own strips, after the batch is indexed and a barrier passed ----
- */
+/* --- gradient.c: called by all threads, each for its own strips, when the batch is indexed and a barrier passed --- */
 
 /* A thread's part of a batch before the first barrier. */
 void cpu_forward_begin(const struct engine_run *run, int64_t number, int thread);
@@ -147,13 +137,5 @@ void cpu_backward(const struct engine_run *run, int64_t number, struct matrix up
 /* The same with clipping, where the norm of the whole gradient is needed first. */
 void cpu_backward_clipped(const struct engine_run *run, int64_t number, struct matrix upper, int thread,
                           const struct gradient_sink *sink);
-
-/* --- train.c, evaluate.c: of the engine's table --- */
-
-bool cpu_train(struct engine *base, int64_t n, struct train_result *result, struct error *error);
-bool cpu_step(struct engine *base, const struct batch *batch, const struct gradient_sink *sink,
-              struct train_result *result, struct error *error);
-bool cpu_forward(struct engine *base, bool averaged, const struct examples *examples, int first, int count,
-                 float *logits, struct error *error);
 
 #endif
