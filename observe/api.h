@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/text/json_writer.h"
 #include "observe/board.h"
 #include "observe/http/server.h"
 
@@ -41,5 +42,11 @@ extern const struct http_route api_routes[];
 
 /* Updates the streams; on the server's thread, each second, after board_tick. */
 void api_tick(struct api *api);
+
+/* --- A member as JSON --- */
+
+/* A member as JSON, for `/api/status` and `trainer status --json`: the schema is docs/operations.md's. */
+
+void member_write(struct text_buffer *text, const struct board_member *member);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/random/philox.h"
-#include "worker/data/image/fit.h"
+#include "worker/data/image.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/dataset.h"

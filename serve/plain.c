@@ -8,11 +8,10 @@
 
 #include "serve/protocol.h"
 #include "serve/request_log.h"
-#include "worker/data/image/fit.h"
-#include "worker/data/image/image.h"
+#include "worker/data/image.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/table/rows.h"
-#include "worker/export/predict_rows.h"
+#include "worker/export/predict.h"
 
 /* Rows are answered as they are read. */
 struct table_answer {

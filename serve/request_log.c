@@ -20,11 +20,10 @@
 #include "base/log.h"
 #include "base/random/philox.h"
 #include "serve/model.h"
-#include "worker/data/image/fit.h"
-#include "worker/data/image/image.h"
+#include "worker/data/image.h"
 #include "worker/data/names.h"
 #include "worker/data/table/schema.h"
-#include "worker/export/outcome_csv.h"
+#include "worker/export/outcome.h"
 
 enum {
     MOST_PENDING = 8 << 20, /* bytes in memory */

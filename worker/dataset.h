@@ -77,7 +77,7 @@ bool dataset_load_test(struct examples *test, const struct config *config, const
 
 /*
  * Checks that labels mean the same in the source as in the checkpoint at `path`. class_names: the checkpoint's, as JSON
- * (worker/data/folders/class_names.h); NULL, as for a table: any labels fit.
+ * (worker/data/folders.h); NULL, as for a table: any labels fit.
  */
 bool dataset_check_classes(const char *path, const char *class_names, const struct config *config, struct error *error);
 

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "ps/store/optimizer.h"
-#include "worker/data/folders/class_names.h"
+#include "worker/data/folders.h"
 #include "worker/data/table/schema.h"
 #include "worker/dataset.h"
 #include "worker/export/trained.h"

@@ -9,7 +9,8 @@
 
 #include "cuda/device/state.h"
 
-bool driver_failed(const struct driver *driver, const char *call, cu_result result, struct error *error)
+/* "cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"; returns false. */
+static bool driver_failed(const struct driver *driver, const char *call, cu_result result, struct error *error)
 {
     const char *name = NULL;
     const char *text = NULL;
@@ -178,4 +179,17 @@ bool driver_device(const struct driver *driver, int ordinal, struct driver_devic
     device->memory_bytes = bytes;
     format_uuid(&uuid, device->uuid, sizeof device->uuid);
     return true;
+}
+
+bool device_failed(struct device *device, const char *call, cu_result result, struct error *error)
+{
+    /* Errors that affect only one call. All others, above all a kernel's fault, stay with the context. */
+    bool passing = result == CU_OUT_OF_MEMORY || result == CU_INVALID_VALUE || result == CU_NOT_FOUND ||
+                   result == CU_NOT_SUPPORTED || result == CU_LAUNCH_OUT_OF_RESOURCES ||
+                   result == CU_COOPERATIVE_LAUNCH_TOO_LARGE;
+    device->lost = device->lost || !passing;
+    char name[64];
+    snprintf(name, sizeof name, "%.60s", call);
+    (void)driver_failed(device->driver, name, result, error);
+    return error_wrap(error, "%s", device->about.name);
 }

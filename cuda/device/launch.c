@@ -192,6 +192,7 @@ static int64_t gradient_tiles(const struct device *device, enum kernel_tile tile
     return sum;
 }
 
+/* Parts in which a batch's gradient is computed, to be added up: products with few tiles do not fill a GPU. */
 int launch_gradient_parts(const struct device *device)
 {
     enum { RESIDENT = 2 }; /* blocks of the largest tiles on a multiprocessor, on most GPUs */

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/device/host.h"
 #include "cuda/device/state.h"
 
 enum {
@@ -182,8 +181,6 @@ bool memory_take(struct device *device, struct error *error)
     }
     arena = (struct arena){device->memory, 0};
     place_all(device, &arena);
-    device->network.parts = launch_gradient_parts(device);
-    device->network.part_floats = device->model.float_count;
     DEVICE_TRY(device, error, set_bytes, (device->memory, 0, arena.used, device->stream));
     DEVICE_TRY(device, error, host_allocate, ((void **)&device->progress, sizeof *device->progress, 0));
     DEVICE_TRY(device, error, host_allocate,
@@ -196,7 +193,7 @@ bool memory_take(struct device *device, struct error *error)
     DEVICE_TRY(device, error, host_allocate,
                ((void **)&device->host_logits, (size_t)device->rows * (size_t)last->pitch * sizeof(float), 0));
     DEVICE_TRY(device, error, stream_wait, (device->stream));
-    return device->network.parts == 1 || memory_take_gradient(device, error);
+    return true;
 }
 
 bool memory_take_gradient(struct device *device, struct error *error)
@@ -291,9 +288,8 @@ static bool take_data(struct device *device, int count, struct error *error)
     return true;
 }
 
-bool device_data(struct device *device, const struct device_examples *examples, struct error *error)
+bool memory_take_examples(struct device *device, const struct device_examples *examples, struct error *error)
 {
-    const struct driver *driver = device->driver;
     int count = examples->count;
     if (!take_data(device, count, error)) {
         return false;
@@ -305,16 +301,6 @@ bool device_data(struct device *device, const struct device_examples *examples, 
             return false;
         }
         DEVICE_TRY(device, error, stream_wait, (device->stream));
-    }
-    if (!host_data(device, examples->arrays[DEVICE_IMAGES], count, error)) {
-        return false;
-    }
-    /* The graphs hold the old pointers. */
-    for (int i = 0; i < DEVICE_GRAPHS; i++) {
-        if (device->graphs[i]) {
-            driver->graph_exec_destroy(device->graphs[i]);
-            device->graphs[i] = NULL;
-        }
     }
     return true;
 }
@@ -335,7 +321,7 @@ static bool vector_at(const struct device *device, enum store_vector vector, siz
     return true;
 }
 
-bool device_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values,
+bool memory_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values,
                   struct error *error)
 {
     cu_pointer at;
@@ -345,12 +331,11 @@ bool device_write(struct device *device, enum store_vector vector, size_t first,
     if (count > 0) {
         DEVICE_TRY(device, error, copy_to_device, (at, values, count * sizeof *values, device->stream));
         DEVICE_TRY(device, error, stream_wait, (device->stream));
-        host_write(device, vector, first, count, values);
     }
     return true;
 }
 
-bool device_read(struct device *device, enum store_vector vector, size_t first, size_t count, float *values,
+bool memory_read(struct device *device, enum store_vector vector, size_t first, size_t count, float *values,
                  struct error *error)
 {
     cu_pointer at;
@@ -360,7 +345,6 @@ bool device_read(struct device *device, enum store_vector vector, size_t first, 
     if (count > 0) {
         DEVICE_TRY(device, error, copy_to_host, (values, at, count * sizeof *values, device->stream));
         DEVICE_TRY(device, error, stream_wait, (device->stream));
-        host_read(device, vector, first, count, values);
     }
     return true;
 }

@@ -17,9 +17,6 @@ struct driver {
     CUDA_DRIVER_FUNCTIONS(DRIVER_FIELD)
 };
 
-/* "cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"; returns false. */
-bool driver_failed(const struct driver *driver, const char *call, cu_result result, struct error *error);
-
 /* Entry points of cuda/kernels/kernels.cu; tiled ones in the order of enum kernel_tile. */
 enum kernel {
     KERNEL_DRAW,
@@ -91,7 +88,7 @@ struct device {
 /* The kernels: cubins and PTX for every architecture, embedded at build time. */
 extern const unsigned char gpu_kernels[];
 
-/* --- calls --- */
+/* --- driver.c: calls --- */
 
 /* Records that the device is lost if the result says so. */
 bool device_failed(struct device *device, const char *call, cu_result result, struct error *error);
@@ -135,6 +132,15 @@ int memory_image_stride(int pixels);
  */
 bool memory_stage(struct device *device, const struct kernel_source *to, int at, const struct device_examples *examples,
                   struct error *error);
+
+/* The training set, in place of an earlier one; launches that are recorded still refer to that. */
+bool memory_take_examples(struct device *device, const struct device_examples *examples, struct error *error);
+
+/* As device_write and device_read, of the vectors on the device. */
+bool memory_write(struct device *device, enum store_vector vector, size_t first, size_t count, const float *values,
+                  struct error *error);
+bool memory_read(struct device *device, enum store_vector vector, size_t first, size_t count, float *values,
+                 struct error *error);
 
 /* Resets device->network.progress for a new call. */
 bool memory_begin(struct device *device, int64_t first_step, struct error *error);

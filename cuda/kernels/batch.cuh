@@ -221,7 +221,7 @@ template <int THREADS> static __device__ __forceinline__ double block_sum(double
     return sum;
 }
 
-/* Records a batch, as worker/cpu/engine/train.c does; or that its loss is not finite. */
+/* Records a batch, as worker/cpu/engine.c does; or that its loss is not finite. */
 static __device__ __forceinline__ void record_batch(struct kernel_progress *progress, int micro, int micro_batches,
                                                     double loss, int right)
 {

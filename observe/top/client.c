@@ -1,22 +1,26 @@
-/*
- * Non-blocking sockets, with a deadline for the whole request. A kept connection may have ended since its last use, so
- * a request that fails on it is repeated once, on a new one.
- */
+/* Queries of a member's HTTP server, and its answers read into a board. */
 #include "observe/top/client.h"
 
 #include <errno.h>
+#include <llhttp.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <llhttp.h>
-
 #include "base/clock.h"
 #include "net/endpoint.h"
 #include "net/socket.h"
 #include "net/tls/web.h"
+
+/* --- Requests --- */
+
+/*
+ * Non-blocking sockets, with a deadline for the whole request. A kept connection may have ended since its last use, so
+ * a request that fails on it is repeated once, on a new one.
+ */
 
 enum {
     MOST_BODY = 16 * 1024 * 1024,
@@ -258,5 +262,290 @@ void client_destroy(struct client *client)
         disconnect(client);
         free(client->body);
         free(client);
+    }
+}
+
+/* --- Answers --- */
+
+/* Reads cJSON trees, since these answers are small, or requested only once. */
+
+static double number(const cJSON *object, const char *name)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(value) ? value->valuedouble : (double)NAN;
+}
+
+/* Whole numbers that doubles hold exactly. */
+static int64_t whole(double value, int64_t unknown)
+{
+    return fabs(value) < 9e15 ? (int64_t)value : unknown;
+}
+
+static int64_t integer(const cJSON *object, const char *name, int64_t unknown)
+{
+    return whole(number(object, name), unknown);
+}
+
+static int small(const cJSON *object, const char *name)
+{
+    const int64_t value = integer(object, name, 0);
+    return value < 0 ? 0 : value > INT32_MAX ? INT32_MAX : (int)value;
+}
+
+static const char *string(const cJSON *object, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+    return text ? text : "";
+}
+
+#define COPY(to, object, name) snprintf(to, sizeof(to), "%.*s", (int)sizeof(to) - 1, string(object, name))
+
+static void read_rounds(const cJSON *object, struct board_rounds *rounds)
+{
+    if (object) {
+        rounds->is_asked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "is_asked"));
+        rounds->asked = integer(object, "asked", 0);
+        rounds->counted = integer(object, "counted", 0);
+        rounds->late = integer(object, "late", 0);
+        rounds->missed = integer(object, "missed", 0);
+        rounds->cosine = number(object, "cosine");
+        rounds->norm = number(object, "norm");
+    }
+}
+
+static void read_own(const cJSON *object, struct board_own *own)
+{
+    if (object) {
+        own->examples = integer(object, "examples", 0);
+        own->step = integer(object, "step", 0);
+        own->score = number(object, "score");
+        own->is_worst = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "is_worst"));
+    }
+}
+
+static void read_member(const cJSON *object, struct board_member *member)
+{
+    COPY(member->role, object, "role");
+    COPY(member->address, object, "address");
+    COPY(member->host, object, "host");
+    COPY(member->state, object, "state");
+    COPY(member->device, object, "device");
+    COPY(member->program, object, "program");
+    COPY(member->digest, object, "config_digest");
+    COPY(member->message, object, "message");
+    member->task = small(object, "task");
+    member->is_missing = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "missing"));
+    member->silent_ms = integer(object, "silent_ms", -1);
+    member->global_step = integer(object, "global_step", -1);
+    member->local_step = integer(object, "local_step", -1);
+    member->config_version = integer(object, "config_version", -1);
+    member->generation = small(object, "generation");
+    member->staleness = small(object, "staleness");
+    member->steps_per_s = number(object, "steps_per_s");
+    member->loss = number(object, "loss");
+    member->dropped = (uint64_t)integer(object, "dropped", 0);
+    member->retries = (uint64_t)integer(object, "retries", 0);
+    member->bytes_in = (uint64_t)integer(object, "bytes_in", 0);
+    member->bytes_out = (uint64_t)integer(object, "bytes_out", 0);
+    member->memory_bytes = number(object, "memory_bytes");
+    member->cpu_percent = number(object, "cpu_percent");
+    member->gpu_percent = number(object, "gpu_percent");
+    read_rounds(cJSON_GetObjectItemCaseSensitive(object, "rounds"), &member->rounds);
+    read_own(cJSON_GetObjectItemCaseSensitive(object, "validation"), &member->own);
+}
+
+static void read_members(const cJSON *members, struct board *board)
+{
+    const cJSON *each;
+    int i = 0;
+    if (board_begin_members(board, cJSON_GetArraySize(members))) {
+        cJSON_ArrayForEach(each, members)
+        {
+            read_member(each, &board->members[i++]);
+        }
+    }
+}
+
+static enum board_state state_of(const char *name)
+{
+    for (enum board_state state = BOARD_STARTING; state <= BOARD_FAILED; state++) {
+        if (strcmp(name, board_state_name(state)) == 0) {
+            return state;
+        }
+    }
+    return BOARD_STARTING;
+}
+
+static void read_run(const cJSON *object, struct view_run *run)
+{
+    struct board *board = &run->board;
+    struct board_numbers *numbers = &board->numbers;
+    const cJSON *each;
+    COPY(board->name, object, "name");
+    COPY(board->train_dir, object, "train_dir");
+    COPY(board->role, object, "role");
+    COPY(run->waiting_for, object, "waiting_for");
+    COPY(numbers->engine, object, "engine");
+    COPY(numbers->digest, object, "config_digest");
+    COPY(numbers->metric, object, "metric");
+    board->task = small(object, "task");
+    numbers->state = state_of(string(object, "state"));
+    numbers->config_version = integer(object, "config_version", -1);
+    numbers->generation = small(object, "generation");
+    numbers->metric_rises = strcmp(string(object, "metric_goal"), "min") != 0;
+    numbers->layer_count = 0;
+    cJSON_ArrayForEach(each, cJSON_GetObjectItemCaseSensitive(object, "layers"))
+    {
+        if (cJSON_IsNumber(each) && numbers->layer_count < CONFIG_MAX_LAYERS) {
+            numbers->layers[numbers->layer_count++] = each->valueint;
+        }
+    }
+}
+
+static void read_progress(const cJSON *object, struct view_run *run)
+{
+    struct board *board = &run->board;
+    struct board_numbers *numbers = &board->numbers;
+    const cJSON *best = cJSON_GetObjectItemCaseSensitive(object, "best"), *each;
+    numbers->global_step = integer(object, "global_step", 0);
+    numbers->last_step = integer(object, "last_step", -1);
+    numbers->epoch = number(object, "epoch");
+    numbers->examples = integer(object, "examples", 0);
+    numbers->learning_rate = number(object, "learning_rate");
+    board->steps_per_s = number(object, "steps_per_s");
+    board->examples_per_s = number(object, "examples_per_s");
+    board->loss = number(object, "loss");
+    run->eta_s = number(object, "eta_s");
+    numbers->best_step = integer(best, "step", -1);
+    numbers->best_value = number(best, "value");
+    numbers->metric_count = 0;
+    cJSON_ArrayForEach(each, cJSON_GetObjectItemCaseSensitive(object, "metrics"))
+    {
+        if (cJSON_IsNumber(each) && numbers->metric_count < BOARD_METRICS) {
+            struct board_metric *metric = &numbers->metrics[numbers->metric_count++];
+            snprintf(metric->name, sizeof metric->name, "%.23s", each->string);
+            metric->value = each->valuedouble;
+        }
+    }
+}
+
+static void read_checkpoints(const cJSON *object, struct board_numbers *numbers)
+{
+    numbers->saved_step = integer(object, "last_step", -1);
+    numbers->saved_time_s = number(object, "last_time");
+    numbers->saves_failed = (uint64_t)small(object, "failed");
+}
+
+static void read_rollout(const cJSON *object, struct board_rollout *rollout)
+{
+    rollout->is_under_way = cJSON_IsObject(object);
+    rollout->version = integer(object, "version", 0);
+    rollout->since_s = number(object, "since");
+    COPY(rollout->phase, object, "phase");
+    COPY(rollout->text, object, "text");
+    const cJSON *diff = cJSON_GetObjectItemCaseSensitive(object, "diff"), *each;
+    if (!board_begin_diff(rollout, cJSON_GetArraySize(diff))) {
+        return;
+    }
+    cJSON_ArrayForEach(each, diff)
+    {
+        const char *line = cJSON_GetStringValue(each);
+        snprintf(rollout->diff[rollout->diff_count++], BOARD_TEXT, "%.*s", BOARD_TEXT - 1, line ? line : "");
+    }
+}
+
+void read_status(const cJSON *status, struct view_run *run)
+{
+    const cJSON *drift = cJSON_GetObjectItemCaseSensitive(status, "drift"), *each;
+    run->time_s = number(status, "time");
+    run->board.started_s = number(status, "started");
+    run->missing = small(status, "missing");
+    run->drift_count = cJSON_GetArraySize(drift);
+    run->drift_shown = 0;
+    cJSON_ArrayForEach(each, drift)
+    {
+        if (cJSON_IsString(each) && run->drift_shown < VIEW_DRIFT) {
+            snprintf(run->drift[run->drift_shown++], BOARD_TEXT, "%.*s", BOARD_TEXT - 1, each->valuestring);
+        }
+    }
+    read_run(cJSON_GetObjectItemCaseSensitive(status, "run"), run);
+    read_progress(cJSON_GetObjectItemCaseSensitive(status, "progress"), run);
+    read_members(cJSON_GetObjectItemCaseSensitive(status, "members"), &run->board);
+    read_checkpoints(cJSON_GetObjectItemCaseSensitive(status, "checkpoints"), &run->board.numbers);
+    read_rollout(cJSON_GetObjectItemCaseSensitive(status, "rollout"), &run->board.rollout);
+}
+
+/* Lists of one ring, side by side, walked along together. */
+struct columns {
+    const cJSON *time, *step, *values[HISTORY_SERIES];
+};
+
+static void open_columns(const cJSON *ring, struct history *history, struct columns *columns)
+{
+    const cJSON *each;
+    *columns = (struct columns){.time = NULL};
+    const cJSON *time = cJSON_GetObjectItemCaseSensitive(ring, "time");
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(ring, "global_step");
+    columns->time = time ? time->child : NULL;
+    columns->step = step ? step->child : NULL;
+    cJSON_ArrayForEach(each, cJSON_GetObjectItemCaseSensitive(ring, "values"))
+    {
+        const int series = history_series(history, each->string);
+        if (series >= 0) {
+            columns->values[series] = each->child;
+        }
+    }
+}
+
+/* Those within (after_s, before_s). */
+static void add_ring(const cJSON *ring, struct history *history, double after_s, double before_s)
+{
+    struct columns columns;
+    open_columns(ring, history, &columns);
+    while (columns.time && columns.step) {
+        float values[HISTORY_SERIES];
+        for (int i = 0; i < HISTORY_SERIES; i++) {
+            const cJSON *value = columns.values[i];
+            values[i] = value && cJSON_IsNumber(value) ? (float)value->valuedouble : NAN;
+            columns.values[i] = value ? value->next : NULL;
+        }
+        const double time_s = columns.time->valuedouble;
+        if (time_s > after_s && time_s < before_s) {
+            history_add(history, time_s, whole(columns.step->valuedouble, 0), values);
+        }
+        columns.time = columns.time->next;
+        columns.step = columns.step->next;
+    }
+}
+
+static double first_time(const cJSON *ring)
+{
+    const cJSON *time = cJSON_GetObjectItemCaseSensitive(ring, "time");
+    return time && time->child ? time->child->valuedouble : INFINITY;
+}
+
+void read_history(const cJSON *object, struct board *board)
+{
+    struct history *history = &board->history;
+    const cJSON *recent = cJSON_GetObjectItemCaseSensitive(object, "recent");
+    const struct history_ring *known = &history->recent;
+    double after_s = known->count > 0 ? history_at(known, known->count - 1)->time_s : -INFINITY;
+    if (known->count == 0) { /* the label before the seconds */
+        add_ring(cJSON_GetObjectItemCaseSensitive(object, "whole"), history, after_s, first_time(recent));
+    }
+    add_ring(recent, history, after_s, INFINITY);
+}
+
+void read_events(const cJSON *object, struct board *board, int64_t *last_id)
+{
+    const cJSON *each;
+    cJSON_ArrayForEach(each, cJSON_GetObjectItemCaseSensitive(object, "events"))
+    {
+        const int64_t id = integer(each, "id", 0);
+        if (id > *last_id) {
+            *last_id = id;
+            board_event_at(board, number(each, "time"), string(each, "kind"), string(each, "member"),
+                           integer(each, "step", -1), string(each, "text"));
+        }
     }
 }

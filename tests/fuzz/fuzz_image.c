@@ -3,8 +3,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/data/image/fit.h"
-#include "worker/data/image/image.h"
+#include "worker/data/image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {

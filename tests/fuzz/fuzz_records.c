@@ -5,7 +5,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/data/table/records.h"
-#include "worker/data/tfrecord/framing.h"
+#include "worker/data/tfrecord/reader.h"
 
 static const struct config_data *random_data(uint8_t byte)
 {

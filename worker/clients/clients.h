@@ -17,7 +17,6 @@
 #ifndef WORKER_CLIENTS_CLIENTS_H
 #define WORKER_CLIENTS_CLIENTS_H
 
-#include "worker/clients/held_out.h"
 #include "worker/clients/partition.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"

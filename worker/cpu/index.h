@@ -16,6 +16,80 @@
 #include "base/kernels.h"
 #include "worker/data/examples.h"
 
+/* The strips of `width` columns. */
+struct strips {
+    int width;
+    int lanes;
+    int vectors; /* width / lanes, rounded up */
+    int count;
+    int pitch; /* floats of the widest strip */
+};
+
+/* A matrix [capacity, width], strip after strip, each [capacity, strips' pitch]; or row by row if pitch is not 0. */
+struct matrix {
+    float *values;
+    int capacity;
+    int pitch;
+};
+
+static inline int strip_col(const struct strips *strips, int strip)
+{
+    return (int)((int64_t)strip * strips->vectors / strips->count) * strips->lanes;
+}
+
+/* Columns of a strip, padding included: a whole number of vectors. */
+static inline int strip_floats(const struct strips *strips, int strip)
+{
+    return strip_col(strips, strip + 1) - strip_col(strips, strip);
+}
+
+/* Columns of a strip, without padding. */
+static inline int strip_units(const struct strips *strips, int strip)
+{
+    int end = strip_col(strips, strip + 1);
+    return (end < strips->width ? end : strips->width) - strip_col(strips, strip);
+}
+
+static inline int strip_stride(const struct matrix *matrix, const struct strips *strips)
+{
+    return matrix->pitch ? matrix->pitch : strips->pitch;
+}
+
+static inline float *strip_row(const struct matrix *matrix, const struct strips *strips, int strip, int row)
+{
+    if (matrix->pitch) {
+        return matrix->values + (size_t)row * (size_t)matrix->pitch + strip_col(strips, strip);
+    }
+    return matrix->values + ((size_t)strip * (size_t)matrix->capacity + (size_t)row) * (size_t)strips->pitch;
+}
+
+/* Samples are processed in chunks of nearly equal size; all but the last have an even number. */
+static inline int chunk_count(int samples)
+{
+    return (samples + KERNEL_CHUNK - 1) / KERNEL_CHUNK;
+}
+
+static inline int chunk_first(int samples, int chunk)
+{
+    int first = (int)((int64_t)chunk * samples / chunk_count(samples));
+    return chunk < chunk_count(samples) ? (first + 1) & ~1 : samples;
+}
+
+static inline int round_up(int n, int multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* --- The index --- */
+
+/*
+ * A batch's input, indexed for the first layer. For pictures, their nonzero pixels: the first layer's forward pass
+ * walks them by sample, its weight gradient by pixel, both in pairs (struct sparse). Pixels are cut into blocks small
+ * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with too many nonzero
+ * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks, and which
+ * one-hot inputs are 1.
+ */
+
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
     int pitch;        /* count, rounded up to 16 */

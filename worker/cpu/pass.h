@@ -13,11 +13,10 @@
 #define WORKER_CPU_PASS_H
 
 #include "base/error.h"
+#include "base/kernels.h"
 #include "ps/store/model.h"
 #include "ps/store/store.h"
 #include "worker/cpu/index.h"
-#include "base/kernels.h"
-#include "worker/cpu/layout.h"
 
 enum { NETWORK_MAX_LAYERS = CONFIG_MAX_LAYERS - 1 };
 

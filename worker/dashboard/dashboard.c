@@ -1,17 +1,349 @@
 /* trainer dashboard: finished runs side by side, on the page that a run serves itself. */
+#include <fcntl.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
+#include "base/encoding/proto.h"
+#include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "net/endpoint.h"
 #include "observe/api.h"
+#include "observe/board.h"
 #include "observe/guard.h"
+#include "observe/history.h"
 #include "observe/http/server.h"
+#include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/folder.h"
 #include "ps/identity.h"
 #include "worker/dashboard/first_layer.h"
-#include "worker/dashboard/past_run.h"
+#include "worker/data/names.h"
+#include "worker/data/tfrecord/reader.h"
+#include "worker/metrics.h"
+
+/* --- Curves from event files --- */
+
+/*
+ * A run's curves from its event files, for folders without a history file.
+ *
+ * Only scalars that the page can show are read; other events cost no more than a look at their tags.
+ */
+
+/* Fields of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. */
+enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_SUMMARY = 5, SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SCALAR = 2 };
+
+static const struct {
+    const char *tag, *series;
+} known[] = {
+    {"cross_entropy", "loss"},
+    {"learning_rate", "learning_rate"},
+    {"global_step/sec", "steps_per_s"},
+    {"examples/sec", "examples_per_s"},
+};
+
+static const char validation[] = "validation/";
+
+/* The series that a tag is for; -1: none. */
+static int series_of(struct history *history, const char *tag)
+{
+    char name[HISTORY_NAME];
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(tag, known[i].tag) == 0) {
+            return history_series(history, known[i].series);
+        }
+    }
+    if (strncmp(tag, validation, strlen(validation)) != 0) {
+        return -1;
+    }
+    const int length = snprintf(name, sizeof name, "metric:%s", tag + strlen(validation));
+    return length < (int)sizeof name ? history_series(history, name) : -1;
+}
+
+static void take_value(struct history *history, const struct proto_field *value, float values[HISTORY_SERIES])
+{
+    struct proto_reader reader = proto_read(value->bytes, value->size);
+    struct proto_field field;
+    char tag[64] = "";
+    float scalar = NAN;
+    while (proto_next(&reader, &field)) {
+        if (field.number == VALUE_TAG && field.wire == PROTO_BYTES && field.size < sizeof tag) {
+            memcpy(tag, field.bytes, field.size);
+            tag[field.size] = '\0';
+        } else if (field.number == VALUE_SCALAR && field.wire == PROTO_FIXED32) {
+            scalar = proto_float_of(field.value);
+        }
+    }
+    const int index = isfinite(scalar) ? series_of(history, tag) : -1;
+    if (index >= 0) {
+        values[index] = scalar;
+    }
+}
+
+static void take_summary(struct history *history, const struct proto_field *summary, float values[HISTORY_SERIES])
+{
+    struct proto_reader reader = proto_read(summary->bytes, summary->size);
+    struct proto_field field;
+    while (proto_next(&reader, &field)) {
+        if (field.number == SUMMARY_VALUE && field.wire == PROTO_BYTES) {
+            take_value(history, &field, values);
+        }
+    }
+}
+
+static void take_event(struct history *history, const uint8_t *record, size_t size)
+{
+    struct proto_reader reader = proto_read(record, size);
+    struct proto_field field;
+    float values[HISTORY_SERIES];
+    double time_s = NAN;
+    int64_t step = 0;
+    bool any = false;
+    for (int i = 0; i < HISTORY_SERIES; i++) {
+        values[i] = NAN;
+    }
+    while (proto_next(&reader, &field)) {
+        if (field.number == EVENT_TIME && field.wire == PROTO_FIXED64) {
+            memcpy(&time_s, &field.value, sizeof time_s);
+        } else if (field.number == EVENT_STEP && field.wire == PROTO_VARINT) {
+            step = (int64_t)field.value;
+        } else if (field.number == EVENT_SUMMARY && field.wire == PROTO_BYTES) {
+            take_summary(history, &field, values);
+        }
+    }
+    for (int i = 0; i < history->series; i++) {
+        any |= !isnan(values[i]);
+    }
+    if (any && time_s > 0 && step >= 0 && !reader.damaged) {
+        history_add(history, time_s, step, values);
+    }
+}
+
+static bool read_file(struct history *history, const char *path, struct error *error)
+{
+    struct tfrecord_reader *reader;
+    enum tfrecord_status status;
+    const uint8_t *record;
+    size_t size;
+    if (!tfrecord_open(&reader, path, error)) {
+        return false;
+    }
+    do {
+        status = tfrecord_next(reader, &record, &size, error);
+        if (status == TFRECORD_RECORD) {
+            take_event(history, record, size);
+        }
+    } while (status == TFRECORD_RECORD || status == TFRECORD_DAMAGED);
+    tfrecord_close(reader);
+    return status == TFRECORD_END;
+}
+
+/* Adds the values in the folder's event files, in order. Damaged records are skipped; no files is no error. */
+static bool curves_read(struct history *history, const char *folder, struct error *error)
+{
+    struct names names = {.items = NULL};
+    char path[4096];
+    bool done = names_list(&names, folder, "events.out.tfevents.*", error);
+    for (int i = 0; i < names.count && done; i++) {
+        done = file_join(path, sizeof path, folder, names.items[i], error) && read_file(history, path, error);
+    }
+    names_free(&names);
+    return done;
+}
+
+/* --- A run from its folder --- */
+
+/*
+ * A run as recorded in its folder: its curves (history.bin, or else TensorBoard's event files) and what its newest
+ * checkpoint contains. Nothing in the folder is changed or locked.
+ *
+ * The last values measured stand for the run's result: a history records no other.
+ */
+
+/* Does a process write there? Tests its lock without taking it. */
+static bool is_in_use(const char *folder)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    struct error error;
+    const int fd = file_join(path, sizeof path, folder, "trainer.lock", &error)
+                       ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+                       : -1;
+    if (fd < 0) {
+        return false;
+    }
+    const bool held = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    close(fd);
+    return held;
+}
+
+/* The last known value of a series; NaN: none. */
+static double last_of(const struct history *history, int series)
+{
+    for (int i = history->whole.count - 1; i >= 0; i--) {
+        const float value = history_at(&history->whole, i)->values[series];
+        if (!isnan(value)) {
+            return (double)value;
+        }
+    }
+    return (double)NAN;
+}
+
+static void end_numbers(struct board *board)
+{
+    const struct history *history = &board->history;
+    struct board_numbers *numbers = &board->numbers;
+    static const char prefix[] = "metric:";
+    for (int i = 0; i < history->series; i++) {
+        const char *name = history->names[i];
+        const double value = last_of(history, i);
+        if (isnan(value)) {
+            continue;
+        }
+        if (strcmp(name, "loss") == 0) {
+            board->loss = value;
+        } else if (strcmp(name, "learning_rate") == 0) {
+            numbers->learning_rate = value;
+        } else if (strcmp(name, "steps_per_s") == 0) {
+            board->steps_per_s = value;
+        } else if (strcmp(name, "examples_per_s") == 0) {
+            board->examples_per_s = value;
+        } else if (strncmp(name, prefix, strlen(prefix)) == 0 && numbers->metric_count < BOARD_METRICS) {
+            struct board_metric *metric = &numbers->metrics[numbers->metric_count++];
+            snprintf(metric->name, sizeof metric->name, "%.23s", name + strlen(prefix));
+            metric->value = value;
+        }
+    }
+    if (history->whole.count > 0) {
+        board->started_s = history_at(&history->whole, 0)->time_s;
+        numbers->global_step = history_at(&history->whole, history->whole.count - 1)->step;
+    }
+}
+
+static double written_s(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 ? (double)status.st_mtim.tv_sec : 0;
+}
+
+static void newest_checkpoint(struct board *board, const struct checkpoint_file *file)
+{
+    const struct checkpoint_info *info = checkpoint_file_info(file);
+    struct board_numbers *numbers = &board->numbers;
+    struct config_model model = {.layer_count = 0};
+    const enum metric metric = info->metric == METRIC_AUTO ? METRIC_ACCURACY : info->metric;
+    checkpoint_file_model(file, &model);
+    numbers->layer_count = model.layer_count;
+    memcpy(numbers->layers, model.layers, sizeof numbers->layers);
+    snprintf(numbers->digest, sizeof numbers->digest, "%s", info->config_digest);
+    snprintf(numbers->metric, sizeof numbers->metric, "%s", config_metric_name(metric));
+    numbers->metric_rises = metric_rises(metric);
+    numbers->config_version = info->fleet_version > 0 ? info->fleet_version : -1;
+    numbers->best_step = isnan(info->best_score) ? -1 : info->best_step;
+    numbers->best_value = info->best_score;
+    numbers->saved_step = info->global_step;
+    numbers->saved_time_s = written_s(checkpoint_path(file));
+    snprintf(numbers->saved_path, sizeof numbers->saved_path, "%s", checkpoint_path(file));
+    if (numbers->global_step < info->global_step) {
+        numbers->global_step = info->global_step;
+    }
+}
+
+/* One event for each checkpoint that still exists. */
+static bool list_checkpoints(struct board *board, const char *folder, struct error *error)
+{
+    struct names names = {.items = NULL};
+    char path[CHECKPOINT_MAX_PATH];
+    bool done = names_list(&names, folder, "model-*.safetensors", error);
+    for (int i = 0; i < names.count && done; i++) {
+        long long step = -1;
+        done = file_join(path, sizeof path, folder, names.items[i], error);
+        if (done && sscanf(names.items[i], "model-%lld.", &step) == 1) {
+            board_event_at(board, written_s(path), "checkpoint", NULL, step, path);
+        }
+    }
+    board->numbers.saved = (uint64_t)(names.count > 0 ? names.count : 0);
+    names_free(&names);
+    return done;
+}
+
+/* A run of less than a second leaves an empty history. */
+static bool knows_losses(struct history *history)
+{
+    const int loss = history_series(history, "loss");
+    return loss >= 0 && !isnan(last_of(history, loss));
+}
+
+static bool read_curves(struct board *board, const char *folder, struct error *error)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    bool damaged;
+    if (!file_join(path, sizeof path, folder, "history.bin", error)) {
+        return false;
+    }
+    if (history_load(&board->history, path, &damaged, error) && knows_losses(&board->history)) {
+        return true;
+    }
+    if (damaged) {
+        log_warning("%s; its event files are read instead", error->text);
+    }
+    history_destroy(&board->history);
+    if (!history_create(&board->history, error)) {
+        return false;
+    }
+    return file_join(path, sizeof path, folder, "summaries", error) && curves_read(&board->history, path, error);
+}
+
+static bool fill(struct board *board, const char *folder, struct error *error)
+{
+    struct checkpoint_file *file = NULL;
+    board->numbers.state = is_in_use(folder) ? BOARD_TRAINING : BOARD_DONE;
+    if (!read_curves(board, folder, error) || !list_checkpoints(board, folder, error)) {
+        return false;
+    }
+    end_numbers(board);
+    if (!checkpoint_folder_find(folder, &file, error)) {
+        return false;
+    }
+    if (file) {
+        newest_checkpoint(board, file);
+        checkpoint_close(file);
+    }
+    return file || board->history.whole.count > 0 ||
+           error_set(error, "%s holds no run: neither a checkpoint nor history.bin nor summaries", folder);
+}
+
+/*
+ * Creates *board, in state done, or training while a process holds the folder's lock. Fails if the folder has no run.
+ */
+static bool past_run_read(struct board *board, const char *folder, struct error *error)
+{
+    char name[CHECKPOINT_MAX_PATH];
+    size_t size = strlen(folder);
+    while (size > 1 && folder[size - 1] == '/') {
+        size--;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)size, folder);
+    if (!board_create(board, "dashboard", 0, name, error)) {
+        return false;
+    }
+    if (!fill(board, name, error)) {
+        board_destroy(board);
+        return false;
+    }
+    return true;
+}
+
+/* --- The command --- */
+
+/* trainer dashboard: finished runs side by side, on the page that a run serves itself. */
 
 enum { MOST_RUNS = 64, MOST_BYTES = 48 * 1024 * 1024 /* of requests and answers in progress */ };
 

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "worker/data/image/image.h"
 #include "worker/data/examples.h"
+#include "worker/data/image.h"
 
 /* A zeroed builder is empty; call builder_free at the end, also after builder_finish. */
 struct builder {

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text/json.h"
-#include "worker/data/convert/write.h"
+#include "worker/data/convert.h"
 #include "worker/data/files.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/info.h"

@@ -1,11 +1,641 @@
-/* The file around the graph, and the layers within it; other parts are onnx_graph.c's and onnx_table.c's. */
+/* A trained model as an ONNX file. */
 #include "worker/export/onnx.h"
 
+#include <ctype.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/encoding/proto.h"
+#include "base/error.h"
 #include "base/version.h"
-#include "worker/export/onnx_graph.h"
-#include "worker/export/onnx_table.h"
+#include "ps/store/model.h"
+#include "worker/data/table/number.h"
+#include "worker/data/table/schema.h"
+
+/* --- Parts of a graph --- */
+
+/*
+ * The parts of an ONNX graph as messages: nodes with attributes, constants, inputs and outputs. Each is appended to
+ * `graph`, a GraphProto being written. The order is free, except that a node must precede those that use its value.
+ *
+ * Field numbers are those of onnx.proto, named where they are used.
+ */
+
+/* TensorProto.DataType */
+enum onnx_type { ONNX_FLOAT = 1, ONNX_INT64 = 7, ONNX_STRING = 8, ONNX_DOUBLE = 11 };
+
+/* GraphProto's field for onnx_value. */
+enum { ONNX_INPUT = 11, ONNX_OUTPUT = 12 };
+
+#define ONNX_ML "ai.onnx.ml" /* the operators of classical machine learning */
+
+/* The names of a node's inputs, ending with NULL. */
+#define ONNX_NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* GraphProto, NodeProto, AttributeProto and its types, TensorProto */
+enum { GRAPH_NODE = 1, GRAPH_TENSOR = 5 };
+enum { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP = 4, NODE_ATTRIBUTE = 5, NODE_DOMAIN = 7 };
+enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_I = 3, ATTRIBUTE_INTS = 8, ATTRIBUTE_STRINGS = 9, ATTRIBUTE_TYPE = 20 };
+enum { TYPE_INT = 2, TYPE_INTS = 7, TYPE_STRINGS = 8 };
+enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
+
+static size_t begin_node(struct proto *graph, const char *const *inputs, const char *output)
+{
+    size_t node = proto_begin(graph, GRAPH_NODE);
+    for (; *inputs; inputs++) {
+        proto_text(graph, NODE_INPUT, *inputs);
+    }
+    proto_text(graph, NODE_OUTPUT, output);
+    return node;
+}
+
+/* A node without attributes. */
+static void onnx_node(struct proto *graph, const char *op, const char *name, const char *const *inputs,
+                      const char *output)
+{
+    size_t node = begin_node(graph, inputs, output);
+    proto_text(graph, NODE_NAME, name);
+    proto_text(graph, NODE_OP, op);
+    proto_end(graph, node);
+}
+
+/*
+ * A node with attributes, which are added until onnx_node_end; domain NULL: ONNX's own. It is named after its output.
+ */
+static size_t onnx_node_begin(struct proto *graph, const char *op, const char *domain, const char *const *inputs,
+                              const char *output)
+{
+    size_t node = begin_node(graph, inputs, output);
+    proto_text(graph, NODE_NAME, output);
+    proto_text(graph, NODE_OP, op);
+    if (domain) {
+        proto_text(graph, NODE_DOMAIN, domain);
+    }
+    return node;
+}
+
+static void onnx_node_end(struct proto *graph, size_t begun)
+{
+    proto_end(graph, begun);
+}
+
+static size_t begin_attribute(struct proto *graph, const char *name, int type)
+{
+    size_t attribute = proto_begin(graph, NODE_ATTRIBUTE);
+    proto_text(graph, ATTRIBUTE_NAME, name);
+    proto_integer(graph, ATTRIBUTE_TYPE, type);
+    return attribute;
+}
+
+static void onnx_attribute(struct proto *graph, const char *name, int64_t value)
+{
+    size_t attribute = begin_attribute(graph, name, TYPE_INT);
+    proto_integer(graph, ATTRIBUTE_I, value);
+    proto_end(graph, attribute);
+}
+
+static void onnx_attribute_list(struct proto *graph, const char *name, const int64_t *values, size_t count)
+{
+    size_t attribute = begin_attribute(graph, name, TYPE_INTS);
+    proto_packed_integers(graph, ATTRIBUTE_INTS, values, count);
+    proto_end(graph, attribute);
+}
+
+static size_t onnx_attribute_texts_begin(struct proto *graph, const char *name)
+{
+    return begin_attribute(graph, name, TYPE_STRINGS);
+}
+
+static void onnx_attribute_text(struct proto *graph, const char *text)
+{
+    proto_text(graph, ATTRIBUTE_STRINGS, text);
+}
+
+static void onnx_attribute_end(struct proto *graph, size_t begun)
+{
+    proto_end(graph, begun);
+}
+
+/* Begins a constant; after its little-endian bytes (proto_raw), onnx_tensor_end ends it. */
+static size_t onnx_tensor_begin(struct proto *graph, const char *name, enum onnx_type type, const int64_t *sizes,
+                                int dimensions, size_t *raw)
+{
+    size_t tensor = proto_begin(graph, GRAPH_TENSOR);
+    proto_packed_integers(graph, TENSOR_DIMS, sizes, (size_t)dimensions);
+    proto_integer(graph, TENSOR_TYPE, type);
+    proto_text(graph, TENSOR_NAME, name);
+    *raw = proto_begin(graph, TENSOR_RAW);
+    return tensor;
+}
+
+static void onnx_tensor_end(struct proto *graph, size_t begun, size_t raw)
+{
+    proto_end(graph, raw);
+    proto_end(graph, begun);
+}
+
+static void put_list(struct proto *graph, const char *name, enum onnx_type type, const void *values, int count)
+{
+    const int64_t length = count;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, name, type, &length, 1, &raw);
+    proto_raw(graph, values, (size_t)count * 8);
+    onnx_tensor_end(graph, tensor, raw);
+}
+
+/* Constants of one dimension. */
+static void onnx_integers(struct proto *graph, const char *name, const int64_t *values, int count)
+{
+    put_list(graph, name, ONNX_INT64, values, count);
+}
+
+static void onnx_doubles(struct proto *graph, const char *name, const double *values, int count)
+{
+    put_list(graph, name, ONNX_DOUBLE, values, count);
+}
+
+/*
+ * An input or output [batch, width] of the graph.
+ *
+ * ValueInfoProto: name, type.tensor_type with its elem_type and shape, whose dims are a name and a number.
+ */
+static void onnx_value(struct proto *graph, int field, const char *name, enum onnx_type type, int width)
+{
+    size_t value = proto_begin(graph, field);
+    proto_text(graph, 1, name);
+    size_t type_proto = proto_begin(graph, 2), tensor = proto_begin(graph, 1); /* TypeProto.tensor_type */
+    proto_integer(graph, 1, type);
+    size_t shape = proto_begin(graph, 2), batch = proto_begin(graph, 1);
+    proto_text(graph, 2, "batch"); /* dim_param */
+    proto_end(graph, batch);
+    size_t dimension = proto_begin(graph, 1);
+    proto_integer(graph, 1, width); /* dim_value */
+    proto_end(graph, dimension);
+    proto_end(graph, shape);
+    proto_end(graph, tensor);
+    proto_end(graph, type_proto);
+    proto_end(graph, value);
+}
+
+/* --- Tables --- */
+
+/*
+ * The ends of a table model's ONNX graph: from raw columns to the first layer, and from the last layer to predictions,
+ * with the inputs and outputs of `trainer predict`.
+ *
+ * Inputs, [batch, 1], named as the columns: float64 for a number (NaN: missing; arithmetic is in double as in
+ * training), text for a category, without surrounding blanks ("", "NA" and the like: missing). Outputs:
+ *
+ *     classes      prediction, text [batch, 1]; probabilities, float32 [batch, classes]
+ *     flags        prediction, int64 [batch, targets]; probabilities, float32 [batch, targets]
+ *     numbers      prediction, float64 [batch, targets], in the units of the table
+ *     the inputs   error, float64 [batch, 1]; flag, int64 [batch, 1], if the model has a threshold
+ *
+ * Each category costs one look-up of its weights, however many there are.
+ *
+ * Columns of numbers are concatenated first, so that a table with many of them needs no more nodes than one with few.
+ */
+
+#define ONNX_TABLE_OUTPUTS "trainer/outputs" /* the name of the last layer's output */
+
+/* Values of the graph. */
+#define NUMBERS    "trainer/numbers"    /* float32 [batch, numbers], scaled */
+#define MISSING    "trainer/missing"    /* bool [batch, numbers] */
+#define INDICATORS "trainer/indicators" /* float32 [batch, indicators] */
+#define PLACES     "trainer/places"     /* int64 [batch, columns of categories] */
+
+enum { TO_FLOAT = ONNX_FLOAT, TO_INTEGER = ONNX_INT64, TO_DOUBLE = ONNX_DOUBLE };
+
+/* False if a column has the name of another value of the graph. */
+static bool onnx_table_check(const struct schema *schema, struct error *error)
+{
+    static const char *const taken[] = {"prediction", "probabilities", "error", "flag"};
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        bool is_taken = strncmp(column->name, "trainer/", 8) == 0 || strncmp(column->name, "layer", 5) == 0;
+        is_taken = is_taken && strchr(column->name, '/');
+        for (size_t j = 0; j < sizeof taken / sizeof taken[0]; j++) {
+            is_taken = is_taken || strcmp(column->name, taken[j]) == 0;
+        }
+        if (column->role == SCHEMA_FEATURE && is_taken) {
+            return error_set(error,
+                             "column %.64s is called as an output or a layer of the ONNX model; rename it and train "
+                             "again, or use --format=safetensors",
+                             column->name);
+        }
+    }
+    return true;
+}
+
+static bool is_number(const struct schema_column *column)
+{
+    return column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER;
+}
+
+static bool is_category(const struct schema_column *column)
+{
+    return column->role == SCHEMA_FEATURE && column->kind == SCHEMA_CATEGORY;
+}
+
+static bool is_indicated(const struct schema_column *column)
+{
+    return is_number(column) && column->code >= 0;
+}
+
+typedef bool column_test(const struct schema_column *column);
+
+static int count_columns(const struct schema *schema, column_test *test)
+{
+    int count = 0;
+    for (int i = 0; i < schema->count; i++) {
+        count += test(&schema->columns[i]);
+    }
+    return count;
+}
+
+static void cast(struct proto *graph, const char *input, int type, const char *output)
+{
+    size_t node = onnx_node_begin(graph, "Cast", NULL, ONNX_NAMES(input), output);
+    onnx_attribute(graph, "to", type);
+    onnx_node_end(graph, node);
+}
+
+/* One integer, as the operators expect it. */
+static void put_integer(struct proto *graph, const char *name, int64_t value)
+{
+    onnx_integers(graph, name, &value, 1);
+}
+
+/* --- numbers --- */
+
+/* One figure for every column of numbers, in the order of the inputs. */
+static void put_figures(struct proto *graph, const struct schema *schema, const char *name, size_t offset)
+{
+    const int64_t length = schema->numbers;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &length, 1, &raw);
+    for (int i = 0; i < schema->count; i++) {
+        if (is_number(&schema->columns[i])) {
+            proto_raw(graph, (const char *)&schema->columns[i] + offset, sizeof(double));
+        }
+    }
+    onnx_tensor_end(graph, tensor, raw);
+}
+
+static void put_numbers(struct proto *graph, const struct schema *schema)
+{
+    const char **names = calloc((size_t)schema->numbers + 1, sizeof *names);
+    if (!names) {
+        graph->failed = true;
+        return;
+    }
+    for (int i = 0; i < schema->count; i++) {
+        if (is_number(&schema->columns[i])) {
+            names[schema->columns[i].input] = schema->columns[i].name;
+            onnx_value(graph, ONNX_INPUT, schema->columns[i].name, ONNX_DOUBLE, 1);
+        }
+    }
+    size_t node = onnx_node_begin(graph, "Concat", NULL, names, "trainer/raw");
+    onnx_attribute(graph, "axis", 1);
+    onnx_node_end(graph, node);
+    free(names);
+    put_figures(graph, schema, "trainer/fill", offsetof(struct schema_column, fill));
+    put_figures(graph, schema, "trainer/center", offsetof(struct schema_column, center));
+    put_figures(graph, schema, "trainer/scale", offsetof(struct schema_column, scale));
+    onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
+    onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
+    onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/filled", "trainer/center"), "trainer/centered");
+    onnx_node(graph, "Div", "trainer/scaled", ONNX_NAMES("trainer/centered", "trainer/scale"), "trainer/scaled");
+    cast(graph, "trainer/scaled", TO_FLOAT, NUMBERS);
+}
+
+/* The indicators of missing numbers; their positions are another constant. Nothing if there are none. */
+static void put_indicators(struct proto *graph, const struct schema *schema, int count)
+{
+    int64_t *columns = calloc((size_t)count + 1, sizeof *columns), *places = calloc((size_t)count + 1, sizeof *places);
+    for (int i = 0, next = 0; columns && places && i < schema->count; i++) {
+        if (is_indicated(&schema->columns[i])) {
+            columns[next] = schema->columns[i].input;
+            places[next++] = schema->columns[i].place;
+        }
+    }
+    if (columns && places) {
+        onnx_integers(graph, "trainer/indicator_columns", columns, count);
+        onnx_integers(graph, "trainer/indicator_places", places, count);
+        size_t node = onnx_node_begin(graph, "Gather", NULL, ONNX_NAMES(MISSING, "trainer/indicator_columns"),
+                                      "trainer/indicator_flags");
+        onnx_attribute(graph, "axis", 1);
+        onnx_node_end(graph, node);
+        cast(graph, "trainer/indicator_flags", TO_FLOAT, INDICATORS);
+    } else {
+        graph->failed = true;
+    }
+    free(columns);
+    free(places);
+}
+
+/* --- categories --- */
+
+static size_t count_letters(const char *mark)
+{
+    size_t letters = 0;
+    for (; *mark; mark++) {
+        letters += isalpha((unsigned char)*mark) != 0;
+    }
+    return letters;
+}
+
+/* All ways to write the marks of missing values in capitals and small letters. */
+static int64_t count_spellings(void)
+{
+    int64_t count = 0;
+    for (const char *const *mark = number_missing_marks; *mark; mark++) {
+        count += (int64_t)1 << count_letters(*mark);
+    }
+    return count;
+}
+
+static void put_spellings(struct proto *graph, const char *mark)
+{
+    char text[NUMBER_MARK];
+    const size_t length = strlen(mark);
+    for (unsigned capitals = 0; capitals < 1u << length; capitals++) {
+        bool is_another = true;
+        for (size_t i = 0; i <= length; i++) {
+            const bool is_capital = capitals >> i & 1;
+            text[i] = is_capital ? (char)toupper((unsigned char)mark[i]) : mark[i];
+            is_another = is_another && (!is_capital || text[i] != mark[i]);
+        }
+        if (is_another) {
+            onnx_attribute_text(graph, text);
+        }
+    }
+}
+
+/* Texts to positions: the categories, then the one for a missing value. */
+static void put_column_of_categories(struct proto *graph, const struct schema_column *column, const char *output)
+{
+    const int64_t marks = column->may_miss ? count_spellings() : 0;
+    const int count = column->categories.count;
+    int64_t *places = calloc((size_t)(count + marks) + 1, sizeof *places);
+    if (!places) {
+        graph->failed = true;
+        return;
+    }
+    for (int64_t i = 0; i < count + marks; i++) {
+        places[i] = column->place + 1 + (i < count ? i : count);
+    }
+    size_t node = onnx_node_begin(graph, "LabelEncoder", ONNX_ML, ONNX_NAMES(column->name), output);
+    size_t keys = onnx_attribute_texts_begin(graph, "keys_strings");
+    for (int i = 0; i < count; i++) {
+        onnx_attribute_text(graph, dictionary_text(&column->categories, i));
+    }
+    for (const char *const *mark = number_missing_marks; column->may_miss && *mark; mark++) {
+        put_spellings(graph, *mark);
+    }
+    onnx_attribute_end(graph, keys);
+    onnx_attribute_list(graph, "values_int64s", places, (size_t)(count + marks));
+    onnx_attribute(graph, "default_int64", column->place);
+    onnx_node_end(graph, node);
+    free(places);
+}
+
+static void put_categories(struct proto *graph, const struct schema *schema, int count)
+{
+    enum { NAME = 40 };
+    char *texts = calloc((size_t)count, NAME);
+    const char **names = calloc((size_t)count + 1, sizeof *names);
+    for (int i = 0, next = 0; texts && names && i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        if (is_category(column)) {
+            char *name = texts + (size_t)next * NAME;
+            snprintf(name, NAME, "trainer/place_%d", next);
+            onnx_value(graph, ONNX_INPUT, column->name, ONNX_STRING, 1);
+            put_column_of_categories(graph, column, name);
+            names[next++] = name;
+        }
+    }
+    if (texts && names) {
+        size_t node = onnx_node_begin(graph, "Concat", NULL, names, PLACES);
+        onnx_attribute(graph, "axis", 1);
+        onnx_node_end(graph, node);
+    } else {
+        graph->failed = true;
+    }
+    free(texts);
+    free(names);
+}
+
+/* --- the first layer --- */
+
+static void sum_over(struct proto *graph, const char *input, const char *output)
+{
+    size_t node = onnx_node_begin(graph, "ReduceSum", NULL, ONNX_NAMES(input, "trainer/one"), output);
+    onnx_attribute(graph, "keepdims", 0);
+    onnx_node_end(graph, node);
+}
+
+/* Its sums are its biases, the numbers times their weights, and the weights at the positions that are 1. */
+static void put_first_layer(struct proto *graph, const struct schema *schema, const struct model *model, int indicators,
+                            int categories, const char *sums)
+{
+    const char *weights = model->variables[0].name, *biases = model->variables[1].name, *so_far = biases;
+    const bool indicates = indicators > 0, classifies = categories > 0;
+    if (schema->numbers > 0) {
+        put_integer(graph, "trainer/from", 0);
+        put_integer(graph, "trainer/to", schema->numbers);
+        onnx_node(graph, "Slice", "trainer/weights", ONNX_NAMES(weights, "trainer/from", "trainer/to"),
+                  "trainer/weights");
+        so_far = indicates || classifies ? "trainer/sums" : sums;
+        onnx_node(graph, "Gemm", "trainer/gemm", ONNX_NAMES(NUMBERS, "trainer/weights", biases), so_far);
+    }
+    if (indicates) {
+        onnx_node(graph, "Gather", "trainer/indicator_weights", ONNX_NAMES(weights, "trainer/indicator_places"),
+                  "trainer/indicator_weights");
+        onnx_node(graph, "MatMul", "trainer/indicated", ONNX_NAMES(INDICATORS, "trainer/indicator_weights"),
+                  "trainer/indicated");
+        const char *output = classifies ? "trainer/sums_indicated" : sums;
+        onnx_node(graph, "Add", output, ONNX_NAMES(so_far, "trainer/indicated"), output);
+        so_far = output;
+    }
+    if (classifies) {
+        onnx_node(graph, "Gather", "trainer/chosen", ONNX_NAMES(weights, PLACES), "trainer/chosen");
+        sum_over(graph, "trainer/chosen", "trainer/coded");
+        onnx_node(graph, "Add", sums, ONNX_NAMES("trainer/coded", so_far), sums);
+    }
+}
+
+/* Ones at the positions, [batch, positions], from `indexes` [batch, n], or [n] if there is one row of each. */
+static void put_ones(struct proto *graph, const char *indexes, const char *relative, const char *output)
+{
+    onnx_node(graph, "Sub", relative, ONNX_NAMES(indexes, "trainer/numbers_count"), relative);
+    onnx_node(graph, "OneHot", output, ONNX_NAMES(relative, "trainer/places_count", "trainer/off_and_on"), output);
+}
+
+/* The inputs as the first layer sees them, with which an anomaly detector compares its outputs. */
+static void put_dense_inputs(struct proto *graph, const struct schema *schema, int indicators, int categories)
+{
+    static const float off_and_on[] = {0, 1};
+    const char *ones = NULL;
+    const int64_t length = 2;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, "trainer/off_and_on", ONNX_FLOAT, &length, 1, &raw);
+    proto_raw(graph, off_and_on, sizeof off_and_on);
+    onnx_tensor_end(graph, tensor, raw);
+    put_integer(graph, "trainer/numbers_count", schema->numbers);
+    put_integer(graph, "trainer/places_count", schema->inputs - schema->numbers);
+    if (categories > 0) {
+        put_ones(graph, PLACES, "trainer/relative", "trainer/hot");
+        ones = "trainer/ones";
+        sum_over(graph, "trainer/hot", ones);
+    }
+    if (indicators > 0) {
+        put_ones(graph, "trainer/indicator_places", "trainer/relative_indicators", "trainer/hot_indicators");
+        onnx_node(graph, "MatMul", "trainer/indicator_ones", ONNX_NAMES(INDICATORS, "trainer/hot_indicators"),
+                  "trainer/indicator_ones");
+        if (ones) {
+            onnx_node(graph, "Add", "trainer/all_ones", ONNX_NAMES(ones, "trainer/indicator_ones"), "trainer/all_ones");
+        }
+        ones = ones ? "trainer/all_ones" : "trainer/indicator_ones";
+    }
+    const char *const parts[] = {schema->numbers > 0 ? NUMBERS : ones, schema->numbers > 0 ? ones : NULL, NULL};
+    size_t node = onnx_node_begin(graph, "Concat", NULL, parts, "trainer/inputs");
+    onnx_attribute(graph, "axis", 1);
+    onnx_node_end(graph, node);
+}
+
+/* From the columns to the first layer's sums, under the name `sums`. */
+static void onnx_table_inputs(struct proto *graph, const struct schema *schema, const struct model *model,
+                              const char *sums)
+{
+    const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
+    put_integer(graph, "trainer/one", 1);
+    if (schema->numbers > 0) {
+        put_numbers(graph, schema);
+    }
+    if (indicators > 0) {
+        put_indicators(graph, schema, indicators);
+    }
+    if (categories > 0) {
+        put_categories(graph, schema, categories);
+    }
+    put_first_layer(graph, schema, model, indicators, categories, sums);
+    if (schema->task == TASK_INPUTS) {
+        put_dense_inputs(graph, schema, indicators, categories);
+    }
+}
+
+/* --- answers --- */
+
+/* 1 where a value is at least the threshold (or, if strict, above it), 0 elsewhere. */
+static void put_decision(struct proto *graph, const char *value, const char *op, double threshold, const char *output)
+{
+    onnx_doubles(graph, "trainer/threshold", &threshold, 1);
+    onnx_node(graph, op, "trainer/decided", ONNX_NAMES(value, "trainer/threshold"), "trainer/decided");
+    cast(graph, "trainer/decided", TO_INTEGER, output);
+}
+
+static void put_class(struct proto *graph, const struct schema *schema, double threshold)
+{
+    const char *chosen = "trainer/chosen_class";
+    onnx_node(graph, "Softmax", "softmax", ONNX_NAMES(ONNX_TABLE_OUTPUTS), "probabilities");
+    if (schema->classes == 2 && !isnan(threshold)) {
+        size_t node =
+            onnx_node_begin(graph, "Gather", NULL, ONNX_NAMES("probabilities", "trainer/one"), "trainer/second");
+        onnx_attribute(graph, "axis", 1);
+        onnx_node_end(graph, node);
+        cast(graph, "trainer/second", TO_DOUBLE, "trainer/score");
+        put_decision(graph, "trainer/score", "GreaterOrEqual", threshold, chosen);
+    } else {
+        size_t node = onnx_node_begin(graph, "ArgMax", NULL, ONNX_NAMES(ONNX_TABLE_OUTPUTS), chosen);
+        onnx_attribute(graph, "axis", 1);
+        onnx_node_end(graph, node);
+    }
+    int64_t *keys = calloc((size_t)schema->classes, sizeof *keys);
+    if (!keys) {
+        graph->failed = true;
+        return;
+    }
+    for (int i = 0; i < schema->classes; i++) {
+        keys[i] = i;
+    }
+    size_t node = onnx_node_begin(graph, "LabelEncoder", ONNX_ML, ONNX_NAMES(chosen), "prediction");
+    onnx_attribute_list(graph, "keys_int64s", keys, (size_t)schema->classes);
+    size_t values = onnx_attribute_texts_begin(graph, "values_strings");
+    for (int i = 0; i < schema->classes; i++) {
+        onnx_attribute_text(graph, schema_output_name(schema, i));
+    }
+    onnx_attribute_end(graph, values);
+    onnx_node_end(graph, node);
+    free(keys);
+    onnx_value(graph, ONNX_OUTPUT, "prediction", ONNX_STRING, 1);
+    onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, schema->classes);
+}
+
+static void put_flags(struct proto *graph, const struct schema *schema, double threshold)
+{
+    onnx_node(graph, "Sigmoid", "sigmoid", ONNX_NAMES(ONNX_TABLE_OUTPUTS), "probabilities");
+    cast(graph, "probabilities", TO_DOUBLE, "trainer/score");
+    put_decision(graph, "trainer/score", "GreaterOrEqual", schema->targets == 1 && !isnan(threshold) ? threshold : 0.5,
+                 "prediction");
+    onnx_value(graph, ONNX_OUTPUT, "prediction", ONNX_INT64, schema->targets);
+    onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, schema->targets);
+}
+
+static void put_target_numbers(struct proto *graph, const struct schema *schema)
+{
+    onnx_doubles(graph, "trainer/target_scales", schema->target_scales, schema->targets);
+    onnx_doubles(graph, "trainer/target_means", schema->target_means, schema->targets);
+    cast(graph, ONNX_TABLE_OUTPUTS, TO_DOUBLE, "trainer/exact");
+    onnx_node(graph, "Mul", "trainer/spread", ONNX_NAMES("trainer/exact", "trainer/target_scales"), "trainer/spread");
+    onnx_node(graph, "Add", "prediction", ONNX_NAMES("trainer/spread", "trainer/target_means"), "prediction");
+    onnx_value(graph, ONNX_OUTPUT, "prediction", ONNX_DOUBLE, schema->targets);
+}
+
+static void put_error(struct proto *graph, double threshold)
+{
+    cast(graph, "trainer/inputs", TO_DOUBLE, "trainer/wanted");
+    cast(graph, ONNX_TABLE_OUTPUTS, TO_DOUBLE, "trainer/exact");
+    onnx_node(graph, "Sub", "trainer/difference", ONNX_NAMES("trainer/exact", "trainer/wanted"), "trainer/difference");
+    onnx_node(graph, "Mul", "trainer/squares", ONNX_NAMES("trainer/difference", "trainer/difference"),
+              "trainer/squares");
+    size_t node = onnx_node_begin(graph, "ReduceMean", NULL, ONNX_NAMES("trainer/squares"), "error");
+    onnx_attribute_list(graph, "axes", &(int64_t){1}, 1);
+    onnx_node_end(graph, node);
+    onnx_value(graph, ONNX_OUTPUT, "error", ONNX_DOUBLE, 1);
+    if (!isnan(threshold)) {
+        put_decision(graph, "error", "Greater", threshold, "flag");
+        onnx_value(graph, ONNX_OUTPUT, "flag", ONNX_INT64, 1);
+    }
+}
+
+/* From the outputs of the last layer to the predictions; threshold as in struct trained. */
+static void onnx_table_outputs(struct proto *graph, const struct schema *schema, double threshold)
+{
+    switch (schema->task) {
+    case TASK_CLASS:
+        put_class(graph, schema, threshold);
+        break;
+    case TASK_FLAGS:
+        put_flags(graph, schema, threshold);
+        break;
+    case TASK_NUMBERS:
+        put_target_numbers(graph, schema);
+        break;
+    case TASK_INPUTS:
+        put_error(graph, threshold);
+        break;
+    }
+}
+
+/* --- The file --- */
+
+/* The file around the graph, and the layers within it. */
 
 enum {
     IR_VERSION = 7, /* the version of operator set 13; supported by onnxruntime since 1.6 */

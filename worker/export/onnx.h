@@ -4,7 +4,7 @@
  * operator set 13.
  *
  * For pictures: input "images", float32 [batch, inputs]: pixels divided by 255; outputs "logits" and "probabilities",
- * float32 [batch, classes]. For tables: worker/export/onnx_table.h.
+ * float32 [batch, classes]. Tables: worker/export/onnx.c.
  */
 #ifndef WORKER_EXPORT_ONNX_H
 #define WORKER_EXPORT_ONNX_H

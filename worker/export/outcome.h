@@ -6,6 +6,7 @@
 #define WORKER_EXPORT_OUTCOME_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "worker/export/trained.h"
 
@@ -46,5 +47,16 @@ int outcome_count(const struct trained *trained);
 
 /* The name of a class or target; for pictures without names its number, written to `buffer`. */
 const char *outcome_name(const struct trained *trained, int index, char buffer[OUTCOME_NAME]);
+
+/* --- As columns of a CSV file --- */
+
+/* A table model's predictions for a row, as columns of a CSV file: `trainer predict` and the request log write them. */
+
+/* Write the columns' names, and their values, without the end of the line. worker/export/predict.c lists them. */
+void outcome_put_names(const struct trained *trained, FILE *out, char delimiter);
+void outcome_put(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter);
+
+/* Writes prefix, which needs no quotes, and text as one field, quoted where RFC 4180 requires it. */
+void csv_put(FILE *out, const char *prefix, const char *text, size_t size, char delimiter);
 
 #endif

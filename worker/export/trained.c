@@ -9,7 +9,7 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
-#include "worker/data/folders/class_names.h"
+#include "worker/data/folders.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/engine_choose.h"

@@ -1,12 +1,8 @@
-/*
- * The copy: one of the two sets of vectors in shared memory holds the complete state as of kept_step. Writes to the
- * engine go there first, and to the device before it computes next; reads come from there, after a refresh. Between two
- * calls of train it is refreshed whenever that costs at most KEEP_SHARE of the time, which for MNIST-size networks is
- * after every call. A refresh goes into the other set, so that a device that fails halfway damages nothing.
- */
+/* The GPU engine: a gradient passed on while it grows, the copy on the host, and the fallback to the CPU. */
 #include "worker/gpu/engine.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +12,111 @@
 #include "cuda/client.h"
 #include "cuda/use.h"
 #include "observe/process.h"
+#include "ps/store/model.h"
+#include "ps/store/store.h"
 #include "worker/device_log.h"
-#include "worker/gpu/gradient_stream.h"
 #include "worker/layer_placement.h"
+
+/* --- A gradient that grows --- */
+
+/*
+ * Passes a gradient that becomes final front to back on to a sink, in blocks of whole rows; if the engine fails
+ * halfway, the rest comes from another engine.
+ *
+ * Passes on only whole rows, because a sink takes rows; a partial row waits for the next floats.
+ */
+
+struct gradient_stream {
+    const struct model *model; /* these three: borrowed */
+    const struct gradient_sink *sink;
+    const float *gradient; /* [float_count] */
+    int variable, row;     /* the first row not yet passed on */
+};
+
+/* Number of a variable's rows that are complete within `floats` leading floats. */
+static int whole_rows(const struct variable *variable, size_t floats)
+{
+    size_t width = (size_t)variable->cols, stride = (size_t)variable->stride;
+    if (floats < variable->offset + width) {
+        return 0;
+    }
+    size_t rows = (floats - variable->offset - width) / stride + 1;
+    return rows < (size_t)variable->rows ? (int)rows : variable->rows;
+}
+
+/* `floats` leading floats are final now: passes on every complete row. context: a struct gradient_stream. */
+static void gradient_stream_grown(void *context, size_t floats)
+{
+    struct gradient_stream *feed = context;
+    while (feed->variable < feed->model->variable_count) {
+        const struct variable *variable = &feed->model->variables[feed->variable];
+        int rows = whole_rows(variable, floats);
+        if (rows > feed->row) {
+            struct gradient_block block = {.variable = feed->variable,
+                                           .row = feed->row,
+                                           .rows = rows - feed->row,
+                                           .cols = variable->cols,
+                                           .values = feed->gradient + variable->offset +
+                                                     (size_t)feed->row * (size_t)variable->stride,
+                                           .stride = variable->stride};
+            feed->sink->block(feed->sink->context, &block);
+            feed->row = rows;
+        }
+        if (feed->row < variable->rows) {
+            return;
+        }
+        feed->variable++;
+        feed->row = 0;
+    }
+}
+
+/* Passes on the rows of a block from `first` on, one by one; listed rows count from the block's first. */
+static void pass_rows(const struct gradient_stream *feed, const struct gradient_block *block, int first)
+{
+    static const int32_t nothing[1];
+    int next = 0; /* index among the rows that values contains */
+    for (int row = 0; row < block->rows; row++) {
+        bool present = !block->present || (next < block->present_count && block->present[next] == row);
+        if (row >= first) {
+            struct gradient_block one = *block;
+            one.row = block->row + row;
+            one.rows = 1;
+            one.present = present ? NULL : nothing;
+            one.present_count = 0;
+            one.values = block->values + (present ? (size_t)next * (size_t)block->stride : 0);
+            feed->sink->block(feed->sink->context, &one);
+        }
+        next += present;
+    }
+}
+
+static void pass_on(void *context, const struct gradient_block *block)
+{
+    const struct gradient_stream *feed = context;
+    if (block->variable < feed->variable) {
+        return;
+    }
+    if (block->variable == feed->variable && block->row < feed->row) {
+        pass_rows(feed, block, feed->row - block->row);
+        return;
+    }
+    feed->sink->block(feed->sink->context, block);
+}
+
+/* A sink for a whole gradient that skips the rows passed on already. The stream must not change meanwhile. */
+static struct gradient_sink gradient_stream_rest(struct gradient_stream *feed)
+{
+    return (struct gradient_sink){.block = pass_on, .context = feed};
+}
+
+/* --- The engine --- */
+
+/*
+ * The copy: one of the two sets of vectors in shared memory holds the complete state as of kept_step. Writes to the
+ * engine go there first, and to the device before it computes next; reads come from there, after a refresh. Between two
+ * calls of train it is refreshed whenever that costs at most KEEP_SHARE of the time, which for MNIST-size networks is
+ * after every call. A refresh goes into the other set, so that a device that fails halfway damages nothing.
+ */
 
 static const double KEEP_SHARE = 0.02;
 

@@ -5,10 +5,12 @@
 #ifndef WORKER_SUMMARY_EVENT_H
 #define WORKER_SUMMARY_EVENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/encoding/proto.h"
+#include "base/error.h"
 #include "worker/summary/histogram.h"
 
 /* Start with zeros; proto_free(&event.proto) releases it, for good or until the next event_begin. */
@@ -30,10 +32,34 @@ void event_end(struct event *event);
 /* A value for a TensorBoard plugin; content is the plugin's own message. */
 void event_plugin(struct event *event, const char *tag, const char *plugin, const struct proto *content);
 
-/* Complete events of other kinds. */
-void event_file_version(struct event *event, double wall_s);
 void event_session_start(struct event *event, double wall_s,
                          int64_t step); /* discards earlier events from this step on */
 void event_graph(struct event *event, double wall_s, const struct proto *graph);
+
+/* --- The file --- */
+
+/* A tfevents file: a sequence of events in TFRecord frames. TensorBoard reads it while it grows. */
+
+enum { EVENT_FILE_PATH = 4096 };
+
+struct event_file {
+    int fd;
+    char path[EVENT_FILE_PATH];
+    struct proto pending; /* frames not written yet */
+};
+
+/*
+ * Creates the folder if needed and a new file in it, events.out.tfevents.<seconds>.<host>.<process>. It begins with the
+ * format version, which the first flush writes.
+ */
+bool event_file_create(struct event_file *file, const char *folder, struct error *error);
+
+/* Appends an event, in memory. */
+void event_file_add(struct event_file *file, const struct event *event);
+
+/* Writes the pending events: whole ones only, so that readers see no torn events unless the disk is full. */
+bool event_file_flush(struct event_file *file, struct error *error);
+
+void event_file_close(struct event_file *file); /* discards what was not flushed; safe after a failed create */
 
 #endif

@@ -1,23 +1,576 @@
-/* Decides when a summary is due and what goes into it. A failure to write costs the summaries, never the training. */
+/* What a summary contains, and when one is due. */
 #include "worker/summary/summary.h"
 
+#include <assert.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
+#include "base/config/keys.h"
+#include "base/encoding/proto.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "ps/store/collect.h"
-#include "ps/store/optimizer.h"
-#include "worker/data/image/image.h"
 #include "base/random/sampler.h"
-#include "worker/summary/activations.h"
-#include "worker/summary/curves.h"
-#include "worker/summary/describe.h"
-#include "worker/summary/event_file.h"
-#include "worker/summary/graph.h"
+#include "ps/store/collect.h"
+#include "ps/store/model.h"
+#include "ps/store/optimizer.h"
+#include "worker/data/examples.h"
+#include "worker/data/image.h"
+#include "worker/evaluate.h"
+#include "worker/summary/event.h"
+#include "worker/summary/histogram.h"
+
+/* --- The config as text and as hyper-parameters --- */
+
+/*
+ * A run's configuration for TensorBoard: as a text table, and as hyper-parameters.
+ *
+ * Formats: tensorboard/plugins/hparams/plugin_data.proto and api.proto, google/protobuf/struct.proto.
+ */
+
+enum { EXPERIMENT = 2, START = 3, END = 4 };
+enum { TYPE_STRING = 1, TYPE_BOOL = 2, TYPE_NUMBER = 3, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 };
+
+/* The page shows the first one by default. */
+static const char *const metrics[] = {"validation/accuracy", "test/accuracy", "train/accuracy", "loss"};
+
+/* All keys and values as one text event, tagged "config". */
+static void describe_config(struct event *event, const struct config *config, double wall_s, int64_t step)
+{
+    struct proto text = {0};
+    static const char head[] = "| key | value |\n| --- | --- |\n";
+    proto_raw(&text, head, sizeof head - 1);
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        char path[CONFIG_PATH_SIZE];
+        char *value = config_key_text(key, config);
+        config_key_path(key, path);
+        proto_raw(&text, "| ", 2);
+        proto_raw(&text, path, strlen(path));
+        proto_raw(&text, " | ", 3);
+        proto_raw(&text, value ? value : "", value ? strlen(value) : 0);
+        proto_raw(&text, " |\n", 3);
+        free(value);
+    }
+    proto_raw(&text, "", 1); /* NUL-terminates it */
+    event_begin(event, wall_s, step);
+    if (!text.failed) {
+        event_text(event, "config", (const char *)text.bytes);
+    }
+    event_end(event);
+    proto_free(&text);
+}
+
+static bool is_hyper_parameter(const struct config_key *key)
+{
+    bool section =
+        strcmp(key->section, "model") == 0 || strcmp(key->section, "train") == 0 || strcmp(key->section, "data") == 0;
+    return section && key->scope == SCOPE_JOB;
+}
+
+static int type_of(const struct config_key *key)
+{
+    switch (key->type) {
+    case KEY_SWITCH:
+        return TYPE_BOOL;
+    case KEY_COUNT:
+    case KEY_LONG:
+    case KEY_NUMBER:
+        return TYPE_NUMBER;
+    case KEY_TEXT:
+    case KEY_WORD:
+    case KEY_COUNT_OR_AUTO:
+    case KEY_LAYERS:
+    case KEY_HOSTS:
+    case KEY_NAMES:
+    case KEY_HIDDEN:
+    case KEY_DEVICE:
+    case KEY_DEVICES:
+    case KEY_LAYER_DEVICES:
+        break;
+    }
+    return TYPE_STRING;
+}
+
+/* One event of the plugin: its data with `content` in field `field`. */
+static void put_hparams(struct event *event, const char *tag, double wall_s, int field, const struct proto *content)
+{
+    struct proto data = {0};
+    proto_integer(&data, 1, 0); /* the version of the data */
+    proto_bytes(&data, field, content->bytes, content->size);
+    data.failed = data.failed || content->failed;
+    event_begin(event, wall_s, 0);
+    event_plugin(event, tag, "hparams", &data);
+    event_end(event);
+    proto_free(&data);
+}
+
+/* Is a key shown first: does it always identify a run, or is it not at its default? */
+static bool is_telling(const struct config_key *key, const struct config *config, const struct config *defaults)
+{
+    char *text = config_key_text(key, config), *initial = config_key_text(key, defaults);
+    bool filled_in = strcmp(key->name, "lr_decay_steps") == 0 && config->train.lr_decay == 1;
+    bool telling = strcmp(key->name, "optimizer") == 0 || strcmp(key->name, "layers") == 0 ||
+                   (!filled_in && text && initial && strcmp(text, initial) != 0);
+    free(text);
+    free(initial);
+    return telling;
+}
+
+/*
+ * Events for TensorBoard's HParams page: the experiment (its hyper-parameters and metrics), the run's values, and how
+ * it ended. Hyper-parameters are the job-scoped keys of model, train and data, those not at their default first.
+ */
+static void describe_experiment(struct event *event, const struct config *config, double wall_s)
+{
+    struct proto experiment = {0};
+    struct config defaults;
+    struct error error;
+    bool known = config_defaults(&defaults, &error);
+    proto_double(&experiment, 3, wall_s);
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        if (is_hyper_parameter(key)) {
+            size_t info = proto_begin(&experiment, 4);
+            proto_text(&experiment, 1, key->name);
+            proto_text(&experiment, 3, key->description);
+            proto_integer(&experiment, 4, type_of(key));
+            if (known && is_telling(key, config, &defaults)) {
+                proto_integer(&experiment, 7, 1); /* "differs": the page puts it first */
+            }
+            proto_end(&experiment, info);
+        }
+    }
+    for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++) {
+        size_t info = proto_begin(&experiment, 5), name = proto_begin(&experiment, 1);
+        proto_text(&experiment, 2, metrics[i]);
+        proto_end(&experiment, name);
+        proto_end(&experiment, info);
+    }
+    if (known) {
+        config_free(&defaults);
+    }
+    put_hparams(event, "_hparams_/experiment", wall_s, EXPERIMENT, &experiment);
+    proto_free(&experiment);
+}
+
+/* Adds the value as a google.protobuf.Value. */
+static void put_value(struct proto *proto, int field, const struct config_key *key, const struct config *config)
+{
+    char *text = config_key_text(key, config);
+    size_t value = proto_begin(proto, field);
+    if (type_of(key) == TYPE_BOOL) {
+        proto_integer(proto, 4, text && strcmp(text, "true") == 0);
+    } else if (type_of(key) == TYPE_NUMBER) {
+        proto_double(proto, 2, text ? strtod(text, NULL) : 0);
+    } else {
+        proto_text(proto, 3, text ? text : "");
+    }
+    proto_end(proto, value);
+    free(text);
+}
+
+static void describe_run_start(struct event *event, const struct config *config, const char *digest, double wall_s)
+{
+    struct proto start = {0};
+    for (const struct config_key *key = config_keys; key->section; key++) {
+        if (is_hyper_parameter(key)) {
+            size_t entry = proto_begin(&start, 1);
+            proto_text(&start, 1, key->name);
+            put_value(&start, 2, key, config);
+            proto_end(&start, entry);
+        }
+    }
+    proto_text(&start, 4, digest); /* runs of one configuration form a group */
+    proto_double(&start, 5, wall_s);
+    put_hparams(event, "_hparams_/session_start_info", wall_s, START, &start);
+    proto_free(&start);
+}
+
+static void describe_run_end(struct event *event, bool succeeded, double wall_s)
+{
+    struct proto end = {0};
+    proto_integer(&end, 1, succeeded ? STATUS_SUCCESS : STATUS_FAILURE);
+    proto_double(&end, 2, wall_s);
+    put_hparams(event, "_hparams_/session_end_info", wall_s, END, &end);
+    proto_free(&end);
+}
+
+/* --- The graph --- */
+
+/*
+ * The model as a GraphDef, so that TensorBoard draws it like TensorFlow's.
+ *
+ * Format: tensorflow/core/framework/graph.proto, node_def.proto and attr_value.proto.
+ */
+
+enum { GRAPH_NODE = 1, GRAPH_VERSIONS = 4, NODE_NAME = 1, NODE_OP = 2, NODE_INPUT = 3, NODE_ATTRIBUTE = 5 };
+enum { TYPE_FLOAT = 1, TYPE_INT32 = 3, ATTRIBUTE_TYPE = 6, ATTRIBUTE_SHAPE = 7, PRODUCER = 27, NAME = 64 };
+
+static void put_type(struct proto *graph, const char *key, int type)
+{
+    size_t attribute = proto_begin(graph, NODE_ATTRIBUTE);
+    proto_text(graph, 1, key);
+    size_t value = proto_begin(graph, 2);
+    proto_integer(graph, ATTRIBUTE_TYPE, type);
+    proto_end(graph, value);
+    proto_end(graph, attribute);
+}
+
+/* Negative: any number. */
+static void put_shape(struct proto *graph, int dimensions, const int64_t *sizes)
+{
+    size_t attribute = proto_begin(graph, NODE_ATTRIBUTE);
+    proto_text(graph, 1, "shape");
+    size_t value = proto_begin(graph, 2), shape = proto_begin(graph, ATTRIBUTE_SHAPE);
+    for (int i = 0; i < dimensions; i++) {
+        size_t dimension = proto_begin(graph, 2);
+        proto_integer(graph, 1, sizes[i]);
+        proto_end(graph, dimension);
+    }
+    proto_end(graph, shape);
+    proto_end(graph, value);
+    proto_end(graph, attribute);
+}
+
+/* inputs: ends with NULL. The caller adds attributes and ends the node. */
+static size_t begin_node(struct proto *graph, const char *name, const char *op, const char *const *inputs)
+{
+    size_t node = proto_begin(graph, GRAPH_NODE);
+    proto_text(graph, NODE_NAME, name);
+    proto_text(graph, NODE_OP, op);
+    for (; *inputs; inputs++) {
+        proto_text(graph, NODE_INPUT, *inputs);
+    }
+    return node;
+}
+
+static void put_node(struct proto *graph, const char *name, const char *op, const char *const *inputs)
+{
+    size_t node = begin_node(graph, name, op, inputs);
+    put_type(graph, "T", TYPE_FLOAT);
+    proto_end(graph, node);
+}
+
+static void put_source(struct proto *graph, const char *name, const char *op, int type, int dimensions,
+                       const int64_t *sizes)
+{
+    size_t node = begin_node(graph, name, op, (const char *[]){NULL});
+    put_type(graph, "dtype", type);
+    put_shape(graph, dimensions, sizes);
+    proto_end(graph, node);
+}
+
+static void put_layer(struct proto *graph, const struct model *model, const struct config *config, int layer,
+                      char input[NAME])
+{
+    static const char *const operators[] = {[ACTIVATION_RELU] = "Relu",
+                                            [ACTIVATION_SIGMOID] = "Sigmoid",
+                                            [ACTIVATION_TANH] = "Tanh",
+                                            [ACTIVATION_IDENTITY] = "Identity"};
+    const struct variable *weights = &model->variables[2 * layer], *biases = weights + 1;
+    char product[NAME], sum[NAME];
+    snprintf(product, sizeof product, "layer%d/MatMul", layer);
+    snprintf(sum, sizeof sum, "layer%d/BiasAdd", layer);
+    put_source(graph, weights->name, "VariableV2", TYPE_FLOAT, 2, (int64_t[]){weights->rows, weights->cols});
+    put_source(graph, biases->name, "VariableV2", TYPE_FLOAT, 1, (int64_t[]){biases->cols});
+    put_node(graph, product, "MatMul", (const char *[]){input, weights->name, NULL});
+    put_node(graph, sum, "BiasAdd", (const char *[]){product, biases->name, NULL});
+    snprintf(input, NAME, "%s", sum);
+    if (layer + 1 < model->layer_count) {
+        snprintf(input, NAME, "layer%d/%s", layer, operators[model->activation]);
+        put_node(graph, input, operators[model->activation], (const char *[]){sum, NULL});
+        if (config->train.dropout > 0) {
+            char active[NAME];
+            memcpy(active, input, sizeof active);
+            snprintf(input, NAME, "layer%d/dropout", layer);
+            put_node(graph, input, "Dropout", (const char *[]){active, NULL});
+        }
+    }
+}
+
+/* The mean cross-entropy, plus the L2 term if there is one; `loss` becomes the name of the training loss. */
+static void put_loss(struct proto *graph, const struct model *model, const struct config *config, const char *logits,
+                     char loss[NAME])
+{
+    const char *weights[CONFIG_MAX_LAYERS] = {NULL};
+    put_node(graph, "loss/cross_entropy", "SparseSoftmaxCrossEntropyWithLogits",
+             (const char *[]){logits, "labels", NULL});
+    put_node(graph, "loss/mean", "Mean", (const char *[]){"loss/cross_entropy", NULL});
+    snprintf(loss, NAME, "loss/mean");
+    if (config->train.l2 > 0) {
+        for (int layer = 0; layer < model->layer_count; layer++) {
+            weights[layer] = model->variables[2 * layer].name;
+        }
+        put_node(graph, "loss/l2", "L2Loss", weights);
+        put_node(graph, "loss/total", "Add", (const char *[]){"loss/mean", "loss/l2", NULL});
+        snprintf(loss, NAME, "loss/total");
+    }
+}
+
+static void put_training(struct proto *graph, const struct model *model, const struct config *config,
+                         const char *logits)
+{
+    static const char *const operators[] = {
+        [OPTIMIZER_SGD] = "ApplyGradientDescent", [OPTIMIZER_MOMENTUM] = "ApplyMomentum",
+        [OPTIMIZER_ADAGRAD] = "ApplyAdagrad",     [OPTIMIZER_ADADELTA] = "ApplyAdadelta",
+        [OPTIMIZER_ADAM] = "ApplyAdam",           [OPTIMIZER_RMSPROP] = "ApplyRMSProp",
+        [OPTIMIZER_FTRL] = "ApplyFtrl",
+    };
+    char loss[NAME];
+    put_node(graph, "softmax", "Softmax", (const char *[]){logits, NULL});
+    put_loss(graph, model, config, logits, loss);
+    for (int i = 0; i < model->variable_count; i++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "train/%s", model->variables[i].name);
+        put_node(graph, name, operators[config->train.optimizer],
+                 (const char *[]){model->variables[i].name, loss, NULL});
+    }
+}
+
+/* Appends the message to `graph`. */
+static void graph_encode(struct proto *graph, const struct model *model, const struct config *config)
+{
+    char input[NAME] = "images";
+    put_source(graph, "images", "Placeholder", TYPE_FLOAT, 2, (int64_t[]){-1, model->widths[0]});
+    put_source(graph, "labels", "Placeholder", TYPE_INT32, 1, (int64_t[]){-1});
+    for (int layer = 0; layer < model->layer_count; layer++) {
+        put_layer(graph, model, config, layer, input);
+    }
+    put_training(graph, model, config, input);
+    size_t versions = proto_begin(graph, GRAPH_VERSIONS);
+    proto_integer(graph, 1, PRODUCER);
+    proto_end(graph, versions);
+}
+
+/* --- Confusions and curves --- */
+
+/*
+ * A table's validation: its confusions, and a binary model's precision-recall curve.
+ *
+ * Confusions are an image with a square per pair of classes: the more examples of the row's class were classified as
+ * the column's, the darker; for few classes there is also a table with names and numbers. The curve has the format of
+ * TensorBoard's PR curves plugin: six rows of a tensor, a column per threshold.
+ */
+
+enum { THRESHOLDS = 101, SIDE = 256, PR_ROWS = 6, MOST_NAMED = 32, MOST_NAME = 64 };
+
+static void put_confusions(struct event *event, const struct evaluation *evaluation)
+{
+    int classes = evaluation->classes, square = SIDE / classes > 1 ? SIDE / classes : 1, side = classes * square;
+    uint8_t *pixels = malloc((size_t)side * (size_t)side), *png;
+    size_t size;
+    struct error error;
+    for (int i = 0; pixels && i < side * side; i++) {
+        int label = i / side / square, predicted = i % side / square;
+        int64_t all = evaluation->class_images[label];
+        int64_t taken = evaluation->confusions[(size_t)label * (size_t)classes + (size_t)predicted];
+        pixels[i] = (uint8_t)(255 - (all > 0 ? 255 * taken / all : 0));
+    }
+    if (pixels && image_encode_png(pixels, side, side, &png, &size, &error)) {
+        event_image(event, "validation/confusion", side, side, png, size);
+        free(png);
+    }
+    free(pixels);
+}
+
+static void put_text(struct proto *text, const char *part)
+{
+    proto_raw(text, part, strlen(part));
+}
+
+/* The name of a class, escaped for a Markdown table, in bold. */
+static void put_name(struct proto *text, const struct evaluation *evaluation, int class)
+{
+    char number[EVALUATION_NAME];
+    const char *name = evaluation_name(evaluation, class, number);
+    put_text(text, " | **");
+    for (int i = 0; i < MOST_NAME && name[i] != '\0'; i++) {
+        const bool is_plain = (unsigned char)name[i] >= ' ';
+        if (is_plain && strchr("\\`*_{}[]<>()#+!|", name[i])) {
+            proto_raw(text, "\\", 1);
+        }
+        proto_raw(text, is_plain ? &name[i] : " ", 1);
+    }
+    put_text(text, "**");
+}
+
+static void put_table(struct event *event, const struct evaluation *evaluation)
+{
+    const int classes = evaluation->classes;
+    struct proto text = {0};
+    char number[32];
+    put_text(&text, "| of a row, taken for a column");
+    for (int i = 0; i < classes; i++) {
+        put_name(&text, evaluation, i);
+    }
+    put_text(&text, " |\n|");
+    for (int i = 0; i <= classes; i++) {
+        put_text(&text, i == 0 ? " --- |" : " ---: |");
+    }
+    put_text(&text, "\n");
+    for (int label = 0; label < classes; label++) {
+        put_name(&text, evaluation, label);
+        for (int i = 0; i < classes; i++) {
+            snprintf(number, sizeof number, " | %" PRId64,
+                     evaluation->confusions[(size_t)label * (size_t)classes + (size_t)i]);
+            put_text(&text, number);
+        }
+        put_text(&text, " |\n");
+    }
+    proto_raw(&text, "", 1); /* NUL-terminates it */
+    if (!text.failed) {
+        event_text(event, "validation/confusions", (const char *)text.bytes);
+    }
+    proto_free(&text);
+}
+
+static void put_pr_curve(struct event *event, const struct evaluation *evaluation)
+{
+    float rows[PR_ROWS][THRESHOLDS];
+    for (int i = 0; i < THRESHOLDS; i++) {
+        struct pr_point point;
+        metrics_pr_point(evaluation->ranked, (int)evaluation->images, (double)i / (THRESHOLDS - 1), &point);
+        rows[0][i] = (float)point.true_positives;
+        rows[1][i] = (float)point.false_positives;
+        rows[2][i] = (float)point.true_negatives;
+        rows[3][i] = (float)point.false_negatives;
+        rows[4][i] = (float)point.precision;
+        rows[5][i] = (float)point.recall;
+    }
+    event_pr_curve(event, "validation/pr_curve", THRESHOLDS, &rows[0][0]);
+}
+
+/* Adds both to the event, as far as the evaluation has them. */
+static void curves_put(struct event *event, const struct evaluation *evaluation)
+{
+    if (evaluation->classes > 0 && evaluation->confusions) {
+        put_confusions(event, evaluation);
+        if (evaluation->classes <= MOST_NAMED) {
+            put_table(event, evaluation);
+        }
+    }
+    if (evaluation->ranked && !evaluation->is_merged && evaluation_is_binary(evaluation)) {
+        put_pr_curve(event, evaluation);
+    }
+}
+
+/* --- Activations --- */
+
+/*
+ * Activations of each layer for a few examples, for histograms. A separate forward pass in plain C: engines do not
+ * expose intermediate results, and this runs rarely, on a handful of examples.
+ *
+ * A plain forward pass, sample by sample: it runs rarely, on few images, so clarity wins over speed.
+ */
+
+enum { ACTIVATIONS_IMAGES = 32 };
+
+static void add_scaled(float *restrict sum, const float *restrict row, float factor, int count)
+{
+    for (int i = 0; i < count; i++) {
+        sum[i] += factor * row[i];
+    }
+}
+
+static float activate(enum activation activation, float value)
+{
+    switch (activation) {
+    case ACTIVATION_RELU:
+        return value > 0 ? value : 0;
+    case ACTIVATION_SIGMOID:
+        return 1 / (1 + expf(-value));
+    case ACTIVATION_TANH:
+        return tanhf(value);
+    case ACTIVATION_IDENTITY:
+        break;
+    }
+    return value;
+}
+
+/* input: [model->widths[layer]]; output: [model->widths[layer + 1]]. Zeros, frequent in images, are skipped. */
+static void run_layer(const struct model *model, const float *parameters, int layer, const float *input, float *output)
+{
+    const struct variable *weights = &model->variables[2 * layer], *biases = weights + 1;
+    memcpy(output, parameters + biases->offset, (size_t)biases->cols * sizeof *output);
+    for (int i = 0; i < weights->rows; i++) {
+        if (input[i] != 0) {
+            add_scaled(output, parameters + weights->offset + (size_t)i * (size_t)weights->stride, input[i],
+                       weights->cols);
+        }
+    }
+    for (int i = 0; i < biases->cols && layer + 1 < model->layer_count; i++) {
+        output[i] = activate(model->activation, output[i]);
+    }
+}
+
+/* What the first layer sees of an example. */
+static void put_inputs(const struct model *model, const struct examples *examples, int example, float *input)
+{
+    size_t inputs = (size_t)model->widths[0], at = (size_t)example;
+    if (!examples_are_rows(examples)) {
+        for (size_t i = 0; i < inputs; i++) {
+            input[i] = (float)examples->images[at * inputs + i] / 255.0f;
+        }
+        return;
+    }
+    size_t numbers = (size_t)examples->numbers, codes = (size_t)examples->codes;
+    memset(input, 0, inputs * sizeof *input);
+    for (size_t i = 0; i < numbers; i++) {
+        input[i] = examples->values[at * numbers + i];
+    }
+    for (size_t i = 0; i < codes; i++) {
+        int32_t place = examples->places[at * codes + i];
+        if (place >= 0) {
+            input[place] = 1;
+        }
+    }
+}
+
+/*
+ * Of the first `count` examples, <= ACTIVATIONS_IMAGES; parameters: in the model's layout; histograms:
+ * [model->layer_count], cleared first: the activations of each hidden layer, and the logits. Fails only if out of
+ * memory.
+ */
+static bool activations_measure(const struct model *model, const float *parameters, const struct examples *examples,
+                                int count, struct histogram *histograms, struct error *error)
+{
+    assert(count >= 0 && count <= ACTIVATIONS_IMAGES);
+    int widest = 0;
+    for (int i = 0; i <= model->layer_count; i++) {
+        widest = model->widths[i] > widest ? model->widths[i] : widest;
+    }
+    float *memory = malloc((size_t)2 * (size_t)widest * sizeof *memory);
+    if (!memory) {
+        return error_set(error, "out of memory for the activations of %d units", widest);
+    }
+    for (int layer = 0; layer < model->layer_count; layer++) {
+        histogram_clear(&histograms[layer]);
+    }
+    for (int image = 0; image < count; image++) {
+        float *input = memory, *output = memory + widest;
+        put_inputs(model, examples, image, input);
+        for (int layer = 0; layer < model->layer_count; layer++) {
+            run_layer(model, parameters, layer, input, output);
+            histogram_add(&histograms[layer], output, (size_t)model->widths[layer + 1]);
+            float *swap = input;
+            input = output;
+            output = swap;
+        }
+    }
+    free(memory);
+    return true;
+}
+
+/* --- Summaries --- */
+
+/* Decides when a summary is due and what goes into it. A failure to write costs the summaries, never the training. */
 
 #define DEFAULT_FOLDER "summaries"
 

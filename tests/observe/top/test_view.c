@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/text/json.h"
-#include "observe/top/read.h"
+#include "observe/top/client.h"
 #include "observe/top/terminal.h"
 #include "observe/top/view.h"
 #include "tests/random.h"

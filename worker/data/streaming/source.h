@@ -1,6 +1,6 @@
 /*
- * The files behind a streaming data set. Implementations: TFRecord files (worker/data/tfrecord/source.c), folders of
- * pictures (worker/data/folders/folders.c), IDX files (worker/data/idx_source.c) and rows of tables
+ * The files behind a streaming data set. Implementations: TFRecord files (worker/data/tfrecord/files.c), folders of
+ * pictures (worker/data/folders.c), IDX files (worker/data/idx_source.c) and rows of tables
  * (worker/data/table/spool.c).
  *
  * A source is immutable, and any thread may open a reader; a reader is used by one thread.

@@ -9,7 +9,6 @@
 
 #include "worker/data/table/npy.h"
 #include "worker/data/tfrecord/example.h"
-#include "worker/data/tfrecord/framing.h"
 #include "worker/data/tfrecord/reader.h"
 
 enum { MOST_NAME = 4096 };

@@ -1,4 +1,4 @@
-/* Records are returned straight from a buffer, which is filled in large pieces and grows for a large record. */
+/* The frame of a record: length and both masked CRCs, little-endian. */
 #include "worker/data/tfrecord/reader.h"
 
 #include <fcntl.h>
@@ -7,8 +7,36 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/encoding/crc32c.h"
+#include "net/bytes.h"
 #include "worker/data/stream.h"
-#include "worker/data/tfrecord/framing.h"
+
+void tfrecord_append(struct proto *out, const void *record, size_t size)
+{
+    uint8_t header[TFRECORD_HEADER], footer[TFRECORD_FOOTER];
+    put_le64(header, size);
+    put_le32(header + 8, crc32c_masked(header, 8));
+    put_le32(footer, crc32c_masked(record, size));
+    proto_raw(out, header, sizeof header);
+    proto_raw(out, record, size);
+    proto_raw(out, footer, sizeof footer);
+}
+
+bool tfrecord_length(const uint8_t header[TFRECORD_HEADER], uint64_t *length)
+{
+    *length = get_le64(header);
+    return get_le32(header + 8) == crc32c_masked(header, 8);
+}
+
+/* True if the record's CRC is right. */
+static bool tfrecord_is_whole(const void *record, size_t size, const uint8_t footer[TFRECORD_FOOTER])
+{
+    return get_le32(footer) == crc32c_masked(record, size);
+}
+
+/* --- Reading --- */
+
+/* Records are returned straight from a buffer, which is filled in large pieces and grows for a large record. */
 
 enum { BUFFER_BYTES = 1 << 16, FRAME = TFRECORD_HEADER + TFRECORD_FOOTER };
 

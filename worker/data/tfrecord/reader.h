@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/encoding/proto.h"
 #include "base/error.h"
 
 enum { TFRECORD_MAX_RECORD = 1 << 26 }; /* bytes; a header that promises more counts as damaged */
@@ -45,5 +46,21 @@ bool tfrecord_is_packed(const struct tfrecord_reader *reader);
 uint64_t tfrecord_position(const struct tfrecord_reader *reader);
 uint64_t tfrecord_offset(const struct tfrecord_reader *reader);
 const char *tfrecord_name(const struct tfrecord_reader *reader);
+
+/* --- Frames --- */
+
+/*
+ * The frame of each record of a TFRecord file and each event of a tfevents file: length, CRC of the length, the
+ * record, its CRC; CRCs masked (base/encoding/crc32c.h), all little-endian.
+ * Source: tensorflow/core/lib/io/record_writer.h.
+ */
+
+enum { TFRECORD_HEADER = 12, TFRECORD_FOOTER = 4 };
+
+/* Appends the record in its frame to `out`. */
+void tfrecord_append(struct proto *out, const void *record, size_t size);
+
+/* The length that a header promises; false if the header's CRC is wrong. */
+bool tfrecord_length(const uint8_t header[TFRECORD_HEADER], uint64_t *length);
 
 #endif

@@ -11,7 +11,7 @@
 #include "base/text/count.h"
 #include "base/text/printable.h"
 #include "net/member.h"
-#include "observe/member.h"
+#include "observe/api.h"
 #include "ps/status_query.h"
 
 static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;

@@ -13,7 +13,6 @@
 #include <zlib.h>
 
 #include "tests/random.h"
-#include "worker/data/tfrecord/framing.h"
 
 /* Record i of a file: its number, repeated. */
 static size_t record_size(int i)

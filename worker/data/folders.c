@@ -1,0 +1,497 @@
+/* A data set as folders of pictures: its classes, its files in order, and their pixels. */
+#include "worker/data/folders.h"
+
+#include <cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text/json.h"
+#include "base/text/utf8.h"
+#include "worker/data/builder.h"
+#include "worker/data/files.h"
+#include "worker/data/image.h"
+#include "worker/data/names.h"
+
+/* --- Names of classes --- */
+
+/*
+ * The text; NULL if out of memory. Bytes that are not UTF-8 become '?'. The caller frees it.
+ *
+ * Class names as JSON; worker/data/folders.h explains their use.
+ */
+static char *class_names_text(const struct names *classes)
+{
+    cJSON *array = cJSON_CreateArray();
+    bool done = array;
+    for (int i = 0; i < classes->count && done; i++) {
+        cJSON *name = cJSON_CreateString(classes->items[i]);
+        if (name) {
+            utf8_mend(name->valuestring, strlen(name->valuestring));
+        }
+        done = json_append(array, name);
+    }
+    char *text = done ? cJSON_PrintUnformatted(array) : NULL;
+    cJSON_Delete(array);
+    return text;
+}
+
+static bool take_names(struct names *names, const cJSON *array)
+{
+    const cJSON *name;
+    names->items = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof *names->items);
+    cJSON_ArrayForEach(name, array)
+    {
+        char *copy = names->items && cJSON_IsString(name) ? strdup(name->valuestring) : NULL;
+        if (!copy) {
+            return false;
+        }
+        names->items[names->count++] = copy;
+    }
+    return names->items;
+}
+
+bool class_names_parse(struct names *names, const char *text, struct error *error)
+{
+    *names = (struct names){0};
+    cJSON *array = cJSON_Parse(text);
+    const bool done = cJSON_IsArray(array) && take_names(names, array);
+    cJSON_Delete(array);
+    if (!done) {
+        names_free(names);
+    }
+    return done || error_set(error, "the names of its classes cannot be read");
+}
+
+bool class_names_check(const char *path, const char *there, const char *here, struct error *error)
+{
+    return !there || !here || strcmp(there, here) == 0 ||
+           error_set(error,
+                     "%.300s: its classes are %.200s, and the data's folders %.200s, so labels would mean something "
+                     "else (choose another --train_dir or --data_dir)",
+                     path, there, here);
+}
+
+/* --- The collection of files --- */
+
+/*
+ * The pictures of a part by class, and their order (worker/data/folders.h).
+ *
+ * Lists images and fixes their order once. If names are not numbers, a hash of the name decides: it mixes the classes,
+ * is the same on every machine, and does not depend on the order in which a file system lists files.
+ */
+
+/* One picture to be read. */
+struct picture {
+    char *name;      /* of the file */
+    int class_index; /* in the list of classes */
+    int64_t number;  /* its name as a number; negative: not a number */
+    uint64_t order;  /* sort key if not all names are numbers */
+};
+
+struct collection {
+    char path[DATA_MAX_PATH];
+    struct names classes;
+    struct picture *pictures;
+    int count, capacity;
+    bool numbered;        /* all pictures' names are numbers */
+    bool classes_numbers; /* class names are the labels */
+};
+
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+/* Names of the folders in a folder. */
+static bool collection_list_classes(struct names *classes, const char *path, struct error *error)
+{
+    if (!names_list(classes, path, "*", error)) {
+        return false;
+    }
+    int kept = 0;
+    for (int i = 0; i < classes->count; i++) {
+        char folder[DATA_MAX_PATH];
+        if (!file_join(folder, sizeof folder, path, classes->items[i], error)) {
+            return false;
+        }
+        if (is_folder(folder)) {
+            char *swap = classes->items[kept];
+            classes->items[kept++] = classes->items[i];
+            classes->items[i] = swap;
+        }
+    }
+    for (int i = kept; i < classes->count; i++) {
+        free(classes->items[i]);
+    }
+    classes->count = kept;
+    return true;
+}
+
+/* The number formed by `size` digits; negative if there is anything else. */
+static int64_t number_of(const char *text, size_t size)
+{
+    int64_t number = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (text[i] < '0' || text[i] > '9' || number > INT64_MAX / 16) {
+            return -1;
+        }
+        number = 10 * number + (text[i] - '0');
+    }
+    return size > 0 ? number : -1;
+}
+
+/* FNV-1a with a finalizer that moves similar names far apart; any fixed hash would do. */
+static uint64_t hash_name(const char *name, uint64_t salt)
+{
+    uint64_t hash = 0xCBF29CE484222325 ^ salt;
+    for (; *name != '\0'; name++) {
+        hash = (hash ^ (uint8_t)*name) * 0x100000001B3;
+    }
+    hash = (hash ^ hash >> 33) * 0xFF51AFD7ED558CCD;
+    return hash ^ hash >> 33;
+}
+
+static bool add_picture(struct collection *collection, char *name, int class_index)
+{
+    if (collection->count == collection->capacity) {
+        int capacity = collection->capacity == 0 ? 1024 : 2 * collection->capacity;
+        struct picture *pictures = realloc(collection->pictures, (size_t)capacity * sizeof *pictures);
+        if (!pictures) {
+            return false;
+        }
+        collection->pictures = pictures;
+        collection->capacity = capacity;
+    }
+    int64_t number = number_of(name, strcspn(name, "."));
+    collection->numbered = collection->numbered && number >= 0;
+    collection->pictures[collection->count++] =
+        (struct picture){name, class_index, number, hash_name(name, (uint64_t)class_index)};
+    return true;
+}
+
+static bool list_pictures(struct collection *collection, struct error *error)
+{
+    for (int i = 0; i < collection->classes.count; i++) {
+        char folder[DATA_MAX_PATH];
+        struct names names = {0};
+        bool done = file_join(folder, sizeof folder, collection->path, collection->classes.items[i], error) &&
+                    names_list(&names, folder, "*", error);
+        for (int k = 0; k < names.count && done; k++) {
+            done = add_picture(collection, names.items[k], i) ||
+                   error_set(error, "%s: out of memory while listing its pictures", folder);
+            names.items[k] = done ? NULL : names.items[k]; /* the collection's now */
+        }
+        names_free(&names);
+        if (!done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const struct picture *left = a, *right = b;
+    return (left->number > right->number) - (left->number < right->number);
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct picture *left = a, *right = b;
+    int order = (left->order > right->order) - (left->order < right->order);
+    return order != 0 ? order : left->class_index - right->class_index;
+}
+
+static void sort_pictures(struct collection *collection)
+{
+    size_t count = (size_t)collection->count;
+    if (count == 0) {
+        return;
+    }
+    if (collection->numbered) {
+        qsort(collection->pictures, count, sizeof *collection->pictures, by_number);
+        for (size_t i = 1; i < count && collection->numbered; i++) {
+            collection->numbered = collection->pictures[i].number != collection->pictures[i - 1].number;
+        }
+    }
+    if (!collection->numbered) {
+        qsort(collection->pictures, count, sizeof *collection->pictures, by_order);
+    }
+}
+
+/*
+ * True if every name is a number, its label.
+ *
+ * Labels are the class names themselves if all of these are numbers in range.
+ */
+static bool collection_are_numbers(const struct names *classes)
+{
+    for (int i = 0; i < classes->count; i++) {
+        int64_t number = number_of(classes->items[i], strlen(classes->items[i]));
+        if (number < 0 || number >= CONFIG_MAX_WIDTH) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/*
+ * The classes of a part: its own if they are numbers, otherwise those of the training set, some of which it may lack.
+ */
+static bool list_classes(struct collection *collection, const char *training, struct error *error)
+{
+    struct names *classes = &collection->classes;
+    struct names known = {0};
+    if (!collection_list_classes(classes, collection->path, error)) {
+        return false;
+    }
+    if (strcmp(training, collection->path) == 0) {
+        return true;
+    }
+    bool done = collection_list_classes(&known, training, error);
+    if (done && !(collection_are_numbers(&known) && collection_are_numbers(classes))) {
+        for (int i = 0; i < classes->count && done; i++) {
+            done = names_have(&known, classes->items[i]) || error_set(error, "%s/%s: is of a class that %s has not",
+                                                                      collection->path, classes->items[i], training);
+        }
+        const struct names own = *classes;
+        *classes = known;
+        known = own;
+    }
+    names_free(&known);
+    return done;
+}
+
+/*
+ * All pictures of a part in order. training: the training set's folder, whose classes number those of every part, so
+ * that a part that lacks some is numbered alike. The caller calls collection_free, also after a failure.
+ */
+static bool collection_list(struct collection *collection, const char *path, const char *training, struct error *error)
+{
+    *collection = (struct collection){.numbered = true};
+    snprintf(collection->path, sizeof collection->path, "%s", path);
+    if (!list_classes(collection, training, error) || !list_pictures(collection, error)) {
+        return false;
+    }
+    sort_pictures(collection);
+    collection->classes_numbers = collection_are_numbers(&collection->classes);
+    return true;
+}
+
+/* safe on zeros */
+static void collection_free(struct collection *collection)
+{
+    for (int i = 0; i < collection->count; i++) {
+        free(collection->pictures[i].name);
+    }
+    free(collection->pictures);
+    names_free(&collection->classes);
+    *collection = (struct collection){.count = 0};
+}
+
+static int32_t collection_label(const struct collection *collection, int picture)
+{
+    int index = collection->pictures[picture].class_index;
+    const char *name = collection->classes.items[index];
+    return collection->classes_numbers ? (int32_t)number_of(name, strlen(name)) : (int32_t)index;
+}
+
+/* 1 + the largest label of a picture */
+static int32_t collection_classes(const struct collection *collection)
+{
+    int32_t classes = 0;
+    for (int i = 0; i < collection->count; i++) {
+        int32_t label = collection_label(collection, i);
+        classes = label >= classes ? label + 1 : classes;
+    }
+    return classes;
+}
+
+static bool collection_path(const struct collection *collection, int picture, char path[DATA_MAX_PATH],
+                            struct error *error)
+{
+    const struct picture *found = &collection->pictures[picture];
+    char folder[DATA_MAX_PATH];
+    return file_join(folder, sizeof folder, collection->path, collection->classes.items[found->class_index], error) &&
+           file_join(path, DATA_MAX_PATH, folder, found->name, error);
+}
+
+/* --- Loading --- */
+
+/* Decodes and fits the images of a part, into memory or, if they are too many, block by block during training. */
+
+bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error)
+{
+    static const char *const names[2][2] = {{"train", "training"}, {"test", "testing"}};
+    for (int i = 0; i < 2; i++) {
+        struct names classes = {0};
+        bool done = file_join(path, DATA_MAX_PATH, data_dir, names[part == DATASET_TEST][i], error) &&
+                    collection_list_classes(&classes, path, error);
+        bool found = classes.count > 0;
+        names_free(&classes);
+        if (!done || found) {
+            return done;
+        }
+    }
+    path[0] = '\0';
+    return true;
+}
+
+/* The size to which all are fitted: the first image's if the model has as many inputs, otherwise a square. */
+static bool choose_size(struct image *size, const struct image *first, int inputs, struct error *error)
+{
+    int side = image_side(inputs);
+    bool as_it_is = (int64_t)first->width * first->height == inputs;
+    *size = (struct image){.width = as_it_is ? first->width : side, .height = as_it_is ? first->height : side};
+    return as_it_is || side > 0 ||
+           error_set(error, "is an image of %dx%d, but the model's %d inputs are not a square to scale it to",
+                     first->width, first->height, inputs);
+}
+
+/* Reads one picture and fits it to the size in `fitted`, which the first one sets and allocates. */
+static bool read_picture(const struct collection *collection, int picture, struct image *fitted, int inputs,
+                         struct error *error)
+{
+    char path[DATA_MAX_PATH];
+    uint8_t *bytes;
+    size_t size;
+    struct image image;
+    if (!collection_path(collection, picture, path, error) || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    bool done = image_decode(&image, bytes, size, error);
+    free(bytes);
+    if (done && !fitted->pixels) {
+        done = choose_size(fitted, &image, inputs, error);
+        fitted->pixels = done ? malloc((size_t)fitted->width * (size_t)fitted->height) : NULL;
+        done = done && (fitted->pixels || error_set(error, "out of memory for an image"));
+    }
+    done = done && image_fit(&image, fitted->width, fitted->height, fitted->pixels, error);
+    image_free(&image);
+    return done || error_wrap(error, "%s", path);
+}
+
+static bool read_pictures(const struct collection *collection, int count, struct builder *builder, int inputs,
+                          struct error *error)
+{
+    struct image fitted = {0};
+    bool done = true;
+    for (int i = 0; i < count && done; i++) {
+        done = read_picture(collection, i, &fitted, inputs, error) &&
+               builder_add(builder, &fitted, collection_label(collection, i), error);
+    }
+    image_free(&fitted);
+    return done;
+}
+
+/* --- Streaming: a block's offset is the number of its first picture --- */
+
+struct folders_source {
+    struct example_source source;
+    struct collection collection;
+};
+
+static bool source_open(const struct example_source *source, struct example_reader **reader, struct error *error)
+{
+    *reader = malloc(sizeof **reader);
+    if (!*reader) {
+        return error_set(error, "out of memory while reading pictures");
+    }
+    (*reader)->source = source;
+    return true;
+}
+
+static bool source_read(struct example_reader *reader, const struct stream_block *block, uint32_t first,
+                        const struct examples *into, struct error *error)
+{
+    const struct folders_source *source = (const struct folders_source *)reader->source;
+    const size_t pixels = (size_t)into->height * (size_t)into->width;
+    for (int i = 0; i < into->count; i++) {
+        int picture = (int)(block->offset + block->skip + first) + i;
+        struct image fitted = {
+            .width = into->width, .height = into->height, .pixels = into->images + (size_t)i * pixels};
+        if (!read_picture(&source->collection, picture, &fitted, (int)pixels, error)) {
+            return false;
+        }
+        into->labels[i] = collection_label(&source->collection, picture);
+    }
+    return true;
+}
+
+static void source_close(struct example_reader *reader)
+{
+    free(reader);
+}
+
+static void source_destroy(struct example_source *base)
+{
+    struct folders_source *source = (struct folders_source *)base;
+    collection_free(&source->collection);
+    free(source);
+}
+
+static const struct example_source_table source_table = {
+    .open = source_open, .read = source_read, .close = source_close, .destroy = source_destroy};
+
+/* Takes ownership of the collection. read: the examples in memory, and the size of the images. */
+static bool make_source(struct overflow *overflow, struct collection *collection, const struct examples *read,
+                        struct error *error)
+{
+    struct folders_source *source = calloc(1, sizeof *source);
+    int in_block = BLOCK_BYTES / (read->height * read->width) + 1;
+    bool done = source;
+    for (int i = overflow->held_out; i < collection->count && done; i += in_block) {
+        int left = collection->count - i;
+        done = blocks_add(&overflow->blocks, 0, (uint64_t)i, (uint32_t)(left < in_block ? left : in_block));
+    }
+    if (!done) {
+        free(source);
+        return error_set(error, "%s: out of memory while listing its pictures", collection->path);
+    }
+    source->source = (struct example_source){
+        .table = &source_table,
+        .like = {.height = read->height, .width = read->width, .classes = collection_classes(collection)},
+        .files = 1};
+    source->collection = *collection;
+    *collection = (struct collection){.count = 0};
+    overflow->source = &source->source;
+    return true;
+}
+
+bool folders_class_names(char **text, const char *training, struct error *error)
+{
+    struct names classes = {0};
+    *text = NULL;
+    bool done = collection_list_classes(&classes, training, error);
+    if (done && !collection_are_numbers(&classes)) {
+        *text = class_names_text(&classes);
+        done = *text || error_set(error, "%s: out of memory for the names of its classes", training);
+    }
+    names_free(&classes);
+    return done;
+}
+
+bool folders_read(struct examples *examples, const char *path, const char *training, int inputs,
+                  struct overflow *overflow, struct error *error)
+{
+    struct collection collection;
+    struct builder builder = {.capacity = 0};
+    bool done = collection_list(&collection, path, training, error);
+    bool too_large = (uint64_t)collection.count * ((uint64_t)inputs + sizeof *examples->labels) > overflow->limit;
+    overflow_settle(overflow, collection.count);
+    int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
+    done = done && read_pictures(&collection, count, &builder, inputs, error) &&
+           (builder_finish(&builder, examples, error) || error_wrap(error, "%s", path)) &&
+           (!too_large || make_source(overflow, &collection, examples, error));
+    collection_free(&collection);
+    builder_free(&builder);
+    return done;
+}
