@@ -55,7 +55,7 @@ static enum listener_glance look(void)
     worker->session.base.glanced = true;
     worker->session.base.roused = worker->session.base.deaf = false;
     const int waits = serving.waits;
-    const enum listener_glance how = serve_at_a_glance(&worker->session);
+    const enum listener_glance how = serve_without_waiting(&worker->session);
     assert_int_equal(serving.waits, waits);
     return how;
 }
@@ -64,7 +64,7 @@ static enum listener_glance look(void)
 static bool serve_by_a_thread(void)
 {
     worker->session.base.glanced = false;
-    return serve(&worker->session);
+    return serve_until_idle(&worker->session);
 }
 
 static bool is_at_rest(void)
