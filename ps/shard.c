@@ -1,408 +1,356 @@
 /*
- * Asynchronous pushes: stages, the pass through the stripes, applying, answers.
- *
- * An answer is packed into the stage that the gradient came in: the packed data never reaches beyond the block just
- * applied, because packing leaves unchanged blocks out and adds nothing.
+ * Creating a shard, and writing its vectors as the chief sends them: the shard is closed meanwhile, and everything
+ * written is checked before it opens.
  */
+#include "ps/shard.h"
+
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/copy.h"
 #include "base/finite.h"
-#include "base/profile.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/outer.h"
 #include "ps/shard/internal.h"
+#include "ps/store/outer.h"
 
-/* --- Passing through the stripes --- */
+/* --- Memory --- */
 
-/* Whatever its generation. */
-static bool shard_walk_enter_any(struct shard *shard)
+/* A ps's floats, and the bytes of each of its arrays. */
+struct layout_plan {
+    struct span spans[PLACEMENT_MAX_SPANS];
+    int span_count;
+    size_t floats, blocks;
+    bool has[STORE_PS_VECTORS];
+    bool synchronous;
+    int vectors, workers;
+    size_t vector_bytes, known_bytes, present_bytes, range_bytes, version_bytes, block_bytes, stage_bytes;
+    size_t aggregate_bytes, buffer_bytes, sent_log_bytes;
+    size_t total;
+};
+
+static void plan_make(struct layout_plan *plan, const struct model *model, const struct config *config, int ps)
+{
+    memset(plan, 0, sizeof *plan);
+    plan->span_count =
+        placement_spans(model, config->cluster.placement, config->cluster.ps_hosts.count, ps, plan->spans);
+    for (int i = 0; i < plan->span_count; i++) {
+        plan->floats += plan->spans[i].count;
+    }
+    plan->blocks = shard_cut(model, plan->spans, plan->span_count, NULL);
+    const struct config_train train = outer_train(&config->train);
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
+        plan->has[vector] = vector == STORE_SENT ? sent_model_is_kept(&config->cluster)
+                                                 : store_has_vector(&train, (enum store_vector)vector);
+        plan->vectors += plan->has[vector];
+    }
+    plan->workers = config_worker_room(&config->cluster);
+    plan->vector_bytes = shard_round_up(plan->floats * sizeof(float));
+    plan->present_bytes = shard_round_up(plan->blocks);
+    plan->range_bytes = shard_round_up(plan->blocks * RANGE_BYTES);
+    plan->version_bytes = shard_round_up(plan->blocks * sizeof(uint64_t));
+    plan->block_bytes = shard_round_up(plan->blocks * sizeof(struct shard_block));
+    plan->stage_bytes = shard_round_up((size_t)plan->workers * sizeof(struct stage));
+    plan->synchronous = config->cluster.issync;
+    plan->aggregate_bytes =
+        plan->synchronous ? shard_round_up(aggregate_memory(plan->floats, plan->blocks, plan->workers)) : 0;
+    plan->buffer_bytes = config->train.buffer_size > 0 ? plan->vector_bytes + plan->present_bytes : 0;
+    plan->sent_log_bytes = plan->has[STORE_SENT] ? shard_round_up(shard_sent_memory(plan->floats)) : 0;
+    plan->known_bytes =
+        config->cluster.wire_dtype != WIRE_FLOAT32 ? shard_round_up(plan->floats * sizeof(uint16_t)) : 0;
+    size_t per_worker =
+        plan->vector_bytes * (plan->synchronous ? 2 : 1) + plan->known_bytes + plan->present_bytes + plan->range_bytes;
+    plan->total = plan->vector_bytes * 2 * (size_t)plan->vectors + plan->block_bytes + plan->version_bytes +
+                  plan->present_bytes + plan->stage_bytes + plan->buffer_bytes + plan->aggregate_bytes +
+                  plan->sent_log_bytes + (size_t)plan->workers * per_worker;
+}
+
+size_t shard_memory(const struct model *model, const struct config *config, int ps)
+{
+    struct layout_plan plan;
+    plan_make(&plan, model, config, ps);
+    size_t orders = config->output.save_steps > 0 ? SHARD_ORDERS_KEPT * plan.vector_bytes * (size_t)plan.vectors : 0;
+    return plan.total + SHARD_ALIGN + sizeof(struct shard) + orders;
+}
+
+static void *carve(char **memory, size_t bytes)
+{
+    void *part = *memory;
+    *memory += bytes;
+    return part;
+}
+
+static void divide_into_stripes(struct shard *shard)
+{
+    size_t wanted = shard->floats / STRIPE_FLOATS;
+    shard->stripe_count = wanted < 1 ? 1 : wanted > MAX_STRIPES ? MAX_STRIPES : (int)wanted;
+    for (int i = 0; i < shard->stripe_count; i++) {
+        size_t count = (size_t)shard->stripe_count;
+        shard->stripes[i].first_block = shard->block_count * (size_t)i / count;
+        shard->stripes[i].end_block = shard->block_count * ((size_t)i + 1) / count;
+        pthread_mutex_init(&shard->stripes[i].lock, NULL);
+    }
+}
+
+static void lay_out(struct shard *shard, const struct layout_plan *plan)
+{
+    char *memory = (char *)shard_round_up((size_t)shard->memory);
+    memcpy(shard->spans, plan->spans, sizeof shard->spans);
+    shard->span_count = plan->span_count;
+    shard->floats = plan->floats;
+    shard->block_count = plan->blocks;
+    shard->worker_count = plan->workers;
+    size_t local = 0;
+    for (int i = 0; i < plan->span_count; i++) {
+        shard->span_locals[i] = local;
+        local += plan->spans[i].count;
+    }
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
+        if (plan->has[vector]) {
+            shard->vectors[vector] = carve(&memory, plan->vector_bytes);
+            shard->copies[0][vector] = carve(&memory, plan->vector_bytes);
+        }
+    }
+    shard->blocks = carve(&memory, plan->block_bytes);
+    shard->versions = carve(&memory, plan->version_bytes);
+    shard->moved = carve(&memory, plan->present_bytes);
+    shard->stages = carve(&memory, plan->stage_bytes);
+    if (plan->buffer_bytes > 0) {
+        shard->buffer.mean = carve(&memory, plan->vector_bytes);
+        shard->buffer.present = carve(&memory, plan->present_bytes);
+    }
+    for (int i = 0; i < plan->workers; i++) {
+        shard->stages[i].shard = shard;
+        shard->stages[i].values = carve(&memory, plan->vector_bytes);
+        shard->stages[i].answer = plan->synchronous ? carve(&memory, plan->vector_bytes) : shard->stages[i].values;
+        shard->stages[i].known = plan->known_bytes > 0 ? carve(&memory, plan->known_bytes) : NULL;
+        shard->stages[i].present = carve(&memory, plan->present_bytes);
+        shard->stages[i].ranges = carve(&memory, plan->range_bytes);
+    }
+}
+
+bool shard_create(struct shard **result, const struct model *model, const struct config *config, int ps,
+                  struct error *error)
+{
+    struct layout_plan plan;
+    plan_make(&plan, model, config, ps);
+    if (plan.floats > UINT32_MAX) {
+        return error_set(error, "ps %d would hold %zu floats, more than a message can name (%lu): use more ps", ps,
+                         plan.floats, (unsigned long)UINT32_MAX);
+    }
+    struct shard *shard = aligned_alloc(SHARD_ALIGN, shard_round_up(sizeof *shard));
+    /* Zero pages from the system: what is never used, such as a snapshot or a stage, takes no memory. */
+    void *memory = calloc(1, plan.total + SHARD_ALIGN);
+    struct schedule *schedule = schedule_create(&config->train);
+    if (!shard || !memory || !schedule) {
+        schedule_destroy(schedule);
+        free(shard);
+        free(memory);
+        return error_set(error,
+                         "out of memory for %zu MiB of parameters, optimizer slots, snapshot and %d workers' "
+                         "pushes: use more ps, or make model.layers smaller",
+                         plan.total >> 20, plan.workers);
+    }
+    memset(shard, 0, sizeof *shard);
+    shard->model = model;
+    shard->train = outer_train(&config->train);
+    shard->rounds = config->train;
+    shard->has_rounds = config_has_rounds(&config->train);
+    shard->weighs_examples = config_has_rounds(&config->train) && config->train.round_weights == WEIGHTS_BY_EXAMPLES;
+    shard->buffer.size = config->train.buffer_size;
+    shard->schedule = schedule;
+    shard->wire_dtype = config->cluster.wire_dtype != WIRE_FLOAT32 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
+    shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);
+    shard->memory = memory;
+    lay_out(shard, &plan);
+    shard_cut(model, shard->spans, shard->span_count, shard->blocks);
+    divide_into_stripes(shard);
+    char *end = (char *)shard_round_up((size_t)memory) + plan.total;
+    if (plan.synchronous) {
+        aggregate_create(shard, end - plan.aggregate_bytes);
+    }
+    if (plan.has[STORE_SENT]) {
+        shard_sent_create(shard, &config->cluster, end - plan.aggregate_bytes - plan.sent_log_bytes);
+    }
+    pthread_mutex_init(&shard->snapshot_lock, NULL);
+    atomic_init(&shard->closed, true);
+    *result = shard;
+    return true;
+}
+
+void shard_destroy(struct shard *shard)
+{
+    if (!shard) {
+        return;
+    }
+    for (int i = 0; i < shard->stripe_count; i++) {
+        pthread_mutex_destroy(&shard->stripes[i].lock);
+    }
+    pthread_mutex_destroy(&shard->snapshot_lock);
+    aggregate_destroy(shard);
+    schedule_destroy(shard->schedule);
+    free(shard->order_memory);
+    free(shard->memory);
+    free(shard);
+}
+
+/* --- Restoring --- */
+
+static void fill(float *values, size_t count, float value)
+{
+    for (size_t i = 0; i < count; i++) {
+        values[i] = value;
+    }
+}
+
+void shard_begin_write(struct shard *shard, uint32_t generation)
 {
     pthread_mutex_lock(&shard->stripes[0].lock);
-    if (!atomic_load_explicit(&shard->closed, memory_order_relaxed)) {
-        return true;
+    schedule_settle(shard->schedule, shard->global_step);
+    shard->generation = generation;
+    atomic_store(&shard->closed, true);
+    shard->global_step = 0;
+    buffer_forget(&shard->buffer);
+    for (int i = 0; i < shard->stripe_count; i++) {
+        shard_walk_on(shard, i, &(struct block_walk){0}, 0);
     }
-    pthread_mutex_unlock(&shard->stripes[0].lock);
-    return false;
-}
-
-bool shard_walk_enter(struct shard *shard, uint32_t generation)
-{
-    if (!shard_walk_enter_any(shard)) {
-        return false;
-    }
-    if (shard->generation == generation) {
-        return true;
-    }
-    pthread_mutex_unlock(&shard->stripes[0].lock);
-    return false;
-}
-
-void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step)
-{
-    if (i + 1 < shard->stripe_count) {
-        pthread_mutex_lock(&shard->stripes[i + 1].lock);
-    } else {
-        shard->done_version = walk->version;
-        shard->done_step = global_step;
-        shard_snapshots_done(shard, walk);
-    }
-    pthread_mutex_unlock(&shard->stripes[i].lock);
-}
-
-void shard_now(struct shard *shard, uint64_t *version, int64_t *global_step)
-{
-    struct stripe *last = &shard->stripes[shard->stripe_count - 1];
-    pthread_mutex_lock(&last->lock);
-    if (version) {
-        *version = shard->done_version;
-    }
-    if (global_step) {
-        *global_step = shard->done_step;
-    }
-    pthread_mutex_unlock(&last->lock);
-}
-
-/* --- Stages --- */
-
-/* The first block that ends after `local`. */
-static size_t block_after(const struct shard *shard, size_t local)
-{
-    size_t low = 0;
-    size_t high = shard->block_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (shard->blocks[middle].local + block_extent(&shard->blocks[middle]) <= local) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-struct stage *shard_stage(struct shard *shard, int worker)
-{
-    assert(worker >= 0 && worker < shard->worker_count);
-    return &shard->stages[worker];
-}
-
-void stage_begin(struct stage *stage)
-{
-    memset(stage->present, 0, stage->shard->block_count);
-    stage->not_finite = false;
-}
-
-bool stage_claim(struct stage *stage, struct range range, float **values, struct error *error)
-{
-    const struct shard *shard = stage->shard;
-    size_t local;
-    if (!shard_locate(shard, range, &local, error)) {
-        return false;
-    }
-    size_t end = local + range.count;
-    for (size_t i = block_after(shard, local); i < shard->block_count && shard->blocks[i].local < end; i++) {
-        const struct shard_block *block = &shard->blocks[i];
-        size_t extent = block_extent(block);
-        if (!stage->present[i] && (block->local < local || block->local + extent > end)) {
-            memset(stage->values + block->local, 0, extent * sizeof(float));
-        }
-        stage->present[i] = 1;
-    }
-    *values = stage->values + local;
-    return true;
-}
-
-bool stage_scatter(struct stage *stage, struct range range, const uint16_t *places, const float *values, size_t count,
-                   struct error *error)
-{
-    const struct shard *shard = stage->shard;
-    size_t local;
-    if (!shard_locate(shard, range, &local, error)) {
-        return false;
-    }
-    size_t i = block_after(shard, local);
-    for (size_t k = 0; k < count; k++) {
-        const size_t at = local + places[k];
-        while (i < shard->block_count && shard->blocks[i].local + block_extent(&shard->blocks[i]) <= at) {
-            i++;
-        }
-        if (i == shard->block_count || shard->blocks[i].local > at) {
-            continue; /* padding */
-        }
-        if (!stage->present[i]) {
-            memset(stage->values + shard->blocks[i].local, 0, block_extent(&shard->blocks[i]) * sizeof(float));
-            stage->present[i] = 1;
-        }
-        stage->values[at] = values[k];
-    }
-    return true;
-}
-
-void stage_weigh(struct stage *stage, uint32_t examples)
-{
-    const struct shard *shard = stage->shard;
-    stage->examples = examples;
-    stage->squares = 0;
-    for (size_t i = 0; shard->rounds.clip_difference_norm > 0 && i < shard->block_count; i++) {
-        const struct shard_block *block = &shard->blocks[i];
-        for (int row = 0; stage->present[i] && row < block->rows; row++) {
-            stage->squares = outer_squares(
-                stage->squares, stage->values + block->local + (size_t)row * (size_t)block->stride, block->cols);
+    shard_forget_snapshots(shard);
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
+        shard->written[vector] = shard->written_to[vector] = 0;
+        if (shard->vectors[vector]) {
+            bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
+            fill(shard->vectors[vector], shard->floats,
+                 is_slot ? optimizer_slot_initial(&shard->train, vector - STORE_SLOT0) : 0.0f);
         }
     }
 }
 
-void stage_check(struct stage *stage, const float *values, size_t count)
-{
-    stage->not_finite = stage->not_finite || !all_finite(values, count);
-}
-
-void stage_age(struct stage *stage, uint32_t staleness)
-{
-    stage->staleness = staleness;
-}
-
-bool stage_is_finite(const struct stage *stage)
-{
-    return !stage->not_finite;
-}
-
-/* --- Answers --- */
-
-size_t shard_pack_range(struct changes *changes, uint8_t *ranges, size_t *packed_local, const struct shard_block *block)
-{
-    struct range last = {block->first, 0};
-    size_t gap = 0;
-    if (changes->range_count > 0 && *packed_local <= block->local && block->local - *packed_local <= PADDING_PACKED) {
-        struct ranges packed = {ranges, changes->range_count};
-        last = range_get(&packed, changes->range_count - 1);
-        gap = block->local - *packed_local;
-    }
-    if (last.first + last.count + gap != block->first) { /* another span starts */
-        last = (struct range){block->first, 0};
-        gap = 0;
-    }
-    changes->range_count += last.count == 0;
-    size_t count = gap + block_extent(block);
-    changes->value_count += count;
-    last.count += (uint32_t)count;
-    *packed_local = block->local - gap + count;
-    range_put(ranges, changes->range_count - 1, last);
-    return gap;
-}
-
-void shard_pack_values(void *values, uint64_t at, enum dtype dtype, const float *from, size_t count)
-{
-    if (dtype == DTYPE_FLOAT32) {
-        copy_bytes((float *)values + at, from, count * sizeof *from);
-    } else {
-        bfloat16_from_floats((uint16_t *)values + at, from, count);
-    }
-}
-
-static void pack_begin(struct stage *stage, enum dtype dtype)
-{
-    stage->changes = (struct changes){.dtype = dtype, .ranges = stage->ranges, .values = stage->answer};
-}
-
-static void pack_block(struct stage *stage, enum store_vector vector, const struct shard_block *block)
-{
-    struct changes *changes = &stage->changes;
-    size_t gap = shard_pack_range(changes, stage->ranges, &stage->packed_local, block);
-    size_t count = gap + block_extent(block);
-    shard_pack_values(stage->answer, changes->value_count - count, changes->dtype,
-                      stage->shard->vectors[vector] + block->local - gap, count);
-}
-
-static void pack_end(struct stage *stage, uint64_t version, int64_t global_step, struct changes *changes)
-{
-    stage->changes.version = version;
-    stage->changes.global_step = global_step;
-    *changes = stage->changes;
-}
-
-bool stage_remembers(const struct stage *stage)
-{
-    return stage->known;
-}
-
-bool stage_is_known_to(const struct stage *stage, uint64_t connection)
-{
-    return stage->known_to == connection;
-}
-
-size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool in_full, uint8_t *encoded)
-{
-    size_t bytes = 0;
-    stage->known_to = connection;
-    for (uint32_t i = 0; i < ranges->count; i++) {
-        struct range range = range_get(ranges, i);
-        struct error error;
-        size_t local;
-        bool held = shard_locate(stage->shard, range, &local, &error);
-        assert(held);
-        bytes += held ? bfloat16_tell(encoded + bytes, stage->known + local, halves, range.count, in_full) : 0;
-        halves += range.count;
-    }
-    return bytes;
-}
-
-/* --- Applying --- */
-
-void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step)
-{
-    schedule_prepare(shard->schedule, &step->update[1], global_step);
-    step->update[0] = step->update[1];
-    update_spare_biases(&step->update[0]);
-    step->has_slots = shard->vectors[STORE_SLOT0];
-    for (int i = 0; i < 2; i++) {
-        step->loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], true);
-        step->absent_loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], false);
-        step->absent_is_noop[i] = update_zero_is_noop(&step->update[i]);
-        step->fresh_is_noop[i] = update_zero_is_noop_at_start(&step->update[i]);
-    }
-}
-
-static inline float *at(float *values, size_t offset)
-{
-    return !values ? NULL : values + offset;
-}
-
-void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
-{
-    const struct shard_block *block = &shard->blocks[i];
-    optimizer_loop loop = gradient ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
-    loop(&step->update[block->is_weights],
-         &(struct optimizer_rows){.rows = (size_t)block->rows,
-                                  .cols = block->cols,
-                                  .gradient = gradient ? gradient + block->local : NULL,
-                                  .gradient_stride = (size_t)block->stride,
-                                  .parameters = shard->vectors[STORE_PARAMETERS] + block->local,
-                                  .slot0 = at(shard->vectors[STORE_SLOT0], block->local),
-                                  .slot1 = at(shard->vectors[STORE_SLOT1], block->local),
-                                  .average = at(shard->vectors[STORE_AVERAGES], block->local),
-                                  .stride = (size_t)block->stride});
-    shard->moved[i] |= gradient && step->has_slots;
-}
-
-/* True if the block changed. gradient: as for shard_move_block. */
-static bool apply_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
-{
-    if (!gradient && block_rests(shard, step, i)) {
-        return false;
-    }
-    shard_move_block(shard, step, i, gradient);
-    return true;
-}
-
-/* The gradient of the push's step: its own, or the gathered one. NULL: the block is absent. */
-static const float *gradient_of(const struct shard *shard, const struct buffer_turn *turn, const struct stage *stage,
-                                size_t i)
-{
-    const unsigned char *present = turn->gathers ? shard->buffer.present : stage->present;
-    return !present[i] ? NULL : turn->gathers ? shard->buffer.mean : stage->values;
-}
-
-bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
-                 struct changes *changes)
-{
-    PROFILE("apply");
-    struct step step;
-    if (!shard_walk_enter(shard, generation)) {
-        return false;
-    }
-    const struct buffer_turn turn = buffer_take(shard, stage);
-    const int steps = turn.makes_step;
-    shard->version += (uint64_t)steps;
-    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
-    shard->global_step += steps;
-    if (turn.makes_step) {
-        shard_step_prepare(shard, walk.global_step, &step);
-        shard_join_snapshots(shard, &walk);
-    }
-    pack_begin(stage, dtype);
-    unsigned mode = optimizer_enter();
-    for (int k = 0; k < shard->stripe_count; k++) {
-        const struct stripe *stripe = &shard->stripes[k];
-        shard_save_stripe(shard, stripe, &walk);
-        buffer_gather(shard, &turn, stage, stripe);
-        for (size_t i = stripe->first_block; i < stripe->end_block; i++) {
-            if (turn.makes_step && apply_block(shard, &step, i, gradient_of(shard, &turn, stage, i))) {
-                shard->versions[i] = walk.version;
-            }
-            if (shard->versions[i] > base_version) {
-                pack_block(stage, STORE_PARAMETERS, &shard->blocks[i]);
-            }
-        }
-        shard_walk_on(shard, k, &walk, walk.global_step + steps);
-    }
-    optimizer_leave(mode);
-    pack_end(stage, walk.version, walk.global_step + steps, changes);
-    return true;
-}
-
-bool shard_tells(const struct shard *shard)
-{
-    return shard->sent_log;
-}
-
-bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
-                   enum dtype dtype, struct changes *changes)
-{
-    const bool tells = dtype_is_packed(dtype);
-    const enum store_vector vector = tells ? STORE_SENT : STORE_PARAMETERS;
-    assert(!tells || shard->sent_log);
-    if (!shard_walk_enter(shard, generation)) {
-        return false;
-    }
-    if (tells && shard_sent_since(shard, stage, since_version, changes)) {
-        pthread_mutex_unlock(&shard->stripes[0].lock);
-        return true;
-    }
-    since_version = tells ? 0 : since_version;
-    dtype = tells ? DTYPE_FLOAT32 : dtype;
-    struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
-    pack_begin(stage, dtype);
-    for (int k = 0; k < shard->stripe_count; k++) {
-        for (size_t i = shard->stripes[k].first_block; i < shard->stripes[k].end_block; i++) {
-            if (shard->versions[i] > since_version) {
-                pack_block(stage, vector, &shard->blocks[i]);
-            }
-        }
-        shard_walk_on(shard, k, &walk, walk.global_step);
-    }
-    pack_end(stage, walk.version, walk.global_step, changes);
-    return true;
-}
-
-bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error)
+bool shard_claim_write(struct shard *shard, enum store_vector vector, struct range range, float **values,
+                       struct error *error)
 {
     size_t local;
+    assert(atomic_load(&shard->closed));
     if (!shard_check_vector(shard, vector, error) || !shard_locate(shard, range, &local, error)) {
         return false;
     }
-    size_t end = local + range.count;
-    for (int k = 0; k < shard->stripe_count; k++) {
-        struct stripe *stripe = &shard->stripes[k];
-        size_t from = shard->blocks[stripe->first_block].local;
-        size_t to = stripe->end_block < shard->block_count ? shard->blocks[stripe->end_block].local : shard->floats;
-        from = from > local ? from : local;
-        to = to < end ? to : end;
-        if (from >= to) {
+    *values = shard->vectors[vector] + local;
+    return true;
+}
+
+/* Counts the model's floats in [from, to) of the shard, without the padding between them. */
+static size_t count_real(const struct shard *shard, size_t from, size_t to)
+{
+    size_t real = 0;
+    for (size_t i = 0; i < shard->block_count; i++) {
+        const struct shard_block *block = &shard->blocks[i];
+        size_t begin = block->local;
+        if (begin >= to || begin + (size_t)block->rows * (size_t)block->stride <= from) {
             continue;
         }
-        pthread_mutex_lock(&stripe->lock);
-        bool closed = atomic_load(&shard->closed);
-        if (!closed) {
-            memcpy(values + (from - local), shard->vectors[vector] + from, (to - from) * sizeof(float));
+        for (int row = 0; row < block->rows; row++, begin += (size_t)block->stride) {
+            const size_t first = begin > from ? begin : from, end = begin + block->cols < to ? begin + block->cols : to;
+            real += end > first ? end - first : 0;
         }
-        pthread_mutex_unlock(&stripe->lock);
-        if (closed) {
-            return error_set(error, "the parameters are being restored");
+    }
+    return real;
+}
+
+void shard_wrote(struct shard *shard, enum store_vector vector, struct range range)
+{
+    struct error error;
+    size_t local = 0;
+    size_t *to = &shard->written_to[vector];
+    shard_locate(shard, range, &local, &error); /* it was claimed */
+    const size_t end = local + range.count;
+    if (end > *to) {
+        shard->written[vector] += count_real(shard, local > *to ? local : *to, end);
+        *to = end;
+    }
+}
+
+/* Finds slots of a block whose bits differ from their initial ones: an update turns a negative zero positive. */
+static bool slots_moved(const struct shard *shard, const struct shard_block *block)
+{
+    for (int slot = 0; slot < optimizer_slots(shard->train.optimizer); slot++) {
+        float initial = optimizer_slot_initial(&shard->train, slot);
+        const float *values = shard->vectors[STORE_SLOT0 + slot] + block->local;
+        for (int row = 0; row < block->rows; row++, values += block->stride) {
+            for (int col = 0; col < block->cols; col++) {
+                if (memcmp(&values[col], &initial, sizeof initial) != 0) {
+                    return true;
+                }
+            }
         }
+    }
+    return false;
+}
+
+/* Whatever was written there: loops over padding must only ever see its initial value. */
+static void reset_padding(struct shard *shard, int vector, const struct shard_block *block, size_t end)
+{
+    bool is_slot = vector == STORE_SLOT0 || vector == STORE_SLOT1;
+    float value = is_slot ? optimizer_slot_initial(&shard->train, vector - STORE_SLOT0) : 0.0f;
+    for (int row = 0; row < block->rows; row++) {
+        size_t from = block->local + (size_t)row * (size_t)block->stride + block->cols;
+        size_t to = row + 1 < block->rows ? block->local + ((size_t)row + 1) * (size_t)block->stride : end;
+        fill(shard->vectors[vector] + from, to - from, value);
+    }
+}
+
+static bool check_written(struct shard *shard, struct error *error)
+{
+    size_t real = 0;
+    for (size_t i = 0; i < shard->block_count; i++) {
+        real += (size_t)shard->blocks[i].rows * shard->blocks[i].cols;
+    }
+    if (shard->written[STORE_PARAMETERS] < real) {
+        return error_set(error, "only %zu of this shard's %zu parameters were written",
+                         shard->written[STORE_PARAMETERS], real);
+    }
+    for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
+        if (shard->vectors[vector] && !all_finite(shard->vectors[vector], shard->floats)) {
+            return error_set(error, "vector %d was written with a value that is not finite", vector);
+        }
+    }
+    return true;
+}
+
+bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error)
+{
+    assert(atomic_load(&shard->closed));
+    if (!check_written(shard, error)) {
+        return false;
+    }
+    if (!schedule_begin(shard->schedule, epoch_steps)) {
+        return error_set(error, "the learning rate decays by epochs, and the number of steps in one is not known");
+    }
+    float *averages = shard->vectors[STORE_AVERAGES];
+    if (averages && shard->written[STORE_AVERAGES] == 0) {
+        memcpy(averages, shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
+    }
+    if (shard->sent_log && shard->written[STORE_SENT] == 0) {
+        memcpy(shard->vectors[STORE_SENT], shard->vectors[STORE_PARAMETERS], shard->floats * sizeof(float));
+    }
+    for (size_t i = 0; i < shard->block_count; i++) {
+        size_t end = i + 1 < shard->block_count ? shard->blocks[i + 1].local : shard->floats;
+        for (int vector = 0; vector < STORE_PS_VECTORS; vector++) {
+            if (shard->vectors[vector]) {
+                reset_padding(shard, vector, &shard->blocks[i], end);
+            }
+        }
+        shard->versions[i] = 1;
+        shard->moved[i] = slots_moved(shard, &shard->blocks[i]);
+    }
+    pthread_mutex_lock(&shard->stripes[0].lock);
+    shard->version = 1;
+    shard->global_step = global_step;
+    if (shard->sent_log) {
+        shard_sent_forget(shard);
+    }
+    shard_snapshots_from(shard, global_step);
+    for (int i = 0; i < shard->stripe_count; i++) {
+        if (i + 1 == shard->stripe_count) {
+            atomic_store(&shard->closed, false);
+        }
+        shard_walk_on(shard, i, &(struct block_walk){.version = 1}, global_step);
     }
     return true;
 }

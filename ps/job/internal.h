@@ -1,7 +1,5 @@
 /*
- * Private to the job, shared by its parts. job.c holds the common parts (actions, waits, time). membership.c decides
- * who is present, and places.c numbers the workers that come without a number; pushes.c decides about asynchronous
- * pushes, synchronous.c about synchronous steps, and rounds.c whom to ask for one; generation.c serves the chief.
+ * Private to the job, shared by its parts, of which each calls only those before it: state.c, rounds.c, steps.c, job.c.
  */
 #ifndef PS_JOB_INTERNAL_H
 #define PS_JOB_INTERNAL_H
@@ -37,13 +35,6 @@ static inline bool job_is_past_end(const struct job *job)
 /* Call it whenever a worker has joined or the model has become ready. */
 void job_start_if_complete(struct job *job);
 
-/* The checks common to all requests that need parameters; false: denied. */
-bool job_check_training(struct job *job, int worker, uint64_t incarnation, uint32_t generation, double now_s,
-                        struct verdict *verdict);
-
-/* Counts a gradient that is not finite, and logs some of them. */
-void job_note_not_finite(struct job *job, int worker);
-
 /* Clears the buffer: no push waits for its step. */
 void job_forget_buffer(struct job *job);
 
@@ -53,7 +44,6 @@ void job_set_end(struct job *job); /* sets last_step by the config */
 
 /* Synchronous training: set up with the job, collect the next step, and check whether it can be decided. */
 bool job_create_gathering(struct job *job, int ps, struct error *error);
-void job_set_replicas(struct job *job); /* by the config */
 void job_gather(struct job *job, double now_s);
 void job_consider(struct job *job, double now_s);
 
@@ -66,11 +56,5 @@ bool job_is_asked(const struct job *job, int worker);  /* for the present round 
 bool job_is_late(const struct job *job, double now_s); /* the present round has reached its deadline */
 /* Records that the present round is made of gathered.taken. */
 void job_count_round(struct job *job);
-
-/* Extends all leases after this ps itself stood still (stopped, or its machine asleep). */
-void job_extend_leases(struct job *job, double seconds);
-
-/* Expires leases; false once all are checked, true if actions must be taken first. */
-bool job_tick_leases(struct job *job, double now_s);
 
 #endif

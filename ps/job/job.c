@@ -1,16 +1,16 @@
-/* The job as a whole: its life cycle, the actions that it leaves to the host, what it waits for, and time. */
+/* The job's life: its members, the chief's requests, and time. */
 #include "ps/job/job.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config/diff.h"
-#include "base/text/printable.h"
+#include "base/simulation.h"
 #include "ps/job/internal.h"
 #include "ps/store/placement.h"
+
+/* --- Create and destroy --- */
 
 bool job_create(struct job *job, const struct config *config, int ps, double now_s, struct error *error)
 {
@@ -50,212 +50,516 @@ void job_destroy(struct job *job)
     memset(job, 0, sizeof *job);
 }
 
-/* --- Live keys --- */
+/* --- Members: the order of the checks in `join` is the protocol --- */
 
-/* false: the amount of data is not known yet. */
-static bool make_plan(struct plan *plan, const struct job *job, const struct config *config, int64_t epoch_batches)
+static bool is_fenced(const struct job_worker *worker, uint64_t incarnation)
 {
-    struct config then = job->config;
-    if (epoch_batches <= 0) {
-        return false;
+    for (int i = 0; i < JOB_FENCED; i++) {
+        if (worker->fenced[i] == incarnation) {
+            return true;
+        }
     }
-    config_take_live(&then, config);
-    plan_begin_job(plan, &then, epoch_batches);
-    return true;
+    return false;
 }
 
-int64_t job_epoch_steps(const struct job *job, const struct config *config, int64_t epoch_batches)
+/* From now on `incarnation` is this worker; an older one is fenced for good. */
+static void take_place(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s)
 {
-    struct plan plan;
-    return make_plan(&plan, job, config, epoch_batches) ? plan_epoch_end(&plan, 1) : 0;
-}
-
-int64_t job_last_step_under(const struct job *job, const struct config *config)
-{
-    struct plan plan;
-    const int64_t images = job->epoch_batches * job->config.train.batch_size;
-    const int64_t batches = images / config->train.batch_size;
-    if (job->epoch_batches <= 0) {
-        return config->train.train_steps;
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != 0) {
+        if (worker->connections > 0) {
+            job_say(job, LOG_WARNING, "worker %d (%s) replaces a process at %s that does not answer", index, peer,
+                    worker->peer);
+            job_act(job, JOB_CUT, index);
+        }
+        worker->fenced[worker->fenced_next] = worker->incarnation;
+        worker->fenced_next = (worker->fenced_next + 1) % JOB_FENCED;
     }
-    plan_begin_job(&plan, config, batches > 0 ? batches : 1);
-    return plan.last_step == INT64_MAX ? 0 : plan.last_step;
+    worker->incarnation = incarnation;
+    worker->connections = 0;
+    worker->held = 0;
+    worker->present = worker->lost = worker->cut_off = worker->left = worker->counts = false;
+    worker->sequence = 0;
+    worker->newcomer = 0;
+    worker->state = STATE_STARTING;
+    worker->global_step = worker->local_step = 0;
+    worker->steps_per_s = 0.0f;
+    worker->loss = NAN;
+    worker->retries = worker->bytes_in = worker->bytes_out = worker->memory_bytes = 0;
+    worker->cpu_percent = worker->gpu_percent = NAN;
+    worker->host[0] = worker->device[0] = worker->message[0] = '\0';
+    worker->heard_s = now_s;
 }
 
-void job_set_end(struct job *job)
+/*
+ * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Only the pong to this probe shows that it lives: other
+ * messages may have been sent before it was killed, and delayed by a slow link or a stalled ps. A gap between two
+ * attempts means that the newcomer went away, or that this ps was stalled and may not have read the pong yet: the time
+ * starts over.
+ */
+static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
+                      struct error *message)
 {
-    struct plan plan;
-    bool planned = make_plan(&plan, job, &job->config, job->epoch_batches);
-    job->last_step = !planned ? job->config.train.train_steps : plan.last_step == INT64_MAX ? 0 : plan.last_step;
+    struct job_worker *worker = &job->workers[index];
+    if (worker->newcomer == 0 || now_s - worker->asked_s > JOB_ASK_MS / 1000.0) {
+        worker->newcomer = incarnation;
+        worker->probe_s = now_s;
+        worker->probe++;
+        worker->answered = false;
+        job_act(job, JOB_PROBE, index);
+    }
+    if (worker->newcomer != incarnation) {
+        return JOB_ASK_AGAIN; /* one claim at a time: the claimant may have died meanwhile, too */
+    }
+    worker->asked_s = now_s;
+    if (!worker->answered) {
+        return now_s - worker->probe_s < JOB_PROBE_MS / 1000.0 ? JOB_ASK_AGAIN : 0;
+    }
+    worker->newcomer = 0;
+    job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
+    error_set(
+        message,
+        "worker %d is already running at %s, and alive: give this process another --task_index, or stop the other "
+        "one first",
+        index, worker->peer);
+    return REFUSAL_DUPLICATE;
 }
 
-void job_take_due(struct job *job)
+uint64_t job_probe_nonce(const struct job *job, int index)
 {
-    const int wanted = job->gathered.wanted, least = job->gathered.least;
-    const int64_t last_step = job->last_step, step = job->global_step;
-    if (!job->has_next || step < job->next_step) {
+    return job->workers[index].probe;
+}
+
+void job_pong(struct job *job, int index, uint64_t incarnation, uint64_t nonce)
+{
+    struct job_worker *worker = &job->workers[index];
+    worker->answered = worker->answered || (worker->incarnation == incarnation && worker->probe == nonce);
+}
+
+/* May this incarnation be the worker? */
+static uint16_t join(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
+                     struct error *message)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (is_fenced(worker, incarnation)) {
+        error_set(message, "a newer process is worker %d now; it replaces this one", index);
+        return REFUSAL_REPLACED;
+    }
+    if (worker->incarnation == incarnation) {
+        return 0;
+    }
+    bool silent = (worker->lost && !worker->cut_off) || worker->left || worker->connections == 0;
+    if (worker->incarnation != 0 && !silent) {
+        uint16_t answer = probe(job, index, incarnation, peer, now_s, message);
+        if (answer != 0) {
+            return answer;
+        }
+    }
+    take_place(job, index, incarnation, peer, now_s);
+    return 0;
+}
+
+static void welcome(struct job *job, int index, const char *peer, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    snprintf(worker->peer, sizeof worker->peer, "%s", peer);
+    if (worker->cut_off) { /* until it says otherwise itself */
+        worker->connections++;
+        worker->heard_s = now_s;
         return;
     }
-    job->has_next = false;
-    config_take_live(&job->config, &job->next);
-    job_set_end(job);
-    const bool moved = job->state == JOB_TRAINING && job->last_step != last_step;
-    if (moved && job->last_step == 0) {
-        job_say(job, LOG_INFO, "from global step %lld on there is no last step", (long long)step);
-    } else if (moved) {
-        job_say(job, LOG_INFO, "from global step %lld on the last step is %lld", (long long)step,
-                (long long)job->last_step);
+    if (worker->lost) {
+        job_say(job, LOG_INFO, "worker %d (%s) is back after %.0f s", index, peer, now_s - worker->heard_s);
+    } else if (!worker->present) {
+        job_say(job, LOG_INFO, "worker %d (%s) joined", index, peer);
+    } else if (worker->connections == 0) {
+        job_say(job, LOG_INFO, "worker %d (%s) is connected again", index, peer);
     }
-    if (!job->synchronous) {
-        return;
-    }
-    job_set_replicas(job);
-    if (job->gathered.wanted != wanted || job->gathered.least != least) {
-        job_say(job, LOG_INFO, "from global step %lld on a step takes %d gradients (before: %d), at least %d",
-                (long long)step, job->gathered.wanted, wanted, job->gathered.least);
-    }
-}
-
-void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s)
-{
-    job->next = *config; /* only its plain values are read */
-    job->has_next = true;
-    job->next_step = step;
-    job_take_due(job);
-    job_consider(job, now_s);
+    worker->connections++;
+    worker->present = true;
+    worker->lost = worker->left = false;
+    worker->heard_s = now_s;
     job_start_if_complete(job);
 }
 
-/* --- Actions --- */
-
-/* A probe takes priority: a worker being probed keeps its place, and one that is cut has lost it. */
-static void take_worker_action(struct job *job, struct job_action *action)
+uint16_t job_hello(struct job *job, const struct peer *who, const char *address, double now_s, struct error *message)
 {
-    int i = job->first_to_act_on;
-    while (!job->workers[i].to_probe && !job->workers[i].to_cut) {
-        i++;
+    char name[MEMBER_TEXT];
+    const struct member *member = &who->member;
+    if (member->role == MEMBER_OPERATOR) {
+        return 0;
     }
-    struct job_worker *worker = &job->workers[i];
-    *action = (struct job_action){
-        .kind = worker->to_probe ? JOB_PROBE : JOB_CUT, .worker = i, .incarnation = worker->incarnation};
-    *(worker->to_probe ? &worker->to_probe : &worker->to_cut) = false;
-    job->workers_to_act_on--;
-    job->first_to_act_on = i;
+    bool decides = job->synchronous && job->coordinator == job->identity.index;
+    bool leads_rollouts = job->identity.index == 0;
+    if (member->role == MEMBER_PS && (decides || leads_rollouts) &&
+        member->index < job->config.cluster.ps_hosts.count && member->index != job->identity.index) {
+        return 0;
+    }
+    if (member->role != MEMBER_WORKER) {
+        member_format(member, ' ', name);
+        error_set(message, "ps %d expects workers here, not %s", job->identity.index, name);
+        return REFUSAL_MEMBER;
+    }
+    if (member->index < 0 || member->index >= job->worker_count) {
+        error_set(message, "there is no worker %d: worker_hosts lists %d", member->index,
+                  job->config.cluster.worker_hosts.count);
+        return REFUSAL_MEMBER;
+    }
+    if (who->incarnation == 0) {
+        error_set(message, "0 is not a valid incarnation");
+        return REFUSAL_MEMBER;
+    }
+    uint16_t refusal = join(job, member->index, who->incarnation, address, now_s, message);
+    if (refusal == 0) {
+        struct job_worker *worker = &job->workers[member->index];
+        snprintf(worker->program, sizeof worker->program, "%s", who->program);
+        snprintf(worker->digest, sizeof worker->digest, "%s", who->digest);
+        worker->fleet_version = who->fleet_version;
+        welcome(job, member->index, address, now_s);
+    }
+    return refusal;
 }
 
-bool job_next_action(struct job *job, struct job_action *action)
+void job_disconnected(struct job *job, int index, uint64_t incarnation, double now_s)
 {
-    if (job->workers_to_act_on > 0) {
-        take_worker_action(job, action);
-        return true;
-    }
-    if (job->line_next == job->line_count && job->unsaid == 0) {
-        job->line_next = job->line_count = 0;
-        return false;
-    }
-    *action = (struct job_action){.kind = JOB_LOG, .worker = -1, .level = LOG_WARNING};
-    if (job->line_next < job->line_count) {
-        const struct job_line *line = &job->lines[job->line_next++];
-        action->level = line->level;
-        memcpy(action->text, line->text, sizeof action->text);
-    } else {
-        const bool is_one = job->unsaid == 1;
-        snprintf(action->text, sizeof action->text, "%d more line%s about workers and steps %s left out", job->unsaid,
-                 is_one ? "" : "s", is_one ? "is" : "are");
-        job->unsaid = 0;
-    }
-    return true;
-}
-
-bool job_has_actions(const struct job *job)
-{
-    return job->workers_to_act_on > 0 || job->line_next < job->line_count || job->unsaid > 0;
-}
-
-void job_act(struct job *job, enum job_action_kind kind, int worker)
-{
-    bool *to_act = kind == JOB_PROBE ? &job->workers[worker].to_probe : &job->workers[worker].to_cut;
-    if (job->workers_to_act_on == 0 || worker < job->first_to_act_on) {
-        job->first_to_act_on = worker;
-    }
-    job->workers_to_act_on += !*to_act;
-    *to_act = true;
-}
-
-void job_say(struct job *job, enum log_level level, const char *format, ...)
-{
-    if (job->line_count == JOB_MAX_LINES) {
-        job->unsaid++;
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation) {
         return;
     }
-    struct job_line *line = &job->lines[job->line_count++];
-    char text[sizeof line->text];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    printable(line->text, sizeof line->text, text); /* it may contain text from peers */
-    line->level = level;
-}
-
-void job_deny(struct verdict *verdict, enum error_code code, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(verdict->message, sizeof verdict->message, format, arguments);
-    va_end(arguments);
-    verdict->code = (uint16_t)code;
-}
-
-/* --- What the job waits for --- */
-
-int job_present(const struct job *job)
-{
-    int present = 0;
-    for (int i = 0; i < job->worker_count; i++) {
-        present += job->workers[i].present;
+    /*
+     * Not below zero: only the latest incarnations are remembered as fenced, so a member with the key can use an old
+     * one again, and then connections of its first life end in its second.
+     */
+    worker->connections -= worker->connections > 0;
+    if (worker->connections > 0) {
+        return;
     }
-    return present;
-}
-
-bool job_initialised(const struct job *job)
-{
-    return job->state == JOB_TRAINING || (job_is_over(job) && job->generation > 0);
-}
-
-bool job_ready(struct job *job, double now_s, char message[JOB_MESSAGE])
-{
-    const char *chief = job->config.cluster.worker_hosts.items[0];
-    int seconds = (int)(now_s - job->began_s);
-    message[0] = '\0';
-    switch (job->state) {
-    case JOB_WAITING:
-        snprintf(message, JOB_MESSAGE, "waiting for worker 0 (%s) to initialise the model, %d s", chief, seconds);
-        return false;
-    case JOB_RESTORING:
-        snprintf(message, JOB_MESSAGE, "waiting for worker 0 (%s) to finish writing the model, %d s", chief, seconds);
-        return false;
-    case JOB_DONE:
-    case JOB_FAILED:
-        snprintf(message, JOB_MESSAGE, "training %s at global step %lld", job->state == JOB_DONE ? "is over" : "failed",
-                 (long long)job->global_step);
-        return true;
-    case JOB_TRAINING:
-        break;
+    worker->gone_s = now_s;
+    if (worker->present && !job_is_over(job)) {
+        job_say(job, LOG_WARNING, "worker %d (%s) has disconnected; lost unless it is back in %g s", index,
+                worker->peer, job->config.cluster.lease_secs);
     }
-    if (!job->started) {
-        int missing = job->config.cluster.min_workers - job_present(job);
-        if (missing <= 0) {
-            snprintf(message, JOB_MESSAGE, "waiting for all members to have the config that is being rolled out, %d s",
-                     seconds);
-            return false;
+}
+
+/*
+ * It reaches every ps, or no longer. Before there is a model to train this is not reported: some ps are still to come.
+ */
+static void take_reach(struct job *job, int index, bool cut_off, const char *message, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    const bool tells = job->state == JOB_TRAINING;
+    if (cut_off == worker->cut_off) {
+        return;
+    }
+    worker->cut_off = worker->lost = cut_off;
+    worker->present = !cut_off;
+    if (cut_off) {
+        MARK("a worker that is here can't reach another ps");
+        worker->counts = false;
+        worker->cut_off_s = now_s;
+        if (tells) {
+            job_say(job, LOG_WARNING, "worker %d (%s) %.255s: it takes no part until it can reach all ps", index,
+                    worker->peer, message);
         }
-        snprintf(message, JOB_MESSAGE, "waiting for %d more worker%s (min_workers is %d), %d s", missing,
-                 missing == 1 ? "" : "s", job->config.cluster.min_workers, seconds);
+        job_consider(job, now_s);
+    } else {
+        if (tells) {
+            job_say(job, LOG_INFO, "worker %d (%s) reaches all ps again after %.0f s", index, worker->peer,
+                    now_s - worker->cut_off_s);
+        }
+        job_start_if_complete(job);
+    }
+}
+
+void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struct message_heartbeat *heartbeat,
+                   double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation) {
+        return;
+    }
+    job_heard(job, index, incarnation, now_s);
+    if (!worker->left) {
+        take_reach(job, index, heartbeat->state == STATE_LOST, heartbeat->message, now_s);
+    }
+    worker->state = heartbeat->state;
+    worker->global_step = heartbeat->global_step;
+    worker->local_step = heartbeat->local_step;
+    worker->steps_per_s = heartbeat->steps_per_s;
+    worker->loss = heartbeat->loss;
+    worker->reported_staleness = heartbeat->staleness;
+    worker->retries = heartbeat->retries;
+    worker->bytes_in = heartbeat->bytes_in;
+    worker->bytes_out = heartbeat->bytes_out;
+    worker->memory_bytes = heartbeat->memory_bytes;
+    worker->cpu_percent = heartbeat->cpu_percent;
+    worker->gpu_percent = heartbeat->gpu_percent;
+    snprintf(worker->host, sizeof worker->host, "%s", heartbeat->host);
+    snprintf(worker->device, sizeof worker->device, "%s", heartbeat->device);
+    snprintf(worker->message, sizeof worker->message, "%s", heartbeat->message);
+}
+
+void job_leave(struct job *job, int index, uint64_t incarnation, const char *message, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation || worker->left) {
+        return;
+    }
+    worker->left = true;
+    worker->present = worker->lost = worker->cut_off = worker->counts = false;
+    worker->heard_s = now_s;
+    job_consider(job, now_s);
+    job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);
+}
+
+/* After this ps itself stood still (stopped, or its machine asleep). */
+static void extend_leases(struct job *job, double seconds)
+{
+    for (int i = 0; i < job->worker_count; i++) {
+        job->workers[i].heard_s += seconds;
+    }
+}
+
+/* False once all are checked, true if actions must be taken first. */
+static bool tick_leases(struct job *job, double now_s)
+{
+    double lease_s = job->config.cluster.lease_secs;
+    if (job->tick_next == 0 && now_s <= job->lease_due_s) {
         return false;
     }
-    return true;
+    if (job->tick_next == 0) {
+        job->lease_due_s = now_s + lease_s; /* anyone heard from or no longer held from now on has a whole lease */
+    }
+    for (; job->tick_next < job->worker_count; job->tick_next++) {
+        struct job_worker *worker = &job->workers[job->tick_next];
+        if (!worker->present || worker->held > 0 || job_is_over(job)) {
+            continue;
+        }
+        if (now_s - worker->heard_s <= lease_s) {
+            job->lease_due_s = fmin(job->lease_due_s, worker->heard_s + lease_s);
+            continue;
+        }
+        if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may add lines, too */
+            return true;
+        }
+        MARK("a lease is over");
+        worker->lost = true;
+        worker->present = worker->counts = false;
+        job_say(job, LOG_WARNING, "worker %d (%s) is lost: not heard from for %.0f s; the others continue",
+                job->tick_next, worker->peer, now_s - worker->heard_s);
+    }
+    job->tick_next = 0;
+    return false;
 }
+
+enum member_state job_worker_state(const struct job *job, int index)
+{
+    const struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation == 0) {
+        return STATE_ABSENT;
+    }
+    if (worker->left) {
+        return job->state == JOB_DONE ? STATE_DONE : STATE_ABSENT;
+    }
+    if (worker->lost) {
+        return STATE_LOST;
+    }
+    return worker->held > 0 ? STATE_WAITING : (enum member_state)worker->state;
+}
+
+void job_keep_waiting(struct job *job, bool keep)
+{
+    job->kept = keep;
+    job_start_if_complete(job);
+}
+
+/* --- Indexes for workers that come without one --- */
+
+/*
+ * A worker gets the index that its key hashes to, if possible: so it usually gets the same one again, even from a
+ * restarted ps that has forgotten it.
+ */
+
+/* The last time that this index was used. */
+static double used_s(const struct job_worker *worker)
+{
+    return fmax(worker->heard_s, worker->placed_s);
+}
+
+static bool is_away(const struct job *job, const struct job_worker *worker, double now_s)
+{
+    return worker->connections == 0 && !worker->present && now_s - used_s(worker) > job->config.cluster.lease_secs;
+}
+
+/* The index of this key; -1: none. */
+static int find_own(const struct job *job, uint64_t key)
+{
+    for (int i = job->config.cluster.worker_hosts.count; i < job->worker_count; i++) {
+        if (job->workers[i].place_key == key) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/*
+ * An index that nobody has had, searching from the key's hash on; otherwise that of the worker that has been away
+ * longest. -1: none.
+ */
+static int find_free(const struct job *job, uint64_t key, double now_s)
+{
+    const int listed = job->config.cluster.worker_hosts.count, room = job->worker_count - listed;
+    int longest = -1;
+    for (int k = 0; k < room; k++) {
+        const int i = listed + (int)((key + (uint64_t)k) % (uint64_t)room);
+        const struct job_worker *worker = &job->workers[i];
+        if (worker->place_key == 0 && worker->incarnation == 0) {
+            return i;
+        }
+        if (is_away(job, worker, now_s) && (longest < 0 || used_s(worker) < used_s(&job->workers[longest]))) {
+            longest = i;
+        }
+    }
+    return longest;
+}
+
+int job_place(struct job *job, uint64_t key, double now_s, struct verdict *verdict)
+{
+    const int room = job->worker_count - job->config.cluster.worker_hosts.count;
+    *verdict = (struct verdict){.code = 0};
+    int index = find_own(job, key);
+    index = index >= 0 ? index : find_free(job, key, now_s);
+    if (index < 0 && room == 0) {
+        job_deny(verdict, ERROR_NOT_READY, "no worker may join beyond worker_hosts: set elastic, or a task_index");
+    } else if (index < 0) {
+        job_deny(verdict, ERROR_NOT_READY, "all %d places beyond worker_hosts are taken: raise elastic_workers", room);
+    } else {
+        job->workers[index].place_key = key;
+        job->workers[index].placed_s = now_s;
+    }
+    return index;
+}
+
+/* --- The chief's requests: generations of the training state, snapshots, the end --- */
+
+static bool check_chief(int worker, const char *what, struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof *verdict);
+    if (worker != 0) {
+        job_deny(verdict, ERROR_NOT_ALLOWED, "only worker 0, the chief, may ask for %s", what);
+    }
+    return worker == 0;
+}
+
+void job_begin_restore(struct job *job, int worker, uint32_t generation, const char *source, double now_s,
+                       struct verdict *verdict)
+{
+    if (!check_chief(worker, "begin_restore", verdict)) {
+        return;
+    }
+    if (!generation_is_later(generation, job->generation)) {
+        job_deny(verdict, ERROR_OLD_GENERATION, "a new generation must be later than %u, not %u", job->generation,
+                 generation);
+        return;
+    }
+    job->state = JOB_RESTORING;
+    job->generation = generation;
+    job->began_s = job->logged_s = now_s;
+    job->test_accuracy = NAN;
+    job->message[0] = '\0';
+    job_forget_buffer(job);
+    for (int i = 0; i < job->worker_count; i++) {
+        job->workers[i].counts = false;
+        job->workers[i].taken_step = -1;
+    }
+    job_say(job, LOG_INFO, "worker 0 (%s) writes the model of generation %u: %s", job->workers[0].peer, generation,
+            source);
+}
+
+void job_write(struct job *job, int worker, uint32_t generation, struct verdict *verdict)
+{
+    if (!check_chief(worker, "a write", verdict)) {
+        return;
+    }
+    if (generation != job->generation) {
+        job_deny(verdict, ERROR_OLD_GENERATION, "generation %u is not the one being written, %u", generation,
+                 job->generation);
+    } else if (job->state != JOB_RESTORING) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "nothing can be written before begin_restore");
+    }
+}
+
+void job_check_restored(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                        struct verdict *verdict)
+{
+    job_write(job, worker, generation, verdict);
+    if (verdict->code != 0) {
+        return;
+    }
+    if (global_step < 0 || global_step > JOB_MAX_STEP || epoch_batches < 0 || epoch_batches > JOB_MAX_BATCHES) {
+        job_deny(verdict, ERROR_BAD_REQUEST,
+                 "a job can't continue at step %lld, with %lld batches per epoch: expected 0 to %lld, and 0 to %lld",
+                 (long long)global_step, (long long)epoch_batches, (long long)JOB_MAX_STEP, (long long)JOB_MAX_BATCHES);
+    }
+}
+
+void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t global_step, int64_t epoch_batches,
+                     double now_s, struct verdict *verdict)
+{
+    job_check_restored(job, worker, generation, global_step, epoch_batches, verdict);
+    if (verdict->code != 0) {
+        return;
+    }
+    job->state = JOB_TRAINING;
+    job->global_step = global_step;
+    job->epoch_batches = epoch_batches;
+    job_set_end(job);
+    job->began_s = job->logged_s = now_s;
+    job_say(job, LOG_INFO, "the model of generation %u is complete, at global step %lld", generation,
+            (long long)global_step);
+    job->last_set_step = -1;
+    job_take_due(job);
+    job_gather(job, now_s);
+    job_start_if_complete(job);
+}
+
+void job_snapshot(struct job *job, int worker, uint32_t generation, bool orders, struct verdict *verdict)
+{
+    if (!check_chief(worker, "a snapshot", verdict)) {
+        return;
+    }
+    /* Ordering before releasing any worker ensures that the first steps are not missed. */
+    if (!job_initialised(job) && !(orders && job->state == JOB_RESTORING)) {
+        job_deny(verdict, ERROR_NOT_READY, "there is no model yet");
+    } else if (generation != job->generation) {
+        job_deny(verdict, ERROR_OLD_GENERATION, "generation %u is not the current one, %u", generation,
+                 job->generation);
+    }
+}
+
+void job_end(struct job *job, int worker, const struct message_end_job *message, double now_s, struct verdict *verdict)
+{
+    if (!check_chief(worker, "end_job", verdict)) {
+        return;
+    }
+    if (message->job_state != JOB_DONE && message->job_state != JOB_FAILED) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "a job ends done (3) or failed (4), not %d", message->job_state);
+        return;
+    }
+    if (job_is_over(job)) {
+        return;
+    }
+    job->state = (enum job_state)message->job_state;
+    job->ended_s = now_s;
+    job->test_accuracy = message->test_accuracy;
+    snprintf(job->message, sizeof job->message, "%s", message->message);
+    bool has_text = job->message[0] != '\0';
+    job_say(job, job->state == JOB_DONE ? LOG_INFO : LOG_ERROR, "worker 0 (%s): training %s at global step %lld%s%s",
+            job->workers[0].peer, job->state == JOB_DONE ? "is over" : "failed", (long long)message->global_step,
+            has_text ? ": " : "", job->message);
+}
+
+/* --- For status --- */
 
 /* The differences gathered for the next step, and the staleness of the last step's. */
 static void describe_buffer(const struct job *job, char message[JOB_MESSAGE])
@@ -301,26 +605,6 @@ uint64_t job_not_finite(const struct job *job)
     return not_finite;
 }
 
-void job_start_if_complete(struct job *job)
-{
-    if (job->state != JOB_TRAINING || job->started || job->kept) {
-        return;
-    }
-    const int present = job_present(job);
-    if (present < job->config.cluster.min_workers) {
-        return;
-    }
-    job->started = true;
-    job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers present",
-            (long long)job->global_step, present, job->config.cluster.worker_hosts.count);
-}
-
-void job_keep_waiting(struct job *job, bool keep)
-{
-    job->kept = keep;
-    job_start_if_complete(job);
-}
-
 /* --- Time --- */
 
 bool job_tick(struct job *job, double now_s)
@@ -328,10 +612,10 @@ bool job_tick(struct job *job, double now_s)
     char message[256];
     double missed_s = now_s - job->ticked_s - JOB_TICK_MS / 1000.0;
     if (job->ticked_s > 0 && missed_s > 0) {
-        job_extend_leases(job, missed_s);
+        extend_leases(job, missed_s);
     }
     job->ticked_s = now_s;
-    if (job_tick_leases(job, now_s)) {
+    if (tick_leases(job, now_s)) {
         return true;
     }
     job_consider(job, now_s);

@@ -1,6 +1,6 @@
 /*
- * A ps's part in rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). rollout.c creates
- * and drives it; requests/rollout.c and requests/programs.c answer requests. Not to be confused with the ps that
+ * A ps's part in rollouts of a new config: every ps takes part, and ps 0 leads (ps/rollout/decide.h). coordinator.c
+ * creates and drives it; rollouts.c answers requests. Not to be confused with the ps that
  * decides on synchronous steps, which is job.coordinator.
  */
 #ifndef PS_SERVER_COORDINATOR_H
@@ -74,7 +74,7 @@ void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *vers
 void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size);
 void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown); /* locked */
 
-/* --- Between rollout.c and requests/ --- */
+/* --- To rollouts.c --- */
 
 /* Appends to this machine's audit log. Any thread, unlocked. */
 void coordinator_audit(const struct rollout_coordinator *coordinator, const char *who, const char *what,
@@ -120,9 +120,5 @@ bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, e
 /* Processes a member's report. Locked. */
 void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const char *program,
                       const struct message_report *report);
-
-/* The checks that a manifest must pass here: signed, for this fleet, and this machine can keep versions. Unlocked. */
-bool coordinator_accepts(const struct rollout_coordinator *coordinator, const uint8_t *bytes, size_t size,
-                         struct manifest *manifest, struct error *error);
 
 #endif

@@ -1,9 +1,8 @@
 /*
- * Internal to the server: state shared by its connections, and the state of each connection. ps/server.c starts,
- * accepts and stops; learn.c waits, before there is a model, for the widths of its layers; sessions.c decides who may
- * connect; requests/ answers requests; lock.c has the lock that they all take; rollout.c is a ps's part in rollouts,
- * and follower.c its part in synchronous steps that another ps decides; worker_set.h encodes the sets of workers that
- * these two exchange.
+ * Internal to the server: state shared by its connections, and the state of each connection. The parts, of which each
+ * calls only those before it: state.c; session.c (what all requests need); steps.c (synchronous steps); coordinator.c
+ * (rollouts); the requests by subject (pushes.c, reads.c, model.c, members.c, data.c, rollouts.c); dispatch.c; listen.c
+ * (who may connect); server.c (start, accept, stop).
  *
  * Everything shared is guarded by `lock`, except what is set once at start-up. The lock is never held during input,
  * output or arithmetic. server_unlock carries out what the job decided meanwhile.
@@ -156,10 +155,6 @@ void server_wait(struct server *server);
  */
 bool server_learn_layers(struct server *server, struct error *error);
 
-/* Creates a listener on this ps's address, under its name and its lock; `what` says who is served, and how. */
-bool server_open(struct server *server, struct listener **listener, const struct listener_options *what,
-                 struct error *error);
-
 /* Listens on this ps's address. The main thread accepts connections by listener_accept. */
 bool server_listen(struct server *server, struct error *error);
 
@@ -178,22 +173,31 @@ bool server_keeps_step(struct server *server);
 /* Synchronous: is a step decided and ready to apply, and none being applied? Locked. */
 bool server_has_step(struct server *server);
 
-/* From now on the dashboards of this process show what the server knows: requests/status.c. */
+/* From now on the dashboards of this process show what the server knows: members.c. */
 void server_show(struct server *server);
 void server_hide(struct server *server);
 
 /* Applies the decided step, if no thread is applying it yet. Locked on entry and on return. */
 void server_lead(struct server *server);
+/* Helps with the step being applied, once per step (*helped). Locked on entry and on return. False: nothing to do. */
+bool server_help(struct server *server, uint64_t *helped);
 
-/* Wakes sessions whose held pulls can be answered now. Locked. */
-void server_rouse_held(struct server *server);
+/* Is this step over, or the job not training? Locked. */
+bool server_is_past_step(struct session *session, int64_t step);
+/* Or else, is the session's worker selected for the present round? Locked. */
+bool server_is_asked_or_past(struct session *session, int64_t step);
+/*
+ * Lets a pull wait for that without a thread, until the deadline: server_unlock wakes its session. One per session.
+ * Locked.
+ */
+void server_hold_pull(struct session *session, const struct message_pull *pull, double deadline_s);
 /* Removes the session's held pull, if any. Locked. */
 void server_release_held(struct session *session);
 
 /* Serves an open channel after the handshake, until it ends (false) or is idle and gives up its thread (true). */
-bool serve(struct session *session);
+bool serve_until_idle(struct session *session);
 /* Serves an idle session on the listener's thread: only requests that need no waiting. */
-enum listener_inline serve_inline(struct session *session);
+enum listener_inline serve_without_waiting(struct session *session);
 
 /* A follower's threads, which talk to the ps that decides on synchronous steps. */
 struct follower;

@@ -1,8 +1,7 @@
 /*
- * Internal to the shard: its layout, and what its two ways of applying gradients share. shard.c has stages and
- * asynchronous pushes, buffer.c gathers several pushes for a step, aggregate.c has the synchronous steps, and
- * sent_model.c what workers are sent of them where answers are packed; layout.c decides what lies where, restore.c
- * writes the shard, snapshot.c keeps copies, and schedule.c has the values of live keys in force.
+ * Internal to the shard: its layout, and what its two ways of applying gradients share. The parts, of which each calls
+ * only those before it: layout.c, schedule.c (the live keys in force), snapshot.c, buffer.c (several pushes for a
+ * step), apply.c, aggregate.c (synchronous steps), ps/shard.c.
  */
 #ifndef PS_SHARD_INTERNAL_H
 #define PS_SHARD_INTERNAL_H
@@ -178,6 +177,9 @@ void buffer_forget(struct buffer *buffer);
 void buffer_gather(struct shard *shard, const struct buffer_turn *turn, const struct stage *stage,
                    const struct stripe *stripe);
 
+/* Cuts spans of the model into blocks; returns how many. blocks NULL: only counts. */
+size_t shard_cut(const struct model *model, const struct span *spans, int span_count, struct shard_block *blocks);
+
 /* False, with the reason, if the shard has no such vector. */
 bool shard_check_vector(const struct shard *shard, enum store_vector vector, struct error *error);
 
@@ -192,7 +194,7 @@ void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, in
 /* Snapshots of this step are taken by the thread that is about to leave it. First stripe locked. */
 void shard_join_snapshots(struct shard *shard, struct block_walk *walk);
 void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk);
-void shard_snapshots_done(struct shard *shard, const struct block_walk *walk);
+void shard_snapshots_done(struct shard *shard, const struct block_walk *walk); /* last stripe locked */
 /* The shard starts at this step: orders of earlier steps are void. First stripe locked. */
 void shard_snapshots_from(struct shard *shard, int64_t global_step);
 
@@ -217,12 +219,6 @@ void shard_sent_create(struct shard *shard, const struct config_cluster *cluster
 void shard_sent_forget(struct shard *shard); /* the sent model was overwritten: no earlier version leads to it */
 /* After a synchronous step, with all stripes still locked: encodes the change that brings the sent model up to it. */
 void shard_sent_step(struct shard *shard, uint64_t version);
-/*
- * First stripe locked: the changes since that version as they were sent; ranges are among the values (sent_piece_at).
- * False: they are no longer kept, and the sent model must be sent as a whole.
- */
-bool shard_sent_since(struct shard *shard, struct stage *stage, uint64_t since_version, struct changes *changes);
-
 static inline size_t shard_round_up(size_t bytes)
 {
     return (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;

@@ -1,5 +1,6 @@
 /*
- * The state of one step, kept while training continues: stripe by stripe, by the thread that leaves that step.
+ * Passing through the stripes, and the state of one step that passes keep while training continues: stripe by stripe,
+ * by the thread that leaves that step.
  *
  * Orders keep every due step, however fast training is: the chief orders one step more than there are copies, and
  * orders the next before it releases one that it has read. So while the copies are full there is always an order whose
@@ -120,7 +121,7 @@ static bool begin(struct shard *shard, struct snapshot *snapshot, struct block_w
     return true;
 }
 
-/* --- For passes through the stripes --- */
+/* --- Passing through the stripes --- */
 
 void shard_save_stripe(struct shard *shard, const struct stripe *stripe, const struct block_walk *walk)
 {
@@ -171,6 +172,41 @@ void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
     }
     note_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
+}
+
+/* Whatever its generation. */
+static bool shard_walk_enter_any(struct shard *shard)
+{
+    pthread_mutex_lock(&shard->stripes[0].lock);
+    if (!atomic_load_explicit(&shard->closed, memory_order_relaxed)) {
+        return true;
+    }
+    pthread_mutex_unlock(&shard->stripes[0].lock);
+    return false;
+}
+
+bool shard_walk_enter(struct shard *shard, uint32_t generation)
+{
+    if (!shard_walk_enter_any(shard)) {
+        return false;
+    }
+    if (shard->generation == generation) {
+        return true;
+    }
+    pthread_mutex_unlock(&shard->stripes[0].lock);
+    return false;
+}
+
+void shard_walk_on(struct shard *shard, int i, const struct block_walk *walk, int64_t global_step)
+{
+    if (i + 1 < shard->stripe_count) {
+        pthread_mutex_lock(&shard->stripes[i + 1].lock);
+    } else {
+        shard->done_version = walk->version;
+        shard->done_step = global_step;
+        shard_snapshots_done(shard, walk);
+    }
+    pthread_mutex_unlock(&shard->stripes[i].lock);
 }
 
 /* --- The chief's requests --- */

@@ -125,7 +125,7 @@ static void obey(struct process *process, enum rollout_order order)
     }
 }
 
-/* Answers like ps 0 (ps/server/rollout.c). */
+/* Answers like ps 0 (ps/server/rollouts.c). */
 static enum rollout_order order_for(int i)
 {
     if (!world.begun || world.rollout.changes != world.changes) {

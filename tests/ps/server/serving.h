@@ -21,7 +21,7 @@
 #include "net/transport.h"
 #include "net/wake.h"
 #include "ps/server/coordinator.h"
-#include "ps/server/requests/requests.h"
+#include "ps/server/requests.h"
 #include "ps/shard/internal.h"
 
 enum { SERVING_SESSIONS = 8, SERVING_WORKERS = 4, SERVING_PS = 2, SERVING_LEASE_S = 10 };
@@ -309,7 +309,7 @@ static inline void serving_begin(int index)
     }
 }
 
-/* As ps/server/sessions.c groups a worker's sessions. */
+/* As ps/server/listen.c groups a worker's sessions. */
 static inline void serving_list(struct session *session)
 {
     struct session **list = &serving.server.sessions_of[session->worker];
@@ -395,7 +395,7 @@ static inline void serving_connect(struct serving_session *one)
     one->session.worker = -1;
 }
 
-/* As a session's thread admits the sender of a hello (ps/server/sessions.c); returns the refusal, 0: welcome. */
+/* As a session's thread admits the sender of a hello (ps/server/listen.c); returns the refusal, 0: welcome. */
 static inline uint16_t serving_admit(struct serving_session *one, const struct member *who, uint64_t incarnation,
                                      bool guest)
 {

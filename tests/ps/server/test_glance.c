@@ -55,7 +55,7 @@ static enum listener_inline look(void)
     worker->session.base.served_inline = true;
     worker->session.base.woken = worker->session.base.read_paused = false;
     const int waits = serving.waits;
-    const enum listener_inline how = serve_inline(&worker->session);
+    const enum listener_inline how = serve_without_waiting(&worker->session);
     assert_int_equal(serving.waits, waits);
     return how;
 }
@@ -64,7 +64,7 @@ static enum listener_inline look(void)
 static bool serve_by_a_thread(void)
 {
     worker->session.base.served_inline = false;
-    return serve(&worker->session);
+    return serve_until_idle(&worker->session);
 }
 
 static bool is_at_rest(void)

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "ps/server/worker_set.h"
+#include "ps/server/requests.h"
 
 enum { WORKERS = 9 };
 

@@ -4,8 +4,8 @@
  * All return false if the connection must end, with the reason in *error. A session's thread calls them, unlocked
  * unless stated otherwise.
  */
-#ifndef PS_SERVER_REQUESTS_REQUESTS_H
-#define PS_SERVER_REQUESTS_REQUESTS_H
+#ifndef PS_SERVER_REQUESTS_H
+#define PS_SERVER_REQUESTS_H
 
 #include "base/simulation.h"
 #include "ps/server/internal.h"
@@ -15,7 +15,7 @@ enum {
     SERVE_CHUNK_FLOATS = SMALLER(8 * 1024, 40),    /* that pass through the stack of a session's thread */
 };
 
-/* --- Frames: serve.c --- */
+/* --- Frames: session.c --- */
 
 double serve_deadline(void); /* for a frame that begins now */
 bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
@@ -35,7 +35,7 @@ bool serve_send_verdict(struct session *session, uint64_t request, const struct 
 /* Releases the lock; answers on this connection carry the generation that was current until now. */
 void serve_unlock(struct session *session);
 
-/* --- Waiting on behalf of a request: hold.c --- */
+/* --- Waiting on behalf of a request --- */
 
 /*
  * Waits, locked, until ready(session, argument) or the deadline. Meanwhile the worker counts as alive, since it is the
@@ -49,6 +49,8 @@ bool serve_wait(struct session *session, bool (*ready)(struct session *session, 
 /* Conditions for both: may the model be trained on; is the shard at this step, or the job not training? Locked. */
 bool serve_is_ready(struct session *session, int64_t unused);
 bool serve_is_at_step(struct session *session, int64_t step);
+/* server_wait_step, for a request. Locked. */
+void serve_wait_step(struct session *session);
 double serve_hold_deadline(const struct server *server); /* for an answer that waits for others */
 double serve_wait_deadline(uint32_t wait_ms);            /* for one that waits as long as the peer asked */
 /* Returns false, with the reason why serve_hold or serve_wait did; for_what: " for a checkpoint", say, or "". */
@@ -63,7 +65,7 @@ bool send_keepalive(struct session *session, double *keepalive_sent_s);
 bool serve_take_stage(struct session *session, bool cut, struct error *error);
 void serve_leave_stage(struct session *session);
 
-/* --- Bulk: bulk.c, push.c --- */
+/* --- Bulk --- */
 
 /* Reads the whole bulk of a frame; the caller frees *bytes, which are there even if it is empty. */
 bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error);
@@ -94,15 +96,18 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
                         struct ranges *ranges, const struct changes *changes, const struct wanted *wanted,
                         struct error *error);
 
-/*
- * Receives all frames of a push into the stage; NULL: discards them. first: the message of its first frame, without its
- * ranges. The sender of a malformed push has already been told.
- */
-bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
-                        uint64_t request, struct error *error);
-
 /* Receives the next request, of any kind, and answers it. */
 bool serve_request(struct session *session, struct error *error);
+
+/* --- Sets of workers, as exchanged between ps: ranges of their indexes, ascending; no two of them touch --- */
+
+enum { WORKER_SET_BYTES = CONFIG_WORKER_RANGES * RANGE_BYTES /* the largest encoding of a set */ };
+
+/* Adds a worker whose index is greater than all in the set. bytes: the set's, of WORKER_SET_BYTES. */
+void worker_set_put(struct ranges *set, uint8_t *bytes, int worker);
+
+/* Decodes a peer's set. has: [workers], whether each is in the set. False: it names others; `has` is invalid then. */
+bool worker_set_read(const struct ranges *set, bool *has, int workers);
 
 /* --- Requests, each from its first frame to its answer --- */
 
@@ -113,8 +118,7 @@ bool serve_read(struct session *session, struct error *error);
 /* Continues a held pull, or gives up the thread to wait on (*rests). */
 bool serve_held_pull(struct session *session, bool *rests, struct error *error);
 
-/* Synchronous training: a push, and what followers ask the coordinator. */
-bool serve_synchronous_push(struct session *session, struct error *error);
+/* What followers ask the coordinator of synchronous steps. */
 bool serve_staged(struct session *session, struct error *error);
 bool serve_get_aggregate(struct session *session, struct error *error);
 
@@ -138,11 +142,11 @@ bool serve_describe(struct session *session, struct error *error);
 bool serve_layers(struct session *session, struct error *error);
 bool serve_figures(struct session *session, struct error *error);
 
-/* Validations on workers' own rows: validations.c. */
+/* Validations on workers' own rows. */
 bool serve_validated(struct session *session, struct error *error);
 bool serve_validate(struct session *session, struct error *error);
 
-/* Programs of a rollout: programs.c. */
+/* Programs of a rollout. */
 bool serve_offer_program(struct session *session, struct error *error);
 bool serve_put_program(struct session *session, struct error *error);
 bool serve_get_program(struct session *session, struct error *error);

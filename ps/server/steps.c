@@ -1,9 +1,12 @@
 /*
- * A follower's two exchanges with the coordinator, each on its own thread and connection: reports of what is staged
- * here, and the decisions that come back. On a new connection each starts over; repeating a report does no harm.
+ * Synchronous steps: applying them, and the exchange between the ps that decides (the coordinator) and the others.
+ *
+ * The waiting threads apply a step themselves: the first to find it decided leads, the others help. A follower has two
+ * exchanges with the coordinator, each on its own thread and connection: reports of what is staged here, and the
+ * decisions that come back. On a new connection each starts over; repeating a report does no harm.
  */
-#include <math.h>
-#include <stdatomic.h>
+#include "ps/server/requests.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +14,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/link.h"
-#include "ps/server/internal.h"
-#include "ps/server/worker_set.h"
 
 enum { DECISION_WAIT_MS = 1000 };
 
@@ -37,6 +38,155 @@ struct follower {
     struct follower_exchange report, listen;
 };
 
+/* --- Steps --- */
+
+void server_lead(struct server *server)
+{
+    struct job_step step;
+    if (!server_has_step(server) || !job_take_step(&server->job, &step)) {
+        return;
+    }
+    server->stepping = true;
+    server->steps_begun++;
+    if (shard_wants_help(server->shard) || server->job.gathered.shards > 1) { /* wakes followers' requests at once */
+        pthread_cond_broadcast(&server->stepped);
+    }
+    server_unlock(server);
+    bool applied = shard_aggregate(server->shard, step.generation, step.workers, step.count);
+    server_lock(server);
+    server->stepping = false;
+    server->pushes += step.count;
+    for (int i = 0; applied && i < step.count; i++) {
+        struct job_worker *worker = &server->job.workers[step.workers[i]];
+        shard_round_figures(server->shard, step.workers[i], &worker->cosine, &worker->norm);
+    }
+    job_step_applied(&server->job, &step, applied, clock_monotonic_s());
+    pthread_cond_broadcast(&server->stepped);
+}
+
+/* Helps with the step being applied, once per step. Locked on entry and on return. */
+bool server_help(struct server *server, uint64_t *helped)
+{
+    if (!server->stepping || *helped == server->steps_begun || !shard_wants_help(server->shard)) {
+        return false;
+    }
+    *helped = server->steps_begun;
+    server_unlock(server);
+    shard_help(server->shard);
+    server_lock(server);
+    return true;
+}
+
+/* --- Sets of workers, as exchanged between ps --- */
+
+void worker_set_put(struct ranges *set, uint8_t *bytes, int worker)
+{
+    struct range last = set->count > 0 ? range_get(set, set->count - 1) : (struct range){0};
+    if (set->count > 0 && last.first + last.count == (uint64_t)worker) {
+        range_put(bytes, set->count - 1, (struct range){last.first, last.count + 1});
+    } else {
+        range_put(bytes, set->count++, (struct range){(uint64_t)worker, 1});
+    }
+}
+
+bool worker_set_read(const struct ranges *set, bool *has, int workers)
+{
+    memset(has, 0, (size_t)workers * sizeof *has);
+    for (uint32_t i = 0; i < set->count; i++) {
+        struct range range = range_get(set, i);
+        if (range.first >= (uint64_t)workers || range.count > (uint64_t)workers - range.first) {
+            return false;
+        }
+        for (uint32_t k = 0; k < range.count; k++) {
+            has[range.first + k] = true;
+        }
+    }
+    return true;
+}
+
+/* --- The coordinator: requests of followers --- */
+
+bool serve_staged(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const struct message_staged *staged = &session->channel->message.staged;
+    const uint64_t request = session->channel->frame.request;
+    struct verdict verdict = {0};
+    server_lock(server);
+    int workers = server->job.worker_count;
+    if (!worker_set_read(&staged->finite, server->finite, workers) ||
+        !worker_set_read(&staged->not_finite, server->not_finite, workers)) {
+        verdict = (struct verdict){.code = ERROR_BAD_REQUEST, .message = "it names workers that do not exist"};
+    } else {
+        job_report(&server->job, session->who.index, session->channel->frame.generation, staged->step, server->finite,
+                   server->not_finite, clock_monotonic_s(), &verdict);
+        server_lead(server);
+    }
+    int64_t global_step = server->job.global_step;
+    serve_unlock(session);
+    return serve_send_verdict(session, request, &verdict, global_step, error);
+}
+
+/* The set of workers of a decided step; false: not decided, or forgotten. */
+static bool find_set(const struct server *server, uint32_t generation, int64_t step, uint8_t *bytes, struct ranges *set)
+{
+    const struct job *job = &server->job;
+    *set = (struct ranges){bytes, 0};
+    if (generation != job->generation) {
+        return false;
+    }
+    const unsigned char *taken = NULL;
+    if (step == job->gathered.step && job->gathered.decided) {
+        taken = job->gathered.taken;
+    } else if (step == job->last_set_step) {
+        taken = job->last_set;
+    }
+    for (int i = 0; taken && i < job->worker_count; i++) {
+        if (taken[i]) {
+            worker_set_put(set, bytes, i);
+        }
+    }
+    return taken;
+}
+
+bool serve_get_aggregate(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const struct message_get_aggregate wanted = session->channel->message.get_aggregate;
+    const uint64_t request = session->channel->frame.request;
+    const uint32_t generation = session->channel->frame.generation;
+    uint8_t bytes[WORKER_SET_BYTES];
+    struct message_aggregate aggregate = {.step = wanted.step};
+    double looked_s = clock_monotonic_s();
+    const double deadline_s = looked_s + wanted.wait_ms / 1000.0;
+    bool alive = true;
+    server_lock(server);
+    while (alive && !find_set(server, generation, wanted.step, bytes, &aggregate.workers) &&
+           generation == server->job.generation && clock_monotonic_s() < deadline_s) {
+        serve_wait_step(session);
+        double now_s = clock_monotonic_s();
+        if (now_s - looked_s >= SERVER_TICK_MS / 2000.0) {
+            alive = !listener_peer_hung_up(&session->base);
+        }
+        alive = alive && !server->leaving;
+        looked_s = now_s;
+    }
+    bool same = generation == server->job.generation;
+    serve_unlock(session);
+    if (!alive) {
+        return serve_give_up(session, "", error);
+    }
+    if (!same) {
+        return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
+    }
+    if (aggregate.workers.count == 0) {
+        return serve_send_error(session, request, ERROR_TOO_LATE, "that step is not decided yet", error);
+    }
+    return serve_send(session, MESSAGE_aggregate, request, &aggregate, error);
+}
+
+/* --- A follower: reporting what is staged --- */
+
 static bool must_end(struct follower *follower)
 {
     server_lock(follower->server);
@@ -44,8 +194,6 @@ static bool must_end(struct follower *follower)
     server_unlock(follower->server);
     return end;
 }
-
-/* --- Reporting what is staged --- */
 
 /* Waits a limited time for something to report; false: there is nothing. */
 static bool compose(struct follower_exchange *exchange, struct message_staged *staged)
@@ -98,7 +246,7 @@ static bool report(struct follower_exchange *exchange, struct error *error)
            code == ERROR_OLD_GENERATION;
 }
 
-/* --- Receiving decisions --- */
+/* --- A follower: receiving decisions --- */
 
 static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
 {
@@ -149,7 +297,7 @@ static bool listen_for_decision(struct follower_exchange *exchange, struct error
     return code == ERROR_TOO_LATE || code == ERROR_OLD_GENERATION;
 }
 
-/* --- Both --- */
+/* --- A follower: both --- */
 
 /*
  * Whatever breaks, and whatever the coordinator refuses, is tried again: without the coordinator this ps can do

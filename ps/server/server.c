@@ -158,19 +158,6 @@ static void destroy(struct server *server)
     free(server->sessions_of);
 }
 
-size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
-{
-    enum { PROGRAM_BYTES = 4 << 20, CONNECTION_BYTES = 64 * 1024 };
-    struct span spans[PLACEMENT_MAX_SPANS];
-    size_t message = 0;
-    int count = placement_spans(model, config->cluster.placement, config->cluster.ps_hosts.count, ps, spans);
-    for (int i = 0; i < count; i++) {
-        message += spans[i].count * sizeof(float);
-    }
-    size_t buffer = message < CONNECTION_BUFFER ? message : CONNECTION_BUFFER;
-    return PROGRAM_BYTES + shard_memory(model, config, ps) + (size_t)connections * (CONNECTION_BYTES + 2 * buffer);
-}
-
 /* Rows and variables in words: "layer0/weights rows 0 to 391 of 784". */
 static void describe_spans(const struct server *server, char *text, size_t size)
 {

@@ -1,71 +1,14 @@
 /*
- * Requests of one connection. What is legal is defined in one place, the table in `request_of`; what it leads to is the
- * job's decision; bulk goes straight between the connection and the shard's memory.
+ * The requests of one session, one after another. What is legal is defined in one place, the table in `request_of`;
+ * what it leads to is the job's decision; bulk goes straight between the connection and the shard's memory.
  */
+#include "ps/server/requests.h"
+
 #include <stdio.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "ps/server/requests/requests.h"
-
-double serve_deadline(void)
-{
-    return clock_monotonic_s() + SERVER_FRAME_S;
-}
-
-void serve_unlock(struct session *session)
-{
-    session->channel->generation = session->server->job.generation;
-    server_unlock(session->server);
-}
-
-bool serve_send(struct session *session, enum message_type type, uint64_t request, const void *message,
-                struct error *error)
-{
-    return channel_send(session->channel, type, request, message, serve_deadline(), error);
-}
-
-bool serve_send_done(struct session *session, uint64_t request, int64_t global_step, struct error *error)
-{
-    struct message_done done = {.global_step = global_step};
-    return serve_send(session, MESSAGE_done, request, &done, error);
-}
-
-bool serve_send_error(struct session *session, uint64_t request, uint16_t code, const char *message,
-                      struct error *error)
-{
-    if (!channel_send_error(session->channel, request, (enum error_code)code, serve_deadline(), error, "%s", message)) {
-        return false;
-    }
-    if (code == ERROR_BAD_REQUEST) {
-        log_warning("dropped %s: %s", connection_name(session->channel->connection), message);
-        return error_set(error, "%s", message);
-    }
-    return true;
-}
-
-bool serve_send_verdict(struct session *session, uint64_t request, const struct verdict *verdict, int64_t global_step,
-                        struct error *error)
-{
-    return verdict->code != 0 ? serve_send_error(session, request, verdict->code, verdict->message, error)
-                              : serve_send_done(session, request, global_step, error);
-}
-
-bool serve_receive(struct session *session, struct error *error)
-{
-    struct channel *channel = session->channel;
-    struct error ignored;
-    if (channel_receive(channel, serve_deadline(), error)) {
-        return true;
-    }
-    if (connection_state(channel->connection) == CONNECTION_OPEN) { /* the connection is fine, the frame is not */
-        log_warning("dropped %s", error->text);
-        channel_send_error(channel, channel->frame.request, ERROR_BAD_REQUEST, serve_deadline(), &ignored, "%s",
-                           error->text);
-    }
-    return false;
-}
 
 /* --- The requests --- */
 
@@ -84,11 +27,6 @@ struct request {
     bool (*answer)(struct session *session, struct error *error);
     bool is_quick; /* always, or sometimes (is_quick), answered without waiting and in few bytes */
 };
-
-static bool push(struct session *session, struct error *error)
-{
-    return session->server->job.synchronous ? serve_synchronous_push(session, error) : serve_push(session, error);
-}
 
 static bool refuse(struct session *session, struct error *error)
 {
@@ -111,7 +49,7 @@ static const struct request *request_of(uint16_t type)
         [MESSAGE_heartbeat] = {ASKERS_WORKERS, serve_heartbeat, .is_quick = true},
         [MESSAGE_get_model] = {ASKERS_WORKERS, serve_get_model},
         [MESSAGE_pull] = {ASKERS_WORKERS, serve_pull, .is_quick = true},
-        [MESSAGE_push] = {ASKERS_WORKERS, push},
+        [MESSAGE_push] = {ASKERS_WORKERS, serve_push},
         [MESSAGE_read] = {ASKERS_WORKERS, serve_read},
         [MESSAGE_describe] = {ASKERS_WORKERS, serve_describe},
         [MESSAGE_layers] = {ASKERS_WORKERS, serve_layers},
@@ -333,7 +271,7 @@ static void tell_end(const struct session *session, const struct error *error)
     }
 }
 
-enum listener_inline serve_inline(struct session *session)
+enum listener_inline serve_without_waiting(struct session *session)
 {
     enum listener_inline how = INLINE_NEEDS_THREAD;
     struct error error = {""};
@@ -348,7 +286,7 @@ enum listener_inline serve_inline(struct session *session)
     return how;
 }
 
-bool serve(struct session *session)
+bool serve_until_idle(struct session *session)
 {
     struct error error = {""};
     bool rests = false;

@@ -1,12 +1,14 @@
 /*
  * A ps's part in rollouts, its coordinator. Every ps has an agent (ps/rollout/agent.h), for which this is the host: it
  * knows what a change means to a shard. ps 0 also leads: it decides by ps/rollout/decide.h what each member does next.
- * Operators' proposals and queries, and members' reports, arrive through requests/rollout.c.
+ * Operators' proposals and queries, and members' reports, arrive through rollouts.c.
  *
  * What ps 0 decides is on its disk before any member is told: members see `stored_state`, and get no order at all while
  * the state in memory is ahead of the one on disk. Files are written without the server's lock, which all requests
  * need.
  */
+#include "ps/server/coordinator.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +24,6 @@
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
-#include "ps/server/coordinator.h"
 
 enum { LEAVE_S = 15 };
 

@@ -1,14 +1,18 @@
 /*
- * Synchronous training: gradients are staged, a step is decided, applied, and then answered.
+ * Steps: which of two configs is in force, which pushes count, and when a step is made of them. The order of the checks
+ * is the protocol.
  *
- * A gradient is identified by (generation, step, worker), not by process or connection: a worker that restarts, or
- * retries, finds its gradient staged, and a repeated push is dropped.
+ * An asynchronous push is decided on at once. A synchronous one is staged, its step is decided, applied, and then
+ * answered. Its gradient is identified by (generation, step, worker), not by process or connection: a worker that
+ * restarts, or retries, finds its gradient staged, and a repeated push is dropped.
  */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/diff.h"
 #include "base/simulation.h"
 #include "ps/job/internal.h"
 #include "ps/store/model.h"
@@ -16,7 +20,7 @@
 
 static const double NAMED_AFTER_S = 1.0; /* shorter waits are not worth a message */
 
-/* --- Beginning --- */
+/* --- Replicas --- */
 
 /* Numbers the ps with parameters; returns how many. */
 static int number_shards(struct job *job)
@@ -45,7 +49,7 @@ static int least_replicas(const struct job *job)
     return least < wanted ? least : wanted;
 }
 
-void job_set_replicas(struct job *job)
+static void set_replicas(struct job *job)
 {
     if (job_asks_some(job)) {
         return; /* each round has its own token */
@@ -89,7 +93,252 @@ bool job_is_follower(const struct job *job)
     return job->synchronous && job->coordinator != job->identity.index && job->shards[job->identity.index] >= 0;
 }
 
-/* --- Deciding --- */
+/* --- Live keys --- */
+
+/* false: the amount of data is not known yet. */
+static bool make_plan(struct plan *plan, const struct job *job, const struct config *config, int64_t epoch_batches)
+{
+    struct config then = job->config;
+    if (epoch_batches <= 0) {
+        return false;
+    }
+    config_take_live(&then, config);
+    plan_begin_job(plan, &then, epoch_batches);
+    return true;
+}
+
+int64_t job_epoch_steps(const struct job *job, const struct config *config, int64_t epoch_batches)
+{
+    struct plan plan;
+    return make_plan(&plan, job, config, epoch_batches) ? plan_epoch_end(&plan, 1) : 0;
+}
+
+int64_t job_last_step_under(const struct job *job, const struct config *config)
+{
+    struct plan plan;
+    const int64_t images = job->epoch_batches * job->config.train.batch_size;
+    const int64_t batches = images / config->train.batch_size;
+    if (job->epoch_batches <= 0) {
+        return config->train.train_steps;
+    }
+    plan_begin_job(&plan, config, batches > 0 ? batches : 1);
+    return plan.last_step == INT64_MAX ? 0 : plan.last_step;
+}
+
+void job_set_end(struct job *job)
+{
+    struct plan plan;
+    bool planned = make_plan(&plan, job, &job->config, job->epoch_batches);
+    job->last_step = !planned ? job->config.train.train_steps : plan.last_step == INT64_MAX ? 0 : plan.last_step;
+}
+
+void job_take_due(struct job *job)
+{
+    const int wanted = job->gathered.wanted, least = job->gathered.least;
+    const int64_t last_step = job->last_step, step = job->global_step;
+    if (!job->has_next || step < job->next_step) {
+        return;
+    }
+    job->has_next = false;
+    config_take_live(&job->config, &job->next);
+    job_set_end(job);
+    const bool moved = job->state == JOB_TRAINING && job->last_step != last_step;
+    if (moved && job->last_step == 0) {
+        job_say(job, LOG_INFO, "from global step %lld on there is no last step", (long long)step);
+    } else if (moved) {
+        job_say(job, LOG_INFO, "from global step %lld on the last step is %lld", (long long)step,
+                (long long)job->last_step);
+    }
+    if (!job->synchronous) {
+        return;
+    }
+    set_replicas(job);
+    if (job->gathered.wanted != wanted || job->gathered.least != least) {
+        job_say(job, LOG_INFO, "from global step %lld on a step takes %d gradients (before: %d), at least %d",
+                (long long)step, job->gathered.wanted, wanted, job->gathered.least);
+    }
+}
+
+/* --- Checks of all requests for parameters --- */
+
+/* False: denied. */
+static bool check_training(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
+                           struct verdict *verdict)
+{
+    char message[256];
+    if (job->workers[index].incarnation != incarnation) {
+        job_deny(verdict, ERROR_NOT_ALLOWED, "a newer process is worker %d now", index);
+        return false;
+    }
+    if (!job_ready(job, now_s, message)) {
+        job_deny(verdict, ERROR_NOT_READY, "%s", message);
+        return false;
+    }
+    if (generation != job->generation) {
+        MARK("a push of an old generation");
+        job_deny(verdict, ERROR_OLD_GENERATION,
+                 "generation %u is not the current one, %u: the model was restored since", generation, job->generation);
+        return false;
+    }
+    return true;
+}
+
+static bool is_power_of_two(int64_t number)
+{
+    return (number & (number - 1)) == 0;
+}
+
+/* Logs the first, and then ever more rarely. */
+static void note_not_finite(struct job *job, int index)
+{
+    struct job_worker *worker = &job->workers[index];
+    worker->not_finite++;
+    if (is_power_of_two(worker->not_finite)) {
+        job_say(job, LOG_WARNING,
+                "worker %d (%s) sent a gradient that is not finite at global step %lld: refused (%lld "
+                "so far); a lower learning_rate may help",
+                index, worker->peer, (long long)job->global_step, (long long)worker->not_finite);
+    }
+}
+
+/* --- Asynchronous pushes --- */
+
+/* The slowest clock among active workers other than `identity`; false if there is none. */
+static bool slowest(const struct job *job, int identity, int64_t *clock)
+{
+    bool found = false;
+    for (int i = 0; i < job->worker_count; i++) {
+        const struct job_worker *worker = &job->workers[i];
+        if (i != identity && worker->counts && (!found || worker->clock < *clock)) {
+            *clock = worker->clock;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/*
+ * A worker that starts, or returns, is neither behind nor ahead of the slowest one. One that has left is not active,
+ * though a push of it may still arrive, on another connection than its leave: nobody can wait for it.
+ */
+static void take_part(struct job *job, int index)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (!worker->counts && !worker->cut_off && !worker->left) {
+        worker->counts = true;
+        slowest(job, index, &worker->clock);
+    }
+}
+
+/*
+ * Only the coordinator keeps workers waiting. Each ps counts from when a worker came to it, so their clocks differ: if
+ * each of them kept workers waiting, one could stop a worker and another the worker that this one waits for.
+ */
+bool job_may_answer(const struct job *job, int index)
+{
+    int64_t clock = 0;
+    int64_t bound = job->config.cluster.max_staleness;
+    /* After the last step nobody catches up. */
+    if (bound == 0 || job->coordinator != job->identity.index || job_is_past_end(job) || job->state != JOB_TRAINING ||
+        !job->workers[index].counts || !slowest(job, index, &clock)) {
+        return true;
+    }
+    return job->workers[index].clock - clock <= bound;
+}
+
+void job_forget_buffer(struct job *job)
+{
+    job->buffered = 0;
+    job->buffered_staleness = 0;
+    job->mean_staleness = NAN;
+}
+
+bool job_is_about_to_step(const struct job *job)
+{
+    return job->buffered + 1 >= job->config.train.buffer_size;
+}
+
+/* A push counts; true: it makes a step. */
+static bool fill_buffer(struct job *job, int64_t staleness)
+{
+    const bool makes_step = job_is_about_to_step(job);
+    job->buffered++;
+    job->buffered_staleness += (double)staleness;
+    if (makes_step) {
+        const double mean = job->buffered_staleness / job->buffered;
+        job_forget_buffer(job);
+        job->mean_staleness = mean;
+    }
+    return makes_step;
+}
+
+static enum push_outcome decide_new_push(struct job *job, int index, const struct job_push *push)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (job_is_past_end(job)) {
+        return PUSH_NOT_WANTED;
+    }
+    worker->sequence = push->sequence;
+    if (!push->finite) {
+        note_not_finite(job, index);
+        return PUSH_NOT_FINITE;
+    }
+    worker->staleness = job->global_step > push->base_step ? job->global_step - push->base_step : 0;
+    worker->clock++;
+    worker->applied++;
+    if (!fill_buffer(job, worker->staleness)) {
+        return PUSH_APPLIED;
+    }
+    job->global_step++;
+    job_take_due(job);
+    if (job->global_step == job->last_step) {
+        job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
+    }
+    return PUSH_APPLIED;
+}
+
+void job_push(struct job *job, int index, uint64_t incarnation, const struct job_push *push, double now_s,
+              struct verdict *verdict)
+{
+    struct job_worker *worker = &job->workers[index];
+    memset(verdict, 0, sizeof *verdict);
+    job_heard(job, index, incarnation, now_s);
+    if (!check_training(job, index, incarnation, push->generation, now_s, verdict)) {
+        return;
+    }
+    if (push->sequence == 0) {
+        job_deny(verdict, ERROR_BAD_REQUEST, "pushes are counted from 1, not 0");
+        return;
+    }
+    take_part(job, index);
+    if (push->sequence < worker->sequence) {
+        MARK("a push comes after the next one");
+        verdict->outcome = PUSH_APPLIED_BEFORE;
+    } else if (push->sequence == worker->sequence) {
+        MARK("a push is sent again");
+        verdict->outcome = worker->outcome == PUSH_APPLIED ? PUSH_APPLIED_BEFORE : worker->outcome;
+    } else {
+        verdict->outcome = decide_new_push(job, index, push);
+        worker->outcome = worker->sequence == push->sequence ? verdict->outcome : worker->outcome;
+    }
+}
+
+void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generation, double now_s,
+              struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof *verdict);
+    if (!check_training(job, index, incarnation, generation, now_s, verdict)) {
+        return;
+    }
+    if (job_is_over(job)) {
+        job_deny(verdict, ERROR_JOB_OVER, "training is over at global step %lld", (long long)job->global_step);
+        return;
+    }
+    job_ask(job, now_s);
+    take_part(job, index);
+}
+
+/* --- Synchronous steps: deciding --- */
 
 /* Whom to wait for: workers that are present, and those never seen that still have time to come. */
 static bool is_awaited(const struct job *job, int index, double now_s)
@@ -194,7 +443,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
     }
 }
 
-/* --- Pushes --- */
+/* --- Synchronous steps: pushes --- */
 
 static int own_shard(const struct job *job)
 {
@@ -204,7 +453,7 @@ static int own_shard(const struct job *job)
 static bool check_push(struct job *job, int index, uint64_t incarnation, const struct job_push *push, double now_s,
                        struct verdict *verdict)
 {
-    if (!job_check_training(job, index, incarnation, push->generation, now_s, verdict)) {
+    if (!check_training(job, index, incarnation, push->generation, now_s, verdict)) {
         return false;
     }
     if (push->sequence == 0) {
@@ -259,7 +508,7 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
         return;
     }
     if (!push->finite) {
-        job_note_not_finite(job, index);
+        note_not_finite(job, index);
         job->workers[index].outcome = PUSH_NOT_FINITE;
     }
     aggregation_add(&job->gathered, own_shard(job), index, push->finite);
@@ -329,7 +578,7 @@ bool job_settled(struct job *job, int index, uint64_t incarnation, const struct 
     return true;
 }
 
-/* --- Between ps --- */
+/* --- Synchronous steps: between ps --- */
 
 void job_report(struct job *job, int ps, uint32_t generation, int64_t step, const bool *finite, const bool *not_finite,
                 double now_s, struct verdict *verdict)
@@ -370,7 +619,7 @@ bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, cons
     return count > 0;
 }
 
-/* --- For people --- */
+/* --- What a synchronous step waits for --- */
 
 static const char *worker_host(const struct job *job, int index)
 {
@@ -449,4 +698,14 @@ bool job_describe_wait(struct job *job, double now_s, char message[JOB_MESSAGE])
                  worker_host(job, worker), step, refused ? " again, since its gradient was not finite" : "", seconds);
     }
     return true;
+}
+
+void job_schedule(struct job *job, const struct config *config, int64_t step, double now_s)
+{
+    job->next = *config; /* only its plain values are read */
+    job->has_next = true;
+    job->next_step = step;
+    job_take_due(job);
+    job_consider(job, now_s);
+    job_start_if_complete(job);
 }

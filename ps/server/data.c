@@ -1,18 +1,170 @@
 /*
- * Workers' validations of a model on their own rows. A ps only compares their scores: it keeps each worker's last
- * report, for status queries and for the chief, which adds them all up.
+ * What workers report about their data: preprocessing, layer widths, statistics and validations of their own rows. A ps
+ * does not interpret any of it, except for comparing the validations' scores.
  */
+#include "ps/server/requests.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "ps/server/requests/requests.h"
 #include "ps/worst_first.h"
+
+/* --- Preprocessing, and layer widths --- */
+
+/*
+ * Worker 0 sends how the workers' data are preprocessed, and the others, and a restarted worker 0, ask whether theirs
+ * is the same. The layer widths a ps may have taken from worker 0's data itself (listen.c).
+ */
+
+/* Takes ownership of the bytes. Locked. */
+static void keep_description(struct server *server, const char *digest, uint8_t *bytes, size_t size)
+{
+    free(server->description);
+    server->description = bytes;
+    server->description_size = size;
+    snprintf(server->description_digest, sizeof server->description_digest, "%s", digest);
+}
+
+static bool take_description(struct session *session, const char *digest, struct error *error)
+{
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    server_lock(session->server);
+    keep_description(session->server, digest, bytes, size);
+    server_unlock(session->server);
+    return true;
+}
+
+/* The other workers compare their own data's layer widths themselves. */
+bool serve_layers(struct session *session, struct error *error)
+{
+    char units[MODEL_UNITS_TEXT];
+    model_units_text(&session->server->config->model, units);
+    return serve_send(session, MESSAGE_layers, session->channel->frame.request,
+                      &(struct message_layers){.units = units}, error);
+}
+
+bool serve_describe(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const uint64_t request = session->channel->frame.request;
+    char own[sizeof server->description_digest], known[sizeof server->description_digest];
+    struct message_description description = {.digest = known};
+    snprintf(own, sizeof own, "%s", session->channel->message.describe.digest);
+    const bool tells = session->worker == 0 && own[0] != '\0';
+    if (tells && !take_description(session, own, error)) {
+        return false;
+    }
+    server_lock(server);
+    memcpy(known, server->description_digest, sizeof known);
+    if (session->worker == 0 && !tells && server->job.state >= JOB_DONE) {
+        known[0] = '\0'; /* this worker 0 begins another job */
+    }
+    const bool differs = known[0] != '\0' && strcmp(known, own) != 0;
+    struct iovec bulk = {differs ? malloc(server->description_size + 1) : NULL, server->description_size};
+    if (bulk.iov_base) {
+        memcpy(bulk.iov_base, server->description, server->description_size);
+    }
+    serve_unlock(session);
+    if (differs && !bulk.iov_base) { /* an empty text would pass for the chief's: let the worker ask again */
+        return error_set(error, "out of memory for a description");
+    }
+    const struct outgoing frame = {.type = MESSAGE_description,
+                                   .request = request,
+                                   .message = &description,
+                                   .bulk = &bulk,
+                                   .bulk_parts = bulk.iov_base ? 1 : 0};
+    const bool sent = channel_send_frame(session->channel, &frame, serve_deadline(), error);
+    free(bulk.iov_base);
+    return sent;
+}
+
+/* --- Statistics of the rows of workers with their own data, kept until the chief asks --- */
+
+enum { FIGURES_MOST = 64 << 20 /* bytes, of all workers together */ };
+
+/* Takes ownership of the bytes, unless they are too many. Locked. */
+static bool keep_figures(struct server *server, int worker, uint8_t *bytes, size_t size)
+{
+    struct figures *figures = &server->figures[worker];
+    if (server->figures_bytes - figures->size + size > FIGURES_MOST) {
+        return false;
+    }
+    server->figures_bytes += size - figures->size;
+    free(figures->bytes);
+    *figures = (struct figures){bytes, size};
+    return true;
+}
+
+static bool answer_figures(struct session *session, uint64_t request, int worker, struct iovec bulk,
+                           struct error *error)
+{
+    const struct message_figures message = {.worker = worker};
+    const struct outgoing frame = {.type = MESSAGE_figures,
+                                   .request = request,
+                                   .message = &message,
+                                   .bulk = &bulk,
+                                   .bulk_parts = bulk.iov_len > 0 ? 1 : 0};
+    return channel_send_frame(session->channel, &frame, serve_deadline(), error);
+}
+
+static bool take_figures(struct session *session, uint64_t request, struct error *error)
+{
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    server_lock(session->server);
+    const bool kept = keep_figures(session->server, session->worker, bytes, size);
+    server_unlock(session->server);
+    if (!kept) {
+        free(bytes);
+        return serve_send_error(session, request, ERROR_INTERNAL,
+                                "the workers' categories are more than this ps keeps; leave columns out (--ignore)",
+                                error);
+    }
+    return answer_figures(session, request, session->worker, (struct iovec){0}, error);
+}
+
+bool serve_figures(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const uint64_t request = session->channel->frame.request;
+    const int32_t worker = session->channel->message.figures.worker;
+    if (session->channel->bulk_left > 0) {
+        return take_figures(session, request, error);
+    }
+    if (session->worker != 0 || worker < 0 || worker >= config_worker_room(&server->config->cluster)) {
+        return serve_send_error(session, request, ERROR_BAD_REQUEST,
+                                "figures are sent by workers, each about its own rows, and requested by worker 0",
+                                error);
+    }
+    server_lock(server);
+    const struct figures *figures = &server->figures[worker];
+    struct iovec bulk = {malloc(figures->size + 1), figures->size};
+    if (bulk.iov_base && figures->size > 0) {
+        memcpy(bulk.iov_base, figures->bytes, figures->size);
+    }
+    server_unlock(server);
+    const bool sent = bulk.iov_base ? answer_figures(session, request, worker, bulk, error)
+                                    : error_set(error, "out of memory for figures of %zu bytes", bulk.iov_len);
+    free(bulk.iov_base);
+    return sent;
+}
+
+/* --- Validations: each worker's last one is kept, for status queries and for the chief, which adds them all up --- */
 
 enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk, of all workers together */ };
 
 /* Locked. bytes: takes ownership, unless they are too many; NULL: none. */
-static void keep(struct server *server, int worker, const struct validation *sent, uint8_t *bytes, size_t size)
+static void keep_validation(struct server *server, int worker, const struct validation *sent, uint8_t *bytes,
+                            size_t size)
 {
     struct validation *kept = &server->validations[worker];
     server->validation_bytes -= kept->size;
@@ -46,7 +198,7 @@ bool serve_validated(struct session *session, struct error *error)
     const bool counts = job_is_current(&server->job, session->worker, session->incarnation) &&
                         sent.generation == server->job.generation;
     if (counts) {
-        keep(server, session->worker, &sent, bytes, size);
+        keep_validation(server, session->worker, &sent, bytes, size);
         pthread_cond_broadcast(&server->changed); /* the chief may be waiting for it */
     } else {
         free(bytes);
@@ -56,7 +208,7 @@ bool serve_validated(struct session *session, struct error *error)
     return serve_send_done(session, request, global_step, error);
 }
 
-static bool is_of(const struct validation *validation, uint32_t generation, int64_t step)
+static bool is_of_step(const struct validation *validation, uint32_t generation, int64_t step)
 {
     return validation->generation == generation && validation->step == step && validation->examples > 0;
 }
@@ -103,7 +255,7 @@ static void mark_worst(struct server *server, int64_t step)
     for (int i = 0; i < job->worker_count; i++) {
         const struct validation *kept = &server->validations[i];
         server->validations[i].is_worst = false;
-        if (ranked && is_of(kept, job->generation, step)) {
+        if (ranked && is_of_step(kept, job->generation, step)) {
             ranked[count++] = (struct ranked){kept->rises ? (double)kept->score : -(double)kept->score, i};
         }
     }
@@ -136,7 +288,7 @@ static bool send_of(struct session *session, uint64_t request, int worker, int64
     struct iovec bulk = {NULL, 0}; /* a copy, because sending must not hold the lock */
     server_lock(server);
     const struct validation *kept = &server->validations[worker];
-    const bool is_there = is_of(kept, server->job.generation, step);
+    const bool is_there = is_of_step(kept, server->job.generation, step);
     if (is_there) {
         message.examples = kept->examples;
         message.score = kept->score;
@@ -176,7 +328,7 @@ bool serve_validate(struct session *session, struct error *error)
                                    .rises = message.rises == 1};
     server_lock(server);
     note_question(server, &own);
-    keep(server, session->worker, &own, NULL, 0);
+    keep_validation(server, session->worker, &own, NULL, 0);
     const bool alive = serve_wait(session, all_sent, message.step, serve_wait_deadline(message.wait_ms));
     last.missing = (uint32_t)missing(server, message.step);
     mark_worst(server, message.step);

@@ -1,22 +1,7 @@
 /* Reads of the shard: changes since a version, single ranges, snapshots. */
-#include <string.h>
+#include "ps/server/requests.h"
 
 #include "base/clock.h"
-#include "ps/server/requests/requests.h"
-
-static bool is_past_step(struct session *session, int64_t step)
-{
-    const struct job *job = &session->server->job;
-    return job->state != JOB_TRAINING || job->global_step > step;
-}
-
-/* A pull that names ranges comes from a worker that waits to be selected for a round. */
-static bool is_asked_or_past(struct session *session, int64_t step)
-{
-    const struct job *job = &session->server->job;
-    return is_past_step(session, step) ||
-           (config_asks_some(&job->config.train) && job_token(job, session->worker, job->global_step) >= 0);
-}
 
 /* With participation below 1: is the worker selected at this step? */
 static int64_t token_of(struct session *session, int64_t step)
@@ -119,60 +104,6 @@ static bool send_pulled(struct session *session, const struct message_pull *pull
     return done;
 }
 
-/* --- Workers waiting to be selected give up their thread --- */
-
-static void hold(struct session *session, const struct message_pull *pull, double deadline_s)
-{
-    struct server *server = session->server;
-    struct held_pull *held = &session->held;
-    *held = (struct held_pull){.holds = true,
-                               .pull = *pull,
-                               .request = session->channel->frame.request,
-                               .generation = session->channel->frame.generation,
-                               .deadline_s = deadline_s,
-                               .keepalive_sent_s = clock_monotonic_s(),
-                               .next = server->held};
-    memcpy(held->range, pull->ranges.bytes, sizeof held->range);
-    held->pull.ranges.bytes = held->range;
-    if (held->next) {
-        held->next->held.before = session;
-    }
-    server->held = session;
-    job_hold(&server->job, session->worker, session->incarnation, 1, clock_monotonic_s());
-}
-
-void server_release_held(struct session *session)
-{
-    struct server *server = session->server;
-    struct held_pull *held = &session->held;
-    if (!held->holds) {
-        return;
-    }
-    held->holds = false;
-    *(held->before ? &held->before->held.next : &server->held) = held->next;
-    if (held->next) {
-        held->next->held.before = held->before;
-    }
-    job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
-}
-
-void server_rouse_held(struct server *server)
-{
-    const struct job *job = &server->job;
-    const struct held_for now = {job->state, job->generation, job->global_step, job->asks};
-    struct held_for *last = &server->held_for;
-    if (!server->held || (now.state == last->state && now.generation == last->generation &&
-                          now.global_step == last->global_step && now.asks == last->asks)) {
-        return;
-    }
-    *last = now;
-    for (struct session *session = server->held; session; session = session->held.next) {
-        if (is_asked_or_past(session, session->held.pull.after_step)) {
-            listener_wake(&session->base);
-        }
-    }
-}
-
 static bool finish_pull(struct session *session, const struct message_pull *pull, uint64_t request, uint32_t generation,
                         bool alive, const struct verdict *verdict, struct error *error)
 {
@@ -193,7 +124,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
     bool alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
                  job_is_current(&server->job, session->worker, session->incarnation) &&
                  send_keepalive(session, &held->keepalive_sent_s);
-    bool waits = alive && !is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
+    bool waits = alive && !server_is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
     if (waits && channel_park(session->channel)) {
         const double keepalive_s = held->keepalive_sent_s + identity_idle_timeout_s(&server->identity) / 4;
         session->base.read_paused = *rests = true;
@@ -202,7 +133,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
         return true;
     }
     if (waits) { /* something else lies in its buffers, for later */
-        alive = serve_wait(session, is_asked_or_past, held->pull.after_step, held->deadline_s);
+        alive = serve_wait(session, server_is_asked_or_past, held->pull.after_step, held->deadline_s);
     }
     server_release_held(session);
     serve_unlock(session);
@@ -226,13 +157,13 @@ bool serve_pull(struct session *session, struct error *error)
     bool alive = serve_hold(session, serve_is_ready, 0, deadline_s);
     job_pull(&server->job, session->worker, session->incarnation, generation, clock_monotonic_s(), &verdict);
     if (alive && verdict.code == 0 && pull.after_step >= 0) {
-        if (session->may_rest && pull.ranges.count == 1 && !is_asked_or_past(session, pull.after_step)) {
-            hold(session, &pull, deadline_s);
+        if (session->may_rest && pull.ranges.count == 1 && !server_is_asked_or_past(session, pull.after_step)) {
+            server_hold_pull(session, &pull, deadline_s);
             server_unlock(server);
             return true;
         }
-        alive =
-            serve_hold(session, pull.ranges.count > 0 ? is_asked_or_past : is_past_step, pull.after_step, deadline_s);
+        alive = serve_hold(session, pull.ranges.count > 0 ? server_is_asked_or_past : server_is_past_step,
+                           pull.after_step, deadline_s);
     }
     serve_unlock(session);
     return finish_pull(session, &pull, request, generation, alive, &verdict, error);

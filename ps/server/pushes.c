@@ -1,13 +1,16 @@
 /*
- * Asynchronous pushes: received into a stage, decided by the job, applied to the shard, and answered with what changed.
+ * Pushes: received into a stage, decided by the job, applied to the shard, and answered with what changed. A
+ * synchronous push waits in its stage for its step with those of the other workers.
  */
+#include "ps/server/requests.h"
+
 #include <math.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/profile.h"
 #include "ps/store/int8.h"
 #include "ps/store/largest.h"
-#include "ps/server/requests/requests.h"
 
 /* --- Receiving --- */
 
@@ -156,8 +159,12 @@ static enum received receive_frames(struct session *session, struct stage *stage
     }
 }
 
-bool serve_receive_push(struct session *session, struct stage *stage, const struct message_push *first,
-                        uint64_t request, struct error *error)
+/*
+ * All frames of a push into the stage; NULL: discards them. first: the message of its first frame, without its ranges.
+ * The sender of a malformed push has already been told.
+ */
+static bool receive_push(struct session *session, struct stage *stage, const struct message_push *first,
+                         uint64_t request, struct error *error)
 {
     PROFILE("receive push");
     if (stage) {
@@ -267,7 +274,7 @@ static bool answer_push(struct session *session, const struct message_push *push
     return serve_send_changes(session, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
 }
 
-bool serve_push(struct session *session, struct error *error)
+static bool push_asynchronous(struct session *session, struct error *error)
 {
     struct server *server = session->server;
     const struct message_push push = session->channel->message.push; /* its ranges are overwritten by the next frame */
@@ -279,7 +286,7 @@ bool serve_push(struct session *session, struct error *error)
     if (!serve_take_stage(session, true, error)) {
         return false;
     }
-    bool done = serve_receive_push(session, stage, &push, request, error);
+    bool done = receive_push(session, stage, &push, request, error);
     if (done) {
         server_lock(server);
         const bool is_finite = stage_is_finite(stage) && isfinite(push.loss);
@@ -292,4 +299,144 @@ bool serve_push(struct session *session, struct error *error)
     }
     serve_leave_stage(session);
     return done;
+}
+
+/* --- Synchronous pushes --- */
+
+enum wait_end { WAIT_SETTLED, WAIT_TOO_LONG, WAIT_GIVEN_UP };
+
+/* Waits, locked, for the push's step. */
+static enum wait_end await_step(struct session *session, const struct job_push *push, struct verdict *verdict)
+{
+    PROFILE("wait for workers");
+    struct server *server = session->server;
+    double now_s = clock_monotonic_s(), looked_s = now_s, keepalive_sent_s = now_s;
+    const double deadline_s = serve_hold_deadline(server);
+    enum wait_end end = WAIT_SETTLED;
+    uint64_t helped = 0;
+    job_hold(&server->job, session->worker, session->incarnation, 1, now_s);
+    while (end == WAIT_SETTLED && !job_settled(&server->job, session->worker, session->incarnation, push, verdict)) {
+        if (server_has_step(server)) {
+            server_lead(server);
+        } else if (!server_help(server, &helped)) {
+            serve_wait_step(session);
+            now_s = clock_monotonic_s();
+            if (server->leaving ||
+                (now_s - looked_s >= SERVER_TICK_MS / 2000.0 && listener_peer_hung_up(&session->base)) ||
+                !send_keepalive(session, &keepalive_sent_s)) {
+                end = WAIT_GIVEN_UP;
+            } else if (now_s >= deadline_s) {
+                end = WAIT_TOO_LONG;
+            }
+            looked_s = now_s;
+        }
+    }
+    job_hold(&server->job, session->worker, session->incarnation, -1, clock_monotonic_s());
+    return end;
+}
+
+static bool answer_staged(struct session *session, const struct message_push *push, uint64_t request,
+                          const struct job_push *event, const struct verdict *verdict, struct error *error)
+{
+    struct server *server = session->server;
+    struct stage *stage = shard_stage(server->shard, session->worker);
+    struct changes changes;
+    const struct wanted wanted = serve_wanted(session, push->answer_dtype, push->base_version);
+    if (!shard_answer(server->shard, event->generation, stage, wanted.since_version, wanted.packed, &changes)) {
+        return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model is being restored", error);
+    }
+    server_lock(server);
+    const int64_t token = job_token(&server->job, session->worker, changes.global_step);
+    server_unlock(server);
+    int64_t late = changes.global_step - 1 - push->token;
+    struct message_pushed pushed = {
+        .outcome = (uint8_t)verdict->outcome,
+        .sequence = push->sequence,
+        .version = changes.version,
+        .global_step = changes.global_step,
+        .token = token,
+        .staleness = verdict->outcome == PUSH_STALE && late > 0 ? (uint32_t)late : 0,
+        .dtype = serve_dtype(&wanted, &changes),
+    };
+    bool sent = serve_send_changes(session, MESSAGE_pushed, request, &pushed, &pushed.ranges, &changes, &wanted, error);
+    shard_answered(server->shard, &changes);
+    return sent;
+}
+
+/* Everything after the last frame. */
+static bool settle_push(struct session *session, const struct message_push *push, uint64_t request,
+                        const struct job_push *event, bool received, struct error *error)
+{
+    struct server *server = session->server;
+    struct verdict verdict;
+    char message[256] = "";
+    enum wait_end end = WAIT_SETTLED;
+    server_lock(server);
+    job_staged(&server->job, session->worker, session->incarnation, event, received, clock_monotonic_s(), &verdict);
+    server->last_loss = push->loss;
+    if (server->following) {
+        pthread_cond_broadcast(&server->stepped); /* wakes threads that report to the coordinator */
+    }
+    if (verdict.code == 0) {
+        end = await_step(session, event, &verdict);
+    }
+    if (end == WAIT_TOO_LONG) {
+        job_describe_wait(&server->job, clock_monotonic_s(), message);
+    } else if (end == WAIT_GIVEN_UP) {
+        snprintf(message, sizeof message, " for step %lld", (long long)event->token);
+    }
+    serve_unlock(session);
+    if (end == WAIT_GIVEN_UP) {
+        return serve_give_up(session, message, error);
+    }
+    if (end == WAIT_TOO_LONG) {
+        return serve_send_error(session, request, ERROR_TOO_LATE, message, error);
+    }
+    return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
+                             : answer_staged(session, push, request, event, &verdict, error);
+}
+
+static bool push_synchronous(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const struct message_push push = session->channel->message.push; /* its ranges are overwritten by the next frame */
+    const uint64_t request = session->channel->frame.request;
+    struct job_push event = {
+        .generation = session->channel->frame.generation,
+        .sequence = push.sequence,
+        .base_step = push.base_step,
+        .token = push.token,
+    };
+    struct stage *stage = shard_stage(server->shard, session->worker);
+    struct verdict verdict;
+    bool receive;
+    if (!serve_take_stage(session, true, error)) {
+        return false;
+    }
+    server_lock(server);
+    /* The shard may be past a step that the job will only hear of soon. */
+    while (server->job.state == JOB_TRAINING && server->job.stepping && push.token > server->job.global_step &&
+           !server->leaving) {
+        serve_wait_step(session);
+    }
+    job_stage(&server->job, session->worker, session->incarnation, &event, clock_monotonic_s(), &verdict, &receive);
+    server_unlock(server);
+    bool done = receive_push(session, receive ? stage : NULL, &push, request, error);
+    if (done) {
+        /* A loss that is not finite means that the gradient was not worth sending. */
+        if (receive) {
+            stage_weigh(stage, push.examples);
+        }
+        event.finite = !receive || (stage_is_finite(stage) && isfinite(push.loss));
+        done = settle_push(session, &push, request, &event, receive, error);
+    }
+    serve_leave_stage(session);
+    return done;
+}
+
+/* --- Both --- */
+
+bool serve_push(struct session *session, struct error *error)
+{
+    return session->server->job.synchronous ? push_synchronous(session, error) : push_asynchronous(session, error);
 }

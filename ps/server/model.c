@@ -1,8 +1,9 @@
 /* The model as a whole: whether there is one, the chief's writing of it, and its snapshots. */
+#include "ps/server/requests.h"
+
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "ps/server/requests/requests.h"
 
 bool serve_get_model(struct session *session, struct error *error)
 {
