@@ -2,7 +2,7 @@
 """Tables without any flag, on 38 real tables (real_tables.py): scores, losses and seconds beside scikit-learn's
 HistGradientBoosting and MLP with their defaults.
 
-    tests/bench/defaults.py [--trainer=build/trainer] [--tables=wine,boston] [--seeds=0,1] [--jobs=1] [--states=5]
+    tests/bench/defaults.py [--trainer=build/trainer] [--tables=wine,boston] [--seeds=0,1] [--jobs=1] [--states=3]
                             [--peers=timed|fresh|cached] [--cache=FILE] [--flags=FLAGS] [--predict_flags=FLAGS]
 
 Each seed splits each table anew. `trainer --data_dir=D --target=T --train_dir=R` trains on train.csv (--flags adds
@@ -227,7 +227,7 @@ def parsed():
     parser.add_argument("--tables", default=",".join(TABLES), help="tables, with commas")
     parser.add_argument("--seeds", default="0,1", help="seeds of the splits, with commas")
     parser.add_argument("--jobs", type=int, default=1, help="tables at a time, each on one processor")
-    parser.add_argument("--states", type=int, default=5, help="fits of the MLP for each split, at least 2")
+    parser.add_argument("--states", type=int, default=3, help="fits of the MLP for each split, at least 2")
     parser.add_argument("--peers", choices=("timed", "fresh", "cached"), default="timed", help="which are fitted again")
     parser.add_argument("--cache", default=os.environ.get("BENCH_CACHE", ROOT / "build/bench/peers.jsonl"),
                         help="file with the peers' fits; BENCH_CACHE names it too")
