@@ -183,14 +183,17 @@ include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulat
 
 # --- Running ---
 
-# Without digits in DATA_DIR and without a network the program makes its own, so that is no reason to stop.
-run: build/trainer data-if-possible
-	build/trainer --config=config.json $(ARGS)
-
-data-if-possible: | $(packages)
-	@ls $(DATA_DIR)/train-images*idx3-ubyte* >/dev/null 2>&1 || \
-		{ base/deps/packages run && base/deps/mnist $(DATA_DIR); } || \
-		echo "make run: going on without MNIST; the program generates digits itself"
+# Trains on MNIST in DATA_DIR, which it downloads; without a network, on synthetic digits, as the line it prints says.
+# ARGS that name other data count instead.
+run: build/trainer | $(packages)
+	@data=--data_dir=$(DATA_DIR); \
+	case " $(ARGS) " in *" --data_dir="*|*" --data_source="*) data= ;; esac; \
+	if [ "$$data" ] && ! ls $(DATA_DIR)/train-images*idx3-ubyte* >/dev/null 2>&1 && \
+			! { base/deps/packages run && base/deps/mnist $(DATA_DIR); }; then \
+		data=--data_source=synthetic; \
+		echo "make run: no MNIST, so it trains on synthetic digits: $$data"; \
+	fi; \
+	set -x; build/trainer --config=config.json $$data $(ARGS)
 
 mnist:
 	@base/deps/packages run
@@ -241,4 +244,4 @@ help:
 	@echo "make clean     remove build output; distclean: the libraries too (downloads stay in the cache)"
 	@echo "Variables: DEPS_DIR= (unpacked upstream libraries), DEPS_CACHE= (downloads), CC="
 
-.PHONY: all run data-if-possible mnist install clean distclean help
+.PHONY: all run mnist install clean distclean help

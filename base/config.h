@@ -224,6 +224,7 @@ struct config_data {
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     enum label_dtype label_dtype;        /* of labels that are raw bytes */
     enum label_dtype feature_dtype;      /* of a table's other features that are raw bytes; auto: left out */
+    bool new_data;                       /* a run may go on with other data than it was trained on */
     int max_bad_records;                 /* damaged records to skip per part */
     int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
     int shuffle_buffer;               /* images shuffled together when streaming */

@@ -310,15 +310,17 @@ static bool refer_pictures(struct drift_watch *drift, const char *path, struct e
     char folder[DATA_MAX_PATH];
     struct gallery gallery = {.inputs = drift->trained->model.widths[0], .path = path};
     struct config config = drift->trained->config;
-    struct dataset_origin origin = {.source = DATA_SYNTHETIC};
+    struct dataset_origin origin;
     const struct dataset_visitor visitor = {begin_gallery, show_gallery, &gallery};
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder || !file_exists(path)) {
         return error_set(error, "%s: is not there; --reference names a data_dir of pictures", path);
     }
     config.data.data_dir = folder;
     config.data.data_source = DATA_AUTO;
-    bool done = dataset_visit(&origin, DATASET_TRAIN, &config, &visitor, error);
-    if (done && (origin.source == DATA_SYNTHETIC || gallery.examples.count == 0)) {
+    config.origins = NULL; /* this data_dir is not the config's */
+    bool done = dataset_visit(&origin, DATASET_TRAIN, &config, &visitor, error) ||
+                error_wrap(error, "--reference names a folder of pictures");
+    if (done && gallery.examples.count == 0) {
         done = error_set(error, "%s: has no pictures to train on; --reference names a data_dir", path);
     }
     done = done && compute(drift, engine, &gallery.examples, error);

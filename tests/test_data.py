@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 import struct
 
 import numpy as np
@@ -118,16 +119,42 @@ def test_info_as_text(run, tmp_path):
 
 def test_auto_takes_files_if_there_are_any(run, tmp_path):
     small = ["--synthetic_train=100", "--synthetic_test=10"]
-    assert info(run, *small)["train"]["source"] == "synthetic"
+    assert "there is no folder data in " in refusal(run, "data", "info", *small)
     write_set(tmp_path / "data")
     assert info(run, *small)["train"]["source"] == "idx"
     assert info(run, *small, "--data_source=synthetic")["train"]["source"] == "synthetic"
 
 
-def test_a_folder_named_by_flag_must_hold_data(run, tmp_path):
+@pytest.mark.parametrize("command", [
+    (), ("--clients=3", "--local_steps=2"), ("data", "info"), ("convert", "--to=tfrecord", "--out=records"),
+    ("--job_name=worker", "--task_index=0", "--ps_hosts=127.0.0.1:1", "--worker_hosts=127.0.0.1:2", "--insecure=true"),
+    ("train", "--follow", "--target=y", "--epochs=1", "--train_dir=run"),
+])
+def test_nothing_is_made_up(run, tmp_path, command):
+    def refused(*flags):
+        return run(*command, *flags, status=1).stderr
+
+    assert f"data.data_dir: there is no folder data in {tmp_path}. To begin, name the folder" in refused()
+    assert "--data_dir: there is no folder missing in" in refused("--data_dir=missing")
+    (tmp_path / "config.json").write_text('{\n  "data": {"data_dir": "/nonexistent/plant"}\n}')
+    told = refused()
+    assert "config.json:2:24: data.data_dir: there is no folder /nonexistent/plant; name the one with the data" in told
+    assert "--data_source=synthetic" in told
+
+
+def test_a_folder_must_hold_data(run, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert "no IDX files in empty" in refusal(run, "data", "info", "--data_dir=empty")
-    assert "there is no folder missing" in refusal(run, "data", "info", "--data_dir=missing")
+    (tmp_path / "junk").mkdir()
+    for name in ("a.txt", "b.jpg", "iris.csv", "z"):
+        (tmp_path / "junk" / name).touch()
+    assert "--data_dir: empty is empty, and has no data set of a known kind: the IDX files of MNIST, a table" in \
+        refusal(run, "--data_dir=empty")
+    assert "junk holds a.txt, b.jpg, iris.csv and 1 more, and has no" in refusal(run, "--data_dir=junk")
+    assert "has no files train* with the ending .csv" in refusal(run, "--data_dir=junk", "--target=y")
+    assert "junk/z is a file; name the folder" in refusal(run, "--data_dir=junk/z")
+    (tmp_path / "closed").mkdir(mode=0)
+    if os.geteuid() != 0:
+        assert "closed: cannot be read: Permission denied" in refusal(run, "--data_dir=closed")
     info(run, "--data_dir=missing", "--data_source=synthetic", "--synthetic_train=10", "--synthetic_test=10")
 
 

@@ -221,7 +221,7 @@ def test_which_files_and_features(trainer, digits, tmp_path):
     _, images, labels, test_images, test_labels = digits
     write_records(tmp_path / "r", digits, "mnist_{}-of-1")
     info = ["data", "info", "--data_dir=r", "--log_format=json"]
-    assert "no IDX files in r" in run(trainer, *info, cwd=tmp_path, status=1).stderr
+    assert "has no data set of a known kind" in run(trainer, *info, cwd=tmp_path, status=1).stderr
     assert "has no files train*.tfrecord*" in run(trainer, *info, "--data_source=tfrecord", cwd=tmp_path,
                                                   status=1).stderr
     names = ["--train_files=mnist_train*", "--test_files=mnist_test*"]
@@ -362,7 +362,8 @@ def test_a_file_that_is_no_picture_is_named(trainer, digits, tmp_path):
     for path in (tmp_path / "p" / "test").glob("*"):
         path.rmdir()
     bad.unlink()
-    assert "p: has no folder test" in run(trainer, "--data_dir=p", "--validation_size=0", cwd=tmp_path, status=1).stderr
+    told = run(trainer, "--data_dir=p", "--validation_size=0", cwd=tmp_path, status=1).stderr
+    assert "p holds test and train, and has no folder test with folders of pictures in it" in told
 
 
 def test_a_large_set_of_bad_names_is_no_trouble(trainer, tmp_path):

@@ -89,9 +89,15 @@ def test_nothing_left_to_train(trainer, tmp_path):
 
 
 def test_another_seed_is_said(trainer, tmp_path):
-    train(trainer, *SMALL, "--train_steps=10", "--train_dir=kept", cwd=tmp_path)
-    result = run(trainer, *SMALL, "--seed=77", "--train_steps=20", "--train_dir=kept", cwd=tmp_path)
-    assert "seed 77" in result.stderr
+    """With files it is another order; synthetic digits are other data."""
+    run(trainer, "data", "synth", "--out=digits", "--synthetic_train=600", "--synthetic_test=50", cwd=tmp_path)
+    flags = (*SMALL, "--data_source=idx", "--data_dir=digits", "--validation_size=100", "--train_dir=kept")
+    train(trainer, *flags, "--train_steps=10", cwd=tmp_path)
+    assert "seed 77" in run(trainer, *flags, "--seed=77", "--train_steps=20", cwd=tmp_path).stderr
+    drawn = (*SMALL, "--train_dir=drawn")
+    train(trainer, *drawn, "--train_steps=10", cwd=tmp_path)
+    told = run(trainer, *drawn, "--seed=77", "--train_steps=20", cwd=tmp_path, status=1).stderr
+    assert "was trained on other data than these, synthetic digits of seed 77" in told
 
 
 @pytest.mark.parametrize(

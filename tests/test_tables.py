@@ -163,7 +163,7 @@ def test_a_resumed_run_is_the_same_and_other_data_are_refused(trainer, cancer, t
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
     write(tmp_path / "d/train.csv", [*names, "kind"], rows[:-5])
     result = run(trainer, "train", *flags, "--train_steps=80", "--train_dir=parts", cwd=tmp_path, status=1)
-    assert "was trained on different data" in result.stderr and "column mean radius has centre" in result.stderr
+    assert "was trained on other data than these" in result.stderr and "column mean radius has centre" in result.stderr
 
 
 @pytest.mark.parametrize("lines, flags, said", [
@@ -535,3 +535,20 @@ def test_examples_run_as_they_are_written(trainer, tmp_path, title, file, check)
     with open(tmp_path / file if file else os.devnull, newline="", encoding="utf-8") as found:
         assert check(list(csv.DictReader(found)))
     assert title != "Numbers" or (tmp_path / "diabetes.onnx").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("flags", [(), ("--validation_size=0",), ("--memory_mb=1", "--shuffle_buffer=100")],
+                         ids=["validated", "all", "streamed"])
+def test_all_rows_may_be_for_training(trainer, tmp_path, flags):
+    """The last model before it goes into service: no test, and none is made up."""
+    draw = numpy.random.default_rng(3)
+    rows = [[*(f"{value:.5f}" for value in x), int(x[0] > x[1])] for x in draw.normal(size=(20000, 12))]
+    write(tmp_path / "d" / "train.csv", [*(f"x{i}" for i in range(12)), "y"], rows)
+    known = ("--data_dir=d", "--target=y", "--test_share=0", "--train_dir=run", *QUICK, *flags)
+    done = train(trainer, *known, "--train_steps=20", cwd=tmp_path).done
+    assert done["steps"] == 20 and "test_accuracy" not in done and "loss" not in done
+    assert "no test: all rows are for training" in run(trainer, *known, "--train_steps=30", cwd=tmp_path).stdout
+    assert "count=20000 " in tensors(newest(tmp_path / "run"))[1]["data"]
+    assert "has no rows to test with" in run(trainer, "eval", "run", "--data_dir=d", cwd=tmp_path, status=1).stderr
+    write(tmp_path / "d" / "test.csv", [*(f"x{i}" for i in range(12)), "y"], rows[:50])
+    assert train(trainer, *known, "--train_steps=40", cwd=tmp_path).done["test_accuracy"] > 0.5

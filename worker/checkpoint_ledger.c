@@ -16,6 +16,15 @@ void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct c
     ledger->last_step = ledger->info.global_step;
 }
 
+void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger)
+{
+    struct checkpoint_info *info = &ledger->info;
+    info->data_since = info->global_step;
+    info->best_score = NAN;
+    info->best_step = info->global_step;
+    info->bad_validations = 0;
+}
+
 void checkpoint_ledger_begin(struct checkpoint_ledger *ledger, int targets, int64_t global_step)
 {
     if (targets & CHECKPOINT_MODEL) {

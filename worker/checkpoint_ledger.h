@@ -31,6 +31,9 @@ struct checkpoint_ledger {
 /* Training goes on from this checkpoint, which is the last good one, and says what the next one does, too. */
 void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct checkpoint_file *file);
 
+/* The run goes on with other data: later checkpoints say since when, and scores on the old ones count no more. */
+void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger);
+
 /* Writing begins, of the state at a step. targets: as checkpoint_folder_save. */
 void checkpoint_ledger_begin(struct checkpoint_ledger *ledger, int targets, int64_t global_step);
 

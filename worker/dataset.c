@@ -17,6 +17,7 @@
 #include "base/threads.h"
 #include "worker/data/files.h"
 #include "worker/data/folders.h"
+#include "worker/data/found.h"
 #include "worker/data/idx.h"
 #include "worker/data/idx_set.h"
 #include "worker/data/streaming/overflow.h"
@@ -30,114 +31,6 @@
 enum { VALIDATION_MOST = 5000, VISIT_BYTES = 64 << 20 };
 
 enum { USUAL_HIDDEN = 100 /* units, for tables, as in scikit-learn */ };
-
-static bool named_by_flag(const struct config *config)
-{
-    return config->origins && config_origin_of(config, config_key_by_path("data", "data_dir"))->source == SOURCE_FLAG;
-}
-
-/* What data_dir contains of one part. */
-struct found {
-    bool is_there;
-    struct data_files files;    /* of DATA_IDX */
-    char folder[DATA_MAX_PATH]; /* of DATA_FOLDERS */
-};
-
-static bool look_for(struct found *found, enum data_source source, enum dataset_part part, const struct config *config,
-                     struct error *error)
-{
-    const char *folder = config->data.data_dir;
-    found->is_there = true;
-    switch (source) {
-    case DATA_IDX:
-        if (!data_files_find(&found->files, folder, error)) {
-            return false;
-        }
-        found->is_there = found->files.found > 0;
-        return true;
-    case DATA_TFRECORD:
-        return tfrecord_files_exist(&found->is_there, &config->data, part, error);
-    case DATA_FOLDERS:
-        if (!folders_find(found->folder, folder, part, error)) {
-            return false;
-        }
-        found->is_there = found->folder[0] != '\0';
-        return true;
-    case DATA_TABLE:
-        if (!table_files_exist(&found->is_there, config, part, error)) {
-            return false;
-        }
-        found->is_there |= part == DATASET_TEST && config->data.test_share > 0; /* of the training files */
-        return true;
-    case DATA_SYNTHETIC:
-    case DATA_AUTO:
-        break;
-    }
-    return true;
-}
-
-static bool say_missing_part(enum data_source source, enum dataset_part part, const struct config *config,
-                             struct error *error)
-{
-    const char *folder = config->data.data_dir;
-    if (!file_exists(folder)) {
-        return error_set(
-            error, "data.data_dir: there is no folder %s; name the one with the data (" HOW_TO_GET_DATA ")", folder);
-    }
-    if (source == DATA_TFRECORD) {
-        return error_set(error, "%s: has no files %s; name them with --train_files and --test_files", folder,
-                         tfrecord_pattern(&config->data, part));
-    }
-    if (source == DATA_FOLDERS) {
-        return error_set(error, "%s: has no folder %s of folders of pictures, one for each class", folder,
-                         part == DATASET_TEST ? "test" : "train");
-    }
-    if (source == DATA_TABLE) {
-        return error_set(error, "%s: has no files %s with the ending .csv, .tsv, .npy or .npz, plain or .gz%s", folder,
-                         part == DATASET_TEST ? "test*" : "train*",
-                         part == DATASET_TEST ? ", and data.test_share is 0" : "");
-    }
-    return error_set(
-        error,
-        "data.data_dir: no IDX files in %s; it needs %s, %s, %s and %s, plain or .gz, or files %s, or folders "
-        "train and test of pictures by class (" HOW_TO_GET_DATA ")",
-        folder, data_file_names[0], data_file_names[1], data_file_names[2], data_file_names[3],
-        tfrecord_pattern(&config->data, part));
-}
-
-/* Decides what to read: what was requested, or what exists; synthetic digits unless the user just named a folder. */
-static bool choose_source(struct found *found, enum data_source *source, enum dataset_part part,
-                          const struct config *config, struct error *error)
-{
-    static const enum data_source candidates[] = {DATA_IDX, DATA_TFRECORD, DATA_FOLDERS, DATA_TABLE};
-    *source = config->data.data_source;
-    if (*source == DATA_SYNTHETIC) {
-        return true;
-    }
-    for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-        const bool is_wanted = *source == DATA_AUTO ? config->data.target.count == 0 || candidates[i] == DATA_TABLE
-                                                    : *source == candidates[i];
-        if (!is_wanted) {
-            continue;
-        }
-        if (!look_for(found, candidates[i], DATASET_TRAIN, config, error)) {
-            return false;
-        }
-        if (found->is_there) {
-            *source = candidates[i];
-            return look_for(found, *source, part, config, error) &&
-                   (found->is_there || say_missing_part(*source, part, config, error));
-        }
-    }
-    if (*source == DATA_AUTO && config->data.target.count > 0) {
-        return say_missing_part(DATA_TABLE, part, config, error);
-    }
-    if (*source == DATA_AUTO && !named_by_flag(config)) {
-        *source = DATA_SYNTHETIC;
-        return true;
-    }
-    return say_missing_part(*source, part, config, error);
-}
 
 static bool draw_examples(struct examples *examples, enum dataset_part part, const struct config *config,
                           uint64_t limit, struct error *error)
@@ -215,7 +108,7 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
     char training[DATA_MAX_PATH];
     bool done = false;
     memset(origin, 0, sizeof *origin);
-    if (!choose_source(&found, &origin->source, part, config, error)) {
+    if (!found_choose(&found, &origin->source, part, config, error)) {
         return false;
     }
     note_origin(origin, &found, part, config);
@@ -411,8 +304,8 @@ static bool check_test_files(const struct examples *train, const struct dataset_
         return data_files_find(&found.files, config->data.data_dir, error) &&
                idx_set_check_test(train, origin->images, &found.files, config->data.data_dir, error);
     }
-    return look_for(&found, origin->source, DATASET_TEST, config, error) &&
-           (found.is_there || say_missing_part(origin->source, DATASET_TEST, config, error));
+    return found_look(&found, origin->source, DATASET_TEST, config, error) &&
+           (found.is_there || found_say_missing(origin->source, DATASET_TEST, config, error));
 }
 
 static void describe(struct dataset *dataset, const struct dataset_origin *origin, const struct config *config)
@@ -495,7 +388,7 @@ bool dataset_is_table(bool *is_table, const struct config *config, struct error 
 {
     struct found found = {.is_there = false};
     enum data_source source = config->data.data_source;
-    const bool done = source != DATA_AUTO || choose_source(&found, &source, DATASET_TRAIN, config, error);
+    const bool done = source != DATA_AUTO || found_choose(&found, &source, DATASET_TRAIN, config, error);
     *is_table = done && source == DATA_TABLE;
     return done;
 }
@@ -559,31 +452,30 @@ int dataset_held_out(const struct config *config, int count)
 static bool check_table(const struct examples *whole, const struct overflow *overflow, const struct schema *schema,
                         const struct config *config, struct error *error)
 {
-    struct found found;
     const struct dataset_origin origin = {.source = DATA_TABLE, .images = "the table"};
     const int count = overflow->source ? overflow->held_out + (int)overflow->blocks.examples : whole->count;
     return (model_follows(config, true) || check_rows(schema, config->data.data_dir, config, error)) &&
-           check_counts(count, overflow->held_out, &origin, config, error) &&
-           look_for(&found, DATA_TABLE, DATASET_TEST, config, error) &&
-           (found.is_there || say_missing_part(DATA_TABLE, DATASET_TEST, config, error));
+           check_counts(count, overflow->held_out, &origin, config, error);
 }
 
 static bool load_table(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
 {
     struct examples whole;
+    struct fingerprint fingerprint;
     struct overflow overflow = begin_overflow(config);
     struct schema *schema = dataset->schema ? dataset->schema : calloc(1, sizeof *schema);
     dataset->schema = NULL;
     if (!schema) {
         return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
     }
-    if (!table_read_train(&whole, test, schema, &overflow, config, error)) {
+    if (!table_read_train(&whole, test, schema, &fingerprint, &overflow, config, error)) {
         overflow_free(&overflow);
         free(schema);
         return false;
     }
     split(dataset, &whole, overflow.held_out);
     dataset->schema = schema;
+    dataset->fingerprint = fingerprint;
     bool done = check_table(&whole, &overflow, schema, config, error) &&
                 (!overflow.source || stream_rest(dataset, &overflow, config, error));
     overflow_free(&overflow);
@@ -651,7 +543,7 @@ bool dataset_check_classes(const char *path, const char *class_names, const stru
     struct found found = {.is_there = false};
     enum data_source source;
     char *here = NULL;
-    const bool done = !class_names || (choose_source(&found, &source, DATASET_TRAIN, config, error) &&
+    const bool done = !class_names || (found_choose(&found, &source, DATASET_TRAIN, config, error) &&
                                        (source != DATA_FOLDERS || folders_class_names(&here, found.folder, error)) &&
                                        class_names_check(path, class_names, here, error));
     free(here);
@@ -694,6 +586,9 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
         return false;
     }
     split(dataset, &whole, overflow.held_out);
+    dataset->fingerprint =
+        fingerprint_of_pictures(&whole, overflow.source ? overflow.held_out + overflow.blocks.examples : whole.count);
+    dataset->fingerprint.held_out = overflow.held_out;
     done = (!overflow.source || stream_rest(dataset, &overflow, config, error)) &&
            (origin.source != DATA_FOLDERS || folders_class_names(&dataset->class_names, origin.images, error));
     overflow_free(&overflow);

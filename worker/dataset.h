@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "worker/data/examples.h"
 #include "worker/data/files.h"
+#include "worker/data/fingerprint.h"
 
 enum { DATASET_SAMPLE = 1000 };
 
@@ -27,19 +28,19 @@ struct dataset {
     struct examples train;       /* without those held out; images and labels are NULL if it streams */
     struct streaming *streaming; /* the source of batches if it streams; else NULL */
     struct examples sample; /* the first images of train, at least DATASET_SAMPLE if there are that many; borrowed */
-    struct examples validation; /* lies before train, in the same memory; count 0 if none are held out */
-    struct schema *schema;      /* how rows of a table become inputs; NULL: pictures */
-    char *class_names;          /* of folders of pictures, as JSON; NULL: labels are numbers */
-    size_t bytes;               /* of memory, in all */
-    char description[320];      /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
+    struct examples validation;     /* lies before train, in the same memory; count 0 if none are held out */
+    struct schema *schema;          /* how rows of a table become inputs; NULL: pictures */
+    char *class_names;              /* of folders of pictures, as JSON; NULL: labels are numbers */
+    struct fingerprint fingerprint; /* of what was read */
+    size_t bytes;                   /* of memory, in all */
+    char description[320]; /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
 };
 
 /*
  * Loads the training set that the config names, and holds out its first validation_size images (as TensorFlow's
- * read_data_sets does); CONFIG_AUTO: 5,000, and of fewer than 50,000 a tenth. DATA_AUTO: IDX files in data_dir if any
- * are there, else the synthetic digits of the seed; but a data_dir named by a flag must hold files. Checks that image
- * size, labels, validation_size and batch_size fit one another, and that the test set is there and has images of the
- * same size, without looking at them. A model derived from the data is not checked against it.
+ * read_data_sets does); CONFIG_AUTO: 5,000, and of fewer than 50,000 a tenth. What is read: worker/data/found.h.
+ * Checks that image size, labels, validation_size and batch_size fit one another, and that the test set is there and
+ * has images of the same size, without looking at them. A model derived from the data is not checked against it.
  *
  * dataset: zeros, except that it may have a schema to encode rows by; ownership of that passes to the call, even if it
  * fails.

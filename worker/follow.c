@@ -26,6 +26,7 @@
 #include "base/text/json.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/clients/clients.h"
+#include "worker/data/found.h"
 #include "worker/data/names.h"
 #include "worker/data/table/table.h"
 #include "worker/dataset.h"
@@ -226,6 +227,7 @@ static bool open_round(struct round *round, struct follow *follow, struct error 
     config->data.tested_files = &round->so_far;
     config->output.train_dir = follow->round_dir;
     config->output.save_summaries_steps = 0;
+    config->data.new_data = true; /* its files may have grown since it began */
     if (file_exists(follow->best)) {
         config->train.warm_start = follow->best;
         config->data.validation_size = CONFIG_AUTO; /* a size that suits the first files may exceed that of a new one */
@@ -412,7 +414,8 @@ static bool check(const struct config *config, struct error *error)
 static bool open_follow(struct follow *follow, struct error *error)
 {
     const struct config_output *output = &follow->config->output;
-    return check(follow->config, error) && checkpoint_folder_open(&follow->folder, output->train_dir, output, error) &&
+    return check(follow->config, error) && found_check_folder(follow->config, error) &&
+           checkpoint_folder_open(&follow->folder, output->train_dir, output, error) &&
            file_join(follow->ledger, sizeof follow->ledger, output->train_dir, "followed.json", error) &&
            file_join(follow->best, sizeof follow->best, output->train_dir, CHECKPOINT_BEST_NAME, error) &&
            file_join(follow->round_dir, sizeof follow->round_dir, output->train_dir, "round", error) &&

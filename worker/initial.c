@@ -65,11 +65,70 @@ bool initial_load_fitting(struct checkpoint_file *file, const struct config *con
            checkpoint_load_fitting(file, state, lost, lost_size, error);
 }
 
-bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error)
+/* The first rows are held out, or those with the smallest hashes: more of them are others than those before. */
+static void warn_if_trained_on(const char *path, const struct fingerprint *there, const struct fingerprint *here)
+{
+    if (here->held_out > there->held_out) {
+        log_warning("%s: held out %lld for validation, and this run %lld: it was trained on the others, so validation "
+                    "will look better than it is (data.validation_size)",
+                    path, (long long)there->held_out, (long long)here->held_out);
+    }
+}
+
+/* difference: in the fingerprint. */
+static bool say_other_data(const struct checkpoint_file *file, const struct dataset *dataset, const char *difference,
+                           struct error *error)
+{
+    const char *text = checkpoint_file_info(file)->preprocessing;
+    struct schema there;
+    struct error column = {.text = ""};
+    if (text && dataset->schema && schema_parse(&there, text, &column)) {
+        if (schema_same(&there, dataset->schema, &column)) {
+            column.text[0] = '\0';
+        }
+        schema_free(&there);
+    }
+    return error_set(error,
+                     "%.250s was trained on other data than these, %.150s: %.150s%s%.200s. Rows held out here may be "
+                     "rows it has learnt. Give it its data back, choose another --train_dir, or go on with these by "
+                     "--new_data",
+                     checkpoint_path(file), dataset->description, difference, column.text[0] != '\0' ? "; " : "",
+                     column.text);
+}
+
+/* Are the data those of the checkpoint? Older checkpoints do not tell. */
+static bool check_fingerprint(const struct checkpoint_file *file, const struct dataset *dataset, bool may_differ,
+                              bool *is_new, struct error *error)
 {
     const struct checkpoint_info *info = checkpoint_file_info(file);
-    return schema_check(checkpoint_path(file), info->preprocessing, dataset->schema, error) &&
-           class_names_check(checkpoint_path(file), info->class_names, dataset->class_names, error);
+    struct fingerprint there;
+    if (dataset->fingerprint.count == 0 || !fingerprint_parse(&there, info->data)) {
+        return true;
+    }
+    struct error difference;
+    if (fingerprint_same(&there, &dataset->fingerprint, &difference)) {
+        warn_if_trained_on(checkpoint_path(file), &there, &dataset->fingerprint);
+        return true;
+    }
+    if (!may_differ) {
+        return say_other_data(file, dataset, difference.text, error);
+    }
+    *is_new = true;
+    log_warning("%s goes on with other data, %s: %s. Rows held out of them may be rows it has learnt, so scores look "
+                "better than they are; the best score starts anew",
+                checkpoint_path(file), dataset->description, difference.text);
+    return true;
+}
+
+bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, const struct config *config,
+                  bool changes, bool *is_new, struct error *error)
+{
+    const struct checkpoint_info *info = checkpoint_file_info(file);
+    *is_new = false;
+    return class_names_check(checkpoint_path(file), info->class_names, dataset->class_names, error) &&
+           (config->data.data_sharding == SHARDING_OWN ||
+            check_fingerprint(file, dataset, config->data.new_data || changes, is_new, error)) &&
+           schema_check(checkpoint_path(file), info->preprocessing, dataset->schema, error);
 }
 
 void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset)
@@ -85,5 +144,9 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     info->loss = schema ? config->train.loss : LOSS_AUTO;
     info->huber_delta = config->train.huber_delta;
     info->quantile = config->train.quantile;
+    info->data[0] = '\0';
+    if (dataset->fingerprint.count > 0 && config->data.data_sharding != SHARDING_OWN) {
+        fingerprint_text(&dataset->fingerprint, info->data);
+    }
     info->kept_rows = NULL; /* each checkpoint has its own answers */
 }

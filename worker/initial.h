@@ -26,8 +26,13 @@ bool initial_state(const struct config *config, struct checkpoint_state *state, 
 bool initial_load_fitting(struct checkpoint_file *file, const struct config *config, struct checkpoint_state *state,
                           char *lost, size_t lost_size, struct error *error);
 
-/* True if a checkpoint has the preprocessing and the classes of these data. */
-bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, struct error *error);
+/*
+ * True if a run may go on from a checkpoint with these data: they have its preprocessing and classes, and are those it
+ * was trained on. *is_new: they are not, but data.new_data is set, or `changes`, as after a rollout. With
+ * data_sharding=own any data of the same preprocessing will do: a member's rows come and go.
+ */
+bool initial_fits(const struct checkpoint_file *file, const struct dataset *dataset, const struct config *config,
+                  bool changes, bool *is_new, struct error *error);
 
 /*
  * Fills in the parts of a checkpoint's info that describe the run, whatever it was restored from. Borrows from the

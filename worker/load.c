@@ -4,8 +4,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/profile.h"
+#include "ps/checkpoint/folder.h"
 #include "worker/data/table/schema.h"
+#include "worker/data/table/table.h"
 #include "worker/export/trained.h"
 
 struct test_loader {
@@ -23,6 +26,31 @@ static void *load_test(void *context)
     return NULL;
 }
 
+/* The run's own checkpoint if it goes on with other data than it began with; NULL: not so. */
+static bool find_own(struct checkpoint_file **file, const struct config *config, struct error *error)
+{
+    const char *train_dir = config->output.train_dir;
+    *file = NULL;
+    if (train_dir[0] == '\0' || !file_exists(train_dir)) {
+        return true;
+    }
+    if (!checkpoint_folder_find(train_dir, file, error)) {
+        return false;
+    }
+    if (*file && !config->data.new_data && checkpoint_file_info(*file)->data_since == 0) {
+        checkpoint_close(*file);
+        *file = NULL;
+    }
+    return true;
+}
+
+static bool find_before(struct checkpoint_file **file, const struct config *config, struct error *error)
+{
+    return find_own(file, config, error) &&
+           (*file || config->train.warm_start[0] == '\0' || trained_find(file, config->train.warm_start, "", error) ||
+            error_wrap(error, "train.warm_start"));
+}
+
 /*
  * A model continues with the columns and scales it was trained with: anything else would change what it has learnt.
  */
@@ -30,23 +58,29 @@ static bool take_over_schema(struct schema **schema, const struct config *config
 {
     struct checkpoint_file *file = NULL;
     bool is_table;
-    if (*schema || config->train.warm_start[0] == '\0') {
+    if (*schema) {
         return true;
     }
     if (!dataset_is_table(&is_table, config, error)) {
         return false;
     }
-    if (!is_table) {
-        return true;
-    }
-    bool done = trained_find(&file, config->train.warm_start, "", error);
-    if (done && checkpoint_file_info(file)->preprocessing) {
+    bool done = !is_table || find_before(&file, config, error);
+    if (file && checkpoint_file_info(file)->preprocessing) {
         *schema = calloc(1, sizeof **schema);
-        done = *schema ? schema_parse(*schema, checkpoint_file_info(file)->preprocessing, error)
+        done = *schema ? schema_parse(*schema, checkpoint_file_info(file)->preprocessing, error) ||
+                             error_wrap(error, "%s", checkpoint_path(file))
                        : error_set(error, "out of memory for its columns");
     }
     checkpoint_close(file);
-    return done || error_wrap(error, "train.warm_start");
+    return done;
+}
+
+/* False: a table's rows are all for training, and there are no test files. */
+static bool is_test_wanted(bool *is_wanted, const struct dataset *dataset, const struct config *config,
+                           struct error *error)
+{
+    *is_wanted = true;
+    return !dataset->schema || config->data.test_share > 0 || table_files_exist(is_wanted, config, DATASET_TEST, error);
 }
 
 bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
@@ -61,8 +95,13 @@ bool load_data(struct dataset *dataset, struct examples *test, struct config *co
     if (beside) {
         pthread_join(thread, NULL);
     } else if (test && loaded && test->count == 0) {
+        bool is_wanted;
         loader.schema = dataset->schema;
-        load_test(&loader);
+        loaded = is_test_wanted(&is_wanted, dataset, config, error);
+        if (loaded && is_wanted) {
+            load_test(&loader);
+        }
+        loader.loaded |= loaded && !is_wanted;
     }
     loader.loaded |= test && test->count > 0;
     if (loaded && !loader.loaded) {

@@ -183,13 +183,17 @@ static bool restore(struct local_updater *local, bool *restored)
     if (!file) {
         return true;
     }
-    if (!initial_fits(file, training->dataset, &training->error)) {
+    bool is_new;
+    if (!initial_fits(file, training->dataset, training->config, false, &is_new, &training->error)) {
         checkpoint_close(file);
         return training_fail(training);
     }
     bool done = checkpoint_load(file, &local->snapshot, &training->error) ? put_state(local, &local->snapshot)
                                                                           : training_fail(training);
     checkpoint_ledger_restored(&local->ledger, file);
+    if (is_new) {
+        checkpoint_ledger_new_data(&local->ledger);
+    }
     checkpoint_close(file);
     return done;
 }

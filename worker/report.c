@@ -527,7 +527,7 @@ void report_done(const struct report_done *done)
     if (log_format() == LOG_JSON) {
         cJSON *fields = cJSON_CreateObject();
         char key[METRIC_KEY];
-        if (!done->test->regression) {
+        if (done->test && !done->test->regression) {
             cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
         }
         cJSON_AddNumberToObject(fields, "steps", (double)done->steps);
@@ -543,7 +543,9 @@ void report_done(const struct report_done *done)
             cJSON_AddNumberToObject(fields, metric_key(key, "best", done->metric), done->best_score);
             cJSON_AddNumberToObject(fields, "best_step", (double)done->best_step);
         }
-        add_evaluation(fields, done->test);
+        if (done->test) {
+            add_evaluation(fields, done->test);
+        }
         log_event("done", fields, NULL);
         return;
     }
@@ -555,7 +557,11 @@ void report_done(const struct report_done *done)
         snprintf(best, sizeof best, "; best validation %s %.6g at step %s", config_metric_name(done->metric),
                  done->best_score, count_text(steps, done->best_step));
     }
-    show_evaluation(done->test);
+    if (done->test) {
+        show_evaluation(done->test);
+    } else {
+        log_info("no test: all rows are for training and validation (data.test_share is 0)");
+    }
     progress_format_duration(time, sizeof time, done->seconds);
     log_info("%s at step %s (%.1f epochs)%s", done->reason, count_text(steps, done->steps), done->epochs, best);
     if (done->local_steps == 0) {

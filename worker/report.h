@@ -67,9 +67,9 @@ void report_interrupted(const char *signal, int64_t global_step, const char *che
 void report_evaluation(const struct evaluation *evaluation, const char *checkpoint, int64_t global_step);
 
 struct report_done {
-    const struct evaluation *test;
-    const char *reason; /* why it stopped, in words */
-    int64_t steps;      /* the global step reached */
+    const struct evaluation *test; /* NULL: there was none */
+    const char *reason;            /* why it stopped, in words */
+    int64_t steps;                 /* the global step reached */
     int64_t local_steps;
     double epochs;
     double steps_per_s;        /* of training alone, without the first 100 steps */

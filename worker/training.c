@@ -576,7 +576,7 @@ static void report_end(const struct training *training, const struct updater_rec
     const struct tally *tally = training->warm.steps > 0 ? &training->warm : &training->all;
     const double job_steps_per_s = job_rate(training, tally, training->ended_s, training->ended_step);
     report_done(&(struct report_done){
-        .test = &training->evaluation,
+        .test = training->test->count > 0 ? &training->evaluation : NULL,
         .reason = reason,
         .steps = training->global_step,
         .local_steps = training->local_step,
@@ -594,14 +594,17 @@ static bool test(struct training *training, const struct updater_record *record)
 {
     const struct updater_table *table = training->updater->table;
     char reason[128];
+    const bool is_tested = training->test->count > 0; /* else all rows are for training */
     training->evaluation.decision = record->threshold;
-    if (!evaluate_on(training, training->test)) {
+    if (is_tested && !evaluate_on(training, training->test)) {
         return false;
     }
     const struct evaluation *evaluation = &training->evaluation;
-    const double accuracy = evaluation->regression ? NAN : evaluation_accuracy(evaluation);
+    const double accuracy = !is_tested || evaluation->regression ? NAN : evaluation_accuracy(evaluation);
     describe_end(training, reason, sizeof reason);
-    summary_test(training->summary, training->global_step, evaluation);
+    if (is_tested) {
+        summary_test(training->summary, training->global_step, evaluation);
+    }
     if (table->conclude) {
         table->conclude(training->updater, false, accuracy, reason);
     }

@@ -341,7 +341,7 @@ const struct config_key config_keys[] = {
                     "test/ with a folder of images per class"},
     {"data", "data_source", KEY_WORD, AT(data.data_source), .words = sources, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "kind of the data set; auto = the files in data_dir if there are any, else synthetic digits"},
+     .description = "kind of the data set; auto = what data_dir holds; synthetic = digits that the program draws"},
     {"data", "validation_size", KEY_COUNT_OR_AUTO, AT(data.validation_size), .maximum = 1e8, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "training images held out for validation; 0 = none; auto = a tenth, at most 5000"},
@@ -414,6 +414,10 @@ const struct config_key config_keys[] = {
     {"data", "test_share", KEY_NUMBER, AT(data.test_share), .maximum = 0.9, .initial = "0.1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of a table's rows to hold out for the test if there are no test files"},
+    {"data", "new_data", KEY_SWITCH, AT(data.new_data), .initial = "false", .scope = SCOPE_MACHINE,
+     .change = CHANGE_LOCAL,
+     .description = "go on with a run although the training data are not those it was trained on; its checkpoints "
+                    "record the step"},
     {"data", "cache_dir", KEY_TEXT, AT(data.cache_dir), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "folder for the rows of a table that is larger than memory_mb; empty = train_dir, or else TMPDIR "
                     "or /var/tmp"},

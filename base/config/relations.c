@@ -14,7 +14,6 @@ static const struct config_origin *origin(const struct config *config, const cha
     return config_origin_of(config, config_key_by_path(section, name));
 }
 
-/* Prefixes the error with where the key's value came from; returns false. */
 static bool blame(const struct config *config, const char *section, const char *name, struct error *error)
 {
     const struct config_origin *from = origin(config, section, name);
@@ -30,6 +29,11 @@ static bool blame(const struct config *config, const char *section, const char *
     }
     return from->source == SOURCE_DEFAULT ? false
                                           : error_wrap(error, "%s:%d:%d", config->path, from->line, from->column);
+}
+
+bool config_blame(const struct config *config, const char *section, const char *name, struct error *error)
+{
+    return config->origins ? blame(config, section, name, error) : error_wrap(error, "%s.%s", section, name);
 }
 
 /*

@@ -15,4 +15,10 @@ void config_fill_in(struct config *config);
 /* The error names file, line and column, or the flag, of one of the keys concerned. */
 bool config_check_relations(const struct config *config, struct error *error);
 
+/*
+ * Prefixes the error with where the key's value came from, "config.json:3:17: data.data_dir: ", "--data_dir: "; returns
+ * false. Values found wrong only later are reported by it.
+ */
+bool config_blame(const struct config *config, const char *section, const char *name, struct error *error);
+
 #endif

@@ -227,6 +227,10 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     if (escaped->class_names) {
         safetensors_write_metadata(&writer, "class_names", escaped->class_names);
     }
+    if (info->data[0] != '\0') {
+        put(&writer, "data", "%s", info->data);
+        put(&writer, "data_since", "%" PRId64, info->data_since);
+    }
     if (info->kept_rows) {
         safetensors_write_metadata(&writer, "kept_rows", info->kept_rows);
     }

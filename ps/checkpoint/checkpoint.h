@@ -8,9 +8,10 @@
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_step, bad_validations, threshold of a binary
  * model or an anomaly detector, of a model of tables loss (with huber_delta and quantile, of numbers) and preprocessing
  * (with test_share, group and time, by which its test rows are held out), of pictures whose folders have names
- * class_names, kept_rows (a few held-out rows with the model's answers: worker/kept_rows.h), config_digest,
- * fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as
- * '0'. It is verified before anything else is trusted.
+ * class_names, data (the fingerprint of the training set: worker/data/fingerprint.h) and data_since (the step since
+ * which it was trained on these), kept_rows (a few held-out rows with the model's answers: worker/kept_rows.h),
+ * config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64
+ * characters taken as '0'. It is verified before anything else is trusted.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -25,7 +26,7 @@
 #include "ps/checkpoint/safetensors.h"
 #include "ps/store/store.h"
 
-enum { CHECKPOINT_MAX_PATH = 4096 };
+enum { CHECKPOINT_MAX_PATH = 4096, CHECKPOINT_DATA_TEXT = 192 };
 
 /* The content of a checkpoint besides its tensors. */
 struct checkpoint_info {
@@ -44,10 +45,12 @@ struct checkpoint_info {
     int64_t fleet_version;
     const char *preprocessing; /* JSON, of a table's columns; NULL: none. Borrowed; a file's, while it is open */
     /* For a table: the rows held out of training. */
-    double test_share;       /* negative: not recorded */
-    char *group, *time;      /* columns; NULL or "": none. Borrowed, too */
-    const char *class_names; /* JSON; NULL: labels are numbers. Borrowed, too */
-    const char *kept_rows;   /* JSON without quotes; NULL: none. Borrowed, too */
+    double test_share;               /* negative: not recorded */
+    char *group, *time;              /* columns; NULL or "": none. Borrowed, too */
+    const char *class_names;         /* JSON; NULL: labels are numbers. Borrowed, too */
+    char data[CHECKPOINT_DATA_TEXT]; /* without quotes; "": not recorded */
+    int64_t data_since;
+    const char *kept_rows; /* JSON without quotes; NULL: none. Borrowed, too */
 };
 
 /* A consistent copy of an engine's state, taken between two steps: every vector of the model, in its layout. */

@@ -288,6 +288,15 @@ static bool get_table(struct checkpoint_file *file, struct error *error)
            get_double(file, "test_share", &info->test_share, error);
 }
 
+/* The fingerprint of the training data; older files lack it. */
+static bool get_data(struct checkpoint_file *file, struct error *error)
+{
+    struct checkpoint_info *info = &file->info;
+    return !safetensors_metadata(&file->tensors, "data") ||
+           (get_text(file, "data", info->data, sizeof info->data, error) &&
+            get_integer(file, "data_since", 0, INT64_MAX, &info->data_since, error));
+}
+
 static bool read_metadata(struct checkpoint_file *file, struct error *error)
 {
     struct checkpoint_info *info = &file->info;
@@ -312,7 +321,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
     }
     info->bad_validations = (int)bad_validations;
     if (!get_table(file, error) || !get_escaped(file, "class_names", &file->class_names, error) ||
-        !get_escaped(file, "kept_rows", &file->kept_rows, error)) {
+        !get_escaped(file, "kept_rows", &file->kept_rows, error) || !get_data(file, error)) {
         return false;
     }
     info->class_names = file->class_names;

@@ -227,9 +227,10 @@ static void test_missing_files(void **state)
 static void test_sources(void **state)
 {
     (void)state;
-    expect_refused(NULL, "data.data_dir: no IDX files in /tmp/test_dataset_");
-    expect_refused(WITH("data_dir", "/nonexistent"), "data.data_dir: there is no folder /nonexistent");
-    expect_refused(WITH("data_source", "idx"), "data.data_dir: no IDX files in");
+    expect_refused(NULL, "--data_dir: /tmp/test_dataset_");
+    expect_refused(NULL, " is empty, and has no data set of a known kind: the IDX files of MNIST, a table");
+    expect_refused(WITH("data_dir", "/nonexistent"), "--data_dir: there is no folder /nonexistent; name the one");
+    expect_refused(WITH("data_source", "idx"), " is empty, and has no IDX files; it needs train-images-idx3-ubyte");
     write_all();
     expect_refused(WITH("data_source", "synthetic"), "synthetic digits: images of 28x28 = 784 pixels do not fit");
     expect_refused(WITH("data_source", "synthetic", "layers", "784,9", "synthetic_train", "100"),

@@ -9,7 +9,7 @@
 #include "worker/data/streaming/overflow.h"
 #include "worker/data/examples.h"
 
-#define HOW_TO_GET_DATA "`make mnist` fetches MNIST, --data_source=synthetic needs no files"
+#define HOW_TO_GET_DATA "`make mnist` fetches MNIST; --data_source=synthetic makes up digits"
 
 /*
  * Reads both files of the part, which must exist and belong together. Images beyond the overflow's limit stay in their

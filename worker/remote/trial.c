@@ -90,6 +90,7 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
     if (done) {
         struct checkpoint_info info = *checkpoint_file_info(file);
         info.kept_rows = NULL; /* the model may be a different one */
+        info.data[0] = '\0';   /* and so may the data be */
         struct checkpoint_folder folder = {.lock = -1};
         trial->step = info.global_step;
         snprintf(folder.path, sizeof folder.path, "%s", trial->run);

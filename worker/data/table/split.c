@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/data/fingerprint.h"
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/timestamp.h"
 #include "worker/data/table/wide.h"
@@ -23,6 +24,7 @@ void split_begin(struct split *split)
         split->test_limit = (uint64_t)(split->test_share * 0x1p64);
     }
     split->rows = split->test_rows = split->key_count = 0;
+    split->digest = 0;
 }
 
 void split_free(struct split *split)
@@ -165,8 +167,9 @@ bool split_is_test(const struct split *split, uint64_t key)
     return split->test_share > 0 && key < split->test_limit;
 }
 
-bool split_show(struct split *split, uint64_t shown, struct error *error)
+bool split_show(struct split *split, const struct row *row, uint64_t shown, struct error *error)
 {
+    split->digest += split->column < 0 ? shown : fingerprint_of_row(row->raw, row->raw_size);
     if (split_is_test(split, shown)) {
         split->test_rows++;
         return true;

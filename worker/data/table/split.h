@@ -25,8 +25,9 @@ struct split {
     bool is_at_most;     /* ... and of fewer than ten times as many a tenth */
     uint64_t *keys;      /* of candidates for validation, the smallest so far */
     int64_t key_count, key_capacity;
-    uint64_t limit; /* rows with smaller keys are candidates */
-    int64_t rows;   /* shown, without those for the test */
+    uint64_t limit;  /* rows with smaller keys are candidates */
+    int64_t rows;    /* shown, without those for the test */
+    uint64_t digest; /* of all rows shown (worker/data/fingerprint.h) */
     int64_t test_rows;
     uint64_t test_limit; /* rows with smaller keys are for the test */
     uint64_t validation_limit;
@@ -53,8 +54,8 @@ void split_keys(const struct row *row, uint64_t keys[ROWS_MOST_PLAIN]);
 bool split_sample(struct split *split, uint64_t key, struct error *error);
 bool split_settle_test(struct split *split, struct error *error);
 
-/* Adds a row's key. Fails only if out of memory. */
-bool split_show(struct split *split, uint64_t key, struct error *error);
+/* Adds a row by its key. Fails only if out of memory. */
+bool split_show(struct split *split, const struct row *row, uint64_t key, struct error *error);
 
 /* Call it after all rows have been shown. */
 bool split_settle(struct split *split, struct error *error);

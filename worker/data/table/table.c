@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "worker/data/files.h"
+#include "worker/data/fingerprint.h"
 #include "worker/data/names.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
@@ -224,7 +225,7 @@ static bool take_into_survey(struct table_pass *pass, const struct rows *rows, c
     uint64_t key = 0;
     *bad = !survey_accepts(self->survey, rows, row, error) ||
            (self->split && !split_key(self->split, rows, row, &key, error));
-    if (*bad || (self->split && !split_show(self->split, key, error))) {
+    if (*bad || (self->split && !split_show(self->split, row, key, error))) {
         return false;
     }
     return (self->split && split_is_test(self->split, key)) || survey_add(self->survey, rows, row, error);
@@ -246,7 +247,7 @@ static bool take_plain_into_survey(struct table_pass *pass, const struct rows *r
         split_keys(row, keys);
     }
     for (int i = 0; i < row->plain; i++) {
-        if (split && !split_show(split, keys[i], error)) {
+        if (split && !split_show(split, row, keys[i], error)) {
             return false;
         }
         if (!split || !split_is_test(split, keys[i])) {
@@ -387,7 +388,8 @@ static bool say_changed(const struct rows *rows, struct error *error)
 
 static bool has_rows(const struct examples *test, const char *name, struct error *error)
 {
-    return test->count > 0 || error_set(error, "%s: has no rows to test with", name);
+    return test->count > 0 ||
+           error_set(error, "%s: has no rows to test with (without files test*, data.test_share holds some out)", name);
 }
 
 static bool take_for_test(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
@@ -573,7 +575,7 @@ static bool take_known(struct table_pass *pass, const struct rows *rows, const s
     uint64_t key;
     *bad = !split_key(self->split, rows, row, &key, error) ||
            (!split_is_test(self->split, key) && !encoder_add(&self->encoder, rows, row, &self->one, 0, error));
-    return !*bad && split_show(self->split, key, error);
+    return !*bad && split_show(self->split, row, key, error);
 }
 
 static bool split_train(struct schema *schema, struct split *split, const struct names *names,
@@ -664,7 +666,8 @@ static struct split make_split(const struct config *config, bool has_test_files)
 }
 
 bool table_read_train(struct examples *examples, struct examples *test, struct schema *schema,
-                      struct overflow *overflow, const struct config *config, struct error *error)
+                      struct fingerprint *fingerprint, struct overflow *overflow, const struct config *config,
+                      struct error *error)
 {
     struct names names;
     bool has_test_files;
@@ -691,6 +694,8 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
                                    .test = test && !has_test_files && !config->data.tested_files ? &read_test : NULL};
     read_test = encoder_shape(schema);
     done = done && encode_train(&encoding, overflow, config, error);
+    *fingerprint = (struct fingerprint){
+        .count = split.rows + split.test_rows, .held_out = split.validation_rows, .whole = split.digest};
     encoder_end(&encoding.encoder);
     examples_free(&encoding.one);
     spool_destroy(encoding.spool);

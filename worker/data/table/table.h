@@ -14,6 +14,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
+#include "worker/data/fingerprint.h"
 #include "worker/data/names.h"
 #include "worker/data/streaming/overflow.h"
 #include "worker/data/table/schema.h"
@@ -32,7 +33,8 @@ bool table_files_exist(bool *exist, const struct config *config, enum dataset_pa
  * failure the caller frees only the overflow.
  */
 bool table_read_train(struct examples *examples, struct examples *test, struct schema *schema,
-                      struct overflow *overflow, const struct config *config, struct error *error);
+                      struct fingerprint *fingerprint, struct overflow *overflow, const struct config *config,
+                      struct error *error);
 
 /* Surveys the training rows, and settles the survey. The caller calls survey_free in any case. */
 bool table_survey_train(struct survey *survey, const struct config *config, struct error *error);

@@ -51,8 +51,14 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
     }
     bool done = true;
     if (file) {
-        done = initial_fits(file, chief->options.dataset, error) && (!load || load_state(chief, file, error));
+        bool is_new, may_lose;
+        const bool adopts = lineage_adopts(config, checkpoint_file_info(file)->config_digest, &may_lose);
+        done = initial_fits(file, chief->options.dataset, config, adopts, &is_new, error) &&
+               (!load || load_state(chief, file, error));
         checkpoint_ledger_restored(&chief->ledger, file);
+        if (is_new) {
+            checkpoint_ledger_new_data(&chief->ledger);
+        }
         snprintf(source, size, "restored from %.200s", chief->ledger.last);
         checkpoint_close(file);
     } else if (load) {

@@ -126,12 +126,15 @@ static bool create_fetcher(struct remote_worker *worker, struct error *error)
         error);
 }
 
-/* Own rows must mean the same to the model as the other workers' rows. */
+/*
+ * Own rows must mean the same to the model as the other workers' rows; and new data the same as those that the model
+ * was trained on, which only the chief's checkpoint tells.
+ */
 static bool take_schema(struct remote_worker *worker, struct error *error)
 {
     const struct config *config = &worker->config;
     bool is_table = false;
-    return config->data.data_sharding != SHARDING_OWN ||
+    return (config->data.data_sharding != SHARDING_OWN && !config->data.new_data) ||
            (dataset_is_table(&is_table, config, error) &&
             (!is_table || own_rows_agree(&worker->dataset.schema, config, &worker->identity, &worker->traffic, error)));
 }
