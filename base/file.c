@@ -216,7 +216,7 @@ bool file_write_atomic(const char *path, const struct file_part *parts, int coun
     return file_sync_folder_of(path, error);
 }
 
-/* A name made by file_temporary_name, or by an earlier program, which used its process id. */
+/* A name made by file_temporary_name. */
 static bool is_temporary(const char *name)
 {
     static const char suffix[] = ".tmp";
@@ -225,11 +225,10 @@ static bool is_temporary(const char *name)
         return false;
     }
     size_t first = end;
-    bool is_decimal = true;
-    for (; first > 0 && isxdigit((unsigned char)name[first - 1]); first--) {
-        is_decimal = is_decimal && isdigit((unsigned char)name[first - 1]);
+    while (first > 0 && isxdigit((unsigned char)name[first - 1])) {
+        first--;
     }
-    return first > 1 && first < end && name[first - 1] == '.' && (is_decimal || end - first == NAME_HEX);
+    return first > 1 && name[first - 1] == '.' && end - first == NAME_HEX;
 }
 
 void file_remove_leftovers(const char *folder)

@@ -232,11 +232,10 @@ static bool take_rounds(struct member_query *one, const struct message_rounds *r
     return true;
 }
 
-/* All of them, and rounds too if the ps's version reports these. */
+/* All of them, with their rounds. */
 static uint8_t members_wanted(const struct member_query *one)
 {
-    const bool has_rounds = one->link.channel.version >= PROTOCOL_ROUNDS;
-    return one->query->own_ps >= 0 ? 0 : has_rounds ? 2 : 1;
+    return one->query->own_ps >= 0 ? 0 : 2;
 }
 
 static bool ask(struct member_query *one, struct error *error)

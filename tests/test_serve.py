@@ -667,7 +667,7 @@ def test_a_checkpoint_is_checked_on_the_rows_kept_with_it(trainer, digits, tmp_p
         wait_for(lambda: "the one in service stays" in server.text(), "the warning")
         assert re.search("model.safetensors: stored row 2 gives .* for output 7", server.text())
         assert server.metric("trainer_serve_model_failures_total") == 1 and server.get("/readyz")[0] == 200
-        replace(lambda metadata: metadata.pop("kept_rows"))  # as written by older builds
+        replace(lambda metadata: metadata.pop("kept_rows"))  # as trained with --kept_rows=0
         wait_for(lambda: server.metric("trainer_serve_model_swaps_total") == 1, "one without rows")
 
 

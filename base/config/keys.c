@@ -78,7 +78,7 @@ const struct config_key config_keys[] = {
      .description = "let elastic_workers beyond worker_hosts join, with a task_index past the end of the list, or "
                     "auto"},
     {"cluster", "elastic_workers", KEY_COUNT, AT(cluster.elastic_workers), .minimum = 1,
-     .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "with elastic: maximum number of workers beyond worker_hosts; each takes some memory on the ps"},
     {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_WORKERS,
      .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
@@ -91,7 +91,7 @@ const struct config_key config_keys[] = {
      .description = "type of gradients and parameters on the wire; bfloat16 takes about a third of the bytes, int8 a "
                     "quarter (of parameters: in synchronous training)"},
     {"cluster", "wire_top", KEY_NUMBER, AT(cluster.wire_top), .maximum = 1, .above_minimum = true, .initial = "1",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the "
                     "next gradient; in synchronous training parameters are sent back in the same way; 1 = all"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
@@ -160,7 +160,7 @@ const struct config_key config_keys[] = {
     {"train", "nesterov", KEY_SWITCH, AT(train.nesterov), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "use Nesterov momentum, with optimizer momentum"},
     {"train", "lazy_updates", KEY_SWITCH, AT(train.lazy_updates), .initial = "false",
-     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "leave parameters whose gradient is zero, and their optimizer state, untouched, so that "
                     "categories absent from a batch cost nothing"},
     {"train", "adagrad_init", KEY_NUMBER, AT(train.adagrad_init), .maximum = 1000, .above_minimum = true,
@@ -250,14 +250,14 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "weight of each worker in a round's mean: its number of training examples, or the same for all"},
     {"train", "aggregate", KEY_WORD, AT(train.aggregate), .words = aggregates, .initial = "mean",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "how a round's differences are combined, coordinate by coordinate: their mean or, against faulty "
                     "or malicious workers, trimmed_mean or median, which weight all workers equally"},
     {"train", "trim", KEY_NUMBER, AT(train.trim), .maximum = 0.5, .below_maximum = true, .initial = "0.1",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of the values that trimmed_mean drops at each end"},
     {"train", "clip_difference_norm", KEY_NUMBER, AT(train.clip_difference_norm), .maximum = 1e38, .initial = "0",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "scale a worker's difference down to this norm if it is larger; 0 = off"},
     {"train", "participation", KEY_NUMBER, AT(train.participation), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -271,7 +271,7 @@ const struct config_key config_keys[] = {
      .description = "how long a round waits before it is made from the differences that have arrived, at least "
                     "min_replicas; 0 = it waits for all workers present"},
     {"train", "buffer_size", KEY_COUNT, AT(train.buffer_size), .maximum = 1e6, .initial = "0",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "asynchronous rounds (FedBuff): every this many differences, from whichever workers, make a "
                     "global step, and no worker waits for another; 0 = rounds are synchronous"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
@@ -286,7 +286,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "validation metric that decides which model is best; auto = accuracy of classes, rmse of numbers"},
     {"train", "validate_by", KEY_WORD, AT(train.validate_by), .words = validators, .initial = "auto",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whose held-out rows are used for validation, with data_sharding=own: the chief's, or all "
                     "workers'; auto = all workers' with issync and validate_steps, and no ema_decay"},
     {"train", "target_metric", KEY_NUMBER, AT(train.target_metric), .maximum = 1e9, .initial = "0",
@@ -365,7 +365,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of a label feature that is raw bytes, as for tf.decode_raw; auto = inferred"},
     {"data", "feature_dtype", KEY_WORD, AT(data.feature_dtype), .words = label_dtypes, .initial = "auto",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of the numbers in features that are raw bytes, if TFRecord files are a table; auto = such "
                     "features are ignored"},
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",

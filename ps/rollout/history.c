@@ -179,10 +179,9 @@ enum { MAX_RECORD = 16 << 10 };
 
 static const char *const kind_names[] = {"live", "local", "job"}; /* by enum rollout_kind */
 
-static bool name_record(const struct versions *versions, const char *name, char path[VERSIONS_PATH],
-                        struct error *error)
+static bool name_record(const struct versions *versions, char path[VERSIONS_PATH], struct error *error)
 {
-    return file_join(path, VERSIONS_PATH, versions->folder, name, error);
+    return file_join(path, VERSIONS_PATH, versions->folder, "rollout.json", error);
 }
 
 /* cJSON itself writes numbers with 15 digits only. */
@@ -224,26 +223,19 @@ static bool put_record(cJSON *root, const struct record *record)
 /* The last member covers all before it; a reason can't look like it, because JSON escapes line ends. */
 static const char CHECKSUM[] = ",\n\t\"checksum\":\t\"";
 
-enum { RECORD_MEMBERS = 10, CHECKSUM_END = sizeof "12345678\"\n}\n" };
+enum { CHECKSUM_END = sizeof "12345678\"\n}\n" };
 
 static void end_record(const char *path, const char *text, size_t size, char end[CHECKSUM_END])
 {
     snprintf(end, CHECKSUM_END, "%08" PRIx32 "\"\n}\n", checked_sum(path, text, size));
 }
 
-/* Without a checksum it may have only the members that earlier programs wrote. */
 static bool is_sound(const char *path, const char *text, size_t size)
 {
     char end[CHECKSUM_END];
     const char *at = strstr(text, CHECKSUM);
-    if (strlen(text) != size) {
+    if (strlen(text) != size || !at) {
         return false;
-    }
-    if (!at) {
-        cJSON *root = cJSON_ParseWithOpts(text, NULL, true);
-        const bool is_former = cJSON_GetArraySize(root) == RECORD_MEMBERS;
-        cJSON_Delete(root);
-        return is_former;
     }
     end_record(path, text, (size_t)(at - text), end);
     return strcmp(at + sizeof CHECKSUM - 1, end) == 0;
@@ -251,7 +243,7 @@ static bool is_sound(const char *path, const char *text, size_t size)
 
 bool record_store(const struct versions *versions, const struct record *record, struct error *error)
 {
-    char path[VERSIONS_PATH], former[VERSIONS_PATH], end[CHECKSUM_END];
+    char path[VERSIONS_PATH], end[CHECKSUM_END];
     cJSON *root = cJSON_CreateObject();
     char *text = put_record(root, record) ? cJSON_Print(root) : NULL;
     cJSON_Delete(root);
@@ -259,14 +251,11 @@ bool record_store(const struct versions *versions, const struct record *record, 
         return error_set(error, "%s: out of memory for the state of the rollout", versions->folder);
     }
     const size_t size = strlen(text) - 2; /* without its "\n}" */
-    bool done = name_record(versions, "rollout.json", path, error) && name_record(versions, "rollout", former, error);
+    bool done = name_record(versions, path, error);
     if (done) {
         end_record(path, text, size, end);
         const struct file_part parts[] = {{text, size}, {CHECKSUM, sizeof CHECKSUM - 1}, {end, strlen(end)}};
         done = file_write_atomic(path, parts, 3, error);
-    }
-    if (done && file_exists(former)) {
-        unlink(former); /* a failure is harmless: the new one counts */
     }
     cJSON_free(text);
     return done;
@@ -339,71 +328,13 @@ static bool parse_record(const char *text, struct record *record)
     return done;
 }
 
-/*
- * The format of programs up to 0.1; to be dropped in the release after that one.
- *
- * "5 4 5 2 10 0.31 switching, of a job that waited, without 0400\n": target, fallback, highest, kind, healthy_s, loss
- * before, state, what WAITED says, and which workers are off, if any are: bit i % 8 of byte i / 8 is worker i's. Then a
- * line with the reason for going back.
- */
-static const char WAITED[] = ", of a job that waited", ABSENT[] = ", without ";
-
-/* Cuts the text off before this word, and returns what follows it. NULL: it is not there. */
-static char *cut_at(char *text, const char *word)
-{
-    char *at = strstr(text, word);
-    if (!at) {
-        return NULL;
-    }
-    *at = '\0';
-    return at + strlen(word);
-}
-
-static bool parse_absent(const char *text, struct rollout_absent *absent)
-{
-    const char *end;
-    size_t used;
-    return sodium_hex2bin(absent->bits, sizeof absent->bits, text, strlen(text), NULL, &used, &end) == 0 &&
-           *end == '\0' && used > 0 && (absent->bits[0] & 1) == 0;
-}
-
-static bool parse_former_state(char *line, struct record *record)
-{
-    struct rollout_plan *plan = &record->plan;
-    int kind = -1, length = 0;
-    if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %d %lg %lg %n", &plan->target, &plan->fallback,
-               &record->highest, &kind, &plan->healthy_s, &record->loss_before, &length) < 6 ||
-        length == 0 || kind < ROLLOUT_LIVE || kind > ROLLOUT_JOB || plan->target > MOST_COUNT ||
-        plan->fallback > MOST_COUNT || record->highest > MOST_COUNT || !isfinite(plan->healthy_s)) {
-        return false;
-    }
-    const char *absent = cut_at(line + length, ABSENT);
-    plan->kind = (enum rollout_kind)kind;
-    plan->waited = cut_at(line + length, WAITED);
-    return (!absent || parse_absent(absent, &plan->absent)) && rollout_state_by_name(line + length, &record->state);
-}
-
-static bool parse_former(char *line, struct record *record)
-{
-    char *reason = cut_at(line, "\n");
-    if (!reason || !parse_former_state(line, record)) {
-        return false;
-    }
-    snprintf(record->reason, sizeof record->reason, "%.*s", (int)strcspn(reason, "\n"), reason);
-    return true;
-}
-
 bool record_read(const struct versions *versions, bool *there, struct record *record, struct error *error)
 {
     char path[VERSIONS_PATH];
     uint8_t *bytes;
     size_t size;
     *there = false;
-    if (!name_record(versions, "rollout.json", path, error)) {
-        return false;
-    }
-    const bool is_former = !file_exists(path);
-    if (is_former && !name_record(versions, "rollout", path, error)) {
+    if (!name_record(versions, path, error)) {
         return false;
     }
     *there = file_exists(path);
@@ -414,8 +345,7 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
     if (!file_read(path, MAX_RECORD, &bytes, &size, error)) {
         return false;
     }
-    const bool done = is_former ? parse_former((char *)bytes, record)
-                                : is_sound(path, (char *)bytes, size) && parse_record((char *)bytes, record);
+    const bool done = is_sound(path, (char *)bytes, size) && parse_record((char *)bytes, record);
     free(bytes);
     return done || error_set(error, "%s: is damaged; remove it if no rollout was under way", path);
 }

@@ -116,13 +116,13 @@ void coordinator_take_manifest(struct rollout_coordinator *coordinator, const st
     snprintf(coordinator->author, sizeof coordinator->author, "%s", manifest->author);
 }
 
-/* By `version`; 0: the last. *bytes: NULL if there is none, or it belongs to another rollout. */
-static bool read_manifest(const struct rollout_coordinator *coordinator, uint64_t version, uint64_t target,
-                          struct manifest *manifest, uint8_t **bytes, size_t *size, struct error *error)
+/* *bytes: NULL if there is none. */
+static bool read_manifest(const struct rollout_coordinator *coordinator, uint64_t target, struct manifest *manifest,
+                          uint8_t **bytes, size_t *size, struct error *error)
 {
     *bytes = NULL;
     uint8_t *read;
-    if (!lineage_load(coordinator->server->launched, version, &read, size, error)) {
+    if (!lineage_load(coordinator->server->launched, target, &read, size, error)) {
         return false;
     }
     if (!read) {
@@ -137,21 +137,12 @@ static bool read_manifest(const struct rollout_coordinator *coordinator, uint64_
     return done;
 }
 
-/* By its version; earlier programs kept only the last one. */
-static bool find_manifest(const struct rollout_coordinator *coordinator, uint64_t target, struct manifest *manifest,
-                          uint8_t **bytes, size_t *size, struct error *error)
-{
-    return read_manifest(coordinator, target, target, manifest, bytes, size, error) &&
-           (*bytes || read_manifest(coordinator, 0, target, manifest, bytes, size, error));
-}
-
 static bool read_former(const struct rollout_coordinator *coordinator, uint64_t fallback,
                         struct former_manifest *former, struct error *error)
 {
     struct manifest manifest;
     *former = (struct former_manifest){.bytes = NULL};
-    former->is_damaged =
-        !read_manifest(coordinator, fallback, fallback, &manifest, &former->bytes, &former->size, error);
+    former->is_damaged = !read_manifest(coordinator, fallback, &manifest, &former->bytes, &former->size, error);
     if (former->bytes) {
         former->programs = manifest.programs;
     }
@@ -211,7 +202,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
     if (!there) {
         return true;
     }
-    if (!find_manifest(coordinator, record.plan.target, &manifest, &bytes, &size, error)) {
+    if (!read_manifest(coordinator, record.plan.target, &manifest, &bytes, &size, error)) {
         return false;
     }
     coordinator->highest = record.highest;

@@ -149,7 +149,7 @@ static void a_file_is_what_was_written_or_refused(void **state)
 static void one_that_is_replaced_is_the_old_or_the_new(void **state)
 {
     (void)state;
-    put(path, "old", 3); /* an earlier program wrote no sum */
+    put(path, "old", 3); /* written by hand, without a sum */
     assert_true(reads("old"));
     assert_true(checked_write(path, "new", 3, &error));
     assert_true(reads("new"));

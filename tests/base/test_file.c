@@ -163,9 +163,9 @@ static void put_aged(const char *name, time_t age_s)
 static void leftovers_of_killed_processes_go(void **state)
 {
     (void)state;
-    static const char *const leftovers[] = {"current.0123456789abcdef.tmp", "current.4711.tmp"};
-    static const char *const others[] = {"notes.tmp", "x.abcdef.tmp", ".12.tmp", "current.0123456789abcdef.tmp2",
-                                         "12.tmp"};
+    static const char *const leftovers[] = {"current.0123456789abcdef.tmp", "x.fedcba9876543210.tmp"};
+    static const char *const others[] = {"notes.tmp", "x.abcdef.tmp",    ".12.tmp", "current.0123456789abcdef.tmp2",
+                                         "12.tmp",    "current.4711.tmp"};
     for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++) {
         put_aged(leftovers[i], 7200);
     }

@@ -153,7 +153,7 @@ static void a_damaged_one_is_not_obeyed(void **state)
     begin_version_2();
     name_records(paths);
     const char *path = paths[0];
-    assert_int_equal(unlink(paths[1]), 0); /* earlier programs kept a single copy */
+    assert_int_equal(unlink(paths[1]), 0); /* one copy is damaged, the other is not there */
     assert_true(file_read(path, 100, &bytes, &size, &error));
     assert_memory_equal(bytes, "2 1 0 0 #", 9);
     for (size_t at = 0; at < 7; at += 2) {
@@ -166,7 +166,7 @@ static void a_damaged_one_is_not_obeyed(void **state)
         bytes[at] ^= 2;
     }
     free(bytes);
-    const struct file_part former = {"2 1 0 0\n", 8}; /* as written by earlier programs */
+    const struct file_part former = {"2 1 0 0\n", 8}; /* as written by hand */
     assert_true(file_write_atomic(path, &former, 1, &error));
     assert_true(probation_read(config_path, &probation));
     assert_int_equal(probation.target, 2);

@@ -117,12 +117,6 @@ static bool write_range(struct shard_part *part, enum store_vector vector, struc
     return link_call(&part->link, &frame, MESSAGE_done, code, error);
 }
 
-/* A ps of an earlier program knows no sent model, and sends the parameters. */
-static bool has_vector(const struct shard_part *part, const struct checkpoint_state *state, int vector)
-{
-    return state->vectors[vector] && (vector != STORE_SENT || part->link.channel.version >= PROTOCOL_SENT_MODEL);
-}
-
 /* At first a ps takes the parameters themselves for the sent model, unless it gets another. */
 static bool is_worth_writing(const struct shard_part *part, const struct checkpoint_state *state, int vector)
 {
@@ -188,7 +182,7 @@ static enum exchange_result restore_part(struct push_pull *exchange, struct shar
     size_t most = WRITE_FLOATS;
     enum exchange_result end = insist(exchange, part, MESSAGE_begin_restore, &begin, error);
     for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
-        const bool writes = has_vector(part, state, v) && is_worth_writing(part, state, v);
+        const bool writes = state->vectors[v] && is_worth_writing(part, state, v);
         for (int i = 0; writes && i < part->span_count && end == EXCHANGE_OK; i++) {
             end = write_span(exchange, part, (enum store_vector)v, part->spans[i], state, &most, error);
         }
@@ -349,16 +343,6 @@ static bool receive_vector(struct push_pull *exchange, struct shard_part *part, 
     return true;
 }
 
-/* What such a ps has sent is what it holds. */
-static void take_as_sent(const struct shard_part *part, struct checkpoint_state *state)
-{
-    for (int i = 0; i < part->span_count; i++) {
-        const struct span *span = &part->spans[i];
-        memcpy(state->vectors[STORE_SENT] + span->first, state->vectors[STORE_PARAMETERS] + span->first,
-               span->count * sizeof(float));
-    }
-}
-
 static enum exchange_result read_part(struct push_pull *exchange, struct shard_part *part, uint64_t number,
                                       unsigned which, struct checkpoint_state *state, struct error *error)
 {
@@ -367,10 +351,6 @@ static enum exchange_result read_part(struct push_pull *exchange, struct shard_p
     enum exchange_result end = need_link(exchange, part, error);
     for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
         if (!state->vectors[v] || !(which >> v & 1)) {
-            continue;
-        }
-        if (!has_vector(part, state, v)) {
-            take_as_sent(part, state);
             continue;
         }
         struct message_read read = {.vector = (uint8_t)v, .snapshot = number};

@@ -20,7 +20,7 @@ bool push_pull_must_rejoin(const struct push_pull *exchange, struct error *error
 enum exchange_result push_pull_open_link(struct push_pull *exchange, struct shard_part *part, struct error *error);
 
 /* The dtype in which a connected ps sends parameters. */
-enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part);
+enum dtype push_pull_dtype(const struct push_pull *exchange);
 
 /* Copies the sent model into the engine, as far as this ps holds it. */
 bool push_pull_load_sent_model(struct push_pull *exchange, const struct shard_part *part, struct error *error);

@@ -149,7 +149,7 @@ static enum exchange_result pull_part(struct push_pull *exchange, struct shard_p
             return end;
         }
         struct channel *channel = &part->link.channel;
-        struct message_pull pull = {.dtype = (uint8_t)push_pull_dtype(exchange, part),
+        struct message_pull pull = {.dtype = (uint8_t)push_pull_dtype(exchange),
                                     .since_version = part->version == 0 ? 0 : since,
                                     .after_step = after_step,
                                     .wait_ms = after_step >= 0 ? STEP_WAIT_MS : 0};

@@ -47,7 +47,7 @@ static bool send_push(struct push_pull *exchange, struct shard_part *part, const
                                 .local_step = note->local_step,
                                 .examples = note->examples,
                                 .loss = outbox_is_finite(outbox) ? note->loss : NAN,
-                                .answer_dtype = (uint8_t)push_pull_dtype(exchange, part),
+                                .answer_dtype = (uint8_t)push_pull_dtype(exchange),
                                 .dtype = (uint8_t)outbox->dtype};
     struct outbox_cursor cursor = outbox_open(outbox, part->spans, part->span_count);
     struct push_frame frame = {0};

@@ -34,8 +34,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
     exchange->bulk = calloc(PUSH_FRAME_RANGES, sizeof *exchange->bulk);
     exchange->landing = malloc(LANDING_BYTES);
     exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
-    /* If both are set, a ps of an earlier program uses the first; untouched pages take no memory. */
-    bool halves = cluster->wire_dtype != WIRE_FLOAT32, tells = sent_model_is_kept(cluster);
+    const bool tells = sent_model_is_kept(cluster), halves = !tells && cluster->wire_dtype != WIRE_FLOAT32;
     exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
     exchange->sent_model = tells ? calloc(options->model->float_count, sizeof *exchange->sent_model) : NULL;
     exchange->sent_dtype = sent_model_gradient_dtype(cluster);
@@ -172,11 +171,9 @@ static bool check_range(const struct shard_part *part, struct range range, struc
                      (unsigned long long)range.first, (unsigned long long)range.first + range.count - 1);
 }
 
-enum dtype push_pull_dtype(const struct push_pull *exchange, const struct shard_part *part)
+enum dtype push_pull_dtype(const struct push_pull *exchange)
 {
-    return exchange->sent_model && part->link.channel.version >= PROTOCOL_SENT_MODEL ? exchange->sent_dtype
-           : exchange->known                                                         ? DTYPE_DIFFERENCES
-                                                                                     : DTYPE_FLOAT32;
+    return exchange->sent_model ? exchange->sent_dtype : exchange->known ? DTYPE_DIFFERENCES : DTYPE_FLOAT32;
 }
 
 /* Reads the whole bulk of a small frame; `what` is in it. */

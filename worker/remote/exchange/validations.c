@@ -13,7 +13,7 @@ enum { ASK_MS = 500 /* how often to check for a signal */ };
 /* A request and its answer. False: the connection broke, or (*code) the ps refuses. */
 typedef bool (*requester)(struct shard_part *part, void *context, uint16_t *code, struct error *error);
 
-/* Retries until it is answered. A ps without support for validations is not asked. */
+/* Retries until it is answered. */
 static enum exchange_result make_request(struct push_pull *exchange, requester request, void *context,
                                          struct error *error)
 {
@@ -21,7 +21,7 @@ static enum exchange_result make_request(struct push_pull *exchange, requester r
     for (;;) {
         uint16_t code = 0;
         const enum exchange_result end = push_pull_open_link(exchange, part, error);
-        if (end != EXCHANGE_OK || part->link.channel.version < PROTOCOL_VALIDATIONS) {
+        if (end != EXCHANGE_OK) {
             return end;
         }
         part->link.channel.generation = exchange->generation;

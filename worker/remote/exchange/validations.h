@@ -1,6 +1,6 @@
 /*
  * Validations on workers' own rows: each worker reports its results to the ps that decides on steps, and the chief
- * fetches them all. A ps of an earlier version is left out.
+ * fetches them all.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_VALIDATIONS_H
 #define WORKER_REMOTE_EXCHANGE_VALIDATIONS_H

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "net/frame.h"
+#include "net/message.h"
 #include "ps/rollout/manifest.h"
 
 static const double TIMEOUT_S = 5.0;
@@ -144,12 +144,6 @@ bool rollout_client_offer(struct rollout_client *client, const char *digest, con
 {
     const struct message_offer_program offer = {.digest = (char *)(uintptr_t)digest};
     const struct outgoing request = {.type = MESSAGE_offer_program, .message = &offer};
-    if (client->link.channel.version < PROTOCOL_PROGRAMS) {
-        return error_set(error,
-                         "ps 0 speaks protocol version %u, and to roll out programs it takes version %d: copy the new "
-                         "program to its machine, and restart it",
-                         client->link.channel.version, PROTOCOL_PROGRAMS);
-    }
     return call_for_position(client, &request, manifest, size, there, error);
 }
 

@@ -29,8 +29,7 @@ static struct server {
     uint8_t state, job_state;
     uint32_t generation;
     int64_t step;
-    uint32_t wait_ms; /* that the last snapshot was asked with */
-    bool is_old;      /* from its next lease on it speaks the protocol that knows nothing of the sent model */
+    uint32_t wait_ms;                 /* that the last snapshot was asked with */
     float *vectors[STORE_PS_VECTORS]; /* [float_count], as they were written */
 } servers[SERVERS];
 
@@ -166,9 +165,7 @@ static bool answer(struct fake_member *member, struct channel *channel)
         return fake_member_say(channel, MESSAGE_pong, &pong);
     }
     if (type == MESSAGE_heartbeat) {
-        const bool said = fake_member_say(channel, MESSAGE_lease, &lease);
-        channel->version = server->is_old ? PROTOCOL_SENT_MODEL - 1 : channel->version;
-        return said;
+        return fake_member_say(channel, MESSAGE_lease, &lease);
     }
     return type == MESSAGE_get_model ? fake_member_say(channel, MESSAGE_model, &model)
            : type == MESSAGE_read    ? send_vector(server, channel, how)
@@ -592,14 +589,10 @@ static void a_ps_without_parameters(void **state)
     end();
 }
 
-/*
- * The sent model is written and read with the rest, unless it equals the parameters, which a ps takes for it anyway. A
- * ps of an earlier program knows nothing of it, and sends its parameters.
- */
+/* The sent model is written and read with the rest, unless it equals the parameters, which a ps takes for it anyway. */
 static void what_workers_were_told(void **state)
 {
     struct error error;
-    struct shard_status found[SERVERS];
     (void)state;
     begin("6,20,3", "sgd");
     float *parameters = bench.state.vectors[STORE_PARAMETERS],
@@ -616,20 +609,17 @@ static void what_workers_were_told(void **state)
     assert_int_equal(times(text, wanted), 2);
     assert_non_null(strstr(strstr(text, "ps 1: begin"), wanted));
     assert_true(servers[1].vectors[STORE_SENT][288] == -1 && servers[1].vectors[STORE_SENT][289] == 289);
-    for (int old = 0; old < 2; old++) {
-        servers[1].is_old = old;
-        assert_int_equal(transfer_status(&bench.exchange, found, &error), EXCHANGE_OK);
-        bench.exchange.parts[1].link.channel.version = old ? PROTOCOL_SENT_MODEL - 1 : PROTOCOL_SENT_MODEL;
-        memset(sent_model, 0, bench.model.float_count * sizeof *sent_model);
-        memset(servers[0].vectors[STORE_SENT], 0, bench.model.float_count * sizeof(float));
-        servers[0].vectors[STORE_SENT][3] = 5;
-        told();
-        assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), EXCHANGE_OK);
-        text = told();
-        snprintf(wanted, sizeof wanted, "read 5 vector %d\n", STORE_SENT);
-        assert_int_equal(times(text, wanted), old ? 1 : 2);
-        assert_true(sent_model[3] == 5 && sent_model[4] == 0);
-        assert_true(sent_model[288] == (old ? 288 : -1) && sent_model[656] == 656);
+    memset(sent_model, 0, bench.model.float_count * sizeof *sent_model);
+    memset(servers[0].vectors[STORE_SENT], 0, bench.model.float_count * sizeof(float));
+    servers[0].vectors[STORE_SENT][3] = 5;
+    told();
+    assert_int_equal(transfer_read(&bench.exchange, 5, ~0u, &bench.state, &error), EXCHANGE_OK);
+    snprintf(wanted, sizeof wanted, "read 5 vector %d\n", STORE_SENT);
+    assert_int_equal(times(told(), wanted), 2);
+    assert_true(sent_model[3] == 5 && sent_model[4] == 0);
+    assert_true(sent_model[288] == -1 && sent_model[656] == 656);
+    for (size_t i = 0; i < bench.model.float_count; i++) {
+        sent_model[i] = parameters[i];
     }
     assert_int_equal(transfer_restore(&bench.exchange, 10, &bench.state, "anew", &error), EXCHANGE_OK);
     snprintf(wanted, sizeof wanted, "ps 1: write vector %d, ", STORE_SENT);

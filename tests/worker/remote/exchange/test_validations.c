@@ -238,31 +238,12 @@ static void gathering_without_memory(void **state)
     end();
 }
 
-/* A ps of an earlier version does not know the messages. */
-static void an_earlier_ps(void **state)
-{
-    struct error error;
-    int missing = 5;
-    (void)state;
-    begin();
-    ps.missing = 1;
-    assert_int_equal(tell_of(1, &error), EXCHANGE_OK);
-    bench.exchange.parts[0].link.channel.version = PROTOCOL_VALIDATIONS - 1;
-    told();
-    assert_int_equal(tell_of(2, &error), EXCHANGE_OK);
-    assert_int_equal(gather(60, &missing, &error), EXCHANGE_OK);
-    assert_int_equal(missing, 0);
-    assert_string_equal(told(), "");
-    end();
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(telling),
         cmocka_unit_test(gathering),
         cmocka_unit_test(gathering_without_memory),
-        cmocka_unit_test(an_earlier_ps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
