@@ -10,7 +10,7 @@
 #include "base/config/keys.h"
 #include "base/config/relations.h"
 #include "base/file.h"
-#include "worker/data/folders/folders.h"
+#include "worker/data/folders.h"
 #include "worker/data/idx_set.h"
 #include "worker/data/names.h"
 #include "worker/data/table/table.h"
