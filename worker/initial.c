@@ -72,6 +72,18 @@ bool initial_fits(const struct checkpoint_file *file, const struct dataset *data
            class_names_check(checkpoint_path(file), info->class_names, dataset->class_names, error);
 }
 
+/* Of two classes, one that is set; one found by an earlier process stays only if this one looks for it, too. */
+static void take_threshold(struct checkpoint_info *info, const struct config_train *train,
+                           const struct dataset *dataset)
+{
+    const bool is_of_inputs = dataset->schema && dataset->schema->task == TASK_INPUTS;
+    if (is_of_inputs || train->threshold == CONFIG_AUTO) {
+        return;
+    }
+    info->has_threshold = train->threshold > 0 && train->threshold != 0.5;
+    info->threshold = info->has_threshold ? train->threshold : 0;
+}
+
 void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset)
 {
     const struct schema *schema = dataset->schema;
@@ -85,5 +97,6 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     info->loss = schema ? config->train.loss : LOSS_AUTO;
     info->huber_delta = config->train.huber_delta;
     info->quantile = config->train.quantile;
+    take_threshold(info, &config->train, dataset);
     info->kept_rows = NULL; /* each checkpoint has its own answers */
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text/json.h"
 #include "worker/export/trained.h"
@@ -30,7 +31,9 @@ int checkpoint_operands(const struct command_call *call, struct checkpoint_file 
         return COMMAND_MISUSED;
     }
     for (int i = 0; i < count; i++) {
-        if (!trained_find(&files[i], call->operands[i], ".", &error)) {
+        const char *operand = call->operands[i];
+        const bool is_folder = file_is_folder(operand);
+        if (!trained_find(&files[i], is_folder ? "newest" : operand, is_folder ? operand : ".", &error)) {
             log_error("%s", error.text);
             while (i > 0) {
                 checkpoint_close(files[--i]);

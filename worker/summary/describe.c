@@ -19,7 +19,7 @@ void describe_config(struct event *event, const struct config *config, double wa
     proto_raw(&text, head, sizeof head - 1);
     for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
-        char *value = config_key_text(key, config);
+        char *value = config_key_chosen_text(key, config);
         config_key_path(key, path);
         proto_raw(&text, "| ", 2);
         proto_raw(&text, path, strlen(path));
@@ -52,10 +52,10 @@ static int type_of(const struct config_key *key)
     case KEY_COUNT:
     case KEY_LONG:
     case KEY_NUMBER:
-        return TYPE_NUMBER;
+        /* "auto" is a number by now, except where it stays. */
+        return key->offset == offsetof(struct config, data.validation_size) ? TYPE_STRING : TYPE_NUMBER;
     case KEY_TEXT:
     case KEY_WORD:
-    case KEY_COUNT_OR_AUTO:
     case KEY_LAYERS:
     case KEY_HOSTS:
     case KEY_NAMES:
@@ -128,7 +128,7 @@ void describe_experiment(struct event *event, const struct config *config, doubl
 /* Adds the value as a google.protobuf.Value. */
 static void put_value(struct proto *proto, int field, const struct config_key *key, const struct config *config)
 {
-    char *text = config_key_text(key, config);
+    char *text = config_key_chosen_text(key, config);
     size_t value = proto_begin(proto, field);
     if (type_of(key) == TYPE_BOOL) {
         proto_integer(proto, 4, text && strcmp(text, "true") == 0);

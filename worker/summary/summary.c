@@ -21,6 +21,8 @@
 
 #define DEFAULT_FOLDER "summaries"
 
+enum { CURVES_STEPS = 100 /* at least between two pictures of validations, if summaries are by time */ };
+
 struct summary {
     struct summary_options options;
     struct event_file file;
@@ -29,10 +31,11 @@ struct summary {
     double seconds;     /* likewise */
     double last_s;
     int64_t written;
-    bool broken;       /* writing failed and was reported; no more summaries */
-    float *parameters; /* [float_count] */
-    float *gradient;   /* likewise; NULL if the engine gives none */
-    int32_t *indexes;  /* [batch_size] */
+    int64_t curves_step; /* of the last validation with curves; 0: none yet */
+    bool broken;         /* writing failed and was reported; no more summaries */
+    float *parameters;   /* [float_count] */
+    float *gradient;     /* likewise; NULL if the engine gives none */
+    int32_t *indexes;    /* [batch_size] */
     struct histogram histograms[CONFIG_MAX_LAYERS];
 };
 
@@ -344,6 +347,13 @@ static void put_validators(struct summary *summary, const struct validators *val
     }
 }
 
+/* Pictures take longer than many a validation of few rows. */
+static bool curves_are_due(const struct summary *summary, int64_t step)
+{
+    const int64_t every = summary->steps > 0 ? summary->steps : CURVES_STEPS;
+    return summary->curves_step == 0 || step / every != summary->curves_step / every;
+}
+
 void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation,
                         const struct validators *validators)
 {
@@ -354,8 +364,9 @@ void summary_validation(struct summary *summary, int64_t global_step, const stru
         if (validators->count > 0) {
             put_validators(summary, validators);
         }
-        if (evaluation->options.rows > 0) {
+        if (evaluation->options.rows > 0 && curves_are_due(summary, global_step)) {
             curves_put(&summary->event, evaluation);
+            summary->curves_step = global_step;
         }
         event_end(&summary->event);
         put_event(summary);
