@@ -46,6 +46,7 @@ enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREED
 enum outer_optimizer { OUTER_AVERAGE, OUTER_MOMENTUM, OUTER_NESTEROV, OUTER_ADAM };
 enum round_weights { WEIGHTS_BY_EXAMPLES, WEIGHTS_EQUAL };
 enum validate_by { VALIDATE_AUTO, VALIDATE_BY_CHIEF, VALIDATE_BY_WORKERS };
+enum final_test { FINAL_TEST_BEST, FINAL_TEST_NEWEST };
 enum aggregate_kind { AGGREGATE_MEAN, AGGREGATE_TRIMMED_MEAN, AGGREGATE_MEDIAN };
 enum wire_dtype { WIRE_FLOAT32, WIRE_BFLOAT16, WIRE_INT8 };
 
@@ -107,14 +108,14 @@ struct config_model {
     int layers[CONFIG_MAX_LAYERS]; /* units: input, hidden ..., classes */
     int layer_count;               /* entries of layers, 2..CONFIG_MAX_LAYERS */
     int hidden[CONFIG_MAX_LAYERS]; /* units of the hidden layers; input and output follow from the data */
-    int hidden_count;              /* CONFIG_AUTO: as in layers; for a table without layers set, one layer of 100 */
+    int hidden_count;              /* CONFIG_AUTO: as in layers; for a table without layers set, one layer of 256 */
     enum activation activation;    /* of the hidden layers */
     enum initializer initializer;  /* of the weights */
     double init_stddev;            /* of truncated_normal */
     double init_bias;              /* every bias starts here */
 };
 
-/* What validation measures; METRIC_AUTO: accuracy of classes, RMSE of numbers. */
+/* What validation measures; METRIC_AUTO: evaluation_best_metric (worker/evaluate.h) says. */
 enum metric {
     METRIC_AUTO,
     METRIC_LOSS,
@@ -134,7 +135,7 @@ enum metric {
 
 struct config_train {
     enum optimizer_kind optimizer;
-    double learning_rate;   /* 0 or unset in the file: the optimizer's default, filled in by config_load */
+    double learning_rate;   /* auto: config_load fills in the optimizer's default, as for the keys below marked so */
     double lr_decay;        /* learning rate x lr_decay^(step / lr_decay_steps); 1 = constant */
     int64_t lr_decay_steps; /* 0 = the steps of one epoch */
     bool lr_staircase;
@@ -156,7 +157,7 @@ struct config_train {
     double l2;           /* weights only: adds l2/2 x |w|^2 to the loss */
     double weight_decay; /* weights only: each step subtracts learning rate x this x weight */
     double ema_decay;    /* 0 = no moving averages */
-    int batch_size;
+    int batch_size;      /* auto, until the data are known (dataset_choose): 100 */
     int micro_batches;
     int local_steps;    /* a worker's steps between two exchanges; 1 = no rounds, every step is shared */
     int local_epochs;   /* the same, in passes over the worker's examples; 0 = use local_steps */
@@ -172,18 +173,21 @@ struct config_train {
     double over_selection;         /* workers asked per worker that a round needs, at least 1 */
     double round_deadline_secs;    /* after this time a round is completed with what has arrived; 0 = none */
     int buffer_size;               /* asynchronous rounds: differences per global step; 0 = synchronous rounds */
-    int64_t train_steps;           /* last global step, as StopAtStepHook's last_step; 0 = no limit */
-    double epochs;                 /* 0 = no limit */
+    int64_t train_steps;           /* last global step, as StopAtStepHook's last_step; 0 = no limit (auto) */
+    double epochs;                 /* 0 = no limit (auto) */
     enum loss_kind loss;           /* LOSS_AUTO: follows from the target */
     double huber_delta;            /* errors up to this count quadratically */
     double quantile;               /* the quantile that LOSS_QUANTILE predicts and pinball measures */
     double anomaly_quantile;       /* reconstruction errors above this quantile of validation's are anomalies */
     char *class_weights;           /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
+    enum final_test final_test;   /* which model the final test measures */
+    int divergence_retries;       /* of a run on one machine; 0 = a divergence ends it */
     enum validate_by validate_by; /* whose rows a validation uses, where each worker has its own */
     double target_accuracy;       /* stop once validation reaches it; 0 = never */
     double target_metric;         /* the same for best_metric; 0 = never */
-    int patience;                 /* stop after this many validations without a new best; 0 = never */
+    int patience;                 /* stop after this many validations without a new best; 0 = never (auto) */
+    double threshold;             /* of two classes, from which score on the second is predicted; CONFIG_AUTO: found */
     int64_t seed;
     char *warm_start;       /* checkpoint to initialize a new run from; "" = none */
     int num_threads;        /* 0 = the CPUs this process may use */
@@ -215,7 +219,7 @@ static inline bool config_asks_some(const struct config_train *train)
 struct config_data {
     char *data_dir;
     enum data_source data_source;
-    int validation_size; /* the first training images, held out; 0 = none; CONFIG_AUTO: a tenth, at most 5,000 */
+    int validation_size; /* the first training examples, held out; 0 = none; CONFIG_AUTO: dataset_held_out */
     int synthetic_train, synthetic_test;
     /* Not keys, but the file names of one round of `train --follow`: it trains on the first list, and is tested on
        rows held out of the second. NULL: all files. */
@@ -371,11 +375,21 @@ char *config_keys_text(const struct config *config, bool (*wanted)(const struct 
  */
 bool config_check_role(const struct config *config, struct error *error);
 
+/* True if the data are a table: only there is something to be named as the target. */
+static inline bool config_is_of_table(const struct config *config)
+{
+    return config->data.target.count > 0 || config->data.data_source == DATA_TABLE;
+}
+
+/* True if the key is "auto" and what was chosen for it stands in its field. */
+bool config_was_chosen(const struct config *config, const char *section, const char *name);
+
 /*
- * The optimizer's default learning rate, which reaches 97.8% on MNIST with 784-500-10 in the default number of steps.
- * config_load substitutes it for a train.learning_rate of 0.
+ * The optimizer's default learning rate: of pictures what reaches 97.8% on MNIST with 784-500-10 in the default number
+ * of steps, of tables lower ones, since their inputs are correlated and their targets may be numbers. config_load
+ * substitutes it for "auto".
  */
-double config_default_learning_rate(enum optimizer_kind kind);
+double config_default_learning_rate(enum optimizer_kind kind, bool of_table);
 double config_default_outer_rate(enum outer_optimizer kind); /* the same for train.outer_learning_rate */
 
 /* Names of enum values, as in the file. */

@@ -345,6 +345,12 @@ bool file_join(char *buffer, size_t size, const char *folder, const char *name, 
     return true;
 }
 
+bool file_is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;

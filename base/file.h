@@ -65,4 +65,7 @@ bool file_join(char *buffer, size_t size, const char *folder, const char *name, 
 
 bool file_exists(const char *path);
 
+/* True if the path leads to a folder. */
+bool file_is_folder(const char *path);
+
 #endif

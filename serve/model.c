@@ -194,8 +194,9 @@ static bool version_load(struct served *served, struct version **loaded, struct 
     version->workers = served->workers;
     version->budget = served->budget;
     atomic_init(&version->holders, 1);
-    bool done = trained_open(&version->trained, served->config, served->takes_best ? "best" : served->source,
-                             served->source, CHECKPOINT_BEST_WEIGHTS, error);
+    const bool is_newest = !served->takes_best && file_is_folder(served->source);
+    bool done = trained_open(&version->trained, served->config, is_newest ? "newest" : served->source, served->source,
+                             CHECKPOINT_BEST_WEIGHTS, error);
     served->was_found = done;
     if (done) {
         version->trained.config.train.num_threads = 1; /* workers run side by side, each with its own engine */
@@ -222,12 +223,10 @@ static bool look(struct served *served, struct stat *status)
 {
     char best[CHECKPOINT_MAX_PATH];
     struct error ignored;
-    const char *path = served->source;
-    if (served->takes_best && file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored)) {
-        path = best;
-    }
     memset(status, 0, sizeof *status);
-    return stat(path, status) == 0;
+    return (served->takes_best && file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored) &&
+            stat(best, status) == 0) ||
+           stat(served->source, status) == 0;
 }
 
 static bool looks_like(const struct stat *one, const struct stat *other)
@@ -264,6 +263,14 @@ static void note_problem(struct served *served, const struct error *error)
     pthread_mutex_unlock(&served->mutex);
 }
 
+/* The best checkpoint keeps its name, and so does a file that is served by itself. */
+static bool is_replaced_in_place(const struct served *served, const struct version *version)
+{
+    const char *name = strrchr(version->path, '/');
+    return strcmp(version->path, served->source) == 0 ||
+           strcmp(name ? name + 1 : version->path, CHECKPOINT_BEST_NAME) == 0;
+}
+
 bool served_refresh(struct served *served, struct error *error)
 {
     struct stat status;
@@ -280,8 +287,7 @@ bool served_refresh(struct served *served, struct error *error)
     }
     /* The folder changed, but not the checkpoint that is served from it. */
     if (served->current && strcmp(served->current->path, version->path) == 0 &&
-        served->current->number == version->number && !served->takes_best &&
-        strcmp(version->path, served->source) != 0) {
+        served->current->number == version->number && !is_replaced_in_place(served, version)) {
         version_let_go(version);
         return true;
     }

@@ -61,7 +61,7 @@ struct served {
     const char *reference;       /* data like training's, for drift; NULL: none */
     struct request_log *log;     /* of requests; NULL: none */
     struct budget *budget;
-    bool takes_best; /* for a folder: the best checkpoint, not the newest */
+    bool takes_best; /* for a folder: the best checkpoint, if there is one, not the newest */
     int workers;
     pthread_mutex_t mutex; /* guards what follows: */
     struct version *current;

@@ -4,14 +4,13 @@
  */
 #include "serve/routes.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process/notify.h"
 #include "base/process/signals.h"
@@ -71,9 +70,9 @@ static bool read_options(const struct command_call *call, struct service *servic
     service->log_options = (struct request_log_options){
         .folder = command_value(call, "request_log"), .share = share, .most_bytes = (size_t)(log_megabytes * 0x1p20)};
     const char *which = command_value(call, "checkpoint");
-    service->takes_best = which && strcmp(which, "best") == 0;
-    return !which || service->takes_best || strcmp(which, "newest") == 0 ||
-           error_set(error, "--checkpoint: must be newest or best, not \"%.32s\"", which);
+    service->takes_best = !which || strcmp(which, "best") == 0;
+    return service->takes_best || strcmp(which, "newest") == 0 ||
+           error_set(error, "--checkpoint: must be best or newest, not \"%.32s\"", which);
 }
 
 /* "NAME=FOLDER"; without a name it is "model". */
@@ -169,12 +168,6 @@ static bool share_references(struct service *service, const char *text, struct e
 
 /* --- following the checkpoints --- */
 
-static bool is_folder(const char *path)
-{
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 static void tell_current(const struct served *served)
 {
     const struct version *version = served->current;
@@ -206,7 +199,7 @@ static bool load_all(struct service *service, struct error *error)
         struct served *served = &service->models[i];
         if (served_refresh(served, error)) {
             tell_current(served);
-        } else if (!is_folder(served->source) || served->was_found) {
+        } else if (!file_is_folder(served->source) || served->was_found) {
             return false;
         } else {
             log_warning("%s: %s; waiting for one", served->name, error->text);
@@ -295,7 +288,7 @@ static int run(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"checkpoint", "newest|best", "which checkpoint of a folder (newest)"},
+    {"checkpoint", "best|newest", "which checkpoint of a folder (best; the newest until there is a best one)"},
     {"workers", "N", "threads that compute (one for each processor)"},
     {"max_batch", "N", "requests that are computed together, at most (64)"},
     {"max_wait_us", "N", "how long the first request of a batch waits for others; 0 = not at all (0)"},

@@ -24,7 +24,7 @@ def error_line(result):
     [
         (["--wroker_hosts=a:1"], "unknown flag --wroker_hosts; did you mean --worker_hosts?"),
         (["train", "--lerning_rate", "1"], "unknown flag --lerning_rate; did you mean --learning_rate?"),
-        (["--batch_size=0"], '--batch_size: must be an integer from 1 to 65536, not "0"'),
+        (["--batch_size=0"], '--batch_size: must be auto or an integer from 1 to 65536, not "0"'),
         (["--seed=1", "--seed=1"], "--seed is given twice"),
         (["--seed"], "--seed needs a value: --seed=..."),
         (["train", "stray"], "stray: unexpected argument; train takes only flags, written --name=value"),

@@ -27,10 +27,15 @@
 #include "worker/data/table/table.h"
 #include "worker/data/tfrecord/files.h"
 
-/* As in TensorFlow's read_data_sets; at most a tenth of a smaller set. */
-enum { VALIDATION_MOST = 5000, VISIT_BYTES = 64 << 20 };
+enum {
+    VALIDATION_MOST = 5000, /* as in TensorFlow's read_data_sets; of a smaller set ... */
+    PICTURES_PERCENT = 10,  /* ... at most a tenth, ... */
+    ROWS_PERCENT = 15,      /* ... or what 38 tables did best with */
+    VISIT_BYTES = 64 << 20,
+};
 
-enum { USUAL_HIDDEN = 100 /* units, for tables, as in scikit-learn */ };
+/* Of tables: units of the hidden layer, and examples of a batch, by their rows. */
+enum { USUAL_HIDDEN = 256, ROWS_A_BATCH = 32, SMALLEST_BATCH = 16, LARGEST_BATCH = 256 };
 
 static bool draw_examples(struct examples *examples, enum dataset_part part, const struct config *config,
                           uint64_t limit, struct error *error)
@@ -284,8 +289,9 @@ static bool check_counts(int count, int held_out, const struct dataset_origin *o
                          "--validation_size",
                          name, count, held_out);
     }
+    const bool is_set = !config_was_chosen(config, "train", "batch_size");
     /* In a round of new files, however few rows they have, the only batch is short. */
-    if (config->train.batch_size > count - held_out && !config->data.round_files) {
+    if (is_set && config->train.batch_size > count - held_out && !config->data.round_files) {
         return error_set(error,
                          "%s: train.batch_size=%d is more than the %d images to train on (%d less "
                          "data.validation_size=%d); lower --batch_size",
@@ -322,7 +328,7 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
     }
     count_text(training, train->count);
     count_text(validation, dataset->validation.count);
-    bool tenth = config->data.validation_size == CONFIG_AUTO && dataset->validation.count < VALIDATION_MOST;
+    const bool tenth = config->data.validation_size == CONFIG_AUTO && dataset->validation.count < VALIDATION_MOST;
     snprintf(dataset->description, sizeof dataset->description,
              "%s: %s training, %s validation images%s, %dx%d, %d classes%s", source, training, validation,
              tenth ? " (a tenth)" : "", train->height, train->width, train->classes,
@@ -336,6 +342,19 @@ static void split(struct dataset *dataset, const struct examples *whole, int hel
                                 .train = examples_part(whole, held_out, whole->count - held_out),
                                 .bytes = (size_t)whole->count * examples_bytes(whole)};
     dataset->sample = dataset->train;
+}
+
+int dataset_batch(const struct config *config, int count)
+{
+    const int share = count / ROWS_A_BATCH;
+    int batch = config->train.batch_size;
+    if (!config_was_chosen(config, "train", "batch_size") || config->data.data_sharding == SHARDING_CHIEF) {
+        return batch; /* also where workers who don't know the rows must expect the same */
+    }
+    if (config_is_of_table(config)) {
+        batch = share < SMALLEST_BATCH ? SMALLEST_BATCH : share > LARGEST_BATCH ? LARGEST_BATCH : share;
+    }
+    return count < 1 ? 1 : batch < count ? batch : count;
 }
 
 /* Tasks whose batches this process draws from the files, each with its own windows. */
@@ -353,7 +372,7 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
                         struct error *error)
 {
     const struct streaming_options options = {.seed = (uint64_t)config->train.seed,
-                                              .batch_size = config->train.batch_size,
+                                              .batch_size = dataset_batch(config, (int)overflow->blocks.examples),
                                               .shuffle_buffer = config->data.shuffle_buffer};
     const struct examples *like = &overflow->source->like;
     uint64_t tasks = (uint64_t)streaming_tasks(config), of_task = streaming_task_bytes(&options, like);
@@ -433,11 +452,12 @@ static void describe_table(struct dataset *dataset, const struct config *config)
 /* Room for the rows held out, and for a sample, if not everything fits. */
 static struct overflow begin_overflow(const struct config *config)
 {
-    const bool is_at_most = config->data.validation_size == CONFIG_AUTO;
-    const int held_out = is_at_most ? VALIDATION_MOST : config->data.validation_size;
+    const bool is_auto = config->data.validation_size == CONFIG_AUTO;
+    const int held_out = is_auto ? VALIDATION_MOST : config->data.validation_size;
+    const int percent = config_is_of_table(config) ? ROWS_PERCENT : PICTURES_PERCENT;
     return (struct overflow){.limit = memory_limit(config),
                              .held_out = held_out,
-                             .is_at_most = is_at_most,
+                             .percent = is_auto ? percent : 0,
                              .keep = held_out + DATASET_SAMPLE};
 }
 
@@ -508,12 +528,25 @@ bool dataset_is_needed_first(const struct config *config)
     return config->model.hidden_count != CONFIG_AUTO || (dataset_is_table(&is_table, config, &ignored) && is_table);
 }
 
+/* Of a table; a target is a number that people have in mind, so it is not the loss. */
+static enum metric usual_metric(const struct config_train *train, int targets)
+{
+    const bool has_target = train->target_accuracy > 0 || train->target_metric > 0;
+    if (loss_is_of_numbers(train->loss)) {
+        return has_target || (train->loss == LOSS_MSE && targets == 1) ? METRIC_RMSE : METRIC_LOSS;
+    }
+    return has_target ? METRIC_ACCURACY : METRIC_LOSS;
+}
+
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error)
 {
     const struct schema *schema = dataset->schema;
     struct config_model *model = &config->model;
     if (schema && config->train.loss == LOSS_AUTO) {
         config->train.loss = schema_usual_loss(schema);
+    }
+    if (schema && config->train.best_metric == METRIC_AUTO) {
+        config->train.best_metric = usual_metric(&config->train, dataset->train.targets);
     }
     if (!model_follows(config, schema)) {
         return true;

@@ -38,9 +38,9 @@ struct dataset {
 
 /*
  * Loads the training set that the config names, and holds out its first validation_size images (as TensorFlow's
- * read_data_sets does); CONFIG_AUTO: 5,000, and of fewer than 50,000 a tenth. What is read: worker/data/found.h.
- * Checks that image size, labels, validation_size and batch_size fit one another, and that the test set is there and
- * has images of the same size, without looking at them. A model derived from the data is not checked against it.
+ * read_data_sets does): dataset_held_out. What is read: worker/data/found.h. Checks that image size, labels,
+ * validation_size and batch_size fit one another, and that the test set is there and has images of the same size,
+ * without looking at them. A model derived from the data is not checked against it.
  *
  * dataset: zeros, except that it may have a schema to encode rows by; ownership of that passes to the call, even if it
  * fails.
@@ -51,7 +51,7 @@ struct dataset {
 bool dataset_load(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error);
 void dataset_free(struct dataset *dataset); /* also fine on one that is all zeros */
 
-/* How many of `count` examples are held out. */
+/* How many of `count` examples are held out: by CONFIG_AUTO a tenth, of a table 15%, at most 5,000. */
 int dataset_held_out(const struct config *config, int count);
 
 /*
@@ -60,13 +60,16 @@ int dataset_held_out(const struct config *config, int count);
  */
 bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error);
 
+/* The batch to train on `count` examples with: train.batch_size, or what "auto" means for them. */
+int dataset_batch(const struct config *config, int count);
+
 /* *is_table: whether the training set is a table. False: this cannot be determined. */
 bool dataset_is_table(bool *is_table, const struct config *config, struct error *error);
 
 /* True if the model's inputs and outputs, or the preprocessing of rows, follow from the data. */
 bool dataset_is_needed_first(const struct config *config);
 
-/* Sets the layers that follow from the data, and a suitable loss, if the config leaves them open. */
+/* Sets the layers that follow from the data, a suitable loss and metric, if the config leaves them open. */
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error);
 
 /*

@@ -152,7 +152,7 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
     }
     struct trained *trained = &follower->eval.trained;
     trained_close(trained);
-    if (!trained_open(trained, follower->config, NULL, folder, CHECKPOINT_BEST_WEIGHTS, error) ||
+    if (!trained_open(trained, follower->config, "newest", folder, CHECKPOINT_BEST_WEIGHTS, error) ||
         !evaluate_checkpoint(&follower->eval, error)) {
         return false;
     }
@@ -265,7 +265,7 @@ static int run_eval(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
+    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (best)"},
     {"interval_secs", "X", "follow train_dir: poll for a new checkpoint every X seconds, and evaluate it"},
     {"until_step", "N", "with interval_secs: exit after a checkpoint of step N or later (default: run until stopped)"},
     {"timeout_secs", "X", "with interval_secs: give up after X seconds without a new checkpoint (86400)"},

@@ -44,17 +44,14 @@ bool evaluation_is_of_inputs(const struct evaluation *evaluation)
     return evaluation->options.schema && evaluation->options.schema->task == TASK_INPUTS;
 }
 
-/* Class weights already shift the decision: an optimal threshold without them would undo that. */
-static bool is_decided_by_weights(const struct config_train *train)
+static bool wants_best_threshold(const struct evaluation *evaluation)
 {
-    return train->class_weights && train->class_weights[0] != '\0' && train->best_metric == METRIC_AUTO;
+    return evaluation_is_binary(evaluation) && evaluation->options.train->threshold == CONFIG_AUTO;
 }
 
 bool evaluation_finds_threshold(const struct evaluation *evaluation)
 {
-    return evaluation->scores &&
-           (evaluation_is_of_inputs(evaluation) ||
-            (evaluation_is_binary(evaluation) && !is_decided_by_weights(evaluation->options.train)));
+    return evaluation->scores && (evaluation_is_of_inputs(evaluation) || wants_best_threshold(evaluation));
 }
 
 const char *evaluation_name(const struct evaluation *evaluation, int output, char text[EVALUATION_NAME])
@@ -376,7 +373,7 @@ static void measure_bins(struct evaluation *evaluation)
     }
     evaluation->metrics[METRIC_ROC_AUC] = auc / evaluation->units;
     evaluation->metrics[METRIC_AVERAGE_PRECISION] = precision / evaluation->units;
-    if (evaluation_is_binary(evaluation) && !is_decided_by_weights(evaluation->options.train)) {
+    if (wants_best_threshold(evaluation)) {
         evaluation->threshold = metrics_bins_best_threshold(
             evaluation->bins, evaluation_best_metric(evaluation->options.train, evaluation->options.targets));
     }

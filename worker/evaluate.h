@@ -58,8 +58,8 @@ struct evaluation {
     struct scored *ranked;   /* [images]: scores of a binary model, sorted; NULL: it is none, or too large */
     bool is_merged;          /* others were merged in (worker/evaluation_part.h): ranked and worst cover a part only */
     /*
-     * The best value of `decision` for these examples: for a binary model the best by best_metric (metrics.h), unless
-     * class weights decide; for one that learns its inputs the quantile of the errors; NaN: not known.
+     * The best value of `decision` for these examples: for a binary model with train.threshold auto the best by
+     * best_metric (metrics.h); for one that learns its inputs the quantile of the errors; NaN: not known, or not wanted.
      */
     double threshold;
     int64_t flagged;               /* rows that are anomalies by `decision` */
@@ -77,7 +77,7 @@ void evaluation_destroy(struct evaluation *evaluation); /* also fine on zeros */
 /* What LOSS_AUTO means for data with `targets` target values per example. */
 enum loss_kind evaluation_loss(const struct config_train *train, int targets);
 
-/* What METRIC_AUTO means. */
+/* What METRIC_AUTO means of pictures; of tables dataset_fit has replaced it. */
 enum metric evaluation_best_metric(const struct config_train *train, int targets);
 
 /* True if the model tells two classes apart by one score. */

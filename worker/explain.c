@@ -259,7 +259,7 @@ static int run_explain(const struct command_call *call)
 }
 
 static const struct command_flag flags[] = {
-    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
+    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (best)"},
     {"repeats", "N", "how often each column is shuffled (5)"},
     {"json", NULL, "one JSON object"},
     {NULL, NULL, NULL},

@@ -295,7 +295,7 @@ static bool find_candidate(const struct follow *follow, char path[CHECKPOINT_MAX
                            struct error *error)
 {
     struct checkpoint_file *newest = NULL;
-    if (!trained_find(&newest, NULL, follow->round_dir, error)) {
+    if (!trained_find(&newest, "newest", follow->round_dir, error)) {
         return false;
     }
     *steps = checkpoint_file_info(newest)->global_step;

@@ -115,7 +115,7 @@ static bool check_fingerprint(const struct checkpoint_file *file, const struct d
     }
     *is_new = true;
     log_warning("%s goes on with other data, %s: %s. Rows held out of them may be rows it has learnt, so scores look "
-                "better than they are; the best score starts anew",
+                "better than they are; the best score starts over",
                 checkpoint_path(file), dataset->description, difference.text);
     return true;
 }
@@ -129,6 +129,18 @@ bool initial_fits(const struct checkpoint_file *file, const struct dataset *data
            (config->data.data_sharding == SHARDING_OWN ||
             check_fingerprint(file, dataset, config->data.new_data || changes, is_new, error)) &&
            schema_check(checkpoint_path(file), info->preprocessing, dataset->schema, error);
+}
+
+/* Of two classes, one that is set; one found by an earlier process stays only if this one looks for it, too. */
+static void take_threshold(struct checkpoint_info *info, const struct config_train *train,
+                           const struct dataset *dataset)
+{
+    const bool is_of_inputs = dataset->schema && dataset->schema->task == TASK_INPUTS;
+    if (is_of_inputs || train->threshold == CONFIG_AUTO) {
+        return;
+    }
+    info->has_threshold = train->threshold > 0 && train->threshold != 0.5;
+    info->threshold = info->has_threshold ? train->threshold : 0;
 }
 
 void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset)
@@ -148,5 +160,6 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     if (dataset->fingerprint.count > 0 && config->data.data_sharding != SHARDING_OWN) {
         fingerprint_text(&dataset->fingerprint, info->data);
     }
+    take_threshold(info, &config->train, dataset);
     info->kept_rows = NULL; /* each checkpoint has its own answers */
 }

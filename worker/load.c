@@ -92,6 +92,9 @@ bool load_data(struct dataset *dataset, struct examples *test, struct config *co
     bool loaded = take_over_schema(&dataset->schema, config, error) &&
                   dataset_load(dataset, data_first ? test : NULL, config, error) &&
                   (!data_first || dataset_fit(config, dataset, error));
+    if (loaded) {
+        config->train.batch_size = dataset_batch(config, dataset->train.count);
+    }
     if (beside) {
         pthread_join(thread, NULL);
     } else if (test && loaded && test->count == 0) {

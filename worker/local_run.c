@@ -87,6 +87,7 @@ static bool open_run(struct local_run *run, struct error *error)
     struct training *training = &run->training;
     struct engine_options options = engine_options(run);
     const bool data_first = dataset_is_needed_first(&run->config);
+    const int usual_batch = run->config.train.batch_size;
     if (!data_first) {
         model_layout(&run->model, &run->config.model);
         engine_begin(&run->startup, &options); /* a GPU takes time to start, and so does loading */
@@ -95,6 +96,9 @@ static bool open_run(struct local_run *run, struct error *error)
         return false;
     }
     run->has_read = true;
+    if (run->config.train.batch_size < usual_batch) {
+        engine_startup_end(&run->startup); /* it was begun for larger batches than there will be */
+    }
     if (data_first) {
         model_layout(&run->model, &run->config.model);
         options = engine_options(run); /* again, because some depend on the data */
@@ -106,6 +110,7 @@ static bool open_run(struct local_run *run, struct error *error)
         return false;
     }
     training->test = &run->test;
+    training->keeps_best = true;
     training->digest = run->digest;
     training->sharers = clients_divide_data(&run->clients, &run->config) ? run->clients.count : 1;
     training->replicas = round_share(run->config.train.participation, run->clients.count);

@@ -20,6 +20,8 @@ enum { SOUNDNESS_IMAGES = 100 /* on which a state must have a finite loss before
 
 static const double SLICE_S = 0.05;
 
+static const double BEST_S = 1; /* between two writes of a better and better model */
+
 struct local_updater {
     struct updater updater;
     struct training *training;
@@ -27,8 +29,11 @@ struct local_updater {
     struct checkpoint_ledger ledger;
     struct checkpoint_writer *writer; /* NULL: no train_dir, and then neither folder nor snapshot */
     struct checkpoint_state snapshot;
-    char *kept_rows;     /* of the last checkpoint: the ledger's info borrows it */
-    int64_t slice_steps; /* for about SLICE_S */
+    char *kept_rows;      /* of the last checkpoint: the ledger's info borrows it */
+    int64_t slice_steps;  /* for about SLICE_S */
+    bool best_waits;      /* training->good is not on disk yet */
+    int64_t went_back_to; /* after a divergence, until a checkpoint replaces those of later steps; -1 */
+    double best_s;        /* when one was last written */
 };
 
 static struct local_updater *of(struct updater *updater)
@@ -53,6 +58,11 @@ static void collect_saved(struct local_updater *local, bool wait)
     }
     checkpoint_ledger_done(&local->ledger, &saved, outcome == CHECKPOINT_FAILED ? &error : NULL,
                            local->training->progress.active);
+    /* Not before: if this process were killed, the next one would have nothing to go on from. */
+    if (local->went_back_to >= 0 && outcome != CHECKPOINT_FAILED && (saved.targets & CHECKPOINT_MODEL)) {
+        checkpoint_folder_go_back(&local->ledger.folder, local->went_back_to, saved.info.global_step);
+        local->went_back_to = -1;
+    }
 }
 
 /* Is the present state worth saving: does it still have a finite loss? Costs one small batch. */
@@ -64,7 +74,7 @@ static bool state_is_sound(struct training *training)
         return training_fail(training);
     }
     const double loss = training->evaluation.loss;
-    return isfinite(loss) || training_fail_not_finite(training, "the loss", loss, training->global_step);
+    return isfinite(loss) || training_diverges(training, "the loss", loss, training->global_step);
 }
 
 static bool copy_state(struct local_updater *local)
@@ -81,11 +91,40 @@ static bool copy_state(struct local_updater *local)
     return true;
 }
 
+/* Has the snapshot written in the background. info: what it says. */
+static void submit(struct local_updater *local, int targets, struct checkpoint_info *info)
+{
+    const struct training *training = local->training;
+    free(local->kept_rows);
+    local->kept_rows = kept_rows_tell(training->config, training->dataset, training->test, &local->snapshot);
+    info->kept_rows = local->kept_rows;
+    checkpoint_writer_submit(local->writer, targets, &local->snapshot, info);
+    checkpoint_ledger_begin(&local->ledger, targets, info->global_step);
+    if (targets & CHECKPOINT_BEST) {
+        local->best_waits = false;
+        local->best_s = clock_monotonic_s();
+    }
+}
+
+/* Saves the best model so far, of an earlier step than the present state. */
+static void begin_to_save_best(struct local_updater *local)
+{
+    const struct good_model *good = &local->training->good;
+    struct checkpoint_info info = local->ledger.info;
+    collect_saved(local, true);
+    good_model_copy(good, &local->snapshot);
+    info.global_step = good->global_step;
+    info.validation_score = good->record.validation_score;
+    info.has_threshold = good->record.has_threshold;
+    info.threshold = good->record.threshold;
+    info.bad_validations = 0;
+    submit(local, CHECKPOINT_BEST, &info);
+}
+
 /* Starts saving the present state in the background; waits only if an earlier checkpoint is still in progress. */
 static void begin_to_save(struct local_updater *local, int targets)
 {
     struct training *training = local->training;
-    const double begin_s = clock_monotonic_s();
     collect_saved(local, true);
     if (!state_is_sound(training) || !copy_state(local)) {
         return;
@@ -93,13 +132,29 @@ static void begin_to_save(struct local_updater *local, int targets)
     if ((targets & CHECKPOINT_MODEL) && training->engine->table->keep) {
         training->engine->table->keep(training->engine, training->global_step);
     }
-    free(local->kept_rows);
-    local->kept_rows = kept_rows_tell(training->config, training->dataset, training->test, &local->snapshot);
-    local->ledger.info.kept_rows = local->kept_rows;
     local->ledger.info.global_step = training->global_step;
-    checkpoint_writer_submit(local->writer, targets, &local->snapshot, &local->ledger.info);
-    checkpoint_ledger_begin(&local->ledger, targets, training->global_step);
-    training_charge(training, clock_monotonic_s() - begin_s);
+    submit(local, targets, &local->ledger.info);
+}
+
+/*
+ * While the model gets better with each of many short epochs, only the last best one of a second is written. A
+ * checkpoint never tells of a best model that is not on disk, so that a resumed run has it.
+ */
+static void save_what_is_due(struct local_updater *local, bool is_due, bool is_best)
+{
+    const double begin_s = clock_monotonic_s();
+    local->best_waits |= is_best;
+    const bool best_is_due = local->best_waits && (is_due || begin_s - local->best_s >= BEST_S);
+    if (best_is_due && !is_best) {
+        begin_to_save_best(local);
+    }
+    const int targets = (is_due ? CHECKPOINT_MODEL : 0) | (best_is_due && is_best ? CHECKPOINT_BEST : 0);
+    if (targets != 0) {
+        begin_to_save(local, targets);
+    }
+    if (best_is_due || is_due) {
+        training_charge(local->training, clock_monotonic_s() - begin_s);
+    }
 }
 
 static void save(struct updater *updater, bool is_best)
@@ -115,10 +170,7 @@ static void save(struct updater *updater, bool is_best)
         collect_saved(local, ends || (save_steps > 0 && step % save_steps == 0));
         bool is_due = ends ? supervisor_is_unsaved(&local->ledger.supervisor, step)
                            : supervisor_should_save(&local->ledger.supervisor, step, clock_monotonic_s());
-        int targets = (is_due ? CHECKPOINT_MODEL : 0) | (is_best ? CHECKPOINT_BEST : 0);
-        if (targets != 0) {
-            begin_to_save(local, targets);
-        }
+        save_what_is_due(local, is_due, is_best);
     }
     local->ledger.info.validation_score = NAN; /* the next checkpoint is of another step */
 }
@@ -143,7 +195,11 @@ static bool gather(struct updater *updater, int64_t global_step, enum metric met
 
 static void finish(struct updater *updater)
 {
-    collect_saved(of(updater), true); /* the last one was ordered at the end of training */
+    struct local_updater *local = of(updater);
+    if (local->best_waits) {
+        begin_to_save_best(local);
+    }
+    collect_saved(local, true); /* the last one was ordered at the end of training */
 }
 
 /* --- Where training starts --- */
@@ -198,6 +254,18 @@ static bool restore(struct local_updater *local, bool *restored)
     return done;
 }
 
+/* The run is at a step, and its next checkpoint says whose it is. */
+static void note_run(struct local_updater *local, int64_t global_step)
+{
+    struct training *training = local->training;
+    struct checkpoint_info *info = &local->ledger.info;
+    initial_record(info, training->config, training->dataset);
+    snprintf(info->config_digest, sizeof info->config_digest, "%s", training->digest);
+    training->global_step = global_step;
+    training->engine->table->set_global_step(training->engine, global_step);
+    supervisor_begin(&local->ledger.supervisor, &training->config->output, global_step, clock_monotonic_s());
+}
+
 static bool join(struct updater *updater, struct updater_start *start)
 {
     struct local_updater *local = of(updater);
@@ -214,15 +282,11 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!restored && !put_initial_state(local)) {
         return false;
     }
-    initial_record(&local->ledger.info, config, training->dataset);
-    snprintf(local->ledger.info.config_digest, sizeof local->ledger.info.config_digest, "%s", training->digest);
-    training->global_step = restored ? local->ledger.info.global_step : 0;
-    training->engine->table->set_global_step(training->engine, training->global_step);
+    note_run(local, restored ? local->ledger.info.global_step : 0);
     if (restored && training->engine->table->recall &&
         !training->engine->table->recall(training->engine, training->global_step, &training->error)) {
         return training_fail(training);
     }
-    supervisor_begin(&local->ledger.supervisor, &config->output, training->global_step, clock_monotonic_s());
     *start = (struct updater_start){.restored_from = restored ? local->ledger.last : NULL,
                                     .global_step = training->global_step,
                                     .record = local->ledger.info};
@@ -263,12 +327,46 @@ static bool step(struct updater *updater)
     training->global_step += done.steps;
     training_account(training, &done, end_s - begin_s, end_s);
     if (!done.finite) {
-        return training_fail_not_finite(training, "the loss", done.bad_loss, training->global_step);
+        return training_diverges(training, "the loss", done.bad_loss, training->global_step);
     }
     /* Grows by doubling: the first steps are slow, and a delayed one must not set the pace. */
     int64_t wanted = (int64_t)(training->recent_steps_per_s * SLICE_S);
     wanted = wanted > 2 * local->slice_steps ? 2 * local->slice_steps : wanted;
     local->slice_steps = wanted < 1 ? 1 : wanted;
+    return true;
+}
+
+/* The best model so far is the state again, or else the one that training began with. */
+static bool put_good(struct local_updater *local, const struct good_model *good)
+{
+    struct training *training = local->training;
+    local->ledger.info = good->record;
+    training->global_step = good->global_step;
+    return good_model_put(good, training->engine, &training->error) || training_fail(training);
+}
+
+/* What only the engine knows of a state is kept with checkpoints alone, so then it can't. */
+static bool go_back(struct updater *updater, const struct good_model *good)
+{
+    struct local_updater *local = of(updater);
+    struct training *training = local->training;
+    bool is_restored = false;
+    if (training->engine->table->keep) {
+        return false;
+    }
+    if (local->best_waits) {
+        begin_to_save_best(local);
+    }
+    collect_saved(local, true);
+    const bool has_later =
+        local->writer && !good->is_best && local->ledger.last[0] != '\0' && local->ledger.last_step > good->global_step;
+    if ((has_later && !restore(local, &is_restored)) || (!is_restored && !put_good(local, good))) {
+        return false;
+    }
+    note_run(local, is_restored ? local->ledger.info.global_step : good->global_step);
+    local->ledger.info.validation_score = NAN;
+    local->ledger.info.retries = good->record.retries;
+    local->went_back_to = training->global_step;
     return true;
 }
 
@@ -299,6 +397,7 @@ static const struct updater_table local_table = {
     .release = release,
     .gather = gather,
     .finish = finish,
+    .go_back = go_back,
     .record = record,
 };
 
@@ -326,7 +425,9 @@ bool local_updater_create(struct updater **updater, struct training *training, s
                                     .training = training,
                                     .train = outer_train(&training->config->train),
                                     .ledger.info = {.validation_score = NAN, .best_score = NAN},
-                                    .slice_steps = 1};
+                                    .slice_steps = 1,
+                                    .best_s = -INFINITY,
+                                    .went_back_to = -1};
     if (training->config->output.train_dir[0] != '\0' && !open_folder(local, error)) {
         local_updater_destroy(&local->updater);
         return false;

@@ -230,7 +230,7 @@ double metrics_average_precision(const struct scored *sorted, int count)
 
 enum metric metrics_of_threshold(enum metric metric)
 {
-    return metric == METRIC_ACCURACY || metric == METRIC_BALANCED_ACCURACY || metric == METRIC_MCC ? metric : METRIC_F1;
+    return metric == METRIC_BALANCED_ACCURACY || metric == METRIC_MCC || metric == METRIC_F1 ? metric : METRIC_ACCURACY;
 }
 
 /*

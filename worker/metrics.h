@@ -37,8 +37,8 @@ double metrics_roc_auc(const struct scored *sorted, int count);
 double metrics_average_precision(const struct scored *sorted, int count);
 
 /*
- * The threshold, from which on scores count as positive, that is best by a metric: accuracy, balanced accuracy and the
- * Matthews correlation by themselves, any other by F1. It is 0.5 or halfway between two scores, so that rounding does
+ * The threshold, from which on scores count as positive, that is best by a metric: balanced accuracy, the Matthews
+ * correlation and F1 by themselves, any other by accuracy. It is 0.5 or halfway between two scores, so that rounding does
  * not matter; of equally good ones, the one nearest to 0.5. *best: the metric's value there.
  */
 double metrics_best_threshold(const struct scored *sorted, int count, enum metric metric, double *best);

@@ -83,6 +83,37 @@ static void format_rounds(char *text, size_t size, const struct config_train *tr
     }
 }
 
+/* "up to 12,000 steps (300.0 epochs), fewer after 30 validations without a better rmse" */
+static void format_length(char *text, size_t size, const struct report_start *start)
+{
+    const int patience = start->config->train.patience;
+    char steps[COUNT_TEXT], count[COUNT_TEXT], fewer[96] = "";
+    if (patience > 0) {
+        snprintf(fewer, sizeof fewer, ", fewer after %s validations without a better %s", count_text(count, patience),
+                 config_metric_name(start->metric));
+    }
+    if (start->last_step == INT64_MAX) {
+        snprintf(text, size, "no limit of steps%s", fewer);
+    } else {
+        snprintf(text, size, "%s%s steps (%.1f epochs)%s", patience > 0 ? "up to " : "",
+                 count_text(steps, start->last_step), start->epochs, fewer);
+    }
+}
+
+/* The keys of which that was chosen, because nobody set them; "" if there are none. */
+static void format_chosen(char *text, size_t size, const struct config *config)
+{
+    static const char *const names[] = {"optimizer",   "learning_rate", "batch_size",
+                                        "train_steps", "epochs",        "patience"};
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof names / sizeof *names && used < size; i++) {
+        if (config_was_chosen(config, "train", names[i])) {
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? ", " : "", names[i]);
+        }
+    }
+}
+
 static void start_as_json(const struct report_start *start, const char *layers)
 {
     const struct config *config = start->config;
@@ -91,6 +122,9 @@ static void start_as_json(const struct report_start *start, const char *layers)
     cJSON_AddStringToObject(fields, "data", start->data);
     cJSON_AddStringToObject(fields, "model", layers);
     cJSON_AddNumberToObject(fields, "parameters", (double)start->model->parameter_count);
+    char chosen[128];
+    format_chosen(chosen, sizeof chosen, config);
+    cJSON_AddStringToObject(fields, "chosen", chosen);
     cJSON_AddStringToObject(fields, "optimizer", config_optimizer_name(config->train.optimizer));
     cJSON_AddNumberToObject(fields, "learning_rate", config->train.learning_rate);
     if (config_has_rounds(&config->train)) {
@@ -120,7 +154,7 @@ static void start_as_json(const struct report_start *start, const char *layers)
 void report_start(const struct report_start *start)
 {
     const struct config *config = start->config;
-    char layers[128], optimizer[512], rounds[128];
+    char layers[128], optimizer[512], rounds[128], length[192], chosen[128];
     char parameters[COUNT_TEXT], step[COUNT_TEXT];
     format_layers(layers, sizeof layers, start->model);
     format_optimizer(optimizer, sizeof optimizer, &config->train);
@@ -133,6 +167,13 @@ void report_start(const struct report_start *start)
     log_info("data       %s", start->data);
     log_info("model      %s (%s parameters)", layers, count_text(parameters, (int64_t)start->model->parameter_count));
     log_info("optimizer  %s%s; seed %lld", optimizer, rounds, (long long)config->train.seed);
+    format_length(length, sizeof length, start);
+    format_chosen(chosen, sizeof chosen, config);
+    log_info("length     %s", length);
+    if (chosen[0] != '\0') {
+        log_info("auto       %s: chosen for %s; set what you want otherwise", chosen,
+                 config_is_of_table(config) ? "this table" : "pictures");
+    }
     log_info("engine     %s", start->engine);
     log_info("config     %s, version %lld, digest %.16s", config->path ? config->path : "built-in defaults",
              (long long)config->fleet.version, start->digest);
@@ -447,10 +488,8 @@ static void show_decision(const struct evaluation *evaluation)
         log_info("anomalies (error above %.6g): %s of %s rows", evaluation->decision,
                  count_text(flagged, evaluation->flagged), count_text(rows, evaluation->images));
     } else if (evaluation_is_binary(evaluation)) {
-        log_info("predicts %s from a probability of %.4f on, the best for %s on the validation data",
-                 evaluation_name(evaluation, evaluation->options.outputs - 1, name), evaluation->decision,
-                 config_metric_name(metrics_of_threshold(
-                     evaluation_best_metric(evaluation->options.train, evaluation->options.targets))));
+        log_info("predicts %s from a probability of %.4f on",
+                 evaluation_name(evaluation, evaluation->options.outputs - 1, name), evaluation->decision);
     }
 }
 
@@ -530,6 +569,10 @@ void report_done(const struct report_done *done)
         if (done->test && !done->test->regression) {
             cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
         }
+        if (done->test) {
+            cJSON_AddStringToObject(fields, "test_model", done->tests_best ? "best" : "newest");
+            cJSON_AddNumberToObject(fields, "test_step", (double)(done->tests_best ? done->best_step : done->steps));
+        }
         cJSON_AddNumberToObject(fields, "steps", (double)done->steps);
         cJSON_AddNumberToObject(fields, "steps_per_s", done->steps_per_s);
         if (done->global_steps_per_s > 0) {
@@ -549,7 +592,7 @@ void report_done(const struct report_done *done)
         log_event("done", fields, NULL);
         return;
     }
-    char steps[COUNT_TEXT], local[COUNT_TEXT], rate[COUNT_TEXT], time[24], best[112] = "";
+    char steps[COUNT_TEXT], local[COUNT_TEXT], rate[COUNT_TEXT], tested[COUNT_TEXT], time[24], best[112] = "";
     if (!isnan(done->best_score) && done->metric == METRIC_ACCURACY) {
         snprintf(best, sizeof best, "; best validation %.2f%% at step %s", 100 * done->best_score,
                  count_text(steps, done->best_step));
@@ -558,6 +601,8 @@ void report_done(const struct report_done *done)
                  done->best_score, count_text(steps, done->best_step));
     }
     if (done->test) {
+        log_info("test of the %s model, of step %s", done->tests_best ? "best" : "newest",
+                 count_text(tested, done->tests_best ? done->best_step : done->steps));
         show_evaluation(done->test);
     } else {
         log_info("no test: all rows are for training and validation (data.test_share is 0)");

@@ -28,6 +28,8 @@ struct report_start {
     const char *restored_from; /* a checkpoint's path; NULL: a new run */
     int64_t global_step;       /* where it starts */
     int64_t last_step;         /* where it ends; INT64_MAX: unbounded */
+    double epochs;             /* until then */
+    enum metric metric;        /* by which patience counts */
     bool keeps_nothing;        /* the chief writes checkpoints, not this process */
 };
 void report_start(const struct report_start *start);
@@ -78,6 +80,7 @@ struct report_done {
     enum metric metric;        /* that decides which model is best */
     double best_score;         /* of it, by validation; NaN: none */
     int64_t best_step;
+    bool tests_best; /* the test is of that model, not of the newest */
 };
 void report_done(const struct report_done *done);
 

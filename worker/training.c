@@ -5,6 +5,7 @@
  */
 #include "worker/training.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -26,6 +27,13 @@ static const double PACE_S = 0.1; /* of steps in one call, with max_steps_per_s 
 
 static const double RATE_WEIGHT = 0.2; /* weight of the latest steps in the progress line's rate */
 
+static const double RETRY_RATE = 0.3; /* of the learning rate, after a divergence */
+
+static struct tally tally_begin(const struct training *training, double now_s)
+{
+    return (struct tally){.begun_s = now_s, .begun_step = training->global_step};
+}
+
 /* --- Ends --- */
 
 bool training_stop(struct training *training, enum training_end end)
@@ -42,18 +50,62 @@ bool training_fail(struct training *training)
     return false;
 }
 
-bool training_fail_not_finite(struct training *training, const char *what, double loss, int64_t step)
+/* By the divergences that the record tells of: a resumed run continues at the same rate. */
+static void lower_rate(struct training *training, int retries)
 {
-    char kept[CHECKPOINT_MAX_PATH + 64] = "there is no checkpoint from before";
+    training->good.record.retries = retries;
+    training->config->train.learning_rate = training->first_rate * pow(RETRY_RATE, retries);
+}
+
+/* False: it can't, or not any more, or has failed. */
+static bool go_back(struct training *training, const char *what, double loss, int64_t step)
+{
+    const struct updater_table *table = training->updater->table;
+    struct good_model *good = &training->good;
+    const struct config_train *train = &training->config->train;
+    const double rate = schedule_learning_rate(train, step);
+    if (!table->go_back || !good->is_there || good->record.retries >= train->divergence_retries) {
+        return false;
+    }
+    good->record.retries++;
+    if (!table->go_back(training->updater, good)) {
+        good->record.retries--;
+        return false;
+    }
+    lower_rate(training, good->record.retries);
+    log_warning("%s is %g after step %lld at learning rate %g: training goes back to step %lld and continues at %g "
+                "times that rate (%d of at most %d times)",
+                what, report_number(loss), (long long)step, rate, (long long)training->global_step, RETRY_RATE,
+                good->record.retries, train->divergence_retries);
+    training->end = TRAINING_GOES_ON;
+    training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
+    return true;
+}
+
+bool training_diverges(struct training *training, const char *what, double loss, int64_t step)
+{
+    const struct config_train *train = &training->config->train;
+    const double rate = schedule_learning_rate(train, step);
+    char kept[CHECKPOINT_MAX_PATH + 64] = "there is no checkpoint from before", often[48] = "";
     struct updater_record record;
+    if (go_back(training, what, loss, step)) {
+        return false;
+    }
+    if (training->end == TRAINING_FAILED) {
+        return false; /* for another reason */
+    }
     training->updater->table->record(training->updater, &record); /* the current one may be the last good one */
     if (record.last_checkpoint) {
         snprintf(kept, sizeof kept, "the last good checkpoint is %s", record.last_checkpoint);
     }
+    if (training->good.record.retries > 0) {
+        snprintf(often, sizeof often, ", which was lowered %d times", training->good.record.retries);
+    }
     error_set(&training->error,
-              "%s is %g after step %lld at learning rate %g: training stops here and saves nothing of it; %s; "
-              "lower --learning_rate and start again",
-              what, report_number(loss), (long long)step, schedule_learning_rate(&training->config->train, step), kept);
+              "%s is %g after step %lld at learning rate %g%s: training stops here and saves nothing of it; %s; lower "
+              "--learning_rate of optimizer %s%s and start again",
+              what, report_number(loss), (long long)step, rate, often, kept, config_optimizer_name(train->optimizer),
+              train->optimizer == OPTIMIZER_ADAM ? "" : ", or choose --optimizer=adam,");
     training->has_diverged = true;
     return training_fail(training);
 }
@@ -119,17 +171,29 @@ bool training_check_data(const struct training *training, struct error *error)
                          config_loss_name(loss));
     }
     /* A size of 0 would have been refused with the config. */
-    return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
-           has_validation(training) ||
-           error_set(error,
-                     "train.target_metric, target_accuracy and patience are measured on the validation examples, and a "
-                     "tenth of %d examples (data.validation_size=auto) is none: set --validation_size to 1 or more",
-                     training->dataset->train.count);
+    const bool has_patience = train->patience > 0 && !config_was_chosen(training->config, "train", "patience");
+    return (train->target_accuracy == 0 && train->target_metric == 0 && !has_patience) || has_validation(training) ||
+           error_set(
+               error,
+               "train.target_metric, target_accuracy and patience are measured on the validation examples, and of "
+               "%d examples (data.validation_size=auto) none are held out: set --validation_size to 1 or more",
+               training->dataset->train.count);
+}
+
+/* Patience that nobody set is of epochs: with shorter intervals it is more validations. */
+static void scale_patience(struct training *training)
+{
+    struct config *config = training->config;
+    const int64_t every = config->output.validate_steps, epoch = plan_epoch_end(&training->plan, 1);
+    if (config->train.patience > 0 && every > 0 && epoch > every && config_was_chosen(config, "train", "patience")) {
+        config->train.patience = (int)fmin(config->train.patience * (double)(epoch / every), INT_MAX);
+    }
 }
 
 void training_plan(struct training *training)
 {
     struct config *config = training->config;
+    const bool is_first = training->plan.epoch_batches == 0;
     training->metric = evaluation_best_metric(&config->train, training->dataset->train.targets);
     struct sampler whole = {.examples = (uint32_t)training->dataset->train.count,
                             .batch_size = (uint32_t)config->train.batch_size};
@@ -143,6 +207,9 @@ void training_plan(struct training *training)
     }
     if (config->train.lr_decay_steps == 0) {
         config->train.lr_decay_steps = plan_epoch_end(&training->plan, 1);
+    }
+    if (is_first) {
+        scale_patience(training);
     }
 }
 
@@ -183,11 +250,6 @@ int64_t training_steps_to_due(const struct training *training)
 }
 
 /* --- Tallies --- */
-
-static struct tally tally_begin(const struct training *training, double now_s)
-{
-    return (struct tally){.begun_s = now_s, .begun_step = training->global_step};
-}
 
 static void tally_add(struct tally *tally, const struct train_result *done, double seconds)
 {
@@ -295,10 +357,22 @@ static double shown_score(const struct checkpoint_info *record)
     return is_accuracy && !isnan(record->validation_score) ? record->validation_score : -1;
 }
 
+/* One that is set is in the record already (initial_record). */
 static void note_threshold(struct checkpoint_info *record, const struct evaluation *evaluation)
 {
+    if (!evaluation_finds_threshold(evaluation)) {
+        return;
+    }
     record->has_threshold = !isnan(evaluation->threshold);
     record->threshold = record->has_threshold ? evaluation->threshold : 0;
+}
+
+/* Of equal scores, as small validation sets have them, the one with the lower loss is better. */
+static bool is_better(enum metric metric, double score, double loss, const struct checkpoint_info *record)
+{
+    return isnan(record->best_score) ||
+           (metric_rises(metric) ? score > record->best_score : score < record->best_score) ||
+           (score == record->best_score && loss < record->best_loss);
 }
 
 /* Records the evaluation's results; true if it is the best so far. */
@@ -315,11 +389,10 @@ static bool note_validation(struct training *training, const struct held_model *
     record->metric = training->metric;
     record->validation_score = score;
     note_threshold(record, evaluation);
-    const bool is_best =
-        !isnan(score) && (isnan(record->best_score) ||
-                          (metric_rises(training->metric) ? score > record->best_score : score < record->best_score));
+    const bool is_best = !isnan(score) && is_better(training->metric, score, evaluation->loss, record);
     if (is_best) {
         record->best_score = record->validation_score;
+        record->best_loss = evaluation->loss;
         record->best_step = held->global_step;
     }
     record->bad_validations = is_best ? 0 : record->bad_validations + 1;
@@ -360,6 +433,13 @@ static bool evaluate_held(struct training *training, const struct held_model *he
             table->gather(training->updater, held->global_step, training->metric, &training->evaluation, validators));
 }
 
+/* Of a model in the engine. */
+static bool keep_good(struct training *training, const struct checkpoint_info *record, int64_t step, bool is_best)
+{
+    return !training->keeps_best ||
+           good_model_keep(&training->good, training->engine, record, step, is_best, &training->error);
+}
+
 /* True if the model is the best so far. */
 static bool validate(struct training *training)
 {
@@ -374,9 +454,13 @@ static bool validate(struct training *training)
     const bool done = evaluate_held(training, &held, &validators);
     const bool is_finite = done && isfinite(training->evaluation.loss);
     const bool is_best = is_finite && training->evaluation.images > 0 && note_validation(training, &held, &validators);
+    const bool is_kept = !is_best || keep_good(training, held.record, held.global_step, true);
     table->release(training->updater, is_best);
+    if (!is_kept) {
+        return training_fail(training);
+    }
     if (done && !is_finite) {
-        training_fail_not_finite(training, "the validation loss", training->evaluation.loss, held.global_step);
+        training_diverges(training, "the validation loss", training->evaluation.loss, held.global_step);
     }
     return is_best;
 }
@@ -460,6 +544,12 @@ static void keep_pace(struct training *training, int64_t steps)
 
 /* --- Join, train, finish --- */
 
+static double epochs_of(const struct training *training, int64_t steps)
+{
+    const struct plan *plan = &training->plan;
+    return (double)steps * (double)plan->batches_per_step / (double)plan->epoch_batches;
+}
+
 static void tell_start(const struct training *training, const struct updater_start *start)
 {
     char text[256];
@@ -473,6 +563,8 @@ static void tell_start(const struct training *training, const struct updater_sta
         .restored_from = start->restored_from,
         .global_step = start->global_step,
         .last_step = training->plan.last_step,
+        .epochs = epochs_of(training, training->plan.last_step),
+        .metric = training->metric,
         .keeps_nothing = !training->test,
     });
 }
@@ -502,8 +594,28 @@ static bool begin(struct training *training, const struct updater_start *start)
     if (!create_evaluation(training)) {
         return training_fail(training);
     }
+    if (training->keeps_best && !good_model_create(&training->good, training->model, &training->config->train,
+                                                   training->updater->table->go_back, &training->error)) {
+        return training_fail(training);
+    }
     tell_start(training, start);
     return !training->test || open_summary(training, &training->error) || training_fail(training);
+}
+
+/* The first model to go back to, and the best one if an earlier process found it. */
+static bool begin_from(struct training *training, const struct updater_start *start)
+{
+    const struct updater_table *table = training->updater->table;
+    if (table->go_back && !keep_good(training, &start->record, start->global_step, false)) {
+        return training_fail(training);
+    }
+    if (training->keeps_best && training->config->output.train_dir[0] != '\0' && !isnan(start->record.best_score)) {
+        good_model_recall(&training->good, &start->record, training->config->output.train_dir);
+    }
+    if (table->go_back) {
+        lower_rate(training, start->record.retries);
+    }
+    return true;
 }
 
 static bool join(struct training *training)
@@ -514,7 +626,7 @@ static bool join(struct training *training)
     }
     training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
     training->shown_validation = shown_score(&start.record);
-    if (!training->begun && !begin(training, &start)) {
+    if ((!training->begun && !begin(training, &start)) || !begin_from(training, &start)) {
         return false;
     }
     observed_start(training->config, training->digest, training->engine, &training->plan, training->metric, &start);
@@ -570,9 +682,14 @@ static void describe_end(const struct training *training, char *text, size_t siz
     }
 }
 
+/* The best model, unless there is none, or the newest is wanted. */
+static bool tests_best(const struct training *training)
+{
+    return training->good.is_best && training->config->train.final_test == FINAL_TEST_BEST;
+}
+
 static void report_end(const struct training *training, const struct updater_record *record, const char *reason)
 {
-    const struct plan *plan = &training->plan;
     const struct tally *tally = training->warm.steps > 0 ? &training->warm : &training->all;
     const double job_steps_per_s = job_rate(training, tally, training->ended_s, training->ended_step);
     report_done(&(struct report_done){
@@ -580,14 +697,27 @@ static void report_end(const struct training *training, const struct updater_rec
         .reason = reason,
         .steps = training->global_step,
         .local_steps = training->local_step,
-        .epochs = (double)training->global_step * (double)plan->batches_per_step / (double)plan->epoch_batches,
+        .epochs = epochs_of(training, training->global_step),
         .steps_per_s = tally->seconds > 0 ? (double)tally->steps / tally->seconds : 0,
         .global_steps_per_s = training->updater->table->is_shared ? job_steps_per_s : 0,
         .seconds = clock_monotonic_s() - training->begun_s,
         .metric = training->metric,
         .best_score = record->best_score,
         .best_step = record->best_step,
+        .tests_best = tests_best(training),
     });
+}
+
+/* Brings the model to be tested into the engine, which has the last one. */
+static bool take_tested(struct training *training, const struct updater_record *record)
+{
+    const struct good_model *good = &training->good;
+    training->evaluation.decision = record->threshold;
+    if (!tests_best(training)) {
+        return true;
+    }
+    training->evaluation.decision = good->record.has_threshold ? good->record.threshold : NAN;
+    return good_model_put(good, training->engine, &training->error) || training_fail(training);
 }
 
 static bool test(struct training *training, const struct updater_record *record)
@@ -595,8 +725,7 @@ static bool test(struct training *training, const struct updater_record *record)
     const struct updater_table *table = training->updater->table;
     char reason[128];
     const bool is_tested = training->test->count > 0; /* else all rows are for training */
-    training->evaluation.decision = record->threshold;
-    if (is_tested && !evaluate_on(training, training->test)) {
+    if (is_tested && !(take_tested(training, record) && evaluate_on(training, training->test))) {
         return false;
     }
     const struct evaluation *evaluation = &training->evaluation;
@@ -672,6 +801,7 @@ static bool finish(struct training *training, int *status)
 int training_run(struct training *training)
 {
     const struct config_output *output = &training->config->output;
+    training->first_rate = training->config->train.learning_rate;
     int status = COMMAND_FAILED;
     const bool has_line = output->progress && output->log_format == LOG_TEXT;
     progress_begin(&training->progress, has_line && !training->updater->table->is_shared);
@@ -685,5 +815,6 @@ int training_run(struct training *training)
     }
     summary_close(training->summary, status == COMMAND_DONE);
     evaluation_destroy(&training->evaluation);
+    good_model_destroy(&training->good);
     return status;
 }

@@ -25,6 +25,7 @@
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/evaluate.h"
+#include "worker/good_model.h"
 #include "worker/updater.h"
 
 /* Why training ends. */
@@ -64,6 +65,7 @@ struct training {
     double begun_s;              /* when the process started */
     int sharers, replicas;       /* with rounds in one process: as for plan_begin_rounds */
     bool validates_as_all;       /* likewise: it validates on the own rows of all workers it simulates */
+    bool keeps_best;             /* the best model is kept in memory: for the final test, and to go back to */
 
     struct plan plan;   /* training_plan */
     enum metric metric; /* that decides which model is best; training_plan */
@@ -76,6 +78,8 @@ struct training {
     struct progress progress;     /* of local training */
 
     /* Private to the loop. */
+    struct good_model good;
+    double first_rate;      /* train.learning_rate before any divergence lowered it */
     struct tally all, warm; /* of this process; warm: after the first steps */
     struct tally since_report, since_summary;
     struct summary *summary; /* NULL: none wanted */
@@ -106,8 +110,12 @@ bool training_stop(struct training *training, enum training_end end);
 /* Fails training, overriding any other reason; training->error says why. Returns false. */
 bool training_fail(struct training *training);
 
-/* The same for a loss that is not finite; what: its name, in words. */
-bool training_fail_not_finite(struct training *training, const char *what, double loss, int64_t step);
+/*
+ * For a loss that is not finite; what: its name, in words. If the updater can, and has not done so too often
+ * (train.divergence_retries), training goes back to its best model and continues at a lower learning rate; otherwise it
+ * fails. Returns false.
+ */
+bool training_diverges(struct training *training, const char *what, double loss, int64_t step);
 
 /* Counts the steps done in `seconds`, the last of them at now_s. global_step must be up to date. */
 void training_account(struct training *training, const struct train_result *done, double seconds, double now_s);

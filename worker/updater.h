@@ -16,6 +16,7 @@
 
 #include "ps/checkpoint/checkpoint.h"
 #include "worker/evaluate.h"
+#include "worker/good_model.h"
 #include "worker/summary/summary.h"
 #include "worker/validators.h"
 
@@ -88,6 +89,13 @@ struct updater_table {
      * the engine if this process is to test it. It may set another end, including TRAINING_REJOINS.
      */
     void (*finish)(struct updater *updater);
+
+    /*
+     * After a divergence, between two steps: training goes back to this model, with its record, or to the newest
+     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow. False: it
+     * can't, or training has failed. NULL: it never can.
+     */
+    bool (*go_back)(struct updater *updater, const struct good_model *good);
 
     /* Tells the other members the result. test_accuracy: NaN if there is none. NULL: there are no others. */
     void (*conclude)(struct updater *updater, bool failed, double test_accuracy, const char *why);

@@ -146,7 +146,7 @@ static void offer_values(const struct line *line, const struct config_key *key, 
     static const char *const switches[] = {"true", "false", NULL};
     static const char *const automatic[] = {"auto", NULL};
     static const char *const none[] = {NULL};
-    bool has_auto = key->type == KEY_COUNT_OR_AUTO || key->type == KEY_DEVICE;
+    bool has_auto = key->takes_auto || key->type == KEY_DEVICE;
     const char *const *values = key->type == KEY_WORD ? key->words : key->type == KEY_SWITCH ? switches : none;
     for (values = has_auto ? automatic : values; *values; values++) {
         char candidate[192];

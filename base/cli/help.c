@@ -99,14 +99,17 @@ static void print_command(const struct command *command)
     }
 }
 
-/* "sgd 0.5, momentum 0.05, ...": what learning_rate 0 means. */
-static void print_learning_rates(void)
+/* "tables: sgd 0.02, ...; pictures: ...": what learning_rate auto means. */
+static void print_learning_rates(bool of_table)
 {
     char text[256], rate[32];
     size_t used = 0;
     for (int kind = OPTIMIZER_SGD; kind < OPTIMIZER_KINDS && used < sizeof text; kind++) {
-        config_number_text(config_default_learning_rate((enum optimizer_kind)kind), rate);
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", kind > 0 ? ", " : "",
+        config_number_text(config_default_learning_rate((enum optimizer_kind)kind, of_table), rate);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s",
+                                 kind > 0   ? ", "
+                                 : of_table ? "auto for tables: "
+                                            : "auto for pictures: ",
                                  config_optimizer_name((enum optimizer_kind)kind), rate);
     }
     printf("%*s", COLUMN, "");
@@ -124,7 +127,8 @@ static void print_key(const struct config_key *key)
     printf("%*s", COLUMN, "");
     print_wrapped(COLUMN, COLUMN, text);
     if (key->offset == offsetof(struct config, train.learning_rate)) {
-        print_learning_rates();
+        print_learning_rates(true);
+        print_learning_rates(false);
     }
 }
 
@@ -162,7 +166,6 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
 {
     static const char *const names[] = {
         [KEY_COUNT] = "N",
-        [KEY_COUNT_OR_AUTO] = "auto|N",
         [KEY_LONG] = "N",
         [KEY_NUMBER] = "X",
         [KEY_TEXT] = "TEXT",
@@ -175,7 +178,7 @@ static void flag_value(const struct config_key *key, char *text, size_t size)
         [KEY_DEVICE] = "auto|cpu|gpu|gpu:N",
         [KEY_LAYER_DEVICES] = "LAYER=DEVICE,...",
     };
-    size_t used = (size_t)snprintf(text, size, "%s", names[key->type]);
+    size_t used = (size_t)snprintf(text, size, "%s%s", key->takes_auto ? "auto|" : "", names[key->type]);
     for (int i = 0; key->type == KEY_WORD && key->words[i] && used < size; i++) {
         used += (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? "|" : "", key->words[i]);
     }

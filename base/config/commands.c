@@ -66,6 +66,12 @@ static void source_text(const struct config *config, const struct config_key *ke
     }
 }
 
+/* What is chosen depends on the rows, which nobody has read yet. */
+static bool follows_from_rows(const struct config_key *key, const struct config *config)
+{
+    return key->offset == offsetof(struct config, train.batch_size) && config->data.data_sharding != SHARDING_CHIEF;
+}
+
 static cJSON *key_report(const struct config *config, const struct config_key *key)
 {
     char source[512];
@@ -76,6 +82,11 @@ static cJSON *key_report(const struct config *config, const struct config_key *k
         cJSON_Delete(value);
         cJSON_Delete(object);
         return NULL;
+    }
+    if (config_was_chosen(config, key->section, key->name) && !follows_from_rows(key, config)) {
+        char *chosen = config_key_chosen_text(key, config);
+        cJSON_AddStringToObject(object, "chosen", chosen ? chosen : "");
+        free(chosen);
     }
     cJSON_AddStringToObject(object, "from", source);
     cJSON_AddStringToObject(object, "scope", config_scope_name(key->scope));
@@ -110,11 +121,14 @@ static int show_text(const struct config *config, const char *digest)
         char path[CONFIG_PATH_SIZE], source[512];
         config_key_path(key, path);
         source_text(config, key, source, sizeof source);
-        char *value = config_key_text(key, config);
+        char *value = config_key_chosen_text(key, config);
         if (!value) {
             return no_memory();
         }
-        printf("%-28s %-32s %s\n", path, value[0] != '\0' ? value : "(empty)", source);
+        const bool is_auto = config_was_chosen(config, key->section, key->name);
+        char chosen[64];
+        snprintf(chosen, sizeof chosen, "auto: %s", follows_from_rows(key, config) ? "by the data" : value);
+        printf("%-28s %-32s %s\n", path, is_auto ? chosen : value[0] != '\0' ? value : "(empty)", source);
         free(value);
     }
     printf("\njob digest                   %s\n", digest);

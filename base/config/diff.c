@@ -61,7 +61,6 @@ static size_t size_of(enum key_type type)
     case KEY_SWITCH:
         return sizeof(bool);
     case KEY_COUNT:
-    case KEY_COUNT_OR_AUTO:
         return sizeof(int);
     case KEY_LONG:
         return sizeof(int64_t);

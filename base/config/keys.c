@@ -15,7 +15,8 @@ static const char *const job_names[] = {"local", "ps", "worker", "evaluator", NU
 static const char *const cluster_sources[] = {"none", "slurm", NULL};
 static const char *const activations[] = {"relu", "sigmoid", "tanh", "identity", NULL};
 static const char *const initializers[] = {"zeros", "truncated_normal", "glorot", "he", NULL};
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl", NULL};
+static const char *const optimizers[] = {"sgd",     "momentum", "adagrad", "adadelta", "adam",
+                                         "rmsprop", "ftrl",     "auto",    NULL};
 static const char *const losses[] = {"auto", "softmax", "sigmoid", "mse", "mae", "huber", "quantile", NULL};
 static const char *const metrics[] = {
     "auto", "loss", "accuracy", "balanced_accuracy", "log_loss", "roc_auc", "average_precision", "f1", "mcc",
@@ -28,6 +29,7 @@ static const char *const scalings[] = {"standard", "robust", "minmax", "none", N
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", "own", NULL};
 static const char *const outer_optimizers[] = {"average", "momentum", "nesterov", "adam", NULL};
 static const char *const validators[] = {"auto", "chief", "workers", NULL};
+static const char *const tested_models[] = {"best", "newest", NULL};
 static const char *const aggregates[] = {"mean", "trimmed_mean", "median", NULL};
 static const char *const round_weights[] = {"examples", "equal", NULL};
 static const char *const placements[] = {"ranges", "round_robin", "greedy", NULL};
@@ -45,7 +47,7 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "role of this process: local trains on this machine alone; evaluator evaluates every checkpoint "
                     "in train_dir"},
-    {"cluster", "task_index", KEY_COUNT_OR_AUTO, AT(cluster.task_index), .maximum = CONFIG_MAX_WORKERS - 1,
+    {"cluster", "task_index", KEY_COUNT, AT(cluster.task_index), .takes_auto = true, .maximum = CONFIG_MAX_WORKERS - 1,
      .initial = "0", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "index of this process in its role's host list; worker 0 is the chief; auto = for workers, the "
                     "one in the certificate, or with elastic a free one beyond the list, which stays the same across "
@@ -123,7 +125,7 @@ const struct config_key config_keys[] = {
     {"model", "hidden", KEY_HIDDEN, AT(model.hidden), AT(model.hidden_count), 1, CONFIG_MAX_WIDTH,
      .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "units of the hidden layers, with inputs and outputs determined by the data; replaces layers; "
-                    "auto = as in layers or, for tables if layers is not set, one layer of 100"},
+                    "auto = as in layers or, for tables if layers is not set, one layer of 256"},
     {"model", "activation", KEY_WORD, AT(model.activation), .words = activations, .initial = "relu",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "activation function of the hidden layers"},
     {"model", "initializer", KEY_WORD, AT(model.initializer), .words = initializers, .initial = "glorot",
@@ -133,11 +135,13 @@ const struct config_key config_keys[] = {
     {"model", "init_bias", KEY_NUMBER, AT(model.init_bias), .minimum = -10, .maximum = 10, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "initial value of every bias"},
 
-    {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "sgd",
+    {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "how gradients update parameters, by TensorFlow's formulas"},
-    {"train", "learning_rate", KEY_NUMBER, AT(train.learning_rate), .maximum = 1e38, .initial = "0",
-     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "learning rate at step 0; 0 = the optimizer's default"},
+     .description = "how gradients update parameters, by TensorFlow's formulas; auto = adam for tables, sgd for "
+                    "pictures"},
+    {"train", "learning_rate", KEY_NUMBER, AT(train.learning_rate), .takes_auto = true, .maximum = 1e38,
+     .above_minimum = true, .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "learning rate at step 0; auto = the optimizer's default for the kind of data"},
     {"train", "lr_decay", KEY_NUMBER, AT(train.lr_decay), .maximum = 1, .above_minimum = true, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "the learning rate is multiplied by lr_decay^(step / lr_decay_steps); 1 = constant"},
@@ -220,8 +224,10 @@ const struct config_key config_keys[] = {
     {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .maximum = 1, .below_maximum = true, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "evaluate with exponential moving averages of the parameters, with this decay rate; 0 = off"},
-    {"train", "batch_size", KEY_COUNT, AT(train.batch_size), .minimum = 1, .maximum = 65536, .initial = "100",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "images per batch"},
+    {"train", "batch_size", KEY_COUNT, AT(train.batch_size), .takes_auto = true, .minimum = 1, .maximum = 65536,
+     .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "examples per batch; auto = of a table 1/32 of the training rows, from 16 to 256, and of pictures "
+                    "100, but never more than there are"},
     {"train", "micro_batches", KEY_COUNT, AT(train.micro_batches), .minimum = 1, .maximum = 1024, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "batches whose gradients are averaged into one step"},
     {"train", "local_steps", KEY_COUNT, AT(train.local_steps), .minimum = 1, .maximum = 1e6, .initial = "1",
@@ -274,17 +280,20 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "asynchronous rounds (FedBuff): every this many differences, from whichever workers, make a "
                     "global step, and no worker waits for another; 0 = rounds are synchronous"},
-    {"train", "train_steps", KEY_LONG, AT(train.train_steps), .maximum = MAX_EXACT, .initial = "10000",
-     .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "last global step; 0 = no limit"},
-    {"train", "epochs", KEY_NUMBER, AT(train.epochs), .maximum = 1e9, .initial = "0",
+    {"train", "train_steps", KEY_LONG, AT(train.train_steps), .takes_auto = true, .maximum = MAX_EXACT,
+     .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
+     .description = "last global step; 0 = no limit; auto = 10000 for pictures unless epochs is set, otherwise no limit"},
+    {"train", "epochs", KEY_NUMBER, AT(train.epochs), .takes_auto = true, .maximum = 1e9, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "passes over the training images; 0 = no limit; set alone, it replaces the default of train_steps"},
+     .description = "passes over the training examples; 0 = no limit; auto = 300 for tables unless train_steps is set, "
+                    "otherwise no limit"},
     {"train", "target_accuracy", KEY_NUMBER, AT(train.target_accuracy), .maximum = 1, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop once validation accuracy reaches this, such as 0.97; 0 = never"},
     {"train", "best_metric", KEY_WORD, AT(train.best_metric), .words = metrics, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "validation metric that decides which model is best; auto = accuracy of classes, rmse of numbers"},
+     .description = "validation metric that decides which model is best; of equals, the one with the lower loss; auto = "
+                    "the loss for tables (of numbers with loss mse: rmse), accuracy for pictures and with a target"},
     {"train", "validate_by", KEY_WORD, AT(train.validate_by), .words = validators, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whose held-out rows are used for validation, with data_sharding=own: the chief's, or all "
@@ -292,9 +301,21 @@ const struct config_key config_keys[] = {
     {"train", "target_metric", KEY_NUMBER, AT(train.target_metric), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop once best_metric is this good on validation data; 0 = never"},
-    {"train", "patience", KEY_COUNT, AT(train.patience), .maximum = 1e6, .initial = "0",
+    {"train", "patience", KEY_COUNT, AT(train.patience), .takes_auto = true, .maximum = 1e6, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "stop after this many validations without a new best; 0 = never"},
+     .description = "stop after this many validations without a new best; 0 = never; auto = 30, or never where "
+                    "train_steps or epochs is set"},
+    {"train", "threshold", KEY_NUMBER, AT(train.threshold), .takes_auto = true, .maximum = 1, .above_minimum = true,
+     .below_maximum = true, .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "of two classes, the second is predicted from this probability on; auto = what is best on the "
+                    "validation data by best_metric (by accuracy where that is a loss)"},
+    {"train", "final_test", KEY_WORD, AT(train.final_test), .words = tested_models, .initial = "best",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "which model the test at the end of a run measures: the best by validation, or the newest"},
+    {"train", "divergence_retries", KEY_COUNT, AT(train.divergence_retries), .maximum = 10, .initial = "3",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "if training on one machine diverges, how many times it goes back to its best model so far and "
+                    "continues at 0.3 times the learning rate; 0 = it ends at once"},
     {"train", "seed", KEY_LONG, AT(train.seed), .maximum = MAX_EXACT, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "seed of all random numbers; a seed gives the same bits at any number of threads"},
@@ -342,9 +363,10 @@ const struct config_key config_keys[] = {
     {"data", "data_source", KEY_WORD, AT(data.data_source), .words = sources, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "kind of the data set; auto = what data_dir holds; synthetic = digits that the program draws"},
-    {"data", "validation_size", KEY_COUNT_OR_AUTO, AT(data.validation_size), .maximum = 1e8, .initial = "auto",
+    {"data", "validation_size", KEY_COUNT, AT(data.validation_size), .takes_auto = true, .maximum = 1e8, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "training images held out for validation; 0 = none; auto = a tenth, at most 5000"},
+     .description = "training examples held out for validation; 0 = none; auto = a tenth, of a table 15%, at most "
+                    "5000"},
     {"data", "synthetic_train", KEY_COUNT, AT(data.synthetic_train), .minimum = 1, .maximum = 1e7, .initial = "60000",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "number of synthetic training images"},
     {"data", "synthetic_test", KEY_COUNT, AT(data.synthetic_test), .minimum = 1, .maximum = 1e7, .initial = "10000",
@@ -532,6 +554,11 @@ const char *config_change_name(enum key_change change)
     return names[change];
 }
 
+bool config_was_chosen(const struct config *config, const char *section, const char *name)
+{
+    return config->origins && config_origin_of(config, config_key_by_path(section, name))->is_auto;
+}
+
 const char *config_optimizer_name(enum optimizer_kind kind)
 {
     return optimizers[kind];
@@ -574,11 +601,12 @@ double config_default_outer_rate(enum outer_optimizer kind)
     return rates[kind];
 }
 
-double config_default_learning_rate(enum optimizer_kind kind)
+double config_default_learning_rate(enum optimizer_kind kind, bool of_table)
 {
-    static const double rates[] = {
-        [OPTIMIZER_SGD] = 0.5,    [OPTIMIZER_MOMENTUM] = 0.05, [OPTIMIZER_ADAGRAD] = 0.05, [OPTIMIZER_ADADELTA] = 1.0,
-        [OPTIMIZER_ADAM] = 0.001, [OPTIMIZER_RMSPROP] = 0.001, [OPTIMIZER_FTRL] = 0.1,
+    static const double rates[][2] = {
+        [OPTIMIZER_SGD] = {0.5, 0.02},     [OPTIMIZER_MOMENTUM] = {0.05, 0.002}, [OPTIMIZER_ADAGRAD] = {0.05, 0.05},
+        [OPTIMIZER_ADADELTA] = {1.0, 1.0}, [OPTIMIZER_ADAM] = {0.001, 0.002},    [OPTIMIZER_RMSPROP] = {0.001, 0.001},
+        [OPTIMIZER_FTRL] = {0.1, 0.1},
     };
-    return rates[kind];
+    return rates[kind][of_table];
 }

@@ -16,7 +16,6 @@
 enum key_type {
     KEY_SWITCH,        /* bool */
     KEY_COUNT,         /* int */
-    KEY_COUNT_OR_AUTO, /* int; CONFIG_AUTO for "auto" */
     KEY_LONG,          /* int64_t */
     KEY_NUMBER,        /* double */
     KEY_TEXT,          /* char * */
@@ -52,6 +51,7 @@ enum config_source {
 struct config_origin {
     enum config_source source;
     int line, column; /* of SOURCE_FILE and SOURCE_VERSION */
+    bool is_auto;     /* written as "auto", and filled in (config_fill_in): the field has what was chosen */
 };
 
 struct config_key {
@@ -61,6 +61,7 @@ struct config_key {
     size_t companion; /* of KEY_LAYERS, KEY_HIDDEN and KEY_DEVICE */
     double minimum, maximum;
     bool above_minimum, below_maximum; /* the limit itself is excluded */
+    bool takes_auto;                   /* of KEY_COUNT, KEY_LONG and KEY_NUMBER: "auto" is CONFIG_AUTO */
     const char *const *words;          /* of KEY_WORD; ends with NULL */
     const char *initial;               /* the default, as written in a flag */
     enum key_scope scope;
@@ -101,9 +102,15 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
 bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
                          struct error *error);
 
-/* The value as JSON (the caller deletes it), and as flag text (the caller frees it); NULL if out of memory. */
+/*
+ * The value as it was written ("auto", even if something was chosen), as JSON (the caller deletes it), and as flag text
+ * (the caller frees it); NULL if out of memory.
+ */
 cJSON *config_key_json(const struct config_key *key, const struct config *config);
 char *config_key_text(const struct config_key *key, const struct config *config);
+
+/* What was chosen for a key that is "auto", as flag text; otherwise config_key_text. */
+char *config_key_chosen_text(const struct config_key *key, const struct config *config);
 
 /* True if the value equals the default, whether or not there is memory. */
 bool config_key_is_default(const struct config_key *key, const struct config *config);

@@ -9,6 +9,9 @@
 /* Images in one step, over all micro-batches: they are gathered in memory before the update. */
 enum { MAX_STEP_IMAGES = 1 << 20 };
 
+/* What "auto" means: steps of a run on pictures; epochs of one on a table, fewer if nothing validates it, and patience. */
+enum { USUAL_BATCH = 100, USUAL_STEPS = 10000, USUAL_EPOCHS = 300, BLIND_EPOCHS = 100, USUAL_PATIENCE = 30 };
+
 static const struct config_origin *origin(const struct config *config, const char *section, const char *name)
 {
     return config_origin_of(config, config_key_by_path(section, name));
@@ -36,11 +39,15 @@ bool config_blame(const struct config *config, const char *section, const char *
     return config->origins ? blame(config, section, name, error) : error_wrap(error, "%s.%s", section, name);
 }
 
-/*
- * train_steps and epochs both bound a run, and train_steps has a default. The one set more explicitly (flag over file,
- * file over default) replaces the other; if both are set alike, the run ends at whichever comes first.
- */
-static void fill_in_length(struct config *config)
+/* A key that is "auto": notes that the caller chooses its value. */
+static bool is_open(const struct config *config, const char *name, bool is_auto)
+{
+    config_origin_of(config, config_key_by_path("train", name))->is_auto = is_auto;
+    return is_auto;
+}
+
+/* Of both, if both are set: the one set more explicitly (flag over file) replaces the other. */
+static void choose_bound(struct config *config)
 {
     enum config_source steps = origin(config, "train", "train_steps")->source;
     enum config_source epochs = origin(config, "train", "epochs")->source;
@@ -51,10 +58,44 @@ static void fill_in_length(struct config *config)
     }
 }
 
+/*
+ * How long a run is, and when it may end before. What is set is what happens: patience ends only runs whose length
+ * nobody set. Workers with their own rows count different epochs, so they get a number of steps.
+ */
+static void fill_in_length(struct config *config)
+{
+    struct config_train *train = &config->train;
+    const bool has_epochs = config_is_of_table(config) &&
+                            (config->data.data_sharding != SHARDING_OWN || config->cluster.ps_hosts.count == 0);
+    const bool any_steps = is_open(config, "train_steps", train->train_steps == CONFIG_AUTO);
+    const bool any_epochs = is_open(config, "epochs", train->epochs == CONFIG_AUTO);
+    const bool is_usual = any_steps && (any_epochs || train->epochs == 0);
+    if (any_steps) {
+        train->train_steps = is_usual && !(has_epochs && any_epochs) ? USUAL_STEPS : 0;
+    }
+    if (any_epochs) {
+        train->epochs = !is_usual || !has_epochs ? 0 : config->data.validation_size == 0 ? BLIND_EPOCHS : USUAL_EPOCHS;
+    }
+    if (!any_steps && !any_epochs) {
+        choose_bound(config);
+    }
+    if (is_open(config, "patience", train->patience == CONFIG_AUTO)) {
+        train->patience = is_usual && train->epochs > 0 && config->data.validation_size != 0 ? USUAL_PATIENCE : 0;
+    }
+}
+
 void config_fill_in(struct config *config)
 {
-    if (config->train.learning_rate == 0) {
-        config->train.learning_rate = config_default_learning_rate(config->train.optimizer);
+    struct config_train *train = &config->train;
+    const bool of_table = config_is_of_table(config);
+    if (is_open(config, "optimizer", train->optimizer == OPTIMIZER_AUTO)) {
+        train->optimizer = of_table ? OPTIMIZER_ADAM : OPTIMIZER_SGD;
+    }
+    if (is_open(config, "learning_rate", train->learning_rate == CONFIG_AUTO)) {
+        train->learning_rate = config_default_learning_rate(train->optimizer, of_table);
+    }
+    if (is_open(config, "batch_size", train->batch_size == CONFIG_AUTO)) {
+        train->batch_size = USUAL_BATCH;
     }
     fill_in_length(config);
 }

@@ -9,7 +9,10 @@
 #include "base/config.h"
 #include "base/error.h"
 
-/* Derives values from other keys: the learning rate, and which of train_steps and epochs bounds the run. */
+/*
+ * Derives values from other keys: what "auto" means for this kind of data (except what takes the data themselves), and
+ * which of train_steps and epochs bounds the run. A function of the config alone, so that all members of a job agree.
+ */
 void config_fill_in(struct config *config);
 
 /* The error names file, line and column, or the flag, of one of the keys concerned. */

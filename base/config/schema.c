@@ -101,12 +101,13 @@ static bool add_layer_devices(cJSON *object)
            add_text(device, "type", "string") && add_text(device, "pattern", layer_device_pattern);
 }
 
-static bool add_count_or_auto(cJSON *object, const struct config_key *key)
+static bool add_number_type(cJSON *object, const struct config_key *key, const char *type)
 {
-    cJSON *forms = cJSON_AddArrayToObject(object, "anyOf");
-    cJSON *count = add_form(forms), *word = add_form(forms);
-    return count && word && add_text(count, "type", "integer") && add_limits(count, key) &&
-           add_text(word, "const", "auto");
+    cJSON *forms = key->takes_auto ? cJSON_AddArrayToObject(object, "anyOf") : NULL;
+    cJSON *number = key->takes_auto ? add_form(forms) : object;
+    cJSON *word = key->takes_auto ? add_form(forms) : NULL;
+    return number && add_text(number, "type", type) && add_limits(number, key) &&
+           (!key->takes_auto || (word && add_text(word, "const", "auto")));
 }
 
 static bool add_hidden(cJSON *object, const struct config_key *key)
@@ -125,11 +126,9 @@ static bool add_type(cJSON *object, const struct config_key *key)
         return add_text(object, "type", "boolean");
     case KEY_COUNT:
     case KEY_LONG:
-        return add_text(object, "type", "integer") && add_limits(object, key);
-    case KEY_COUNT_OR_AUTO:
-        return add_count_or_auto(object, key);
+        return add_number_type(object, key, "integer");
     case KEY_NUMBER:
-        return add_text(object, "type", "number") && add_limits(object, key);
+        return add_number_type(object, key, "number");
     case KEY_TEXT:
         return add_text(object, "type", "string") && add_text(object, "pattern", text_pattern) &&
                add_number(object, "maxLength", CONFIG_MAX_TEXT);

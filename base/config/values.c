@@ -56,14 +56,15 @@ void config_number_text(double number, char text[32])
 static void allowed_number(const struct config_key *key, char *text, size_t size)
 {
     char low[32], high[32];
+    const char *automatic = key->takes_auto ? "auto or " : "";
     config_number_text(key->minimum, low);
     config_number_text(key->maximum, high);
     if (key->above_minimum) {
-        snprintf(text, size, "a number above %s and at most %s", low, high);
+        snprintf(text, size, "%sa number above %s and at most %s", automatic, low, high);
     } else if (key->below_maximum) {
-        snprintf(text, size, "a number from %s to less than %s", low, high);
+        snprintf(text, size, "%sa number from %s to less than %s", automatic, low, high);
     } else {
-        snprintf(text, size, "a number from %s to %s", low, high);
+        snprintf(text, size, "%sa number from %s to %s", automatic, low, high);
     }
 }
 
@@ -86,10 +87,8 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
         break;
     case KEY_COUNT:
     case KEY_LONG:
-        snprintf(text, size, "an integer from %.0f to %.0f", key->minimum, key->maximum);
-        break;
-    case KEY_COUNT_OR_AUTO:
-        snprintf(text, size, "auto or an integer from %.0f to %.0f", key->minimum, key->maximum);
+        snprintf(text, size, "%san integer from %.0f to %.0f", key->takes_auto ? "auto or " : "", key->minimum,
+                 key->maximum);
         break;
     case KEY_NUMBER:
         allowed_number(key, text, size);
@@ -158,32 +157,51 @@ static bool number_fits(const struct config_key *key, double number)
            !(key->below_maximum && number == key->maximum);
 }
 
-static bool set_number(const struct config_key *key, struct config *config, double number, const char *shown,
-                       struct error *error)
+static void put_number(const struct config_key *key, struct config *config, double number)
 {
-    if (!number_fits(key, number) || (key->type != KEY_NUMBER && number != floor(number))) {
-        return reject(key, shown, error);
-    }
     void *field = field_of(key, config);
-    if (key->type == KEY_COUNT || key->type == KEY_COUNT_OR_AUTO) {
+    if (key->type == KEY_COUNT) {
         *(int *)field = (int)number;
     } else if (key->type == KEY_LONG) {
         *(int64_t *)field = (int64_t)number;
     } else {
         *(double *)field = number + 0.0; /* -0 becomes 0 */
     }
+}
+
+static double number_of(const struct config_key *key, const struct config *config)
+{
+    const void *field = value_of(key, config);
+    return key->type == KEY_COUNT  ? (double)*(const int *)field
+           : key->type == KEY_LONG ? (double)*(const int64_t *)field
+                                   : *(const double *)field;
+}
+
+static bool set_number(const struct config_key *key, struct config *config, double number, const char *shown,
+                       struct error *error)
+{
+    if (!number_fits(key, number) || (key->type != KEY_NUMBER && number != floor(number))) {
+        return reject(key, shown, error);
+    }
+    put_number(key, config, number);
     return true;
 }
 
-/* A text's number, or auto itself. */
-static bool set_count_or_auto(const struct config_key *key, struct config *config, const char *text, double number,
-                              const char *shown, struct error *error)
+/* True if the word is auto, and the key takes that. */
+static bool set_auto(const struct config_key *key, struct config *config, const char *word)
 {
-    if (strcmp(text, "auto") != 0) {
-        return set_number(key, config, number, shown, error);
+    const bool is_auto = key->takes_auto && strcmp(word, "auto") == 0;
+    if (is_auto) {
+        put_number(key, config, CONFIG_AUTO);
     }
-    *(int *)field_of(key, config) = CONFIG_AUTO;
-    return true;
+    return is_auto;
+}
+
+/* Written as "auto", whether or not something was chosen for it since. */
+static bool is_auto(const struct config_key *key, const struct config *config)
+{
+    return (config->origins && config_origin_of(config, key)->is_auto) ||
+           (key->takes_auto && number_of(key, config) == CONFIG_AUTO);
 }
 
 static bool set_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
@@ -430,7 +448,7 @@ out:
     return done;
 }
 
-bool config_key_set_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
+static bool set_from_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
 {
     char shown[SHOWN_SIZE];
     show_text(text, shown);
@@ -440,9 +458,7 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
     case KEY_COUNT:
     case KEY_LONG:
     case KEY_NUMBER:
-        return set_number(key, config, parse_number(text), shown, error);
-    case KEY_COUNT_OR_AUTO:
-        return set_count_or_auto(key, config, text, parse_number(text), shown, error);
+        return set_auto(key, config, text) || set_number(key, config, parse_number(text), shown, error);
     case KEY_TEXT:
         return set_text(key, config, text, error);
     case KEY_WORD:
@@ -464,6 +480,20 @@ bool config_key_set_text(const struct config_key *key, struct config *config, co
         break;
     }
     return text_to_list(key, config, text, shown, error);
+}
+
+/* A value was set: what was chosen before does not count any more. */
+static bool note_set(const struct config_key *key, struct config *config, bool done)
+{
+    if (done && config->origins) {
+        config_origin_of(config, key)->is_auto = false;
+    }
+    return done;
+}
+
+bool config_key_set_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
+{
+    return note_set(key, config, set_from_text(key, config, text, error));
 }
 
 static void show_json(const cJSON *value, char shown[SHOWN_SIZE])
@@ -524,8 +554,8 @@ static bool json_to_texts(const struct config_key *key, struct config *config, c
     return good;
 }
 
-bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
-                         struct error *error)
+static bool set_from_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
+                          struct error *error)
 {
     char shown[SHOWN_SIZE];
     show_json(value, shown);
@@ -543,13 +573,8 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
         if (cJSON_IsNumber(value)) {
             return set_number(key, config, value->valuedouble, shown, error);
         }
-        break;
-    case KEY_COUNT_OR_AUTO:
-        if (cJSON_IsNumber(value)) {
-            return set_number(key, config, value->valuedouble, shown, error);
-        }
-        if (cJSON_IsString(value)) {
-            return set_count_or_auto(key, config, value->valuestring, NAN, shown, error);
+        if (cJSON_IsString(value) && set_auto(key, config, value->valuestring)) {
+            return true;
         }
         break;
     case KEY_TEXT:
@@ -595,6 +620,12 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
         break;
     }
     return reject(key, shown, error);
+}
+
+bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
+                         struct error *error)
+{
+    return note_set(key, config, set_from_json(key, config, value, element, error));
 }
 
 static cJSON *number_json(double number)
@@ -643,7 +674,8 @@ static void device_text(const struct config_key *key, const struct config *confi
     }
 }
 
-cJSON *config_key_json(const struct config_key *key, const struct config *config)
+/* The value in force. */
+static cJSON *value_json(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
     char text[32];
@@ -651,13 +683,9 @@ cJSON *config_key_json(const struct config_key *key, const struct config *config
     case KEY_SWITCH:
         return cJSON_CreateBool(*(const bool *)value);
     case KEY_COUNT:
-        return number_json(*(const int *)value);
-    case KEY_COUNT_OR_AUTO:
-        return *(const int *)value == CONFIG_AUTO ? cJSON_CreateString("auto") : number_json(*(const int *)value);
     case KEY_LONG:
-        return number_json((double)*(const int64_t *)value);
     case KEY_NUMBER:
-        return number_json(*(const double *)value);
+        return number_json(number_of(key, config));
     case KEY_TEXT:
         return cJSON_CreateString(*(char *const *)value);
     case KEY_WORD:
@@ -678,6 +706,11 @@ cJSON *config_key_json(const struct config_key *key, const struct config *config
     }
     device_text(key, config, text);
     return cJSON_CreateString(text);
+}
+
+cJSON *config_key_json(const struct config_key *key, const struct config *config)
+{
+    return is_auto(key, config) ? cJSON_CreateString("auto") : value_json(key, config);
 }
 
 static char *join(const struct string_list *list)
@@ -703,6 +736,19 @@ static void layers_text(const struct config_key *key, const struct config *confi
     }
 }
 
+/* As JSON prints it, without the quotes of a string. Takes ownership. */
+static char *json_text(cJSON *json)
+{
+    char *text = !json ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    return text;
+}
+
+char *config_key_chosen_text(const struct config_key *key, const struct config *config)
+{
+    return config_origin_of(config, key)->is_auto ? json_text(value_json(key, config)) : config_key_text(key, config);
+}
+
 char *config_key_text(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
@@ -720,10 +766,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     if (key->type == KEY_LAYER_DEVICES) {
         return layer_devices_text(value);
     }
-    cJSON *json = config_key_json(key, config);
-    char *text = !json ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);
-    cJSON_Delete(json);
-    return text;
+    return json_text(config_key_json(key, config));
 }
 
 /*
@@ -734,18 +777,16 @@ bool config_key_is_default(const struct config_key *key, const struct config *co
 {
     const void *value = value_of(key, config);
     char text[LAYERS_TEXT];
+    if (is_auto(key, config)) {
+        return strcmp(key->initial, "auto") == 0;
+    }
     switch (key->type) {
     case KEY_SWITCH:
         return strcmp(*(const bool *)value ? "true" : "false", key->initial) == 0;
     case KEY_COUNT:
-        return *(const int *)value == strtod(key->initial, NULL);
-    case KEY_COUNT_OR_AUTO:
-        return strcmp(key->initial, "auto") == 0 ? *(const int *)value == CONFIG_AUTO
-                                                 : *(const int *)value == strtod(key->initial, NULL);
     case KEY_LONG:
-        return (double)*(const int64_t *)value == strtod(key->initial, NULL);
     case KEY_NUMBER:
-        return *(const double *)value == strtod(key->initial, NULL);
+        return strcmp(key->initial, "auto") != 0 && number_of(key, config) == strtod(key->initial, NULL);
     case KEY_WORD:
         return strcmp(key->words[*(const int *)value], key->initial) == 0;
     case KEY_TEXT:

@@ -128,6 +128,9 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     put(writer, key, "%.17g", isnan(info->validation_score) ? unknown : info->validation_score);
     checkpoint_metric_key(key, "best", metric);
     put(writer, key, "%.17g", isnan(info->best_score) ? unknown : info->best_score);
+    if (metric != METRIC_LOSS && !isnan(info->best_score)) {
+        put(writer, "best_loss", "%.17g", info->best_loss);
+    }
     if (metric != METRIC_ACCURACY) {
         put(writer, "best_metric", "%s", config_metric_name(metric));
     }
@@ -217,6 +220,9 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put_scores(&writer, info);
     put(&writer, "best_step", "%" PRId64, info->best_step);
     put(&writer, "bad_validations", "%d", info->bad_validations);
+    if (info->retries > 0) {
+        put(&writer, "retries", "%d", info->retries);
+    }
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
     put_loss(&writer, info);

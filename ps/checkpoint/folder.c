@@ -234,6 +234,16 @@ bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, str
 
 /* --- saving --- */
 
+static void delete (const struct checkpoint_folder *folder, int64_t step)
+{
+    char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
+    struct error error;
+    checkpoint_name(name, step);
+    if (file_join(whole, sizeof whole, folder->path, name, &error) && unlink(whole) != 0) {
+        log_warning("%s: an old checkpoint cannot be deleted: %s", whole, strerror(errno));
+    }
+}
+
 static void delete_old(const struct checkpoint_folder *folder, int64_t saved_step)
 {
     struct listing listing;
@@ -244,14 +254,24 @@ static void delete_old(const struct checkpoint_folder *folder, int64_t saved_ste
         supervisor_retain(listing.items, listing.count, folder->config);
     }
     for (int i = 0; i < listing.count; i++) {
-        char name[MAX_NAME], whole[CHECKPOINT_MAX_PATH];
-        checkpoint_name(name, listing.items[i].step);
         /* Keeps the one just written, even if another run left files of later steps. */
-        if (listing.items[i].keep || listing.items[i].step == saved_step) {
-            continue;
+        if (!listing.items[i].keep && listing.items[i].step != saved_step) {
+            delete (folder, listing.items[i].step);
         }
-        if (file_join(whole, sizeof whole, folder->path, name, &error) && unlink(whole) != 0) {
-            log_warning("%s: an old checkpoint cannot be deleted: %s", whole, strerror(errno));
+    }
+    free(listing.items);
+}
+
+void checkpoint_folder_go_back(const struct checkpoint_folder *folder, int64_t step, int64_t saved)
+{
+    struct listing listing;
+    struct error error;
+    if (!list_checkpoints(folder->path, &listing, &error)) {
+        log_warning("checkpoints of later steps are not deleted: %s", error.text);
+    }
+    for (int i = 0; i < listing.count; i++) {
+        if (listing.items[i].step > step && listing.items[i].step != saved) {
+            delete (folder, listing.items[i].step);
         }
     }
     free(listing.items);

@@ -59,6 +59,12 @@ void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpo
                             char path[CHECKPOINT_MAX_PATH]);
 
 /*
+ * Deletes the checkpoints of steps after this one, except that of `saved`: training went back to this step, and has
+ * saved another one since. Never deletes the best.
+ */
+void checkpoint_folder_go_back(const struct checkpoint_folder *folder, int64_t step, int64_t saved);
+
+/*
  * Writes the state as one or both (`targets`: sum of enum checkpoint_target). If writing fails, all older checkpoints
  * are kept. Failing to delete old ones is only a warning.
  */

@@ -196,6 +196,11 @@ static bool get_scores(struct checkpoint_file *file, struct error *error)
         info->validation_score = info->validation_score < 0 ? NAN : info->validation_score;
         info->best_score = info->best_score < 0 ? NAN : info->best_score;
     }
+    info->best_loss = info->metric == METRIC_LOSS ? info->best_score : NAN;
+    if (info->metric != METRIC_LOSS && safetensors_metadata(&file->tensors, "best_loss") &&
+        !get_double(file, "best_loss", &info->best_loss, error)) {
+        return false;
+    }
     info->has_threshold = safetensors_metadata(&file->tensors, "threshold");
     return !info->has_threshold || get_double(file, "threshold", &info->threshold, error);
 }
@@ -301,7 +306,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
 {
     struct checkpoint_info *info = &file->info;
     char format[sizeof FORMAT_NAME];
-    int64_t version, bad_validations;
+    int64_t version, bad_validations, retries = 0;
     if (!get_text(file, "format", format, sizeof format, error) ||
         !get_integer(file, "format_version", 1, INT_MAX, &version, error)) {
         return false;
@@ -314,12 +319,15 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
         !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) || !get_scores(file, error) ||
         !get_loss(file, error) || !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
         !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
+        (safetensors_metadata(&file->tensors, "retries") &&
+         !get_integer(file, "retries", 0, INT_MAX, &retries, error)) ||
         !get_text(file, "config_digest", info->config_digest, sizeof info->config_digest, error) ||
         !get_integer(file, "fleet_version", INT64_MIN, INT64_MAX, &info->fleet_version, error) ||
         !get_text(file, "optimizer", file->optimizer, sizeof file->optimizer, error)) {
         return false;
     }
     info->bad_validations = (int)bad_validations;
+    info->retries = (int)retries;
     if (!get_table(file, error) || !get_escaped(file, "class_names", &file->class_names, error) ||
         !get_escaped(file, "kept_rows", &file->kept_rows, error) || !get_data(file, error)) {
         return false;

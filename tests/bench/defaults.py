@@ -5,7 +5,7 @@ HistGradientBoosting and MLP with their defaults.
     tests/bench/defaults.py [--trainer=build/trainer] [--tables=wine,boston] [--seeds=0,1] [--jobs=1] [--states=3]
                             [--peers=timed|fresh|cached] [--cache=FILE] [--flags=FLAGS] [--predict_flags=FLAGS]
 
-Each seed splits each table anew. `trainer --data_dir=D --target=T --train_dir=R` trains on train.csv (--flags adds
+Each seed splits each table again. `trainer --data_dir=D --target=T --train_dir=R` trains on train.csv (--flags adds
 flags, for experiments), and `trainer predict R D/test.csv` gives the predictions that count. A run that fails counts as
 the trivial model. Everything runs on one processor, `jobs` tables at a time. In --flags, {rows/32} is a whole number
 that follows from the rows of train.csv, and {rows/32:16:256} the same, at least 16 and at most 256.
@@ -153,7 +153,7 @@ class Cache:
                 self.fits[tuple(key)] = Fit(*fit)
 
     def fit(self, peer, table, digest, state, again):
-        """From the cache unless `again`, or anew."""
+        """From the cache unless `again`, or again."""
         key = (table.name, table.seed, digest, peer, state, sklearn.__version__)
         if key in self.fits and not again:
             return self.fits[key]
@@ -194,7 +194,7 @@ def measure_all(options):
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(variable, None)
-    context = multiprocessing.get_context("spawn")  # reads the environment anew
+    context = multiprocessing.get_context("spawn")  # reads the environment again
     processors = context.Queue()
     for processor in sorted(os.sched_getaffinity(0))[:options.jobs]:
         processors.put(processor)

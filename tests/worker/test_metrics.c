@@ -173,7 +173,9 @@ static void the_best_threshold_of_each_metric(void **state)
         }
         assert_equal(best, found);
     }
-    assert_int_equal(metrics_of_threshold(METRIC_ROC_AUC), METRIC_F1);
+    assert_int_equal(metrics_of_threshold(METRIC_ROC_AUC), METRIC_ACCURACY);
+    assert_int_equal(metrics_of_threshold(METRIC_LOSS), METRIC_ACCURACY);
+    assert_int_equal(metrics_of_threshold(METRIC_F1), METRIC_F1);
     /* A gap around a half is decided at a half, and if yes is never right nothing is predicted as yes. */
     struct scored gap[] = {{0.9, true}, {0.2, false}}, wrong[] = {{0.9, false}, {0.8, false}};
     double best;

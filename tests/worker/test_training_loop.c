@@ -379,13 +379,13 @@ static void reasons_to_stop(void **state)
     assert_int_equal(loop.training.end, TRAINING_FAILED);
     assert_false(loop.training.has_diverged);
     loop.training.end = TRAINING_GOES_ON;
-    assert_false(training_fail_not_finite(&loop.training, "the loss", INFINITY, 3));
+    assert_false(training_diverges(&loop.training, "the loss", INFINITY, 3));
     assert_int_equal(loop.training.end, TRAINING_FAILED);
     assert_true(loop.training.has_diverged);
     assert_non_null(strstr(loop.training.error.text, "the loss is inf after step 3 at learning rate 0.0625: "));
     assert_non_null(strstr(loop.training.error.text, "; there is no checkpoint from before; "));
     loop.record.last_checkpoint = "that one";
-    training_fail_not_finite(&loop.training, "the loss", NAN, 3);
+    training_diverges(&loop.training, "the loss", NAN, 3);
     assert_non_null(strstr(loop.training.error.text, "; the last good checkpoint is that one; "));
 }
 

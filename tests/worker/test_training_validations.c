@@ -26,6 +26,7 @@ static void a_validation(void **state)
     loop.config.train.train_steps = 2;
     loop.config.train.ema_decay = 0.9;
     loop.config.output.validate_steps = 1;
+    loop.finds_threshold = true;
     loop.found[1] = (struct loop_found){.correct = 10, .images = 20, .loss = 1, .threshold = 0.75};
     const char *text = run(COMMAND_DONE);
     assert_non_null(strstr(text, "step 1\nhold\nit validates\nevaluate on averages\n"
@@ -50,7 +51,7 @@ static void a_metric_that_falls(void **state)
     loop.config.train.train_steps = 3;
     loop.config.train.best_metric = METRIC_LOSS;
     loop.config.output.validate_steps = 1;
-    loop.info.has_threshold = true;
+    loop.finds_threshold = loop.info.has_threshold = true;
     loop.info.threshold = 1;
     loop.found[1] = (struct loop_found){.images = 20, .loss = 0.5, .threshold = NAN};
     loop.found[2] = (struct loop_found){.images = 20, .loss = 0.75, .threshold = NAN};
@@ -60,6 +61,20 @@ static void a_metric_that_falls(void **state)
     assert_int_equal(loop.info.best_step, 2);
     assert_int_equal(loop.info.bad_validations, 1);
     assert_true(!loop.info.has_threshold && loop.info.threshold == 0);
+}
+
+/* Small validation sets have few different accuracies: of equal ones the lower loss is better, for patience, too. */
+static void of_equal_scores_the_lower_loss(void **state)
+{
+    (void)state;
+    loop.config.train.train_steps = 4;
+    loop.config.output.validate_steps = 1;
+    loop.found[1] = (struct loop_found){.correct = 10, .images = 20, .loss = 0.5, .threshold = NAN};
+    loop.found[2] = (struct loop_found){.correct = 10, .images = 20, .loss = 0.75, .threshold = NAN};
+    run(COMMAND_DONE);
+    assert_int_equal(loop.info.best_step, 2);
+    assert_true(loop.info.best_score == 0.5 && loop.info.best_loss == 0.5);
+    assert_int_equal(loop.info.bad_validations, 2);
 }
 
 /* An undefined score is not the best, and counts as no better. */
@@ -353,6 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LOOP_TEST(a_validation),
         LOOP_TEST(a_metric_that_falls),
+        LOOP_TEST(of_equal_scores_the_lower_loss),
         LOOP_TEST(a_score_that_is_not_defined),
         LOOP_TEST(a_record_of_another_metric),
         LOOP_TEST(a_record_of_no_metric),

@@ -433,7 +433,8 @@ const struct command command_export = {
     .max_operands = 1,
     .summary = "export a trained model as ONNX, safetensors or numpy's npz",
     .details =
-        "CHECKPOINT is a file or a training folder; default: the newest in --train_dir. The ONNX model takes "
+        "CHECKPOINT is a file or a training folder, of which the best checkpoint is used; default: --train_dir. The "
+        "ONNX model takes "
         "\"images\", float32 [batch, inputs] of pixels divided by 255, and returns \"logits\" and \"probabilities\"; "
         "for tables it takes the raw columns, [batch, 1] each, float64 or text, and returns what predict does. The "
         "other formats hold each layer's weights [in, out] and biases [out], and a table's preprocessing as JSON.",

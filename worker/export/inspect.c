@@ -13,6 +13,7 @@
 #include "base/cli/command.h"
 #include "base/cli/commands.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text/json.h"
 #include "base/text/printable.h"
@@ -72,7 +73,9 @@ static int checkpoint_operands(const struct command_call *call, struct checkpoin
         return COMMAND_MISUSED;
     }
     for (int i = 0; i < count; i++) {
-        if (!trained_find(&files[i], call->operands[i], ".", &error)) {
+        const char *operand = call->operands[i];
+        const bool is_folder = file_is_folder(operand);
+        if (!trained_find(&files[i], is_folder ? "newest" : operand, is_folder ? operand : ".", &error)) {
             log_error("%s", error.text);
             while (i > 0) {
                 checkpoint_close(files[--i]);

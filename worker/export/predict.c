@@ -479,7 +479,10 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
         !trained_start(&predict->trained, error)) {
         return false;
     }
+    const struct checkpoint_file *file = predict->trained.file;
     const struct model *model = &predict->trained.model;
+    fprintf(stderr, "predicts by %s, step %lld\n", checkpoint_path(file), /* standard output is for predictions */
+            (long long)checkpoint_file_info(file)->global_step);
     predict->inputs = model->widths[0];
     predict->classes = model->widths[model->layer_count];
     predict->top = predict->top < predict->classes ? predict->top : predict->classes;
@@ -583,7 +586,7 @@ out:
 }
 
 static const struct command_flag flags[] = {
-    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (newest)"},
+    {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (best)"},
     {"top_k", "N", "number of classes to show per image, most likely first (3)"},
     {"json", NULL, "one JSON object per image"},
     {"out", "FILE", "for tables: the CSV file to write (standard output)"},

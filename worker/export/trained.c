@@ -4,21 +4,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/config/keys.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/folders.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/engine_choose.h"
-
-static bool is_folder(const char *path)
-{
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
 
 static bool find_newest(struct checkpoint_file **file, const char *folder, struct error *error)
 {
@@ -28,19 +22,35 @@ static bool find_newest(struct checkpoint_file **file, const char *folder, struc
     return *file || error_set(error, "%s: no intact checkpoint; train with --train_dir=%s first", folder, folder);
 }
 
+/* The best of a folder, if training has validated there and it is intact, otherwise the newest. */
+static bool find_usual(struct checkpoint_file **file, const char *folder, struct error *error)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    if (!file_join(path, sizeof path, folder, CHECKPOINT_BEST_NAME, error)) {
+        return false;
+    }
+    if (file_exists(path)) {
+        if (checkpoint_open(file, path, error) == CHECKPOINT_OPENED) {
+            return true;
+        }
+        log_warning("%s; the newest checkpoint is used instead", error->text);
+    }
+    return find_newest(file, folder, error);
+}
+
 bool trained_find(struct checkpoint_file **file, const char *wanted, const char *train_dir, struct error *error)
 {
     char path[CHECKPOINT_MAX_PATH];
-    bool is_newest = !wanted || strcmp(wanted, "newest") == 0, is_best = wanted && strcmp(wanted, "best") == 0;
+    const bool is_newest = wanted && strcmp(wanted, "newest") == 0, is_best = wanted && strcmp(wanted, "best") == 0;
     *file = NULL;
-    if ((is_newest || is_best) && train_dir[0] == '\0') {
+    if ((!wanted || is_newest || is_best) && train_dir[0] == '\0') {
         return error_set(error, "no checkpoint given: name a file, or a training folder (--train_dir=DIR)");
     }
     if (is_newest) {
         return find_newest(file, train_dir, error);
     }
-    if (!is_best && is_folder(wanted)) {
-        return find_newest(file, wanted, error);
+    if (!wanted || (!is_best && file_is_folder(wanted))) {
+        return find_usual(file, wanted ? wanted : train_dir, error);
     }
     if (is_best && !file_join(path, sizeof path, train_dir, CHECKPOINT_BEST_NAME, error)) {
         return false;

@@ -32,8 +32,8 @@ struct trained {
 };
 
 /*
- * Opens a checkpoint and reads its parameters. wanted: a file, a train_dir, "best", or "newest" (also NULL) in
- * train_dir. The config is borrowed.
+ * Opens a checkpoint and reads its parameters. wanted: a file, a train_dir, or "best" or "newest" in train_dir (NULL:
+ * train_dir). Of a folder it is the best, or without an intact one the newest. The config is borrowed.
  */
 bool trained_open(struct trained *trained, const struct config *config, const char *wanted, const char *train_dir,
                   enum checkpoint_weights which, struct error *error);

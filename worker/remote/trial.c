@@ -113,9 +113,11 @@ static bool write_config(struct trial *trial, struct error *error)
         return false;
     }
     config.cluster = defaults.cluster;
+    config.train.batch_size = config_was_chosen(&config, "train", "batch_size") ? CONFIG_AUTO : config.train.batch_size;
+    config.origins = NULL; /* values are written as they are now */
     config.train.train_steps = trial->step + STEPS;
     config.train.epochs = config.train.target_accuracy = config.train.target_metric = 0;
-    config.train.patience = 0;
+    config.train.patience = config.train.divergence_retries = 0;
     config.train.warm_start = nothing;
     config.train.buffer_size = 0; /* alone it has ordinary rounds */
     config.data.data_sharding =

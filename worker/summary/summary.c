@@ -50,7 +50,7 @@ static void describe_config(struct event *event, const struct config *config, do
     proto_raw(&text, head, sizeof head - 1);
     for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
-        char *value = config_key_text(key, config);
+        char *value = config_key_chosen_text(key, config);
         config_key_path(key, path);
         proto_raw(&text, "| ", 2);
         proto_raw(&text, path, strlen(path));
@@ -83,10 +83,10 @@ static int type_of(const struct config_key *key)
     case KEY_COUNT:
     case KEY_LONG:
     case KEY_NUMBER:
-        return TYPE_NUMBER;
+        /* "auto" is a number by now, except where it stays. */
+        return key->offset == offsetof(struct config, data.validation_size) ? TYPE_STRING : TYPE_NUMBER;
     case KEY_TEXT:
     case KEY_WORD:
-    case KEY_COUNT_OR_AUTO:
     case KEY_LAYERS:
     case KEY_HOSTS:
     case KEY_NAMES:
@@ -163,7 +163,7 @@ static void describe_experiment(struct event *event, const struct config *config
 /* Adds the value as a google.protobuf.Value. */
 static void put_value(struct proto *proto, int field, const struct config_key *key, const struct config *config)
 {
-    char *text = config_key_text(key, config);
+    char *text = config_key_chosen_text(key, config);
     size_t value = proto_begin(proto, field);
     if (type_of(key) == TYPE_BOOL) {
         proto_integer(proto, 4, text && strcmp(text, "true") == 0);
@@ -574,6 +574,8 @@ static bool activations_measure(const struct model *model, const float *paramete
 
 #define DEFAULT_FOLDER "summaries"
 
+enum { CURVES_STEPS = 100 /* at least between two pictures of validations, if summaries are by time */ };
+
 struct summary {
     struct summary_options options;
     struct event_file file;
@@ -582,10 +584,11 @@ struct summary {
     double seconds;     /* likewise */
     double last_s;
     int64_t written;
-    bool broken;       /* writing failed and was reported; no more summaries */
-    float *parameters; /* [float_count] */
-    float *gradient;   /* likewise; NULL if the engine gives none */
-    int32_t *indexes;  /* [batch_size] */
+    int64_t curves_step; /* of the last validation with curves; 0: none yet */
+    bool broken;         /* writing failed and was reported; no more summaries */
+    float *parameters;   /* [float_count] */
+    float *gradient;     /* likewise; NULL if the engine gives none */
+    int32_t *indexes;    /* [batch_size] */
     struct histogram histograms[CONFIG_MAX_LAYERS];
 };
 
@@ -897,6 +900,13 @@ static void put_validators(struct summary *summary, const struct validators *val
     }
 }
 
+/* Pictures take longer than many a validation of few rows. */
+static bool curves_are_due(const struct summary *summary, int64_t step)
+{
+    const int64_t every = summary->steps > 0 ? summary->steps : CURVES_STEPS;
+    return summary->curves_step == 0 || step / every != summary->curves_step / every;
+}
+
 void summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation,
                         const struct validators *validators)
 {
@@ -907,8 +917,9 @@ void summary_validation(struct summary *summary, int64_t global_step, const stru
         if (validators->count > 0) {
             put_validators(summary, validators);
         }
-        if (evaluation->options.rows > 0) {
+        if (evaluation->options.rows > 0 && curves_are_due(summary, global_step)) {
             curves_put(&summary->event, evaluation);
+            summary->curves_step = global_step;
         }
         event_end(&summary->event);
         put_event(summary);

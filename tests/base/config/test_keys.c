@@ -61,6 +61,10 @@ static void texts_read_back(void **state)
                                             {"issync", "true"},
                                             {"validation_size", "500"},
                                             {"validation_size", "auto"},
+                                            {"batch_size", "auto"},
+                                            {"learning_rate", "auto"},
+                                            {"train_steps", "auto"},
+                                            {"optimizer", "auto"},
                                             {"epsilon", "1e-08"},
                                             {"worker_hosts", ""}};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
@@ -144,7 +148,7 @@ static void refusal_changes_nothing(void **state)
     struct error error;
     assert_true(config_defaults(&config, &error));
     static const char *const wrong[][3] = {{"layers", "1,2,x", "784,500,10"}, {"ps_hosts", "b:1,c", "a:1"},
-                                           {"batch_size", "0", "100"},        {"optimizer", "x", "sgd"},
+                                           {"batch_size", "0", "auto"},       {"optimizer", "x", "auto"},
                                            {"device", "tpu", "auto"},         {"data_dir", "\x01", "data"},
                                            {"validation_size", "-1", "auto"}, {"validation_size", "Auto", "auto"}};
     assert_true(config_key_set_text(config_key_by_flag("ps_hosts"), &config, "a:1", &error));

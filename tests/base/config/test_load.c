@@ -70,15 +70,15 @@ static void wrong_types(void **state)
 {
     (void)state;
     refuse("{\"train\": {\"batch_size\": \"100\"}}",
-           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not \"100\"");
+           "config.json:1:26: train.batch_size: must be auto or an integer from 1 to 65536, not \"100\"");
     refuse("{\"train\": {\"batch_size\": 1.5}}",
-           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not 1.5");
+           "config.json:1:26: train.batch_size: must be auto or an integer from 1 to 65536, not 1.5");
     refuse("{\"train\": {\"batch_size\": null}}",
-           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not null");
+           "config.json:1:26: train.batch_size: must be auto or an integer from 1 to 65536, not null");
     refuse("{\"train\": {\"nesterov\": 1}}", "config.json:1:24: train.nesterov: must be true or false, not 1");
     refuse("{\"train\": {\"optimizer\": \"adma\"}}",
            "config.json:1:25: train.optimizer: must be sgd, momentum, adagrad, "
-           "adadelta, adam, rmsprop or ftrl, not \"adma\"; did you mean adam?");
+           "adadelta, adam, rmsprop, ftrl or auto, not \"adma\"; did you mean adam?");
     refuse("{\"model\": {\"layers\": 784}}",
            "config.json:1:22: model.layers: must be a list of 2 to 16 integers from 1 to 65536, not 784");
     refuse("{\"model\": {\"layers\": [784, \"500\", 10]}}",
@@ -98,13 +98,13 @@ static void out_of_range(void **state)
 {
     (void)state;
     refuse("{\"train\": {\"batch_size\": 0}}",
-           "config.json:1:26: train.batch_size: must be an integer from 1 to 65536, not 0");
+           "config.json:1:26: train.batch_size: must be auto or an integer from 1 to 65536, not 0");
     refuse("{\"train\": {\"momentum\": 1}}",
            "config.json:1:24: train.momentum: must be a number from 0 to less than 1, not 1");
     refuse("{\"train\": {\"lr_decay\": 0}}",
            "config.json:1:24: train.lr_decay: must be a number above 0 and at most 1, not 0");
     refuse("{\"train\": {\"learning_rate\": 1e999}}",
-           "config.json:1:29: train.learning_rate: must be a number from 0 to 1e+38, not inf");
+           "config.json:1:29: train.learning_rate: must be auto or a number above 0 and at most 1e+38, not inf");
     refuse("{\"train\": {\"seed\": 9007199254740992}}",
            "config.json:1:20: train.seed: must be an integer from 0 to 9007199254740991, not 9007199254740992");
     refuse("{\"model\": {\"layers\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}}",
@@ -144,11 +144,13 @@ static void wrong_hosts(void **state)
 static void wrong_flags(void **state)
 {
     (void)state;
-    refuse_flag("batch_size", "many", "--batch_size: must be an integer from 1 to 65536, not \"many\"");
-    refuse_flag("batch_size", "", "--batch_size: must be an integer from 1 to 65536, not \"\"");
-    refuse_flag("batch_size", "0x10", "--batch_size: must be an integer from 1 to 65536, not \"0x10\"");
-    refuse_flag("learning_rate", "nan", "--learning_rate: must be a number from 0 to 1e+38, not \"nan\"");
-    refuse_flag("learning_rate", "0.1 ", "--learning_rate: must be a number from 0 to 1e+38, not \"0.1 \"");
+    refuse_flag("batch_size", "many", "--batch_size: must be auto or an integer from 1 to 65536, not \"many\"");
+    refuse_flag("batch_size", "", "--batch_size: must be auto or an integer from 1 to 65536, not \"\"");
+    refuse_flag("batch_size", "0x10", "--batch_size: must be auto or an integer from 1 to 65536, not \"0x10\"");
+    refuse_flag("learning_rate", "nan",
+                "--learning_rate: must be auto or a number above 0 and at most 1e+38, not \"nan\"");
+    refuse_flag("learning_rate", "0.1 ",
+                "--learning_rate: must be auto or a number above 0 and at most 1e+38, not \"0.1 \"");
     refuse_flag("layers", "784,,10", "--layers: must be a list of 2 to 16 integers from 1 to 65536, not \"784,,10\"");
     refuse_flag("issync", "maybe", "--issync: must be true or false, not \"maybe\"");
     refuse_flag("device", "gpu:", "--device: must be auto, cpu, gpu or gpu:N with N from 0 to 63, not \"gpu:\"");
@@ -296,7 +298,11 @@ static void learning_rates(void **state)
         accept(&config, "{}", "optimizer", config_optimizer_name((enum optimizer_kind)kind));
         assert_int_equal(config.train.optimizer, kind);
         assert_true(config.train.learning_rate > 0);
-        assert_true(config.train.learning_rate == config_default_learning_rate((enum optimizer_kind)kind));
+        assert_true(config.train.learning_rate == config_default_learning_rate((enum optimizer_kind)kind, false));
+        config_free(&config);
+        accept(&config, "{\"data\": {\"target\": [\"y\"]}}", "optimizer",
+               config_optimizer_name((enum optimizer_kind)kind));
+        assert_true(config.train.learning_rate == config_default_learning_rate((enum optimizer_kind)kind, true));
         config_free(&config);
     }
     accept(&config, "{\"train\": {\"learning_rate\": 0.25}}", "optimizer", "adam");

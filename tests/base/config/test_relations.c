@@ -140,6 +140,43 @@ static void which_bound_ends_the_run(void **state)
     config_free(&config);
 }
 
+/* What is auto follows from the kind of data; what is set stays, and the rest goes with it. */
+static void what_auto_means(void **state)
+{
+    (void)state;
+    struct config config;
+    accept(&config, "{}", NO_FLAGS);
+    assert_true(config.train.optimizer == OPTIMIZER_SGD && config.train.learning_rate == 0.5);
+    assert_true(config.train.batch_size == 100 && config.train.train_steps == 10000 && config.train.patience == 0);
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("target", "y"));
+    assert_true(config.train.optimizer == OPTIMIZER_ADAM && config.train.learning_rate == 0.002);
+    assert_true(config.train.train_steps == 0 && config.train.epochs == 300 && config.train.patience == 30);
+    assert_true(config_was_chosen(&config, "train", "batch_size"));
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("target", "y", "optimizer", "sgd"));
+    assert_true(config.train.learning_rate == config_default_learning_rate(OPTIMIZER_SGD, true));
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("target", "y", "epochs", "20"));
+    assert_true(config.train.train_steps == 0 && config.train.epochs == 20 && config.train.patience == 0);
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("target", "y", "train_steps", "1000"));
+    assert_true(config.train.train_steps == 1000 && config.train.epochs == 0 && config.train.patience == 0);
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("target", "y", "validation_size", "0"));
+    assert_true(config.train.epochs == 100 && config.train.patience == 0);
+    config_free(&config);
+
+    accept(&config, "{}", FLAGS("target", "y", "data_sharding", "own", "ps_hosts", "a:1", "worker_hosts", "b:1"));
+    assert_true(config.train.train_steps == 10000 && config.train.epochs == 0 && config.train.patience == 0);
+    config_free(&config);
+}
+
 static void what_synchronous_training_needs(void **state)
 {
     (void)state;
@@ -192,9 +229,10 @@ static void what_roles_need(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_checkpoints_need),           cmocka_unit_test(what_early_stopping_needs),
-        cmocka_unit_test(steps_that_are_too_large),        cmocka_unit_test(which_bound_ends_the_run),
-        cmocka_unit_test(what_synchronous_training_needs), cmocka_unit_test(what_roles_need),
+        cmocka_unit_test(what_checkpoints_need),    cmocka_unit_test(what_early_stopping_needs),
+        cmocka_unit_test(steps_that_are_too_large), cmocka_unit_test(which_bound_ends_the_run),
+        cmocka_unit_test(what_auto_means),          cmocka_unit_test(what_synchronous_training_needs),
+        cmocka_unit_test(what_roles_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

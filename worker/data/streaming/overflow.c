@@ -3,8 +3,9 @@
 
 void overflow_settle(struct overflow *overflow, int count)
 {
-    int more = overflow->is_at_most && count / 10 < overflow->held_out ? overflow->held_out - count / 10 : 0;
+    const int share = (int)((int64_t)count * overflow->percent / 100);
+    const int more = overflow->percent > 0 && share < overflow->held_out ? overflow->held_out - share : 0;
     overflow->held_out -= more;
     overflow->keep -= more;
-    overflow->is_at_most = false;
+    overflow->percent = 0;
 }

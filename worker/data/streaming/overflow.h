@@ -14,10 +14,10 @@
  * read.
  */
 struct overflow {
-    uint64_t limit;  /* bytes of images and labels */
-    int held_out;    /* leading examples that never stream */
-    bool is_at_most; /* held_out is an upper bound until overflow_settle, which limits it to a tenth */
-    int keep;        /* at least held_out */
+    uint64_t limit; /* bytes of images and labels */
+    int held_out;   /* leading examples that never stream */
+    int percent; /* held_out is an upper bound until overflow_settle, which limits it to this share; 0: it is exact */
+    int keep;    /* at least held_out */
     struct example_source *source;
     struct blocks blocks;
 };

@@ -181,8 +181,8 @@ bool split_show(struct split *split, const struct row *row, uint64_t shown, stru
 
 bool split_settle(struct split *split, struct error *error)
 {
-    const int64_t tenth = split->rows / 10;
-    const int64_t wanted = split->is_at_most && tenth < split->most ? tenth : split->most;
+    const int64_t share = split->rows * split->percent / 100;
+    const int64_t wanted = split->percent > 0 && share < split->most ? share : split->most;
     split->validation_limit = 0;
     split->validation_rows = 0;
     if (wanted == 0 || split->key_count == 0) {

@@ -22,7 +22,7 @@ struct split {
     struct sample times; /* of the keys, by time */
     double test_share;   /* 0: there are test files */
     int most;            /* rows to hold out for validation, at most ... */
-    bool is_at_most;     /* ... and of fewer than ten times as many a tenth */
+    int percent;         /* ... and this share of the rows; 0: as many as that */
     uint64_t *keys;      /* of candidates for validation, the smallest so far */
     int64_t key_count, key_capacity;
     uint64_t limit;  /* rows with smaller keys are candidates */
@@ -40,7 +40,7 @@ void split_free(struct split *split);
 /* Finds the column that the config names in a file. */
 bool split_find_column(struct split *split, const struct rows *rows, const struct config *config, struct error *error);
 
-/* test_share, most and is_at_most must be set. May be called again to start over. */
+/* test_share, most and percent must be set. May be called again to start over. */
 void split_begin(struct split *split);
 
 /* The key of a row. Fails if its time is invalid: a fault of the row. */

@@ -652,7 +652,7 @@ static bool encode_train(struct encode_pass *self, struct overflow *overflow, co
     weights_apply(self->weights, self->train, self->held_out);
     overflow->keep = self->train->count;
     overflow->held_out = self->held_out;
-    overflow->is_at_most = false;
+    overflow->percent = 0;
     struct spool *spool = self->spool;
     self->spool = NULL;
     return (!spool || spool_finish(spool, overflow, self->weights, error)) &&
@@ -682,7 +682,7 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
     struct split split = make_split(config, has_test_files);
     split.most = overflow->held_out;
-    split.is_at_most = overflow->is_at_most;
+    split.percent = overflow->percent;
     done = done && (is_known ? split_train : survey_train)(schema, &split, &names, config, error);
     struct encode_pass encoding = {.pass = pass_of_encoding(config, config->data.data_dir, &names),
                                    .schema = schema,

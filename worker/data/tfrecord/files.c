@@ -346,7 +346,7 @@ static bool keep(struct reading *reading, int file, struct error *error)
     reading->classes = reading->example.label >= reading->classes ? reading->example.label + 1 : reading->classes;
     uint64_t offset = tfrecord_offset(reading->readers[file]);
     bool noted = number >= overflow->held_out ? blocks_extend(&overflow->blocks, &reading->open[file], file, offset)
-                                              : !overflow->is_at_most || blocks_add(&reading->early, file, offset, 1);
+                                              : overflow->percent == 0 || blocks_add(&reading->early, file, offset, 1);
     if (!noted) {
         return error_set(error, "out of memory while recording the positions of %lld images",
                          (long long)reading->count);

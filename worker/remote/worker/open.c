@@ -151,6 +151,7 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     worker->training.config = &worker->config;
     worker->training.dataset = &worker->dataset;
     worker->training.test = worker->is_chief ? &worker->test : NULL;
+    worker->training.keeps_best = worker->is_chief;
     worker->training.digest = worker->identity.digest;
     live_config_hold(&worker->traffic, config);
     atomic_store(&worker->traffic.answer_within_s, config->cluster.join_secs);
@@ -163,9 +164,15 @@ bool worker_open(struct remote_worker *worker, struct error *error)
         struct engine_options options = engine_options(worker);
         engine_begin(&worker->startup, &options); /* a GPU takes time to start, and so does loading */
     }
-    return take_schema(worker, error) &&
-           load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error) &&
-           plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
+    const int usual_batch = config->train.batch_size;
+    if (!take_schema(worker, error) ||
+        !load_data(&worker->dataset, worker->is_chief ? &worker->test : NULL, config, error)) {
+        return false;
+    }
+    if (config->train.batch_size < usual_batch) {
+        engine_startup_end(&worker->startup); /* it was begun for larger batches than there will be */
+    }
+    return plan_data(worker, error) && create_engine(worker, error) && create_parts(worker, error);
 }
 
 /* --- What the chief's dashboards show of the fleet: the ps' reports on all members --- */

@@ -72,7 +72,7 @@ bool worker_has_diverged(struct remote_worker *worker, int bad_steps, const char
     if (!worker->chief || bad_steps < MOST_BAD_STEPS || live_config_is_rolling(worker->live)) {
         return false;
     }
-    training_fail_not_finite(training, what, value, training->global_step);
+    training_diverges(training, what, value, training->global_step);
     return true;
 }
 

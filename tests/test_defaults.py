@@ -1,0 +1,171 @@
+"""What follows from the data where no flag says otherwise: a table trains well, small ones and hard ones too, the best
+model counts, and a divergence mends itself."""
+
+import csv
+import io
+import json
+
+import numpy
+import pytest
+from sklearn import datasets
+
+from runs import checkpoints, newest, run, same_tensors, tensors, train
+
+ONE = ("--num_threads=1", "--data_dir=d", "--target=y")
+
+
+def write(folder, header, rows, part="train"):
+    (folder / "d").mkdir(exist_ok=True)
+    with open(folder / "d" / f"{part}.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def correlated(folder, rows, seed=1, part="train"):
+    """Numbers that say nearly the same, on which a rate for pictures diverges, and a number that depends on them."""
+    draw = numpy.random.default_rng(seed)
+    common = draw.normal(size=(rows, 1))
+    x = 5 + 3 * common + 0.3 * draw.normal(size=(rows, 12))
+    y = 100 + 20 * common[:, 0] + 4 * (x[:, 0] - x[:, 1]) + 0.1 * draw.normal(size=rows)
+    write(folder, [*(f"x{i}" for i in range(12)), "y"], [[*map(float, row), float(v)] for row, v in zip(x, y)], part)
+
+
+@pytest.mark.parametrize("optimizer", [(), ("--optimizer=sgd",), ("--optimizer=momentum",)])
+def test_a_regression_of_correlated_columns_does_not_diverge(trainer, tmp_path, optimizer):
+    correlated(tmp_path, 400)
+    result = train(trainer, *ONE, *optimizer, cwd=tmp_path)
+    assert result.done["test_r2"] > 0.9
+    assert "goes back" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("source, kind", [(datasets.load_iris, "class"), (datasets.load_diabetes, "number")])
+def test_real_tables_without_flags(trainer, tmp_path, source, kind):
+    data = source()
+    order = numpy.random.default_rng(2).permutation(len(data.target))
+    rows = [[*map(float, data.data[i]), f"c{data.target[i]}" if kind == "class" else float(data.target[i])]
+            for i in order]
+    header = [*(f"x{i}" for i in range(data.data.shape[1])), "y"]
+    write(tmp_path, header, rows[len(rows) // 4:])
+    write(tmp_path, header, rows[:len(rows) // 4], "test")
+    done = train(trainer, *ONE, cwd=tmp_path).done
+    assert done["test_accuracy"] > 0.9 if kind == "class" else done["test_r2"] > 0.35
+
+
+@pytest.mark.parametrize("rows", [20, 40, 100])
+def test_a_table_smaller_than_a_usual_batch(trainer, tmp_path, rows):
+    correlated(tmp_path, rows)
+    correlated(tmp_path, 10, part="test")
+    held_out = rows * 15 // 100
+    assert train(trainer, *ONE, cwd=tmp_path).named("start")[0]["batch_size"] == min(16, rows - held_out)
+    few = train(trainer, *ONE, f"--validation_size={rows - 5}", cwd=tmp_path).named("start")[0]
+    assert few["batch_size"] == 5
+
+
+def test_the_first_lines_show_what_was_chosen(trainer, tmp_path):
+    correlated(tmp_path, 2000)
+    lines = run(trainer, "train", *ONE, "--test_share=0.1", "--log_steps=0", cwd=tmp_path).stdout.splitlines()
+    (optimizer,) = [line for line in lines if line.startswith("optimizer ")]
+    assert optimizer.startswith("optimizer  adam, learning rate 0.002; batch 4"), optimizer  # 1/32 of some 1,530 rows
+    (length,) = [line for line in lines if line.startswith("length ")]
+    assert "(300.0 epochs), fewer after 30 validations without a better rmse" in length
+    (auto,) = [line for line in lines if line.startswith("auto ")]
+    assert "optimizer, learning_rate, batch_size, train_steps, epochs, patience: chosen for this table" in auto
+    lines = run(trainer, "train", *ONE, "--optimizer=sgd", "--batch_size=20", "--epochs=1", "--log_steps=0",
+                cwd=tmp_path).stdout.splitlines()
+    assert any("auto       learning_rate, train_steps, patience: chosen" in line for line in lines), lines
+    (length,) = [line for line in lines if line.startswith("length ")]
+    assert "(1.0 epochs)" in length and "fewer" not in length
+
+
+def test_config_show_says_auto_and_what_it_means(run):
+    shown = json.loads(run("config", "show", "--json", "--target=y").stdout)["keys"]
+    assert shown["train.optimizer"]["value"] == "auto" and shown["train.optimizer"]["chosen"] == "adam"
+    assert shown["train.learning_rate"]["chosen"] == "0.002" and shown["train.epochs"]["chosen"] == "300"
+    assert shown["train.batch_size"]["value"] == "auto" and "chosen" not in shown["train.batch_size"]
+    shown = json.loads(run("config", "show", "--json").stdout)["keys"]
+    assert shown["train.optimizer"]["chosen"] == "sgd" and shown["train.train_steps"]["chosen"] == "10000"
+    lines = run("config", "show", "--target=y", "--optimizer=sgd").stdout.splitlines()
+    assert any(line.split()[:2] == ["train.optimizer", "sgd"] for line in lines)
+    assert any(line.split()[:3] == ["train.learning_rate", "auto:", "0.02"] for line in lines)
+
+
+def noisy(folder, rows=300):
+    """Two classes that overlap: training on gets worse soon."""
+    draw = numpy.random.default_rng(3)
+    x = draw.normal(size=(rows, 6))
+    y = x[:, 0] + 1.5 * draw.normal(size=rows) > 0
+    write(folder, [*"abcdef", "y"], [[*map(float, row), "yes" if yes else "no"] for row, yes in zip(x, y)])
+
+
+def test_the_best_model_is_tested_and_used(trainer, tmp_path):
+    noisy(tmp_path)
+    flags = (*ONE, "--epochs=60", "--save_summaries_steps=0")
+    done = train(trainer, *flags, "--train_dir=run", cwd=tmp_path).done
+    assert done["test_model"] == "best" and done["test_step"] == done["best_step"] < done["steps"]
+    assert done["best_loss"] > 0
+
+    def evaluated(*more):
+        return json.loads(run(trainer, "eval", "run", "--json", "--data_dir=d", *more, cwd=tmp_path).stdout)
+
+    best, last = evaluated(), evaluated("--checkpoint=newest")
+    assert best["checkpoint"] == "run/best.safetensors" and best["global_step"] == done["best_step"]
+    assert best["test_loss"] == done["test_loss"] != last["test_loss"] and last["global_step"] == done["steps"]
+    again = train(trainer, *flags, "--train_dir=", cwd=tmp_path).done  # nothing is saved, and yet it is kept
+    assert (again["test_loss"], again["test_step"]) == (done["test_loss"], done["best_step"])
+    newest_one = train(trainer, *flags, "--train_dir=", "--final_test=newest", cwd=tmp_path).done
+    assert newest_one["test_model"] == "newest" and newest_one["test_loss"] == last["test_loss"]
+    # A run that had ended is tested again by the best model, which another process found.
+    resumed = train(trainer, *flags, "--train_dir=run", cwd=tmp_path).done
+    assert resumed["test_loss"] == done["test_loss"] and resumed["test_model"] == "best"
+    for kept, (command, *more) in {"best": ["predict"], "newest": ["predict", "--checkpoint=newest"]}.items():
+        said = run(trainer, command, "run", "d/train.csv", *more, cwd=tmp_path).stderr
+        assert f"run/{'best' if kept == 'best' else 'model-'}" in said
+
+
+def test_a_threshold_is_looked_for_only_where_asked(trainer, tmp_path):
+    noisy(tmp_path)
+    flags = (*ONE, "--epochs=5", "--train_dir=run")
+    assert "threshold" not in train(trainer, *flags, cwd=tmp_path).done
+    assert "threshold" not in tensors(newest(tmp_path / "run"))[1]
+    found = train(trainer, *flags, "--train_dir=auto", "--threshold=auto", "--best_metric=f1", cwd=tmp_path).done
+    assert 0 < found["threshold"] < 1
+    fixed = train(trainer, *flags, "--train_dir=fixed", "--threshold=0.9", cwd=tmp_path).done
+    assert fixed["threshold"] == 0.9
+    rows = list(csv.DictReader(io.StringIO(run(trainer, "predict", "fixed", "d/train.csv", cwd=tmp_path).stdout)))
+    assert {row["prediction"] == "yes" for row in rows if float(row["probability_yes"]) < 0.9} == {False}
+
+
+DIVERGES = ("--optimizer=sgd", "--learning_rate=1", "--epochs=6", "--batch_size=16", "--log_steps=0")
+
+
+def test_a_divergence_goes_back_by_itself(trainer, tmp_path):
+    correlated(tmp_path, 400)
+    result = train(trainer, *ONE, *DIVERGES, "--train_dir=run", cwd=tmp_path)
+    said = [line for line in result.stderr.splitlines() + result.stdout.splitlines() if "training goes back to step" in line]
+    assert 1 <= len(said) // (2 if result.stdout.count("goes back") and result.stderr else 1) <= 3, said
+    assert "at 0.3 times that rate (1 of at most 3 times)" in said[0]
+    assert int(tensors(newest(tmp_path / "run"))[1]["retries"]) >= 1
+    assert result.done["test_r2"] > -1
+    refused = train(trainer, *ONE, *DIVERGES, "--divergence_retries=0", "--train_dir=none", cwd=tmp_path, status=1)
+    said = refused.stdout + refused.stderr
+    assert "training stops here and saves nothing of it" in said
+    assert "lower --learning_rate of optimizer sgd, or choose --optimizer=adam, and start again" in said
+    hopeless = train(trainer, *ONE, *DIVERGES, "--learning_rate=1e30", cwd=tmp_path, status=1)
+    assert "which was lowered 3 times: training stops here" in hopeless.stdout + hopeless.stderr
+
+
+def test_a_resumed_run_continues_at_the_lower_rate(trainer, tmp_path):
+    correlated(tmp_path, 400)
+    flags = (*ONE, *DIVERGES, "--save_steps=5", "--max_to_keep=0", "--validate_steps=7")
+    train(trainer, *flags, "--train_dir=whole", cwd=tmp_path)
+    steps = list(checkpoints(tmp_path / "whole"))
+    (tmp_path / "parts").mkdir()
+    for end in (*range(steps[0], steps[-1], 20), steps[-1]):
+        train(trainer, *[flag for flag in flags if "--epochs" not in flag], f"--train_steps={end}", "--train_dir=parts",
+              cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
+
+
+def test_pictures_in_small_numbers(trainer, tmp_path):
+    few = ("--data_source=synthetic", "--synthetic_train=60", "--synthetic_test=20", "--train_steps=5", "--num_threads=1")
+    start = train(trainer, *few, cwd=tmp_path).named("start")[0]
+    assert (start["optimizer"], start["learning_rate"], start["batch_size"]) == ("sgd", 0.5, 54)
