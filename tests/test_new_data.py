@@ -186,3 +186,26 @@ def test_a_chief_checks_its_data(trainer, digits, tmp_path, sharding):
     status, text = job(60, "--data_dir=others", "--new_data")
     assert status == 0 and "goes on with other data" in text
     assert recorded(tmp_path)[1] == 40
+
+
+def test_a_cluster_goes_on_with_new_rows(trainer, tmp_path):
+    """All workers encode them as the model knows them."""
+    flags = ("--data_source=table", "--target=y", "--layers=6,8,2", "--batch_size=20", "--validation_size=auto",
+             "--data_dir=plant", "--train_dir=run", "--issync=1", "--leave_secs=5")
+
+    def job(steps, *more):
+        with Cluster(trainer, tmp_path, workers=2, flags=(*flags, f"--train_steps={steps}", *more)) as cluster:
+            cluster.start_all()
+            return cluster.members["worker 0"].wait(240), cluster.text("worker 0")
+
+    write(tmp_path, rows(COUNT))
+    status, text = job(40)
+    assert status == 0, text
+    columns = tensors(newest(tmp_path / "run"))[1]["preprocessing"]
+    write(tmp_path, rows(COUNT) + rows(200, 4))
+    status, text = job(60)
+    assert status == 1 and "600 rows there, 800 here" in text
+    status, text = job(60, "--new_data")
+    assert status == 0 and "goes on with other data" in text, text
+    assert recorded(tmp_path)[1] == 40
+    assert tensors(newest(tmp_path / "run"))[1]["preprocessing"] == columns
