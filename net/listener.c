@@ -700,7 +700,7 @@ static bool accept_batch(struct listener *listener)
         if (class != PEER_UNKNOWN) {
             dispatch(listener, class, &pending);
         } else if (accept_queue_add(&listener->accept_queue, &pending, &evicted)) {
-            reject(listener, REJECT_SILENT, &evicted, "it has sent no ClientHello, and others are waiting");
+            reject(listener, REJECT_SILENT, &evicted, "it sent no ClientHello, and others are waiting");
         }
     }
     return true;

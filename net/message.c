@@ -269,8 +269,8 @@ static bool get_text(struct field_reader *reader, const struct field *field, cha
     }
     const char *text = (const char *)reader->next + 4;
     if (memchr(text, 0, (size_t)size + 1) != text + size) {
-        return error_set(reader->error, "%s message: %s is no text: its zero byte is not at its end", reader->message,
-                         field->name);
+        return error_set(reader->error, "%s message: %s is not a text: its zero byte is not at its end",
+                         reader->message, field->name);
     }
     if (!utf8_check(text, size)) {
         return error_set(reader->error, "%s message: %s is not UTF-8", reader->message, field->name);

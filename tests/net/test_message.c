@@ -134,7 +134,7 @@ static void limits_hold(void **state)
     bytes[2] = 1;
     bytes[2 + 4] = 0; /* its first character */
     assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_welcome, bytes, size, 0, &got, &error));
-    assert_non_null(strstr(error.text, "program is no text"));
+    assert_non_null(strstr(error.text, "program is not a text"));
     free(bytes);
 }
 
