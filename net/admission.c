@@ -1,22 +1,58 @@
-/* Budgets that refill with time, for all strangers and for each address, and the passes already seen. */
+/* Budgets refill with time: token buckets, in seconds of CPU time. */
 #include "net/admission.h"
 
 #include <math.h>
 #include <netinet/in.h>
 #include <string.h>
 
-static const double ADDRESS_PART = 0.5; /* of the budget of all strangers */
+#include <sodium.h>
 
-static void refill(struct admission_allowance *allowance, double part, double now_s)
+static const double ADDRESS_PART = 0.5; /* of the budget of all unauthenticated peers */
+
+/* --- Handshake tokens: 16 random bytes and as many of a keyed BLAKE2b hash of them --- */
+
+enum { HALF = HANDSHAKE_TOKEN_SIZE / 2 };
+
+void handshake_token_add_key(struct handshake_token_keys *keys, const uint8_t *secret, size_t size)
 {
-    const double left_s = allowance->left_s + part * ADMISSION_SHARE * fmax(0, now_s - allowance->at_s);
-    *allowance = (struct admission_allowance){fmin(left_s, part * ADMISSION_SAVED_S), now_s};
+    static const char purpose[] = "trainer: keys of passes"; /* on the wire: net/PROTOCOL.md */
+    if (keys->count < HANDSHAKE_TOKEN_KEYS) {
+        crypto_generichash(keys->keys[keys->count++], sizeof keys->keys[0], secret, size, (const uint8_t *)purpose,
+                           sizeof purpose - 1);
+    }
+}
+
+void handshake_token_make(const struct handshake_token_keys *keys, uint8_t token[HANDSHAKE_TOKEN_SIZE])
+{
+    randombytes_buf(token, HANDSHAKE_TOKEN_SIZE);
+    if (keys->count > 0) {
+        crypto_generichash(token + HALF, HALF, token, HALF, keys->keys[0], sizeof keys->keys[0]);
+    }
+}
+
+bool handshake_token_check(const struct handshake_token_keys *keys, const uint8_t token[HANDSHAKE_TOKEN_SIZE])
+{
+    bool good = false;
+    for (int i = 0; i < keys->count; i++) {
+        uint8_t mac[HALF];
+        crypto_generichash(mac, HALF, token, HALF, keys->keys[i], sizeof keys->keys[i]);
+        good |= sodium_memcmp(mac, token + HALF, HALF) == 0;
+    }
+    return good;
+}
+
+/* --- Rate limit --- */
+
+static void refill(struct admission_budget *budget, double part, double now_s)
+{
+    const double left_s = budget->left_s + part * ADMISSION_SHARE * fmax(0, now_s - budget->at_s);
+    *budget = (struct admission_budget){fmin(left_s, part * ADMISSION_SAVED_S), now_s};
 }
 
 void admission_start(struct admission *admission, double now_s)
 {
     memset(admission, 0, sizeof *admission);
-    admission->all = (struct admission_allowance){ADMISSION_SAVED_S, now_s};
+    admission->all = (struct admission_budget){ADMISSION_SAVED_S, now_s};
 }
 
 struct admission_source admission_source(const struct endpoint *endpoint)
@@ -54,7 +90,7 @@ static struct admission_address *remember(struct admission *admission, const str
         place = &admission->addresses[admission->address_count++];
     } else {
         for (int i = 1; i < ADMISSION_ADDRESSES; i++) {
-            if (admission->addresses[i].allowance.at_s < place->allowance.at_s) {
+            if (admission->addresses[i].budget.at_s < place->budget.at_s) {
                 place = &admission->addresses[i];
             }
         }
@@ -70,12 +106,12 @@ bool admission_begin(struct admission *admission, const struct admission_source 
         address = remember(admission, source, now_s);
     }
     refill(&admission->all, 1, now_s);
-    refill(&address->allowance, ADDRESS_PART, now_s);
-    if (admission->all.left_s < ADMISSION_LEAST_S || address->allowance.left_s < ADMISSION_LEAST_S) {
+    refill(&address->budget, ADDRESS_PART, now_s);
+    if (admission->all.left_s < ADMISSION_LEAST_S || address->budget.left_s < ADMISSION_LEAST_S) {
         return false;
     }
     admission->all.left_s -= ADMISSION_LEAST_S;
-    address->allowance.left_s -= ADMISSION_LEAST_S;
+    address->budget.left_s -= ADMISSION_LEAST_S;
     return true;
 }
 
@@ -86,17 +122,57 @@ void admission_end(struct admission *admission, const struct admission_source *s
     refill(&admission->all, 1, now_s);
     admission->all.left_s -= more_s;
     if (address) {
-        address->allowance.left_s -= more_s;
+        address->budget.left_s -= more_s;
     }
 }
 
-bool admission_is_new(struct admission *admission, const uint8_t pass[PASS_SIZE])
+bool admission_is_new(struct admission *admission, const uint8_t token[HANDSHAKE_TOKEN_SIZE])
 {
     uint64_t number, place;
-    memcpy(&number, pass, sizeof number);
-    memcpy(&place, pass + sizeof number, sizeof place);
-    uint64_t *seen = &admission->passes[place % ADMISSION_PASSES];
+    memcpy(&number, token, sizeof number);
+    memcpy(&place, token + sizeof number, sizeof place);
+    uint64_t *seen = &admission->tokens[place % ADMISSION_TOKENS];
     const bool is_new = *seen != number;
     *seen = number;
     return is_new;
+}
+
+/* --- The log of rejections --- */
+
+static const char *const descriptions[REJECT_REASONS] = {
+    [REJECT_SILENT] = "sent no ClientHello in time",
+    [REJECT_PLAIN] = "did not speak TLS",
+    [REJECT_RATE] = "had no valid handshake token while unauthenticated handshakes had used up their CPU time",
+    [REJECT_TLS] = "failed in the TLS handshake",
+    [REJECT_HELLO] = "were refused at their first message",
+    [REJECT_LOAD] = "exceeded the limit of handshakes",
+    [REJECT_ACCEPT] = "could not be accepted",
+};
+
+bool reject_log_add(struct reject_log *log, enum reject_reason reason, const struct error *text, double now_s)
+{
+    const double logged_s = log->of[reason].logged_s;
+    if (log->of[reason].suppressed == 0 && (logged_s <= 0 || now_s >= logged_s + REJECT_LOG_EVERY_S)) {
+        log->of[reason].logged_s = now_s;
+        return true;
+    }
+    log->of[reason].suppressed++;
+    log->of[reason].latest = *text;
+    return false;
+}
+
+bool reject_log_next(struct reject_log *log, double now_s, bool last, struct error *line)
+{
+    for (int i = 0; i < REJECT_REASONS; i++) {
+        const double passed_s = now_s - log->of[i].logged_s;
+        if (log->of[i].suppressed > 0 && (last || passed_s >= REJECT_LOG_EVERY_S)) {
+            *line = log->of[i].latest;
+            error_wrap(line, "%llu more connections in %.0f s %s; the latest",
+                       (unsigned long long)log->of[i].suppressed, passed_s, descriptions[i]);
+            log->of[i].logged_s = now_s;
+            log->of[i].suppressed = 0;
+            return true;
+        }
+    }
+    return false;
 }

@@ -170,9 +170,7 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
 
 bool channel_is_late(const struct channel *channel, uint64_t request)
 {
-    const struct frame *frame = &channel->frame;
-    return frame->request < request &&
-           !(frame->type == MESSAGE_error && channel->message.error.code == ERROR_BAD_REQUEST);
+    return channel->frame.request < request;
 }
 
 bool channel_check_answer(const struct channel *channel, enum message_type type, uint64_t request,

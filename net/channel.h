@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "net/connection.h"
-#include "net/frame.h"
 #include "net/message.h"
 
 /*
@@ -85,10 +84,7 @@ bool channel_read_bulk(struct channel *channel, void *bytes, size_t size, double
 bool channel_call(struct channel *channel, enum message_type type, const void *message, enum message_type answer,
                   double deadline_s, uint16_t *code, struct error *error);
 
-/*
- * True if the last received frame answers a request before `request`, and must be dropped. A ps of an earlier version
- * refuses a frame that it can't read under the number of the one before it; such a refusal is not late.
- */
+/* True if the last received frame answers a request before `request`, and must be dropped. */
 bool channel_is_late(const struct channel *channel, uint64_t request);
 
 /*

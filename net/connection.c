@@ -47,7 +47,7 @@ void transport_send_now(const struct connection *connection, const void *bytes, 
     (void)ignored;
 }
 
-static ptrdiff_t refuse_mixture(struct connection *connection, struct error *error)
+static ptrdiff_t reject_mismatch(struct connection *connection, struct error *error)
 {
     transport_send_now(connection, plain_alert, sizeof plain_alert);
     return transport_fail(
@@ -70,8 +70,8 @@ static void compact(struct connection *connection)
 }
 
 /*
- * True if the deadline had passed when the socket was looked at last: then that was the last time. Who looked away for
- * long, on a busy machine, finds what came meanwhile; who keeps this socket ready does not keep its thread.
+ * True if the deadline had passed at the previous read, which then was the last. One more read after the deadline finds
+ * what arrived while this thread was descheduled; a peer that keeps sending does not keep its thread.
  */
 static bool was_late(struct due *due, double deadline_s, double now_s)
 {
@@ -91,7 +91,7 @@ static void begin_reading(struct connection *connection, double deadline_s)
 /* Has the peer had its time, or its bytes, with what it just sent? */
 static bool sends_too_long(struct connection *connection, struct error *error)
 {
-    if (was_late(&connection->in_due, connection->in_due.deadline_s, connection->heard_s)) {
+    if (was_late(&connection->in_due, connection->in_due.deadline_s, connection->last_received_s)) {
         transport_fail(connection, CONNECTION_TIMED_OUT, error, "%s did not finish sending in time", connection->name);
         return true;
     }
@@ -125,9 +125,9 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
     const uint8_t *first = size > 0 ? bytes : connection->in;
     bool looks_like_tls = first[0] == 0x16 || first[0] == 0x15;
     if (connection->bytes_in == 0 && looks_like_tls != connection->transport->begins_as_tls) {
-        return refuse_mixture(connection, error);
+        return reject_mismatch(connection, error);
     }
-    connection->heard_s = clock_monotonic_s();
+    connection->last_received_s = clock_monotonic_s();
     atomic_fetch_add_explicit(&connection->bytes_in, (uint64_t)got, memory_order_relaxed);
     if (sends_too_long(connection, error)) {
         return TRANSPORT_FAILED;
@@ -230,7 +230,7 @@ bool transport_flush(struct connection *connection, double started_s, double dea
     return send_parts(connection, &part, part.iov_len > 0, started_s, deadline_s, error);
 }
 
-/* Pairs of buffers that nobody uses. None in the simulator, where a machine that dies takes all its memory with it. */
+/* Buffers for the next connections. None in the simulator, where a machine that dies takes all its memory with it. */
 enum { IDLE = SMALLER(CONNECTION_IDLE, 0) };
 static _Atomic(uint8_t *) idle[CONNECTION_IDLE];
 
@@ -251,7 +251,7 @@ static bool take_buffers(struct connection *connection)
     return buffers;
 }
 
-static void give_buffers_back(struct connection *connection)
+static void return_buffers(struct connection *connection)
 {
     uint8_t *buffers = connection->in;
     connection->in = connection->out = NULL;
@@ -279,7 +279,7 @@ static struct connection *create(int fd, const char *peer, const struct wake *wa
     connection->transport = &transport_plain;
     connection->fd = fd;
     connection->wake = wake;
-    connection->heard_s = clock_monotonic_s();
+    connection->last_received_s = clock_monotonic_s();
     snprintf(connection->peer, sizeof connection->peer, "%s", peer);
     snprintf(connection->name, sizeof connection->name, "%s", peer);
     return connection;
@@ -298,7 +298,7 @@ bool connection_park(struct connection *connection)
     if (!connection_is_empty(connection)) {
         return false;
     }
-    give_buffers_back(connection);
+    return_buffers(connection);
     return true;
 }
 
@@ -332,7 +332,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
                         const struct credentials *credentials, const struct wake *wake, double deadline_s,
                         struct error *error)
 {
-    static const struct member anybody = {MEMBER_NONE, MEMBER_ANY_INDEX};
+    static const struct member any = {MEMBER_NONE, MEMBER_ANY_INDEX};
     int fd;
     char text[ENDPOINT_TEXT];
     *connection = NULL;
@@ -346,7 +346,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
         return error_set(error, "out of memory for a connection to %s", text);
     }
     if (!expected) {
-        expected = &anybody;
+        expected = &any;
     }
     connection_rename(new, expected);
     if (!open_transport(new, credentials, expected, false, deadline_s, error)) {
@@ -361,13 +361,13 @@ bool connection_connect(struct connection **connection, const struct address *ad
  * A peer that was refused must be able to read why: closing a socket that still has data to be read would send a
  * reset, and that overtakes the alert. So what still comes is thrown away, for a moment.
  */
-static void linger(struct connection *connection)
+static void drain_input(struct connection *connection)
 {
-    enum { LINGER_BYTES = 256 * 1024 };
+    enum { MOST_BYTES = 256 * 1024 };
     double deadline_s = clock_monotonic_s() + 0.5;
     size_t dropped = 0;
     shutdown(connection->fd, SHUT_WR);
-    while (dropped < LINGER_BYTES && wake_wait(connection->fd, POLLIN, connection->wake, deadline_s) == WAKE_READY) {
+    while (dropped < MOST_BYTES && wake_wait(connection->fd, POLLIN, connection->wake, deadline_s) == WAKE_READY) {
         ssize_t got = recv(connection->fd, connection->in, CONNECTION_BUFFER, 0);
         if (got <= 0) {
             break;
@@ -385,7 +385,7 @@ bool connection_serve(struct connection **connection, int fd, const char *peer, 
     }
     if (!open_transport(*connection, credentials, NULL, true, deadline_s, error)) {
         if ((*connection)->state == CONNECTION_BROKEN) {
-            linger(*connection);
+            drain_input(*connection);
         }
         return error_wrap(error, "refused %s", peer);
     }
@@ -398,7 +398,7 @@ void connection_close(struct connection *connection)
         return;
     }
     if (connection->state == CONNECTION_OPEN && !connection->in && !take_buffers(connection)) {
-        connection->state = CONNECTION_BROKEN; /* without memory there is no goodbye */
+        connection->state = CONNECTION_BROKEN; /* without memory there is no close_notify */
     }
     connection->transport->close(connection, connection->state == CONNECTION_OPEN);
     if (connection->state == CONNECTION_OPEN && connection->out_end > connection->out_start) {
@@ -406,7 +406,7 @@ void connection_close(struct connection *connection)
                            connection->out_end - connection->out_start);
     }
     close(connection->fd);
-    give_buffers_back(connection);
+    return_buffers(connection);
     free(connection);
 }
 
@@ -540,7 +540,7 @@ void connection_set_idle_timeout(struct connection *connection, double seconds)
 
 double connection_last_received_s(const struct connection *connection)
 {
-    return connection->heard_s;
+    return connection->last_received_s;
 }
 
 size_t connection_unsent(const struct connection *connection)

@@ -9,8 +9,8 @@
  * A deadline is absolute: bytes that have arrived when it passes are still read, once; a peer that keeps sending or
  * reading does not extend it. Calls with the same deadline share that one last read.
  *
- * Memory: CONNECTION_BUFFER bytes for each direction while it is open and does not rest, and 2 KiB more with TLS; about
- * 60 KiB in addition during a TLS handshake. Buffers of those that rest or were closed serve the next connections, of
+ * Memory: CONNECTION_BUFFER bytes for each direction while it is open and not parked, and 2 KiB more with TLS; about
+ * 60 KiB in addition during a TLS handshake. Buffers of those that are parked or closed serve the next connections, of
  * whatever thread: up to CONNECTION_IDLE pairs, 32 MiB, are kept until the process ends, for mapping and unmapping
  * memory costs as much as answering a heartbeat.
  */
@@ -57,7 +57,7 @@ bool connection_connect(struct connection **connection, const struct address *ad
 
 /*
  * The server's side, on a socket from socket_accept. On failure the caller closes *connection, after making sure that
- * nobody uses the socket's number any more; if it is NULL, the caller closes the socket itself. peer: the address as
+ * the socket's number is not in use any more; if it is NULL, the caller closes the socket itself. peer: the address as
  * text. The error for a refused peer names its address and the reason, and is meant to be logged as it is, once.
  */
 bool connection_serve(struct connection **connection, int fd, const char *peer, const struct credentials *credentials,
@@ -84,12 +84,12 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
 size_t connection_peek(const struct connection *connection, const uint8_t **bytes);
 
 /*
- * connection_park gives the buffers back if they are empty. False: they are not, perhaps because of half a record,
- * whose rest must be awaited with connection_wait. A resting connection allows only connection_resume,
- * connection_close, and the queries below. Resuming one that does not rest is fine; if memory is out, resuming fails
- * and it continues to rest.
+ * connection_park releases the buffers if they are empty. False: they are not, perhaps because of half a record, the
+ * other half of which must be awaited with connection_wait. A parked connection allows only connection_resume,
+ * connection_close, and the queries below. Resuming one that is not parked is fine; if memory is out, resuming fails
+ * and it stays parked.
  */
-bool connection_is_empty(const struct connection *connection); /* true: it may rest */
+bool connection_is_empty(const struct connection *connection); /* true: it may be parked */
 bool connection_park(struct connection *connection);
 bool connection_resume(struct connection *connection, struct error *error);
 
@@ -104,7 +104,7 @@ size_t connection_unsent(const struct connection *connection);   /* bytes that t
 
 enum connection_state connection_state(const struct connection *connection);
 
-/* The peer's name in errors and logs. The server renames it once it knows who it is: "worker 1 (10.0.0.3:41234)". */
+/* The peer's name in errors and logs. The server renames it once it knows the member: "worker 1 (10.0.0.3:41234)". */
 const char *connection_name(const struct connection *connection);
 const char *connection_peer(const struct connection *connection); /* its address alone */
 void connection_rename(struct connection *connection, const struct member *member);
@@ -118,7 +118,7 @@ uint64_t connection_bytes_in(const struct connection *connection);
 uint64_t connection_bytes_out(const struct connection *connection);
 
 /*
- * For polling several connections: when it is readable, connection_wait with a deadline in the past tells whether a
+ * For polling several connections: when it is readable, connection_wait with a deadline in the past shows whether a
  * read would find something. Call that before polling again, too, since data may have arrived with the last read.
  */
 int connection_fd(const struct connection *connection);

@@ -16,7 +16,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
-#include "net/pass.h"
+#include "net/admission.h"
 #include "net/tls/tls.h"
 
 enum {
@@ -67,23 +67,23 @@ out:
     return done;
 }
 
-/* --- Passes --- */
+/* --- Handshake tokens --- */
 
 /* Derives a fleet key's secret from its private half. */
-static void add_pass_key_of(struct credentials *credentials, mbedtls_pk_context *key)
+static void add_token_key_of(struct credentials *credentials, mbedtls_pk_context *key)
 {
     uint8_t secret[MBEDTLS_ECP_MAX_BYTES];
     size_t size = 0;
     if (mbedtls_pk_get_type(key) == MBEDTLS_PK_ECKEY &&
         mbedtls_ecp_write_key_ext(mbedtls_pk_ec(*key), &size, secret, sizeof secret) == 0) {
-        pass_keys_add(&credentials->passes, secret, size);
+        handshake_token_add_key(&credentials->token_keys, secret, size);
     }
     sodium_memzero(secret, sizeof secret);
 }
 
-const struct pass_keys *credentials_passes(const struct credentials *credentials)
+const struct handshake_token_keys *credentials_token_keys(const struct credentials *credentials)
 {
-    return &credentials->passes;
+    return &credentials->token_keys;
 }
 
 /* --- Loading --- */
@@ -119,8 +119,8 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
         done = error_set(error, "%s: is not a fleet key", beside);
     }
     done = done && append(&credentials->trusted, &certificates, error);
-    if (done && read_pem(beside, &again, &key, &ignored)) { /* only passes need the private key */
-        add_pass_key_of(credentials, &key);
+    if (done && read_pem(beside, &again, &key, &ignored)) { /* only tokens need the private key */
+        add_token_key_of(credentials, &key);
     }
     mbedtls_pk_free(&key);
     mbedtls_x509_crt_free(&again);
@@ -145,7 +145,7 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
             return error_set(error, "%s: a fleet key has one certificate; for a second one see `trainer help keygen`",
                              path);
         }
-        add_pass_key_of(credentials, &credentials->key);
+        add_token_key_of(credentials, &credentials->key);
         return append(&credentials->trusted, found, error) && trust_beside(credentials, path, ".next", error) &&
                trust_beside(credentials, path, ".previous", error);
     }
@@ -156,7 +156,7 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
         if (!append(&credentials->trusted, next, error)) {
             return false;
         }
-        pass_keys_add(&credentials->passes, next->raw.p, next->raw.len);
+        handshake_token_add_key(&credentials->token_keys, next->raw.p, next->raw.len);
     }
     if (!tls_common_name(found, name, sizeof name)) {
         return error_set(error, "%s: the certificate has no common name", path);
@@ -203,7 +203,7 @@ void credentials_free(struct credentials *credentials)
     mbedtls_x509_crt_free(&credentials->own);
     mbedtls_x509_crt_free(&credentials->trusted);
     mbedtls_pk_free(&credentials->key);
-    sodium_memzero(&credentials->passes, sizeof credentials->passes);
+    sodium_memzero(&credentials->token_keys, sizeof credentials->token_keys);
     free(credentials);
 }
 

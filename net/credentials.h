@@ -1,7 +1,7 @@
 /*
  * What a member authenticates itself with, and whom it trusts.
  *
- * One PEM file, in one of two forms, told apart by its content:
+ * One PEM file, in one of two forms, distinguished by its content:
  *  - a fleet key: a private key and a self-signed certificate, the same file on all members. Every member presents it
  *    and accepts exactly it; its dates and names are ignored, so no clock is needed. During key rotation a second one
  *    is trusted: `FILE.next` or `FILE.previous` beside it.
@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 #include "net/member.h"
-#include "net/pass.h"
+#include "net/admission.h"
 
 struct credentials;
 
@@ -39,8 +39,8 @@ struct member credentials_member(const struct credentials *credentials);
  */
 uint64_t credentials_identity(const struct credentials *credentials);
 
-/* The keys to make and check passes (net/pass.h); valid as long as the credentials. */
-const struct pass_keys *credentials_passes(const struct credentials *credentials);
+/* The keys of handshake tokens (net/admission.h); valid as long as the credentials. */
+const struct handshake_token_keys *credentials_token_keys(const struct credentials *credentials);
 
 /* Writes a new fleet key to `path`, mode 0600; fails if the file exists. */
 bool credentials_create_fleet_key(const char *path, struct error *error);

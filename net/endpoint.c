@@ -5,8 +5,15 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/clock.h"
+#include "base/simulation.h"
 
 void endpoint_format_address(const struct address *address, char text[ENDPOINT_TEXT])
 {
@@ -65,4 +72,113 @@ void endpoint_format(const struct endpoint *endpoint, char text[ENDPOINT_TEXT])
     memcpy(&four, &endpoint->address, sizeof four);
     snprintf(text, ENDPOINT_TEXT, strchr(host, ':') ? "[%.*s]:%u" : "%.*s:%u", (int)(ENDPOINT_TEXT - 9), host,
              ntohs(four.sin_port));
+}
+
+/* --- Lookups with a deadline --- */
+
+/*
+ * A lookup that takes too long cannot be cancelled, only abandoned: it runs on its own thread, and whichever of the two
+ * threads finishes last frees the request.
+ */
+
+bool (*resolver_lookup)(const struct address *address, struct endpoints *endpoints,
+                        struct error *error) = endpoint_resolve;
+
+enum resolver_answer { ANSWER_AWAITED, ANSWER_FOUND, ANSWER_ERROR };
+
+/* One request, shared by two threads: the last one frees it. */
+struct resolver_query {
+    struct address address;
+    struct endpoints endpoints;
+    struct error error;
+    _Atomic(enum resolver_answer) answer; /* set after the fields above: a wake alone orders no memory */
+    struct wake answered;
+    atomic_int holders;
+};
+
+static atomic_int under_way;
+
+static void release(struct resolver_query *query)
+{
+    if (atomic_fetch_sub(&query->holders, 1) == 1) {
+        wake_destroy(&query->answered);
+        free(query);
+    }
+}
+
+static void *run_query(void *context)
+{
+    struct resolver_query *query = context;
+    const bool found = resolver_lookup(&query->address, &query->endpoints, &query->error);
+    atomic_store(&query->answer, found ? ANSWER_FOUND : ANSWER_ERROR);
+    atomic_fetch_sub(&under_way, 1); /* before anyone can see that this lookup is over: its place is free by then */
+    wake_raise(&query->answered);
+    release(query);
+    return NULL;
+}
+
+static bool is_numeric(const struct address *address)
+{
+    struct in_addr four;
+    return address->is_ipv6 || inet_pton(AF_INET, address->host, &four) == 1;
+}
+
+/* A thread that is never joined. */
+static bool start_thread(struct resolver_query *query)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    bool started = pthread_create(&thread, &attributes, run_query, query) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+static struct resolver_query *start_query(const struct address *address, struct error *error)
+{
+    struct resolver_query *query = calloc(1, sizeof *query);
+    if (!query || !wake_create(&query->answered, error)) {
+        free(query);
+        error_set(error, "host %s: out of memory while looking it up", address->host);
+        return NULL;
+    }
+    query->address = *address;
+    atomic_init(&query->holders, 2);
+    if (atomic_fetch_add(&under_way, 1) >= RESOLVER_MOST || !start_thread(query)) {
+        atomic_fetch_sub(&under_way, 1);
+        wake_destroy(&query->answered);
+        free(query);
+        error_set(error, "host %s: too many names are being looked up; does the name server answer?", address->host);
+        return NULL;
+    }
+    return query;
+}
+
+bool resolver_find(const struct address *address, const struct wake *wake, double deadline_s,
+                   struct endpoints *endpoints, struct error *error)
+{
+    if (is_numeric(address)) {
+        return endpoint_resolve(address, endpoints, error);
+    }
+    double begun_s = clock_monotonic_s();
+    RARELY("a lookup is given up", deadline_s = begun_s);
+    struct resolver_query *query = start_query(address, error);
+    if (!query) {
+        return false;
+    }
+    enum wake_result how = wake_wait(query->answered.fd, POLLIN, wake, deadline_s);
+    const enum resolver_answer answer = how == WAKE_READY ? atomic_load(&query->answer) : ANSWER_AWAITED;
+    if (answer == ANSWER_FOUND) {
+        *endpoints = query->endpoints;
+    } else if (answer == ANSWER_ERROR) {
+        *error = query->error;
+    } else if (how == WAKE_RAISED) {
+        error_set(error, "host %s: the lookup was cancelled", address->host);
+    } else {
+        error_set(error, "host %s: no name server answered within %.3g s", address->host,
+                  clock_monotonic_s() - begun_s);
+    }
+    release(query);
+    return answer == ANSWER_FOUND;
 }

@@ -104,7 +104,7 @@ bool handshake_connect(struct channel *channel, const struct hello_identity *ide
     }
     if (!member_is_sane(welcome->role, welcome->index) || !member_matches(expected, &member) ||
         !credential_covers(channel->connection, &member)) {
-        return error_set(error, "%s: is not who it was expected to be (role %u, index %d)", name, welcome->role,
+        return error_set(error, "%s: is not the expected member (role %u, index %d)", name, welcome->role,
                          welcome->index);
     }
     channel->version = peer->version = welcome->version;
@@ -114,9 +114,9 @@ bool handshake_connect(struct channel *channel, const struct hello_identity *ide
     return true;
 }
 
-static uint16_t objection(enum refusal reason, struct error *message, const char *format, ...)
+static uint16_t refusal(enum refusal reason, struct error *message, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static uint16_t objection(enum refusal reason, struct error *message, const char *format, ...)
+static uint16_t refusal(enum refusal reason, struct error *message, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -126,53 +126,52 @@ static uint16_t objection(enum refusal reason, struct error *message, const char
 }
 
 /* The reason to refuse this hello, checked in the order most useful to a person; 0: none. */
-static uint16_t find_objection(const struct channel *channel, const struct hello_identity *identity,
-                               const struct handshake_rules *rules, struct peer *peer, struct error *message)
+static uint16_t check_hello(const struct channel *channel, const struct hello_identity *identity,
+                            const struct handshake_rules *rules, struct peer *peer, struct error *message)
 {
     const struct message_hello *hello = &channel->message.hello;
     char our_name[MEMBER_TEXT], their_name[MEMBER_TEXT], expected_name[MEMBER_TEXT];
     member_format(&identity->member, ' ', our_name);
     if (!member_is_sane(hello->role, hello->index) && !has_no_number(hello)) {
-        return objection(REFUSAL_MEMBER, message, "there is no member with role %u and index %d", hello->role,
-                         hello->index);
+        return refusal(REFUSAL_MEMBER, message, "there is no member with role %u and index %d", hello->role,
+                       hello->index);
     }
     struct member claimed = {(enum member_role)hello->role, hello->index};
     member_format(&claimed, ' ', their_name);
     if (hello->version_max < PROTOCOL_VERSION_MIN || hello->version_min > PROTOCOL_VERSION_MAX) {
-        return objection(REFUSAL_VERSION, message,
-                         "%s (%s) speaks protocol versions %u to %u, %s (%s) speaks %u to %u: upgrade the older one",
-                         their_name, hello->program, hello->version_min, hello->version_max, our_name,
-                         identity->program, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX);
+        return refusal(REFUSAL_VERSION, message,
+                       "%s (%s) speaks protocol versions %u to %u, %s (%s) speaks %u to %u: upgrade the older one",
+                       their_name, hello->program, hello->version_min, hello->version_max, our_name, identity->program,
+                       PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX);
     }
     if (!credential_covers(channel->connection, &claimed)) {
         char credential_name[MEMBER_TEXT];
         struct member credential = connection_credential(channel->connection);
         member_format(&credential, ':', credential_name);
-        return objection(REFUSAL_MEMBER, message, "it claims to be %s, but its certificate is for %s", their_name,
-                         credential_name);
+        return refusal(REFUSAL_MEMBER, message, "it claims to be %s, but its certificate is for %s", their_name,
+                       credential_name);
     }
     struct member expected = {(enum member_role)hello->expected_role, hello->expected_index};
     if (!member_matches(&expected, &identity->member)) {
         bool sane = member_is_sane(hello->expected_role, hello->expected_index);
         member_format(sane ? &expected : &(struct member){MEMBER_NONE, MEMBER_ANY_INDEX}, ' ', expected_name);
-        return objection(REFUSAL_MEMBER, message,
-                         "%s expects %s here, but this is %s: do all members have the same ps_hosts and worker_hosts?",
-                         their_name, sane ? expected_name : "nobody we know", our_name);
+        return refusal(REFUSAL_MEMBER, message,
+                       "%s expects %s here, but this is %s: do all members have the same ps_hosts and worker_hosts?",
+                       their_name, sane ? expected_name : "no known member", our_name);
     }
     if (strcmp(hello->cluster, identity->cluster) != 0) {
-        return objection(REFUSAL_CLUSTER, message, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,
-                         hello->cluster, our_name, identity->cluster);
+        return refusal(REFUSAL_CLUSTER, message, "%s belongs to cluster \"%s\", %s to \"%s\"", their_name,
+                       hello->cluster, our_name, identity->cluster);
     }
     bool without_config = hello->digest[0] == '\0';
     bool known =
         strcmp(hello->digest, identity->digest) == 0 || (rules->knows && rules->knows(rules->context, hello->digest));
     if (!without_config && !known && hello->fleet_version != identity->fleet_version) {
         bool behind = hello->fleet_version < identity->fleet_version;
-        return objection(behind ? REFUSAL_BEHIND : REFUSAL_AHEAD, message,
-                         "%s has version %llu of the config, %s has version %llu; %s", their_name,
-                         (unsigned long long)hello->fleet_version, our_name,
-                         (unsigned long long)identity->fleet_version,
-                         behind ? "it waits for the newer one" : "it waits until that is rolled out");
+        return refusal(behind ? REFUSAL_BEHIND : REFUSAL_AHEAD, message,
+                       "%s has version %llu of the config, %s has version %llu; %s", their_name,
+                       (unsigned long long)hello->fleet_version, our_name, (unsigned long long)identity->fleet_version,
+                       behind ? "it waits for the newer one" : "it waits until that is rolled out");
     }
     if (!without_config && !known) {
         (rules->describe_difference ? rules->describe_difference : handshake_describe_difference)(
@@ -218,7 +217,7 @@ bool handshake_accept(struct channel *channel, const struct hello_identity *iden
         return error_set(error, "refused %s: its first message is %s, not hello", address,
                          message_name(channel->frame.type));
     }
-    uint16_t reason = find_objection(channel, identity, rules, peer, &message);
+    uint16_t reason = check_hello(channel, identity, rules, peer, &message);
     if (reason != 0) {
         send_refused(channel, reason, message.text, deadline_s, &ignored);
         return error_set(error, "refused %s: %s", address, message.text);

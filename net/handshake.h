@@ -28,7 +28,7 @@ struct hello_identity {
 };
 
 /*
- * How this process introduces itself, for links and listeners that live as long as it does. The identity may change
+ * How this process identifies itself, for links and listeners that live as long as it does. The identity may change
  * meanwhile (a new version of the config), so hello is called each time, from any thread; its texts stay valid.
  */
 struct hello_options {

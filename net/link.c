@@ -93,15 +93,15 @@ static void back_off(struct link *link)
     pause_between(link, 0.5 * delay_s, delay_s);
 }
 
-static bool waits_its_turn(const struct link *link)
+static bool has_random_delay(const struct link *link)
 {
     return link->options.return_within_s > FIRST_DELAY_S; /* few members need no turns */
 }
 
-/* A link that nobody waits for leaves the first moments to others. Otherwise it tries at once: the peer may be back. */
-static void begin_return(struct link *link)
+/* At once, for the peer may be back; a link that no caller waits for leaves the first moments to others. */
+static void schedule_first_retry(struct link *link)
 {
-    if (link->failures == 0 && link->options.return_after_s > 0 && waits_its_turn(link)) {
+    if (link->failures == 0 && link->options.return_after_s > 0 && has_random_delay(link)) {
         pause_between(link, link->options.return_after_s, link->options.return_within_s);
     } else {
         back_off(link);
@@ -109,9 +109,9 @@ static void begin_return(struct link *link)
 }
 
 /* The peer was absent at the first attempt: it restarts, and all reconnect. */
-static void go_on_returning(struct link *link)
+static void schedule_retry(struct link *link)
 {
-    if (link->failures == 1 && link->options.return_after_s == 0 && waits_its_turn(link)) {
+    if (link->failures == 1 && link->options.return_after_s == 0 && has_random_delay(link)) {
         pause_between(link, 0, link->options.return_within_s);
     } else {
         back_off(link);
@@ -130,7 +130,7 @@ static void log_missing(struct link *link, const char *why)
     }
 }
 
-/* Keepalives come four times per idle timeout; so a link heard from that recently is not suspected. */
+/* Keepalives come four times per idle timeout; so a link that has received something that recently is not suspected. */
 static void suspect_others(struct link *link)
 {
     atomic_store(&link->options.traffic->suspect_since_s, clock_monotonic_s() - link->idle_timeout_s / 4);
@@ -169,7 +169,7 @@ void link_lost(struct link *link, const char *why)
         if (!link->quiet && why) {
             log_warning("%s; connecting again", why);
         }
-        begin_return(link);
+        schedule_first_retry(link);
     }
 }
 
@@ -252,7 +252,7 @@ static enum link_try try_now(struct link *link, struct error *error)
 }
 
 /* Has this process waited long enough for its first answer? */
-static bool is_hopeless(const struct link *link, struct error *error)
+static bool is_given_up(const struct link *link, struct error *error)
 {
     const double within_s = atomic_load(&link->options.traffic->answer_within_s);
     const double waited_s = clock_monotonic_s() - atomic_load(&link->options.traffic->first_try_s);
@@ -286,7 +286,7 @@ enum link_try link_try(struct link *link, struct error *error)
     double never = 0;
     atomic_compare_exchange_strong(&link->options.traffic->first_try_s, &never, begun_s);
     enum link_try result = try_now(link, error);
-    if (result == LINK_LATER && is_hopeless(link, error)) {
+    if (result == LINK_LATER && is_given_up(link, error)) {
         return LINK_REFUSED;
     }
     if (result == LINK_OPEN) {
@@ -300,7 +300,7 @@ enum link_try link_try(struct link *link, struct error *error)
             suspect_others(link);
         }
         log_missing(link, error->text);
-        go_on_returning(link);
+        schedule_retry(link);
     }
     return result;
 }

@@ -1,5 +1,6 @@
 /*
- * Messages: structs made from the one table (net/message_table.h), and their encoding, which is a pure function.
+ * Messages: structs made from the one table (net/message_table.h), and their encoding; and the frames in which they are
+ * sent. Pure functions.
  *
  * A decoded message borrows: its texts and ranges point into the bytes that it was decoded from.
  */
@@ -22,7 +23,7 @@ enum message_type { MESSAGE_TABLE(MESSAGE_AS_ENUM) MESSAGE_TYPES };
 enum refusal {
     REFUSAL_VERSION = 1,   /* no protocol version in common */
     REFUSAL_CLUSTER = 2,   /* another cluster's name */
-    REFUSAL_MEMBER = 3,    /* not who it claims to be, or not who was expected */
+    REFUSAL_MEMBER = 3,    /* not the member that it claims to be, or not the expected one */
     REFUSAL_CONFIG = 4,    /* the job configs differ */
     REFUSAL_DUPLICATE = 5, /* another process has this role and index, and is alive */
     REFUSAL_REPLACED = 6,  /* a newer process took over this role and index */
@@ -140,7 +141,7 @@ MESSAGE_TABLE(MESSAGE_AS_STRUCT)
 #undef MESSAGE_AS_STRUCT
 #undef FIELD_AS_MEMBER
 
-/* Any message; the frame's type tells which. */
+/* Any message; the frame's type says which. */
 #define MESSAGE_AS_UNION(number, name, bulk, text) struct message_##name name;
 union message {
     MESSAGE_TABLE(MESSAGE_AS_UNION)
@@ -167,10 +168,69 @@ void message_encode(uint16_t version, uint16_t type, const void *message, uint8_
 /*
  * Decodes exactly `size` bytes. Fails if there are too few or too many, a number or a list exceeds its limit, a text
  * has a zero byte or is not UTF-8, ranges are out of order, or bulk_bytes does not match dtype and ranges. Only hello
- * and refused may have extra bytes, so that later versions can introduce themselves. A field that the version does not
+ * and refused may have extra bytes, so that later versions can identify themselves. A field that the version does not
  * have is NaN, 0 or NULL. The message borrows from bytes.
  */
 bool message_decode(uint16_t version, uint16_t type, const uint8_t *bytes, size_t size, uint32_t bulk_bytes,
                     union message *message, struct error *error);
+
+/* --- Frames --- */
+
+/*
+ * Frames, the units sent on a connection: a header of fixed size, then a message, then bulk bytes.
+ *
+ * The header is the same in every protocol version, little-endian:
+ *
+ *     offset  size  field
+ *          0     4  magic, the bytes "TRNR"
+ *          4     2  version: of the protocol; the sender's lowest in hello and refused, else the one agreed on
+ *          6     2  type of the message
+ *          8     8  request: chosen by the side that asks; an answer repeats it
+ *         16     4  generation of the training state that the message is about; 0 before there is one
+ *         20     4  flags: FRAME_LAST; the rest is zero
+ *         24     4  message_bytes: size of the message
+ *         28     4  bulk_bytes: size of what follows the message
+ *
+ * Decoding is a pure function of bytes. Every type has a limit for message and bulk (net/message_table.h), which is
+ * checked here, before anything that the header announces is allocated or awaited.
+ */
+enum {
+    FRAME_HEADER = 32,        /* bytes */
+    FRAME_LAST = 1,           /* flags: the last (or only) frame of this request or answer */
+    PROTOCOL_VERSION_MIN = 1, /* what this program speaks */
+    PROTOCOL_VERSION_MAX = 1,
+};
+
+struct frame {
+    uint16_t version;
+    uint16_t type; /* enum message_type */
+    uint64_t request;
+    uint32_t generation;
+    uint32_t flags;
+    uint32_t message_bytes;
+    uint32_t bulk_bytes;
+};
+
+void frame_encode(const struct frame *frame, uint8_t bytes[FRAME_HEADER]);
+
+/*
+ * Checks magic, type, flags and limits; the caller checks whether the version is the right one. A frame that is refused
+ * for anything but its magic still sets frame->request, so that the refusal names the right request.
+ */
+bool frame_decode(const uint8_t bytes[FRAME_HEADER], struct frame *frame, struct error *error);
+
+/*
+ * Generations wrap around, so that no chosen value is the last: one is later than another if it is less than half a
+ * cycle ahead of it. 0 is none, before all others.
+ */
+static inline bool generation_is_later(uint32_t generation, uint32_t than)
+{
+    return generation != 0 && (than == 0 || (generation != than && generation - than < UINT32_C(1) << 31));
+}
+
+static inline uint32_t generation_after(uint32_t generation)
+{
+    return generation == UINT32_MAX ? 1 : generation + 1;
+}
 
 #endif

@@ -236,9 +236,9 @@
     FIELD(TEXT,   host,            255,     "name of the machine")                                                     \
     FIELD(TEXT,   device,          128,     "what the member computes on")                                             \
     FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for, for the user; may be empty")     \
-    FIELD(U64,    memory_bytes,    0,       "since version 2: memory of the process; 0: not known")                    \
-    FIELD(F32,    cpu_percent,     0,       "since version 2: of one core, by the process; NaN: not known")            \
-    FIELD(F32,    gpu_percent,     0,       "since version 2: of the time that its GPUs computed; NaN: not known, or " \
+    FIELD(U64,    memory_bytes,    0,       "memory of the process; 0: not known")                                     \
+    FIELD(F32,    cpu_percent,     0,       "of one core, by the process; NaN: not known")                             \
+    FIELD(F32,    gpu_percent,     0,       "of the time that its GPUs computed; NaN: not known, or "                  \
                                             "none")
 
 #define MESSAGE_FIELDS_lease(FIELD)                                                                                    \
@@ -266,7 +266,7 @@
     FIELD(I32,    index,           0,       "of the member")                                                           \
     FIELD(U64,    incarnation,     0,       "of the member's process; 0: never seen")                                  \
     FIELD(U8,     state,           8,       "see the list of states")                                                  \
-    FIELD(U32,    silent_ms,       0,       "since the member was last heard from")                                    \
+    FIELD(U32,    silent_ms,       0,       "since the member's last message")                                    \
     FIELD(U32,    generation,      0,       "of the training state")                                                   \
     FIELD(I64,    global_step,     0,       "latest that the member knows of; -1: none")                               \
     FIELD(I64,    local_step,      0,       "of a worker: its steps; of a ps: pushes applied")                         \
@@ -283,9 +283,9 @@
     FIELD(TEXT,   host,            255,     "name or address of the machine")                                          \
     FIELD(TEXT,   device,          128,     "what the member computes on")                                             \
     FIELD(TEXT,   message,         1024,    "what the member is doing or waiting for; may be empty")                   \
-    FIELD(U64,    memory_bytes,    0,       "since version 2: memory of the process; 0: not known")                    \
-    FIELD(F32,    cpu_percent,     0,       "since version 2: of one core, by the process; NaN: not known")            \
-    FIELD(F32,    gpu_percent,     0,       "since version 2: of the time that its GPUs computed; NaN: not known, or " \
+    FIELD(U64,    memory_bytes,    0,       "memory of the process; 0: not known")                                     \
+    FIELD(F32,    cpu_percent,     0,       "of one core, by the process; NaN: not known")                             \
+    FIELD(F32,    gpu_percent,     0,       "of the time that its GPUs computed; NaN: not known, or "                  \
                                             "none")
 
 #define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
@@ -359,11 +359,11 @@
     FIELD(U64,    missed,          0,       "rounds that it was selected for but that were made without it")           \
     FIELD(F32,    cosine,          0,       "of its last difference that counted to the mean of all; NaN: not known")  \
     FIELD(F32,    norm,            0,       "of that difference; NaN: not known")                                      \
-    FIELD(U64,    validated,       0,       "since version 3: number of its own examples in its last validation; 0: "  \
+    FIELD(U64,    validated,       0,       "number of its own examples in its last validation; 0: "                   \
                                             "none")                                                                    \
-    FIELD(I64,    validated_step,  0,       "since version 3: of that model")                                          \
-    FIELD(F32,    score,           0,       "since version 3: of that model, by train.best_metric; NaN: not known")    \
-    FIELD(U8,     is_worst,        1,       "since version 3: 1: it is in the tenth of the workers with the worst "    \
+    FIELD(I64,    validated_step,  0,       "of that model")                                                           \
+    FIELD(F32,    score,           0,       "of that model, by train.best_metric; NaN: not known")                     \
+    FIELD(U8,     is_worst,        1,       "1: it is in the tenth of the workers with the worst "                     \
                                             "scores")
 
 #define MESSAGE_FIELDS_validated(FIELD)                                                                                \
@@ -422,12 +422,9 @@
 
 /*
  * ADDITION(message, first of the fields that came later, protocol version that they came with): a frame of an earlier
- * version ends before them.
+ * version ends before them. There is one version so far.
  */
-#define MESSAGE_ADDITIONS(ADDITION)                                                                                    \
-    ADDITION(heartbeat, memory_bytes, 2)                                                                               \
-    ADDITION(status,    memory_bytes, 2)                                                                               \
-    ADDITION(rounds,    validated,    3)
+#define MESSAGE_ADDITIONS(ADDITION)
 /* clang-format on */
 
 #endif

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "net/resolver.h"
+#include "net/endpoint.h"
 
 /*
  * The system's queue of connections that are not accepted yet; its own limit is often the same. The 128 of musl's

@@ -37,8 +37,8 @@ void socket_set_options(int fd, const struct endpoint *peer);
 
 /*
  * Accepts the next connection, if there is one, with its source address; call it when the listener is readable.
- * Failures of a single connection (aborted before we accepted it) are SOCKET_NONE. Defer socket_set_options, which costs
- * more than accepting, until the socket is used.
+ * Failures of a single connection (aborted before we accepted it) are SOCKET_NONE. Defer socket_set_options, which
+ * costs more than accepting, until the socket is used.
  */
 enum socket_accepted { SOCKET_ACCEPTED, SOCKET_NONE, SOCKET_FAILED };
 enum socket_accepted socket_accept(int listener, int *fd, struct endpoint *from, struct error *error);

@@ -68,10 +68,10 @@ struct connection {
     const struct wake *wake;
     enum connection_state state;
     double timeout_s; /* 0: none */
-    double heard_s;
+    double last_received_s;
     struct member credential;
     struct tls *tls; /* NULL: plain */
-    uint8_t *in;     /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it rests */
+    uint8_t *in;     /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */
     size_t in_start, in_end;
     uint8_t *out; /* [CONNECTION_BUFFER]: to be sent; right after `in` */
     size_t out_start, out_end;
@@ -83,8 +83,8 @@ struct connection {
 /*
  * Receives available bytes into `bytes`, and the excess over `size` into the in buffer, which must be empty then; with
  * size 0 only into the in buffer, after its content, which moves to its beginning. Returns the total count or a
- * transport_result. The very first bytes tell TLS from plain text: fails if they are not this transport's. Also fails
- * if the current call's deadline is over and the peer is still sending.
+ * transport_result. The very first bytes distinguish TLS from plain text: fails if they are not this transport's. Also
+ * fails if the current call's deadline is over and the peer is still sending.
  */
 ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t size, struct error *error);
 

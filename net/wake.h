@@ -19,7 +19,7 @@ void wake_lower(struct wake *wake);
 enum wake_result { WAKE_READY, WAKE_TIMEOUT, WAKE_RAISED };
 
 /*
- * Waits for `events` (POLLIN, POLLOUT) or an error on `fd` (-1: none); the next call on it tells which. Ends at the
+ * Waits for `events` (POLLIN, POLLOUT) or an error on `fd` (-1: none); the next call on it shows which. Ends at the
  * deadline, in seconds of clock_monotonic_s, or when the wake (NULL: none) is raised.
  */
 enum wake_result wake_wait(int fd, short events, const struct wake *wake, double deadline_s);

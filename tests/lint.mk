@@ -78,7 +78,7 @@ build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includ
 product_files := $(sources) $(hosted) trainer.c $(headers) $(wildcard cuda/kernels/*.cu cuda/kernels/*.cuh)
 
 with_includes := $(product_files) $(wildcard tests/simulate/*.[ch])
-build/lint/circles: $(with_includes) tests/lint/circles.py
+build/lint/circles: $(with_includes) tests/lint/circles.py tests/lint/house.py
 	@mkdir -p $(@D)
 	@python3 tests/lint/circles.py $(with_includes)
 	@touch $@
@@ -87,8 +87,12 @@ build/lint/circles: $(with_includes) tests/lint/circles.py
 house_files := $(sort $(product_files) $(formatted) Makefile $(wildcard cuda/*.mk base/deps/*.mk tests/*.mk tests/*.py \
 	tests/*/*.py deploy/dist/*.mk deploy/dist/*.py))
 
-build/lint/house: $(house_files) tests/lint/house.py $(musl_libs)
+# Documents, for their words alone.
+house_documents := net/PROTOCOL.md docs/security.md
+
+build/lint/house: $(house_files) $(house_documents) tests/lint/house.py $(musl_libs)
 	@mkdir -p $(@D)
+	@python3 tests/lint/house.py --only=words $(house_documents)
 	@python3 tests/lint/house.py --libc=build/deps/musl/lib/libc.a $(house_files)
 	@touch $@
 

@@ -7,7 +7,7 @@ import subprocess
 
 from runs import LONG_S
 
-MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 4)
+MARK = b"trainer speaks protocol\0" + struct.pack("<HH", 1, 1)
 
 CRASHES = "int main(void) { __builtin_trap(); }"
 HANGS = "#include <unistd.h>\nint main(void) { for (;;) { pause(); } }"

@@ -17,28 +17,25 @@ LAST = 1
 NUMBERS = {"U8": "B", "U16": "H", "U32": "I", "U64": "Q", "I32": "i", "I64": "q", "F32": "f", "F64": "d"}
 
 
-def read_schema(text, version=1):
-    """{number: (name, [(field, kind, limit)])} from the document's tables, for that version of the protocol."""
+def read_schema(text):
+    """{number: (name, [(field, kind, limit)])} from the document's tables."""
     schema = {}
     for section in re.split(r"^### ", text, flags=re.M)[1:]:
         head = re.match(r"(\d+) (\w+)\n", section)
         if head:
-            rows = re.findall(r"^\| (\w+) \| ([A-Z]+\d*) \| (\d+) \| (?:since version (\d+))?", section, flags=re.M)
-            schema[int(head[1])] = (head[2], [(field, kind, int(limit)) for field, kind, limit, since in rows
-                                              if version >= int(since or 1)])
+            rows = re.findall(r"^\| (\w+) \| ([A-Z]+\d*) \| (\d+) \| ", section, flags=re.M)
+            schema[int(head[1])] = (head[2], [(field, kind, int(limit)) for field, kind, limit in rows])
     return schema
 
 
-TEXT = DOCUMENT.read_text()
-SCHEMA = read_schema(TEXT)  # of version 1, which the client below uses
-SCHEMAS = {1: SCHEMA, **{version: read_schema(TEXT, version) for version in (2, 3, 4)}}
+SCHEMA = read_schema(DOCUMENT.read_text())
 NUMBER = {name: number for number, (name, _) in SCHEMA.items()}
 
 
-def encode(name, *, speaks=1, **values):
-    """The bytes of a message in that protocol version; missing fields are zero or empty."""
+def encode(name, **values):
+    """The bytes of a message; missing fields are zero or empty."""
     out = b""
-    fields = SCHEMAS[speaks][NUMBER[name]][1]
+    fields = SCHEMA[NUMBER[name]][1]
     unknown = set(values) - {field for field, _, _ in fields}
     assert not unknown, f"{name} has no {unknown}"
     for field, kind, _ in fields:
@@ -53,10 +50,10 @@ def encode(name, *, speaks=1, **values):
     return out
 
 
-def decode(name, data, version=1):
+def decode(name, data):
     """A message's fields; raises ValueError unless all bytes are used."""
     values, at = {}, 0
-    for field, kind, limit in SCHEMAS[version][NUMBER[name]][1]:
+    for field, kind, limit in SCHEMA[NUMBER[name]][1]:
         if kind in NUMBERS:
             (values[field],) = struct.unpack_from("<" + NUMBERS[kind], data, at)
             at += struct.calcsize("<" + NUMBERS[kind])

@@ -9,38 +9,48 @@ build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 
 -include build/product/tests/clock.d
 
-# A future version of the product, with one more key of the job (tests/other_key, at the end of the table): see
-# tests/test_mixed.py. The key has no field of its own, so that everything else is the same.
-build/other/keys.c: base/config/keys.c tests/other_key
+# The next version of the product: one more key of the job (tests/other_key, at the end of the table), and a protocol
+# version more, with one more field of a message (see tests/test_mixed.py). Only the files that know the key, the
+# versions and the field are compiled anew. The key has no field of its own, and the message isn't the largest, so that
+# all other files see the same structs.
+other_made := base/config/keys net/message net/handshake ps/rollout/target_program worker/remote/heartbeat \
+	worker/remote/chief/transfer worker/remote/operator/rollout_programs
+other_net  := build/other/net/message.h build/other/net/message_table.h
+
+build/other/base/config/keys.c: base/config/keys.c tests/other_key
 	@mkdir -p $(@D)
 	@sed '/^    {\.section = NULL}/e cat tests/other_key' $< >$@
 	@grep -q of_tests $@
 
-build/other/keys.o: build/other/keys.c build/product/flags $(musl_libs)
+build/other/net/message.h: net/message.h
+	@mkdir -p $(@D)
+	@sed 's/PROTOCOL_VERSION_MAX = 1,/PROTOCOL_VERSION_MAX = 2,/' $< >$@
+	@grep -q 'MAX = 2' $@
+
+build/other/net/message_table.h: net/message_table.h
+	@mkdir -p $(@D)
+	@sed -e 's/^#define MESSAGE_FIELDS_heartbeat(FIELD)/& OLDER_FIELDS(FIELD) FIELD(U64, of_tests, 0, "")\
+	#define OLDER_FIELDS(FIELD)/' -e 's/^#define MESSAGE_ADDITIONS(ADDITION)/& ADDITION(heartbeat, of_tests, 2)/' $< >$@
+	@test "$$(grep -c of_tests $@)" = 2
+
+build/other/%.o: %.c $(other_net) build/product/flags $(musl_libs)
+	@mkdir -p $(@D)
+	@$(musl_cc) $(product) -iquote build/other $(cppflags) -MMD -MP -c -o $@ $<
+
+build/other/base/config/keys.o: build/other/base/config/keys.c build/product/flags $(musl_libs)
 	@$(musl_cc) $(product) $(cppflags) -c -o $@ $<
 
-build/other/trainer: build/other/keys.o $(objects) $(musl_libs)
-	@$(musl_cc) -o $@ $< $(filter-out build/product/base/config/keys.o,$(objects)) -Lbuild/deps/lib $(link_with)
+build/other/trainer: $(other_made:%=build/other/%.o) $(objects) $(musl_libs)
+	@$(musl_cc) -o $@ $(other_made:%=build/other/%.o) $(filter-out $(other_made:%=build/product/%.o),$(objects)) \
+		-Lbuild/deps/lib $(link_with)
 
-# The program as of the commit named by tests/older, which members may still run beside this one: also for test-full.
-# Built once, from its own sources and the libraries here; without the GPU engine, which is not involved; and not with
-# this checkout's commit as its own.
-build/older/trainer: tests/older | $(packages) $(musl_libs)
-	@rm -rf $(@D)
-	@mkdir -p $(@D)/source/build
-	@git archive --output=$(@D)/source.tar "$$(cat $<)" || { \
-		echo "$@: this checkout has no commit $$(cat $<): git fetch --unshallow" >&2; exit 1; }
-	@tar -xf $(@D)/source.tar -C $(@D)/source
-	@cp -a build/deps $(@D)/source/build/
-	+@env -u MAKEFLAGS GIT_CEILING_DIRECTORIES=$(CURDIR)/$(@D) $(MAKE) -C $(@D)/source NVCC= build/trainer
-	@mv $(@D)/source/build/trainer $@
-	@rm -r $(@D)/source $(@D)/source.tar
+-include $(other_made:%=build/other/%.d)
 
 # With T=name: the unit-test programs and pytest's tests whose names contain it, without lint, fuzzing and simulation.
 # Everything is built before anything runs: tests that measure time need the machine.
 programs_want := build/trainer build/clocked/trainer build/other/trainer build/bench/ps_load build/bench/gpu_bench \
 	build/fake/libcuda.so.1 build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
-	build/venv-deploy/ready build/venv-dist/ready $(if $(filter test-full,$(goals)),build/older/trainer) \
+	build/venv-deploy/ready build/venv-dist/ready \
 	$(if $(T),,aarch64 build/tests.compiled)
 test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
 

@@ -323,7 +323,7 @@ def test_mnist_unreachable_is_one_quick_line(root, tmp_path):
     "path, line, fine",
     [
         ("net/a.c", '#include "base/error.h"', True),
-        ("base/a.c", '#include "net/frame.h"', False),
+        ("base/a.c", '#include "net/message.h"', False),
         ("ps/store/a.c", '#include "worker/engine.h"', False),
         ("worker/a.c", '#include "cuda/engine.h"', True),
         ("cuda/a.c", '#include "worker/engine.h"', False),

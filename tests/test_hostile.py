@@ -296,7 +296,7 @@ def test_connections_that_never_say_who_they_are(fleet):
     finally:
         stop.set()
         thread.join()
-    assert "it did not identify itself" in fleet.cluster.text("ps 0")
+    assert "it sent no ClientHello" in fleet.cluster.text("ps 0")
     fleet.cluster.kill("worker 3")
     del fleet.cluster.members["worker 3"]
 
@@ -347,12 +347,12 @@ def test_guests_that_no_list_has(fleet):
             assert welcome or "there is no " in fields["message"]
 
 
-# --- Attacks that cost the attacker little: last, because then strangers, like these tests' own clients, must wait ---
+# --- Attacks that cost the attacker little: last, because then these tests' own clients, without tokens, must wait ---
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_members_work_and_join_under(fleet, trainer, name):
-    """Nobody is lost, a new worker is admitted, and the log does not grow with what strangers do."""
+    """Nobody is lost, a new worker is admitted, and the log does not grow with what attackers do."""
     lines = len(fleet.refusals())
     try:
         with Attack(name, fleet.port, fleet.folder / "fleet.key", trainer, rate=0.25) as attack:

@@ -33,6 +33,9 @@ def body(lines):
     ("sections", "a.mk", "# --- In ---", "# --- In -----------------"),
     ("memory", "base/a.c", '"out of memory for a key"', '"no memory for a key"'),
     ("memory", "base/a.c", "/* no memory */", '"not enough memory"'),
+    ("words", "net/a.c", "/* By the indoor accept queue; SO_LINGER */", "/* At the door */"),
+    ("words", "net/a.c", "int retold, foretells;", "int is_told;"),
+    ("words", "net/a.h", "enum { PEER_GONE };", "enum { DOOR_GONE };"),
     ("purpose", "base/a.c", "/* Why. */\n#include <a.h>\n", "#include <a.h>\n"),
     ("size", "base/a.c", "int f(void)\n" + body(70), "int f(void)\n" + body(72)),
     ("size", "base/a.c",
@@ -42,12 +45,22 @@ def body(lines):
      "static inline __attribute__((always_inline)) void\n"
      "f(int a, int b, int c, int d, int e, int f, int g, int h, int i)\n{\n}\n"),
     ("tags", "base/a.c", "struct a {\n};\nstruct a one;\n", "struct a {\n};\nstruct a {\n};\n"),
+    ("locked", "base/a.c", "static void f(void)\n{\n    my_lock(a);\n    g_locked(a);\n}\n",
+     "static void f(void)\n{\n    g_locked(a);\n    my_lock(a);\n}\n"),
+    ("locked", "base/a.c", "static void f_locked(void)\n{\n    g_locked(a);\n}\n",
+     "static void f(void)\n{\n    unlock(a);\n    g_locked(a);\n}\n"),
     ("unused", "base/a.c", "static int f(void)\n{\n}\n", "int f(void)\n{\n}\n"),
     ("unused", "base/a.c", "static int f(void)\n{\n}\nint g = f();\n", "int f(void)\n{\n}\nint g = f();\n"),
 ])
 def test_house_rules(lint, check, path, good, bad):
     assert lint("house.py", {path: good}, f"--only={check}") == []
     assert len(lint("house.py", {path: bad}, f"--only={check}")) == 1
+
+
+def test_words_count_where_they_were_removed(lint):
+    assert lint("house.py", {"observe/a.c": "/* At the door */"}, "--only=words") == []
+    (line,) = lint("house.py", {"net/a.c": "/* At the door. */"}, "--only=words")
+    assert line == 'net/a.c:1: "door": the field says accept queue'
 
 
 def test_tests_are_no_users(lint):
@@ -70,6 +83,21 @@ def test_circles_are_found(lint):
     files["base/b.c"] = '#include "base/b.h"\n#include "base/internal.h"\n'
     files["base/internal.h"] = '#include "base/a.h"\n'
     assert lint("circles.py", files) == ["circle of includes: base/a -> base/b -> base/a"]
+
+
+def test_circles_of_calls_are_found(lint):
+    files = {"base/a.h": "int a(void);\n", "base/b.h": "int b(void);\n",
+             "base/a.c": "int a(void)\n{\n    return b();\n}\n",
+             "base/b.c": "/* as a() does */\nstatic int one(void)\n{\n}\nint b(void)\n{\n    one();\n}\n"}
+    assert lint("circles.py", files) == []
+    files["base/c.c"] = "int c(void)\n{\n    return a();\n}\n"
+    assert lint("circles.py", files) == []
+    files["base/b.c"] = "int b(void)\n{\n    return c();\n}\n"
+    assert lint("circles.py", files) == ["circle of calls: base/a.c -> base/b.c -> base/c.c -> base/a.c"]
+    listed = {path.replace("base", "base/process"): text for path, text in files.items()}
+    assert lint("circles.py", listed) == []
+    (line,) = lint("circles.py", {**listed, "base/process/c.c": "int c(void)\n{\n}\n"})
+    assert line.startswith("base/process has no circle of calls any more")
 
 
 def test_what_a_tool_found_out_is_kept_for_the_next_clone(root, tmp_path):

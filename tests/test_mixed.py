@@ -1,9 +1,11 @@
-"""This program together with other builds, in one cluster and in rollouts: one with an additional key of the job, and
-in make test-full an older one (tests/older)."""
+"""This program together with its next version, in one cluster and in rollouts: that one has a key of the job and a
+protocol version more, which brings a field (build/other/trainer, tests/test.mk)."""
 
 import pathlib
+import struct
 import subprocess
 
+import protocol
 import pytest
 
 import programs
@@ -11,16 +13,13 @@ from fleets import OpenFleet, supervise, text_of
 from programs import build_of
 from runs import checkpoints, wait_for
 
-BUILD = pathlib.Path(__file__).parent.parent / "build"
-NEWER, OLDER = BUILD / "other" / "trainer", BUILD / "older" / "trainer"
+NEXT = pathlib.Path(__file__).parent.parent / "build" / "other" / "trainer"
 
 
-@pytest.fixture(params=["newer", "older"])
-def other(request, full):
-    """Another build's path."""
-    if request.param == "older" and not full:
-        pytest.skip("in make test-full")
-    return str(NEWER if request.param == "newer" else OLDER)
+@pytest.fixture
+def other():
+    """The next version's path."""
+    return str(NEXT)
 
 
 def is_training(fleet):
@@ -31,7 +30,7 @@ def is_training(fleet):
 
 def test_it_knows_a_key_more(trainer, tmp_path):
     said = [subprocess.run([program, "config", "show"], cwd=tmp_path, capture_output=True, text=True, check=True,
-                           timeout=240).stdout for program in (str(NEWER), trainer)]
+                           timeout=240).stdout for program in (str(NEXT), trainer)]
     assert "fleet.of_tests" in said[0] and "fleet.of_tests" not in said[1]
     assert said[0].splitlines()[-1] == said[1].splitlines()[-1]  # the digest
 
@@ -72,3 +71,33 @@ def test_it_is_rolled_out_and_back(trainer, other, tmp_path):
             assert set(programs.builds(fleet).values()) == {build_of(pathlib.Path(path))}
             fleet.goes_on()
         assert fleet.alive()
+
+
+@pytest.mark.parametrize("is_next, versions, agreed, extra", [
+    (False, (1, 1), 1, 0), (False, (1, 2), 1, 0), (True, (1, 1), 1, 0), (True, (1, 2), 2, 8), (True, (1, 3), 2, 8),
+    (True, (2, 2), 2, 8)])
+def test_each_connection_speaks_the_highest_version_of_both(trainer, other, tmp_path, is_next, versions, agreed, extra):
+    """A frame of the agreed version, with the field that came with it or without, is read to its end."""
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1) as fleet:
+        fleet.programs["ps 0"] = other if is_next else trainer
+        fleet.start_and_train()
+        is_training(fleet)
+        digest = fleet.status()[1]["worker 1"]["config_digest"]
+        fleet.kill("worker 1")
+        with protocol.Client(int(fleet.ps_hosts[0].split(":")[1]), str(fleet.folder / "fleet.key")) as client:
+            name, fields = client.hello(version_min=versions[0], version_max=versions[1], cluster="north", index=1,
+                                        digest=digest, fleet_version=1, incarnation=77)
+            assert (name, fields.get("version")) == ("welcome", agreed), fields
+            beat = protocol.encode("heartbeat", state=3)
+            for size, wanted in ((extra, "lease"), (8 - extra, "error")):
+                client.socket.sendall(protocol.frame("heartbeat", beat + struct.pack("<Q", 5)[:size], request=9,
+                                                     version=agreed))
+                assert client.receive()[0] == wanted
+
+
+def test_versions_without_a_common_one_are_refused(trainer, tmp_path):
+    with OpenFleet(trainer, tmp_path / "fleet", ps=1) as fleet:
+        fleet.start_and_train()
+        with protocol.Client(int(fleet.ps_hosts[0].split(":")[1]), str(fleet.folder / "fleet.key")) as client:
+            name, fields = client.hello(version_min=2, version_max=3, cluster="north", index=1, incarnation=77)
+            assert (name, fields["reason"]) == ("refused", 1) and "upgrade the older one" in fields["message"]

@@ -59,16 +59,16 @@ def serve():
 
 
 def test_vectors():
-    vectors = protocol.read_vectors(protocol.TEXT)
+    vectors = protocol.read_vectors(protocol.DOCUMENT.read_text())
     assert len(vectors) >= 5
     for name, data, expected in vectors:
         header = protocol.HEADER.unpack(data[: protocol.HEADER.size])
         assert header[0] == b"TRNR" and protocol.SCHEMA[header[2]][0] == name
         size = header[6]
         message = data[protocol.HEADER.size : protocol.HEADER.size + size]
-        fields = protocol.decode(name, message, header[1])
+        fields = protocol.decode(name, message)
         assert {field: str(value) for field, value in fields.items()} == expected
-        assert protocol.encode(name, speaks=header[1], **fields) == message
+        assert protocol.encode(name, **fields) == message
         assert len(data) == protocol.HEADER.size + size + header[7]
 
 

@@ -48,17 +48,17 @@ class Echo:
             [root / PEER[0], "serve", key, str(limit)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.port = int(self.process.stdout.readline())
-        self.said = {}
+        self.ends = {}
 
-    def end_of(self, port):
-        """The log line about the connection from that port."""
-        while port not in self.said:
+    def end_of(self, client):
+        """The log line about that client's connection. By its address, for ports are used again."""
+        while client.source not in self.ends:
             line = self.process.stdout.readline()
             assert line, f"the server is gone: {self.process.wait(timeout=240)}"
-            number, _, text = line.partition(": ")
-            assert number.isdigit(), line + self.process.stdout.read()
-            self.said[int(number)] = text.strip()
-        return self.said[port]
+            peer, _, text = line.partition(": ")
+            assert peer.startswith("127."), line + self.process.stdout.read()
+            self.ends[peer.partition(":")[0]] = text.strip()
+        return self.ends[client.source]
 
     def stop(self):
         assert self.process.poll() is None, self.process.stdout.read()
@@ -446,8 +446,17 @@ def test_change_cipher_spec_without_end(echo):
         client.until_flight()
         client.send_bytes(CHANGE * 40000)
         assert client.refusal().number == tls.UNEXPECTED_MESSAGE
-        port = client.socket.getsockname()[1]
-    assert "more than one ChangeCipherSpec" in echo.end_of(port)
+    assert "more than one ChangeCipherSpec" in echo.end_of(client)
+
+
+def test_the_log_tells_clients_with_the_same_port_apart(echo):
+    with Client(echo.port, echo.key) as first:
+        port = first.socket.getsockname()[1]
+        first.send_bytes(b"GET / HTTP/1.1")
+    with Client(echo.port, echo.key, source_port=port) as second:
+        second.send_bytes(record(HANDSHAKE, b""))
+    assert "speaks plain text" in echo.end_of(first)
+    assert "an empty record" in echo.end_of(second)
 
 
 # --- Either side, after the handshake ---

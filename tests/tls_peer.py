@@ -7,6 +7,7 @@ themselves, and records are sent as told. Ciphers, hashes and curves are tlslite
 """
 
 import hashlib
+import itertools
 import os
 import socket
 import ssl
@@ -317,8 +318,13 @@ class Peer:
 
 
 class Client(Peer):
-    def __init__(self, port, key=None, cipher=None):
-        super().__init__(socket.create_connection(("127.0.0.1", port)), key, cipher)
+    numbers = itertools.count(1)
+
+    def __init__(self, port, key=None, cipher=None, source_port=0):
+        number = next(self.numbers)
+        self.source = f"127.{1 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"  # of this client alone
+        source = (self.source, source_port)
+        super().__init__(socket.create_connection(("127.0.0.1", port), source_address=source), key, cipher)
 
     def hello(
         self,

@@ -51,8 +51,7 @@ build/%/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,mal
 	recv recvmsg send sendmsg wake_wait)
 
 build/%/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
-build/%/tests/net/test_connection build/%/tests/net/test_endpoint build/%/tests/net/test_resolver: \
-	link_with += -Wl,--wrap=clock_monotonic_s
+build/%/tests/net/test_connection build/%/tests/net/test_endpoint: link_with += -Wl,--wrap=clock_monotonic_s
 build/%/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
 build/%/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/%/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
@@ -73,9 +72,10 @@ locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock dest
 
 build/%/tests/net/test_listener build/%/tests/net/test_rest build/%/tests/net/test_crowds: \
 	link_with += $(locks_link)
-crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for door_rest pthread_create wake_wait)
+crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for accept_queue_park pthread_create \
+	wake_wait)
 build/%/tests/net/test_crowds: link_with += $(crowds_link)
-build/%/tests/net/test_listener build/%/tests/net/test_resolver: link_with += -Wl,--wrap=pthread_create
+build/%/tests/net/test_listener build/%/tests/net/test_endpoint: link_with += -Wl,--wrap=pthread_create
 build/%/tests/net/test_listener build/%/tests/net/test_rest: link_with += -Wl,--wrap=clock_monotonic_s
 
 # The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).

@@ -1,5 +1,5 @@
 /*
- * The context of mbedTLS's ChaCha20-Poly1305 as net/tls/aead.c fills it, included by <mbedtls/chachapoly.h> because of
+ * The context of mbedTLS's ChaCha20-Poly1305 as net/tls/gcm.c fills it, included by <mbedtls/chachapoly.h> because of
  * MBEDTLS_CHACHAPOLY_ALT. Wiped by mbedtls_chachapoly_free.
  */
 #ifndef NET_TLS_CHACHAPOLY_ALT_H

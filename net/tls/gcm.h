@@ -1,10 +1,10 @@
 /*
  * AES-256-GCM (NIST SP 800-38D) with nonces of 12 bytes and tags of 16: libsodium's, or on processors with AES
  * instructions for 256- or 512-bit vectors that of Intel's Multi-Buffer Crypto for IPsec, which takes well under half
- * the time. All give the same bytes.
+ * the time. All give the same bytes. gcm.c also has the ciphers that mbedTLS calls by its ALT interfaces (gcm_alt.h,
+ * chachapoly_alt.h).
  *
- * Needs a processor for which aead_has_aes() (net/tls/aead.h). Pure functions of their arguments: any threads may use
- * one key.
+ * Needs a processor for which gcm_is_available(). Pure functions of their arguments: any threads may use one key.
  */
 #ifndef NET_TLS_GCM_H
 #define NET_TLS_GCM_H
@@ -14,6 +14,9 @@
 #include <stdint.h>
 
 enum { GCM_KEY_BYTES = 32, GCM_NONCE_BYTES = 12, GCM_TAG_BYTES = 16 };
+
+/* True if the processor has the instructions for AES-256-GCM; without them only ChaCha20-Poly1305 is offered. */
+bool gcm_is_available(void);
 
 /* The implementations; later ones are faster. */
 enum gcm_code { GCM_LIBSODIUM, GCM_VAES_256, GCM_VAES_512, GCM_CODES };

@@ -1,5 +1,5 @@
 /*
- * The context of mbedTLS's AES-GCM as net/tls/aead.c fills it, included by <mbedtls/gcm.h> because of MBEDTLS_GCM_ALT.
+ * The context of mbedTLS's AES-GCM as net/tls/gcm.c fills it, included by <mbedtls/gcm.h> because of MBEDTLS_GCM_ALT.
  * Wiped by mbedtls_gcm_free.
  */
 #ifndef NET_TLS_GCM_ALT_H

@@ -2,7 +2,7 @@
  * The parts of mbedTLS that we use: TLS 1.3 with elliptic-curve certificates, and no more, for a small program with a
  * small attack surface.
  *
- * The bulk ciphers are ours (net/tls/aead.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM
+ * The bulk ciphers are ours (net/tls/gcm.c, on libsodium), behind mbedTLS's ALT hooks, because mbedTLS's own AES-GCM
  * is several times slower. MBEDTLS_USE_PSA_CRYPTO stays off: with it, every record would set up its key again. The
  * random generator is the kernel's, through libsodium: no state of our own to seed, lock or share between connections.
  * mbedTLS and the files here that call it must be compiled with the same configuration, hence this file.

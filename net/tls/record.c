@@ -1,11 +1,19 @@
-/* TLS 1.3 records alone, without a connection: pure functions, so that published vectors can check them. */
+/*
+ * TLS 1.3 records alone, without a connection: pure functions, so that published vectors can check them.
+ *
+ * The filter applies the rules of RFC 8446, 5 and 5.1, for the fields of a record's header. mbedTLS drops
+ * ChangeCipherSpec records however many come, and so never checks whether their time is over.
+ */
 #include "net/tls/record.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include <mbedtls/hkdf.h>
+#include <mbedtls/ssl.h>
 #include <sodium.h>
+
+#include "net/connection.h"
 
 static const uint64_t MOST_RECORDS = (uint64_t)1 << 24;
 
@@ -133,4 +141,77 @@ ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t seal
     }
     *type = plain[size - 1];
     return (ptrdiff_t)size - 1;
+}
+
+/* --- The filter --- */
+
+static enum record_verdict refuse(uint8_t code, const char *what, uint8_t *alert, const char **why)
+{
+    *alert = code;
+    *why = what;
+    return RECORD_REFUSED;
+}
+
+/* Why a record of this type is refused; NULL: it is not. */
+static const char *misplaced(const struct record_filter *filter, uint8_t type, size_t length, bool sealed)
+{
+    switch (type) {
+    case RECORD_CHANGE_CIPHER_SPEC:
+        return !filter->has_hello   ? "a ChangeCipherSpec before its hello"
+               : filter->has_change ? "more than one ChangeCipherSpec"
+               : length != 1        ? "a ChangeCipherSpec of the wrong size"
+                                    : NULL;
+    case RECORD_HANDSHAKE:
+        return sealed ? "a record that is not encrypted" : NULL;
+    case RECORD_ALERT:
+        return NULL;
+    case RECORD_DATA:
+        return sealed ? NULL : "data before the handshake";
+    default:
+        return "a record of an unknown type";
+    }
+}
+
+enum record_verdict record_filter_check(struct record_filter *filter, const uint8_t *bytes, size_t size, bool sealed,
+                                        uint8_t *alert, const char **why)
+{
+    if (filter->left > 0) {
+        return RECORD_PASSES;
+    }
+    if (size < RECORD_HEADER) {
+        return RECORD_INCOMPLETE;
+    }
+    uint8_t type = bytes[0];
+    size_t length = (size_t)bytes[3] << 8 | bytes[4];
+    const char *misplacement = misplaced(filter, type, length, sealed);
+    if (misplacement) {
+        return refuse(MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, misplacement, alert, why);
+    }
+    if (length > (type == RECORD_DATA ? RECORD_MOST_SEALED : RECORD_CONTENT)) {
+        return refuse(MBEDTLS_SSL_ALERT_MSG_RECORD_OVERFLOW, "a record that is too large", alert, why);
+    }
+    if (length == 0) {
+        return refuse(MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "an empty record", alert, why);
+    }
+    if (type == RECORD_DATA && length < RECORD_TAG) {
+        return refuse(MBEDTLS_SSL_ALERT_MSG_BAD_RECORD_MAC, "a record that is too small", alert, why);
+    }
+    if (type == RECORD_ALERT && sealed) {
+        return RECORD_PLAIN_ALERT;
+    }
+    if (filter->passed > CONNECTION_HANDSHAKE_BYTES) {
+        return refuse(MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE, "an endless handshake", alert, why);
+    }
+    filter->type = type;
+    filter->left = RECORD_HEADER + length;
+    filter->passed += filter->left;
+    filter->has_hello = filter->has_hello || type == RECORD_HANDSHAKE;
+    filter->has_change = filter->has_change || type == RECORD_CHANGE_CIPHER_SPEC;
+    return RECORD_PASSES;
+}
+
+void record_filter_consume(struct record_filter *filter, size_t size)
+{
+    assert(size <= filter->left);
+    filter->left -= size;
 }

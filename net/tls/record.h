@@ -7,7 +7,8 @@
  * Unlike mbedTLS this also updates keys in time: a job sends more over one connection than AES-GCM may encrypt under
  * one key.
  *
- * Pure functions of their arguments: one thread at a time uses a key.
+ * And a filter for a peer's records until its handshake is over. Pure functions of their arguments: one thread at a
+ * time uses a key.
  */
 #ifndef NET_TLS_RECORD_H
 #define NET_TLS_RECORD_H
@@ -75,5 +76,35 @@ ptrdiff_t record_open(struct record_key *key, const uint8_t *record, size_t seal
 /* HKDF-Expand-Label (7.1) with an empty context. size: at most 64. Fails if out of memory. */
 bool record_expand_label(enum record_cipher cipher, const uint8_t *secret, const char *label, uint8_t *bytes,
                          size_t size);
+
+/* --- The filter --- */
+
+/*
+ * By their headers it stops in front of mbedTLS, which parses the records, whatever mbedTLS would accept without limit,
+ * reject without an alert, or misinterpret. A whole handshake takes at most CONNECTION_HANDSHAKE_BYTES.
+ */
+
+/* Starts as zeros. */
+struct record_filter {
+    size_t left;     /* bytes of the current record not yet passed on */
+    size_t passed;   /* bytes of all records begun */
+    uint8_t type;    /* of the last record begun */
+    bool has_hello;  /* a handshake record was received */
+    bool has_change; /* the one ChangeCipherSpec was received */
+};
+
+enum record_verdict {
+    RECORD_PASSES,      /* pass on filter->left bytes as they arrive */
+    RECORD_INCOMPLETE,  /* too few bytes to decide */
+    RECORD_PLAIN_ALERT, /* a plaintext alert after keys were agreed on: from a peer that could not read what we sent */
+    RECORD_REFUSED,     /* *alert is for the peer, *why for the log */
+};
+
+/* Judges the `size` bytes received and not yet passed on. sealed: keys are agreed on. */
+enum record_verdict record_filter_check(struct record_filter *filter, const uint8_t *bytes, size_t size, bool sealed,
+                                        uint8_t *alert, const char **why);
+
+/* `size` of them, at most filter->left, were passed on. */
+void record_filter_consume(struct record_filter *filter, size_t size);
 
 #endif

@@ -16,9 +16,6 @@
 #include "base/profile.h"
 
 enum {
-    UPDATE_SEALED = RECORD_HEADER + 5 + 1 + RECORD_TAG, /* a KeyUpdate */
-    ALERT_SEALED = RECORD_HEADER + 2 + 1 + RECORD_TAG,
-    RECORD_ROOM = RECORD_SEALED + UPDATE_SEALED + ALERT_SEALED,
     MOST_IDLE = 32, /* records without data in a row */
     HANDSHAKE_HEADER = 4,
     HANDSHAKE_NEW_SESSION_TICKET = 4,
@@ -36,7 +33,6 @@ const char *tls_describe_alert(int alert)
     case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
     case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
         return "it does not accept our certificate for this role";
-    case MBEDTLS_SSL_ALERT_MSG_NO_CERT: /* sent by earlier versions of this program */
     case TLS_ALERT_CERTIFICATE_REQUIRED:
         return "it requires a key from us";
     case MBEDTLS_SSL_ALERT_MSG_PROTOCOL_VERSION:
@@ -79,7 +75,7 @@ static bool update_keys(struct connection *connection)
     return record_key_next(&tls->out);
 }
 
-static ptrdiff_t write_tls(struct connection *connection, const void *bytes, size_t size, struct error *error)
+ptrdiff_t tls_write(struct connection *connection, const void *bytes, size_t size, struct error *error)
 {
     struct tls *tls = connection->tls;
     if (tls->filled == 0 && (tls->update_wanted || record_key_is_spent(&tls->out)) && !update_keys(connection)) {
@@ -97,7 +93,7 @@ static ptrdiff_t write_tls(struct connection *connection, const void *bytes, siz
     return (ptrdiff_t)taken;
 }
 
-static bool finish_tls(struct connection *connection, struct error *error)
+bool tls_finish(struct connection *connection, struct error *error)
 {
     struct tls *tls = connection->tls;
     size_t filled = tls->filled;
@@ -122,7 +118,7 @@ void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert)
 
 /* --- In --- */
 
-/* The peer violated the protocol: tells it how, if that needs no waiting. */
+/* The peer violated the protocol: sends it the alert, if that needs no waiting. */
 static ptrdiff_t refuse(struct connection *connection, uint8_t alert, const char *what, struct error *error)
 {
     tls_put_alert(connection, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
@@ -238,7 +234,7 @@ static ptrdiff_t await_record(struct connection *connection, struct error *error
         }
         ptrdiff_t got = transport_receive(connection, NULL, 0, error);
         if (got == TRANSPORT_END) {
-            connection->tls->ended = true; /* no goodbye, as from a killed process: frames carry their length */
+            connection->tls->ended = true; /* no close_notify, as from a killed process: frames carry their length */
         }
         if (got <= 0) {
             return got;
@@ -308,7 +304,7 @@ static ptrdiff_t take_record(struct connection *connection, size_t sealed, uint8
     return content;
 }
 
-static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t size, struct error *error)
+ptrdiff_t tls_read(struct connection *connection, void *bytes, size_t size, struct error *error)
 {
     struct tls *tls = connection->tls;
     for (;;) {
@@ -333,7 +329,7 @@ static ptrdiff_t read_tls(struct connection *connection, void *bytes, size_t siz
     }
 }
 
-static size_t pending_tls(const struct connection *connection, const uint8_t **bytes)
+size_t tls_pending(const struct connection *connection, const uint8_t **bytes)
 {
     if (bytes) {
         *bytes = connection->in + connection->tls->plain_start;
@@ -341,12 +337,12 @@ static size_t pending_tls(const struct connection *connection, const uint8_t **b
     return connection->tls->plain_end - connection->tls->plain_start;
 }
 
-static size_t gathered_tls(const struct connection *connection)
+size_t tls_gathered(const struct connection *connection)
 {
     return connection->tls->filled;
 }
 
-static void close_tls(struct connection *connection, bool in_order)
+void tls_close(struct connection *connection, bool in_order)
 {
     struct tls *tls = connection->tls;
     if (!tls) {
@@ -360,19 +356,8 @@ static void close_tls(struct connection *connection, bool in_order)
     connection->tls = NULL;
 }
 
-static const char *cipher_tls(const struct connection *connection)
+const char *tls_cipher(const struct connection *connection)
 {
     return connection->tls->out.cipher == RECORD_AES_256_GCM_SHA384 ? "TLS1-3-AES-256-GCM-SHA384"
                                                                     : "TLS1-3-CHACHA20-POLY1305-SHA256";
 }
-
-const struct transport_table transport_tls = {.open = tls_open,
-                                              .cipher = cipher_tls,
-                                              .begins_as_tls = true,
-                                              .read = read_tls,
-                                              .write = write_tls,
-                                              .finish = finish_tls,
-                                              .room = RECORD_ROOM,
-                                              .pending = pending_tls,
-                                              .gathered = gathered_tls,
-                                              .close = close_tls};

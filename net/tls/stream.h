@@ -1,5 +1,5 @@
 /*
- * Private to net/: TLS on a connection once its handshake is over. tls.c creates it, stream.c moves bytes through it.
+ * Private to net/tls: TLS on a connection once its handshake is over. tls.c creates it.
  */
 #ifndef NET_TLS_STREAM_H
 #define NET_TLS_STREAM_H
@@ -28,9 +28,20 @@ struct tls {
     size_t message_left;           /* and how much to skip after it */
 };
 
-/* transport_tls.open: performs the handshake. */
-bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
-              bool server, double deadline_s, struct error *error);
+enum {
+    UPDATE_SEALED = RECORD_HEADER + 5 + 1 + RECORD_TAG, /* a KeyUpdate */
+    ALERT_SEALED = RECORD_HEADER + 2 + 1 + RECORD_TAG,
+    TLS_ROOM = RECORD_SEALED + UPDATE_SEALED + ALERT_SEALED,
+};
+
+/* As in struct transport_table. */
+ptrdiff_t tls_read(struct connection *connection, void *bytes, size_t size, struct error *error);
+ptrdiff_t tls_write(struct connection *connection, const void *bytes, size_t size, struct error *error);
+bool tls_finish(struct connection *connection, struct error *error);
+size_t tls_pending(const struct connection *connection, const uint8_t **bytes);
+size_t tls_gathered(const struct connection *connection);
+void tls_close(struct connection *connection, bool in_order);
+const char *tls_cipher(const struct connection *connection);
 
 /* Puts an alert into the out buffer, under tls->out, if there is room. */
 void tls_put_alert(struct connection *connection, uint8_t level, uint8_t alert);

@@ -8,12 +8,12 @@
  * names and dates don't matter. With an authority, mbedTLS checks signatures and dates, and the common name must be the
  * expected member's.
  *
- * A peer whose certificate is not accepted must learn why. mbedTLS is told that verification is optional and finishes
- * the handshake (which proves possession of the key, whatever key that is); then judge() decides before a byte of user
- * data is read or sent.
+ * A peer whose certificate is not accepted must learn why. Verification is optional for mbedTLS, which finishes the
+ * handshake (which proves possession of the key, whatever key that is); then check_certificate() decides before a byte
+ * of user data is read or sent.
  *
  * Alerts are ours, too: mbedTLS has none for a record that it can't open, and sends those in mid-handshake under keys
- * that the other side does not read with at that point. So it is kept from sending any, and tell() does.
+ * that the other side does not read with at that point. So it is kept from sending any, and put_alert() does.
  */
 #include "net/tls/tls.h"
 
@@ -29,31 +29,30 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "net/pass.h"
+#include "net/admission.h"
 #include "net/transport.h"
-#include "net/tls/aead.h"
-#include "net/tls/gate.h"
+#include "net/tls/gcm.h"
 #include "net/tls/stream.h"
 
 /* State that only the handshake needs. */
 struct handshake {
     mbedtls_ssl_context ssl;
     mbedtls_ssl_config config; /* a copy of the credentials', which takes this handshake's random numbers */
-    bool greeted;              /* it took the first ones: those of the hello that is sent */
+    bool has_token;            /* it took the first ones: the token in the ClientHello */
     const struct credentials *credentials;
     struct connection *connection;
     struct member expected;
     bool server;
     bool failed; /* transport_receive failed: see `failure` */
     struct error failure;
-    char objection[256]; /* why the peer's certificate was not accepted; "" if it was */
-    struct gate gate;
-    uint64_t sent;             /* our records under the handshake keys */
-    const char *breach;        /* a violation of the protocol that mbedTLS did not detect; NULL: none */
-    uint8_t alert;             /* the alert for it; 0: none */
-    bool astray;               /* bytes followed the last message before a change of keys, under the old ones */
-    int peer_alert;            /* if mbedTLS did not see it; 0: none */
-    enum record_cipher cipher; /* of the secrets */
+    char verify_error[256]; /* why the peer's certificate was not accepted; "" if it was */
+    struct record_filter filter;
+    uint64_t sent;              /* our records under the handshake keys */
+    const char *protocol_error; /* a violation of the protocol that mbedTLS did not detect; NULL: none */
+    uint8_t alert;              /* the alert for it; 0: none */
+    bool stale_key_data;        /* bytes followed the last message before a change of keys, under the old ones */
+    int peer_alert;             /* if mbedTLS did not see it; 0: none */
+    enum record_cipher cipher;  /* of the secrets */
     /* For the handshake [0] and what follows it [1], for the client [0] and the server [1] as senders. */
     bool has_secret[2][2];
     uint8_t secrets[2][2][RECORD_MOST_SECRET];
@@ -150,17 +149,17 @@ static void verify_pinned(struct handshake *handshake, const mbedtls_x509_crt *c
         return;
     }
     *flags |= MBEDTLS_X509_BADCERT_NOT_TRUSTED;
-    snprintf(handshake->objection, sizeof handshake->objection, "its fleet key differs from this side's");
+    snprintf(handshake->verify_error, sizeof handshake->verify_error, "its fleet key differs from this side's");
 }
 
-/* With an authority: mbedTLS's verdict on the chain, then whom the certificate names. */
+/* With an authority: mbedTLS's verdict on the chain, then the member that the certificate names. */
 static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     char name[64], expected[MEMBER_TEXT];
     struct error ignored;
     struct member *member = &handshake->connection->credential;
     if (*flags != 0) {
-        describe_flags(certificate, *flags, handshake->objection, sizeof handshake->objection);
+        describe_flags(certificate, *flags, handshake->verify_error, sizeof handshake->verify_error);
         return;
     }
     if (depth > 0) {
@@ -168,7 +167,8 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     }
     if (!tls_common_name(certificate, name, sizeof name) || !member_parse(name, member, &ignored)) {
         *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
-        snprintf(handshake->objection, sizeof handshake->objection, "its certificate names no member of a cluster");
+        snprintf(handshake->verify_error, sizeof handshake->verify_error,
+                 "its certificate names no member of a cluster");
         return;
     }
     struct member asked = handshake->expected;
@@ -178,8 +178,8 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     if (!member_matches(&asked, member)) {
         member_format(&handshake->expected, ':', expected);
         *flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
-        snprintf(handshake->objection, sizeof handshake->objection, "its certificate is for %s, but we expect %s", name,
-                 expected);
+        snprintf(handshake->verify_error, sizeof handshake->verify_error, "its certificate is for %s, but we expect %s",
+                 name, expected);
     }
 }
 
@@ -194,7 +194,7 @@ static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint3
     return 0;
 }
 
-static bool keys_are_agreed_on(const struct handshake *handshake)
+static bool has_handshake_keys(const struct handshake *handshake)
 {
     return handshake->has_secret[0][!handshake->server];
 }
@@ -203,43 +203,43 @@ static bool keys_are_agreed_on(const struct handshake *handshake)
  * Checks the last record, which is possible only when mbedTLS requests the next: it ignores a ChangeCipherSpec even if
  * that was encrypted (RFC 8446, 5: then it is no harmless relic of TLS 1.2).
  */
-static bool last_record_was_fine(struct handshake *handshake)
+static bool check_last_record(struct handshake *handshake)
 {
-    const struct gate *gate = &handshake->gate;
-    bool whole = gate->left == 0 && gate->type == RECORD_DATA;
+    const struct record_filter *filter = &handshake->filter;
+    bool whole = filter->left == 0 && filter->type == RECORD_DATA;
     if (whole && handshake->ssl.MBEDTLS_PRIVATE(in_msgtype) == RECORD_CHANGE_CIPHER_SPEC) {
-        handshake->breach = "an encrypted ChangeCipherSpec";
+        handshake->protocol_error = "an encrypted ChangeCipherSpec";
         handshake->alert = MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
     }
-    return !handshake->breach;
+    return !handshake->protocol_error;
 }
 
-/* Waits for bytes that may pass the gate. Fails with the error for mbedTLS to return. */
-static int await_gate(struct handshake *handshake)
+/* Waits for bytes that the filter passes. Fails with the error for mbedTLS to return. */
+static int await_records(struct handshake *handshake)
 {
     struct connection *connection = handshake->connection;
-    if (!last_record_was_fine(handshake)) {
+    if (!check_last_record(handshake)) {
         return MBEDTLS_ERR_SSL_INVALID_RECORD;
     }
     for (;;) {
         const uint8_t *bytes = connection->in + connection->in_start;
         size_t size = connection->in_end - connection->in_start;
-        switch (gate_look(&handshake->gate, bytes, size, keys_are_agreed_on(handshake), &handshake->alert,
-                          &handshake->breach)) {
-        case GATE_PASS:
+        switch (record_filter_check(&handshake->filter, bytes, size, has_handshake_keys(handshake), &handshake->alert,
+                                    &handshake->protocol_error)) {
+        case RECORD_PASSES:
             if (size > 0) {
                 return 0;
             }
             break;
-        case GATE_ALERT:
+        case RECORD_PLAIN_ALERT:
             if (size >= RECORD_HEADER + 2) {
                 handshake->peer_alert = bytes[RECORD_HEADER + 1];
                 return MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE;
             }
             break;
-        case GATE_REFUSED:
+        case RECORD_REFUSED:
             return MBEDTLS_ERR_SSL_INVALID_RECORD;
-        case GATE_MORE:
+        case RECORD_INCOMPLETE:
             break;
         }
         ptrdiff_t got = transport_receive(connection, NULL, 0, &handshake->failure);
@@ -260,16 +260,16 @@ static int receive(void *context, unsigned char *bytes, size_t size)
 {
     struct handshake *handshake = context;
     struct connection *connection = handshake->connection;
-    int result = await_gate(handshake);
+    int result = await_records(handshake);
     if (result != 0) {
         return result;
     }
     size_t waiting = connection->in_end - connection->in_start;
     size_t taken = waiting < size ? waiting : size;
-    taken = taken < handshake->gate.left ? taken : handshake->gate.left;
+    taken = taken < handshake->filter.left ? taken : handshake->filter.left;
     memcpy(bytes, connection->in + connection->in_start, taken);
     connection->in_start += taken;
-    gate_pass(&handshake->gate, taken);
+    record_filter_consume(&handshake->filter, taken);
     return (int)taken;
 }
 
@@ -277,7 +277,7 @@ static int transmit(void *context, const unsigned char *bytes, size_t size)
 {
     struct handshake *handshake = context;
     struct connection *connection = handshake->connection;
-    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is an alert: tell() has better keys for it */
+    if (handshake->ssl.MBEDTLS_PRIVATE(send_alert)) { /* this is an alert: put_alert() has better keys for it */
         handshake->alert = handshake->ssl.MBEDTLS_PRIVATE(alert_type);
         if (handshake->alert == MBEDTLS_SSL_ALERT_MSG_NO_CERT) { /* TLS 1.3 has no such alert: RFC 8446, 4.4.2.4 */
             handshake->alert = MBEDTLS_SSL_ALERT_MSG_DECODE_ERROR;
@@ -293,16 +293,16 @@ static int transmit(void *context, const unsigned char *bytes, size_t size)
     return (int)size;
 }
 
-/* The first random bytes that a client needs are those of its ClientHello: they are its pass. */
-static int random_with_pass(void *context, unsigned char *bytes, size_t size)
+/* The first random bytes that a client needs are those of its ClientHello: they are its handshake token. */
+static int random_with_token(void *context, unsigned char *bytes, size_t size)
 {
     struct handshake *handshake = context;
-    const bool greeted = handshake->greeted;
-    handshake->greeted = true;
-    if (greeted || size != PASS_SIZE) {
+    const bool has_token = handshake->has_token;
+    handshake->has_token = true;
+    if (has_token || size != HANDSHAKE_TOKEN_SIZE) {
         return tls_random(NULL, bytes, size);
     }
-    pass_make(&handshake->credentials->passes, bytes);
+    handshake_token_make(&handshake->credentials->token_keys, bytes);
     return 0;
 }
 
@@ -317,7 +317,7 @@ int tls_config_common(mbedtls_ssl_config *config, int endpoint)
     }
     mbedtls_ssl_conf_min_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
     mbedtls_ssl_conf_max_tls_version(config, MBEDTLS_SSL_VERSION_TLS1_3);
-    mbedtls_ssl_conf_ciphersuites(config, aead_has_aes() ? with_aes : without_aes);
+    mbedtls_ssl_conf_ciphersuites(config, gcm_is_available() ? with_aes : without_aes);
     mbedtls_ssl_conf_rng(config, tls_random, NULL);
     return 0;
 }
@@ -328,7 +328,7 @@ static int configure(mbedtls_ssl_config *config, struct credentials *credentials
     if (result != 0) {
         return result;
     }
-    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* judge() is not optional */
+    mbedtls_ssl_conf_authmode(config, MBEDTLS_SSL_VERIFY_OPTIONAL); /* check_certificate() is not optional */
     mbedtls_ssl_conf_ca_chain(config, &credentials->trusted, NULL);
     mbedtls_ssl_conf_cert_req_ca_list(config, MBEDTLS_SSL_CERT_REQ_CA_LIST_DISABLED);
     return mbedtls_ssl_conf_own_cert(config, &credentials->own, &credentials->key);
@@ -358,12 +358,13 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
         *error = handshake->failure;
         return TRANSPORT_FAILED;
     }
-    if (handshake->objection[0] != '\0') {
+    if (handshake->verify_error[0] != '\0') {
         return transport_fail(connection, CONNECTION_BROKEN, error, "%s is not trusted: %s", name,
-                              handshake->objection);
+                              handshake->verify_error);
     }
-    if (handshake->breach) {
-        return transport_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name, handshake->breach);
+    if (handshake->protocol_error) {
+        return transport_fail(connection, CONNECTION_BROKEN, error, "TLS with %s failed: %s", name,
+                              handshake->protocol_error);
     }
     switch (result) {
     case MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE: {
@@ -388,12 +389,12 @@ static ptrdiff_t fail(struct handshake *handshake, int result, struct error *err
  * Where keys change: messages must end with their record, because what follows would be under the new keys (RFC 8446,
  * 5.1). mbedTLS would accept it.
  */
-static void look_for_strays(struct handshake *handshake)
+static void check_key_change(struct handshake *handshake)
 {
     const mbedtls_ssl_context *ssl = &handshake->ssl;
     if (ssl->MBEDTLS_PRIVATE(in_hslen) > 0 && ssl->MBEDTLS_PRIVATE(in_msglen) > ssl->MBEDTLS_PRIVATE(in_hslen)) {
-        handshake->astray = true;
-        handshake->breach = "bytes after a message that changes the keys";
+        handshake->stale_key_data = true;
+        handshake->protocol_error = "bytes after a message that changes the keys";
     }
 }
 
@@ -403,7 +404,7 @@ static uint8_t alert_for(const struct handshake *handshake, int result)
     if (handshake->failed || handshake->peer_alert) {
         return 0;
     }
-    if (handshake->astray) {
+    if (handshake->stale_key_data) {
         return MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
     }
     if (handshake->alert) {
@@ -439,7 +440,7 @@ static uint8_t alert_for(const struct handshake *handshake, int result)
  * server's are those for data once it has sent its Finished, the client's are those of the handshake until it sends its
  * own.
  */
-static void tell(struct handshake *handshake, uint8_t alert)
+static void put_alert(struct handshake *handshake, uint8_t alert)
 {
     struct connection *connection = handshake->connection;
     const uint8_t plain[] = {RECORD_ALERT, 3, 3, 0, 2, MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert};
@@ -458,24 +459,24 @@ static void tell(struct handshake *handshake, uint8_t alert)
 }
 
 /* After the handshake: is the peer's certificate accepted? If not, sends an alert with the reason. */
-static bool judge(struct handshake *handshake, double started_s, double deadline_s, struct error *error)
+static bool check_certificate(struct handshake *handshake, double started_s, double deadline_s, struct error *error)
 {
     struct connection *connection = handshake->connection;
     struct error ignored;
     uint32_t flags = mbedtls_ssl_get_verify_result(&handshake->ssl);
     uint8_t alert = MBEDTLS_SSL_ALERT_MSG_BAD_CERT;
     const mbedtls_x509_crt *certificate = mbedtls_ssl_get_peer_cert(&handshake->ssl);
-    look_for_strays(handshake);
-    if (flags == 0 && certificate && !handshake->astray) {
+    check_key_change(handshake);
+    if (flags == 0 && certificate && !handshake->stale_key_data) {
         return true;
     }
-    if (handshake->astray) {
+    if (handshake->stale_key_data) {
         alert = MBEDTLS_SSL_ALERT_MSG_UNEXPECTED_MESSAGE;
     } else if (!certificate) {
         alert = TLS_ALERT_CERTIFICATE_REQUIRED;
-        snprintf(handshake->objection, sizeof handshake->objection, "it presents no key");
-    } else if (handshake->objection[0] == '\0') {
-        describe_flags(certificate, flags, handshake->objection, sizeof handshake->objection);
+        snprintf(handshake->verify_error, sizeof handshake->verify_error, "it presents no key");
+    } else if (handshake->verify_error[0] == '\0') {
+        describe_flags(certificate, flags, handshake->verify_error, sizeof handshake->verify_error);
     }
     if (flags & MBEDTLS_X509_BADCERT_NOT_TRUSTED) {
         alert = MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA;
@@ -484,13 +485,13 @@ static bool judge(struct handshake *handshake, double started_s, double deadline
     } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }
-    tell(handshake, alert);
+    put_alert(handshake, alert);
     transport_flush(connection, started_s, deadline_s, &ignored);
     fail(handshake, 0, error);
     return false;
 }
 
-static bool shake_hands(struct handshake *handshake, double deadline_s, struct error *error)
+static bool run_handshake(struct handshake *handshake, double deadline_s, struct error *error)
 {
     double started_s = clock_monotonic_s();
     struct connection *connection = handshake->connection;
@@ -499,12 +500,12 @@ static bool shake_hands(struct handshake *handshake, double deadline_s, struct e
         if (result != 0 && result != MBEDTLS_ERR_SSL_WANT_READ && result != MBEDTLS_ERR_SSL_WANT_WRITE) {
             uint8_t alert = alert_for(handshake, result);
             if (alert) {
-                tell(handshake, alert);
+                put_alert(handshake, alert);
             }
             fail(handshake, result, error);
             enum connection_state state = connection->state;
             struct error ignored;
-            transport_flush(connection, started_s, deadline_s, &ignored); /* the alert that tells the peer why */
+            transport_flush(connection, started_s, deadline_s, &ignored); /* the alert with the reason */
             connection->state = state;
             return false;
         }
@@ -512,7 +513,7 @@ static bool shake_hands(struct handshake *handshake, double deadline_s, struct e
             return false;
         }
         if (result == 0) {
-            return judge(handshake, started_s, deadline_s, error);
+            return check_certificate(handshake, started_s, deadline_s, error);
         }
         if (result == MBEDTLS_ERR_SSL_WANT_READ && !transport_wait(connection, started_s, deadline_s, error)) {
             return false;
@@ -521,9 +522,9 @@ static bool shake_hands(struct handshake *handshake, double deadline_s, struct e
 }
 
 /* mbedTLS's callback: the secrets that each side's records are protected with. */
-static void take_secret(void *context, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t size,
-                        const unsigned char client_random[32], const unsigned char server_random[32],
-                        mbedtls_tls_prf_types prf)
+static void export_secret(void *context, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t size,
+                          const unsigned char client_random[32], const unsigned char server_random[32],
+                          mbedtls_tls_prf_types prf)
 {
     struct handshake *handshake = context;
     bool server = type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_SERVER_HANDSHAKE_TRAFFIC_SECRET ||
@@ -537,7 +538,7 @@ static void take_secret(void *context, mbedtls_ssl_key_export_type type, const u
         handshake->has_secret[for_data][server] = true;
         handshake->cipher = size == record_secret_size(RECORD_AES_256_GCM_SHA384) ? RECORD_AES_256_GCM_SHA384
                                                                                   : RECORD_CHACHA20_POLY1305_SHA256;
-        look_for_strays(handshake);
+        check_key_change(handshake);
     }
 }
 
@@ -547,7 +548,7 @@ static bool begin(struct handshake *handshake, double deadline_s, struct error *
     const struct credentials *credentials = handshake->credentials;
     handshake->config = server ? credentials->server : credentials->client; /* it points into the credentials */
     if (!server) {
-        mbedtls_ssl_conf_rng(&handshake->config, random_with_pass, handshake);
+        mbedtls_ssl_conf_rng(&handshake->config, random_with_token, handshake);
     }
     int result = mbedtls_ssl_setup(&handshake->ssl, &handshake->config);
     if (result == 0 && !server) {
@@ -559,8 +560,8 @@ static bool begin(struct handshake *handshake, double deadline_s, struct error *
     }
     mbedtls_ssl_set_bio(&handshake->ssl, handshake, transmit, receive, NULL);
     mbedtls_ssl_set_verify(&handshake->ssl, verify, handshake);
-    mbedtls_ssl_set_export_keys_cb(&handshake->ssl, take_secret, handshake);
-    return shake_hands(handshake, deadline_s, error);
+    mbedtls_ssl_set_export_keys_cb(&handshake->ssl, export_secret, handshake);
+    return run_handshake(handshake, deadline_s, error);
 }
 
 /* From here on records are ours: mbedTLS has read no further than the last one of the handshake. */
@@ -575,8 +576,8 @@ static bool establish(const struct handshake *handshake, struct error *error)
            error_set(error, "out of memory for the keys of a connection with %s", handshake->connection->name);
 }
 
-bool tls_open(struct connection *connection, const struct credentials *credentials, const struct member *expected,
-              bool server, double deadline_s, struct error *error)
+static bool tls_open(struct connection *connection, const struct credentials *credentials,
+                     const struct member *expected, bool server, double deadline_s, struct error *error)
 {
     struct tls *tls = calloc(1, sizeof *tls);
     struct handshake *handshake = calloc(1, sizeof *handshake);
@@ -599,3 +600,14 @@ bool tls_open(struct connection *connection, const struct credentials *credentia
     free(handshake);
     return done;
 }
+
+const struct transport_table transport_tls = {.open = tls_open,
+                                              .cipher = tls_cipher,
+                                              .begins_as_tls = true,
+                                              .read = tls_read,
+                                              .write = tls_write,
+                                              .finish = tls_finish,
+                                              .room = TLS_ROOM,
+                                              .pending = tls_pending,
+                                              .gathered = tls_gathered,
+                                              .close = tls_close};

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "net/member.h"
-#include "net/pass.h"
+#include "net/admission.h"
 
 struct credentials {
     bool pinned;              /* a fleet key; else certificates are checked against an authority's */
@@ -24,7 +24,7 @@ struct credentials {
     mbedtls_x509_crt own;     /* ours */
     mbedtls_x509_crt trusted; /* pinned: the fleet's certificates; else the authority's */
     mbedtls_ssl_config client, server;
-    struct pass_keys passes;
+    struct handshake_token_keys token_keys;
 };
 
 /* Must be called before anything of mbedTLS or libsodium is used; any thread, any number of times. */

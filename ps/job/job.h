@@ -33,7 +33,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "net/endpoint.h"
-#include "net/frame.h"
 #include "net/handshake.h"
 #include "net/member.h"
 #include "net/message.h"

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/text/address.h"
-#include "net/resolver.h"
+#include "net/endpoint.h"
 #include "ps/rollout/config_drift.h"
 
 enum { SPARE_DISK = 1 << 20 /* bytes for versions and logs */ };

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "net/frame.h"
+#include "net/message.h"
 
 /* A target without a program runs in its fallback's. */
 static bool keep_program(const char *path, const struct manifest *manifest, struct error *error)

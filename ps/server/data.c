@@ -224,7 +224,7 @@ static int missing(const struct server *server, int64_t step)
     int count = 0;
     for (int i = 1; i < job->worker_count; i++) {
         const struct validation *kept = &server->validations[i];
-        count += job->workers[i].present && job->workers[i].taken_step == step - 1 && server->tells[i] &&
+        count += job->workers[i].present && job->workers[i].taken_step == step - 1 &&
                  !(kept->generation == job->generation && kept->step > server->validated_before);
     }
     return count;

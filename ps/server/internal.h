@@ -127,7 +127,6 @@ struct server {
     } * validations; /* [workers]: each one's last validation on its own rows */
     size_t validation_bytes;
     int64_t validated_before; /* the step that the chief asked for before its present one; -1: none */
-    bool *tells;              /* [workers]: its program reports validations */
 
     struct described { /* the job's status as heartbeats receive it */
         char text[256];

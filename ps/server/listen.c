@@ -62,7 +62,7 @@ static int count_in(struct session *const *list, const struct peer *peer, struct
     int count = 0;
     *silent = NULL;
     for (struct session *one = *list; one; one = one->next_of_worker) {
-        if (!one->base.cut && (is_guest(peer) || one->incarnation == peer->incarnation)) {
+        if (!one->base.disconnected && (is_guest(peer) || one->incarnation == peer->incarnation)) {
             count++;
             *silent = !*silent || one->base.last_active_s < (*silent)->last_active_s ? &one->base : *silent;
         }
@@ -166,9 +166,6 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
             session->next_of_worker = *list;
             *list = session;
         }
-        if (session->worker >= 0) {
-            server->tells[session->worker] = peer->version >= PROTOCOL_VALIDATIONS;
-        }
         server->guests += guest;
         listener_admit(base);
     }
@@ -242,7 +239,7 @@ bool server_listen(struct server *server, struct error *error)
         .knows = knows,
         .admit = admit,
         .serve = serve_session,
-        .serve_inline = try_inline,
+        .try_inline = try_inline,
         .leave = leave,
     };
     return open_listener(server, &server->listener, &options, error);

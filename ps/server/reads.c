@@ -149,7 +149,7 @@ bool serve_pull(struct session *session, struct error *error)
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
-    if (session->base.served_inline && !serve_is_ready(session, 0)) { /* this takes a thread */
+    if (session->base.state == SESSION_INLINE && !serve_is_ready(session, 0)) { /* this takes a thread */
         session->has_frame = true;
         server_unlock(server);
         return true;

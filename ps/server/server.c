@@ -117,9 +117,8 @@ static bool create_lists(struct server *server, struct error *error)
     server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
     server->figures = calloc((size_t)workers, sizeof *server->figures);
     server->validations = calloc((size_t)workers, sizeof *server->validations);
-    server->tells = calloc((size_t)workers, sizeof *server->tells);
-    return (server->figures && server->sessions_of && server->guests_of && server->validations && server->tells &&
-            server->stage_users && server->finite && server->not_finite) ||
+    return (server->figures && server->sessions_of && server->guests_of && server->validations && server->stage_users &&
+            server->finite && server->not_finite) ||
            error_set(error, "out of memory");
 }
 
@@ -143,7 +142,6 @@ static void destroy(struct server *server)
         free(server->validations[i].bytes);
     }
     free(server->validations);
-    free(server->tells);
     pthread_cond_destroy(&server->stepped);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->restoring);

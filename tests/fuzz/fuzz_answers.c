@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "net/frame.h"
+#include "net/message.h"
 #include "ps/rollout/manifest.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "worker/data/examples.h"

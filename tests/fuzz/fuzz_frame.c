@@ -1,7 +1,6 @@
 /* A frame's header as arbitrary bytes: refused, or within every limit and encoded to the same bytes. */
 #include "tests/fuzz/fuzz.h"
 
-#include "net/frame.h"
 #include "net/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

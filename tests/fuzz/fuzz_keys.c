@@ -19,12 +19,12 @@ static void check_credentials(const char *path)
         return;
     }
     const struct member member = credentials_member(credentials);
-    const struct pass_keys *keys = credentials_passes(credentials);
-    uint8_t pass[PASS_SIZE];
+    const struct handshake_token_keys *keys = credentials_token_keys(credentials);
+    uint8_t pass[HANDSHAKE_TOKEN_SIZE];
     assert(member.role >= MEMBER_NONE && member.role <= MEMBER_OPERATOR && member.index <= MEMBER_MAX_INDEX);
-    assert(keys->count >= 0 && keys->count <= PASS_KEYS);
-    pass_make(keys, pass);
-    assert(pass_check(keys, pass) == (keys->count > 0));
+    assert(keys->count >= 0 && keys->count <= HANDSHAKE_TOKEN_KEYS);
+    handshake_token_make(keys, pass);
+    assert(handshake_token_check(keys, pass) == (keys->count > 0));
     credentials_free(credentials);
 }
 

@@ -293,7 +293,8 @@ static void read_answers(struct serving_session *one)
         if (!channel_receive(&one->client, INFINITY, &error) ||
             !channel_read_bulk(&one->client, bulk, one->client.bulk_left, INFINITY, &error)) {
             /* It was cut, or ended. */
-            if (!one->session.base.cut && one->session.base.channel.connection) { /* its sender is still connected */
+            if (!one->session.base.disconnected &&
+                one->session.base.channel.connection) { /* its sender is still connected */
                 fprintf(stderr, "what the ps sent is no answer: %s\n", error.text);
                 abort();
             }

@@ -11,7 +11,7 @@
 
 #include <mbedtls/ssl.h>
 
-#include "net/door.h"
+#include "net/accept_queue.h"
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"
@@ -138,12 +138,12 @@ static void begin_peer(bool serves)
 
 /* --- Our side --- */
 
-static void look_from_door(int fd)
+static void classify(int fd)
 {
-    const struct door door = {.credentials = credentials};
+    const struct accept_queue queue = {.credentials = credentials};
     struct pending pending = {.fd = fd};
-    const enum door_look look = door_look(&door, &pending);
-    assert(look != DOOR_MEMBER || pass_check(credentials_passes(credentials), pending.pass));
+    const enum peer_class class = accept_queue_classify(&queue, &pending);
+    assert(class != PEER_MEMBER || handshake_token_check(credentials_token_keys(credentials), pending.token));
 }
 
 static void make_credentials(void)
@@ -188,8 +188,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
                                     .in = buffers[0],
                                     .out = buffers[1],
                                     .name = "peer"};
-    look_from_door(sockets[0]);
-    if (tls_open(&connection, credentials, serves ? NULL : &expected, serves, INFINITY, &error)) {
+    classify(sockets[0]);
+    if (transport_tls.open(&connection, credentials, serves ? NULL : &expected, serves, INFINITY, &error)) {
         assert(play.honest && connection.tls->established);
     } else {
         assert(!play.honest || play.touched);

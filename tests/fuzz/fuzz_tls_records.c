@@ -7,7 +7,7 @@
 
 #include <sys/socket.h>
 
-#include "net/tls/aead.h"
+#include "net/tls/gcm.h"
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"
@@ -186,7 +186,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     }
     enum record_cipher cipher =
-        bytes[0] % 2 && aead_has_aes() ? RECORD_AES_256_GCM_SHA384 : RECORD_CHACHA20_POLY1305_SHA256;
+        bytes[0] % 2 && gcm_is_available() ? RECORD_AES_256_GCM_SHA384 : RECORD_CHACHA20_POLY1305_SHA256;
     play = (struct play){.script = input_of(bytes + 1, size - 1), .socket = sockets[1], .sent = sent};
     play.connection = (struct connection){.transport = &transport_tls,
                                           .fd = sockets[0],

@@ -17,6 +17,23 @@ COLUMNS = 120
 LINES = 70
 PARAMETERS = 8
 
+# Rooms and documents that use the field's words: names, comments and texts without the words below. The list grows.
+WORDS_KEPT_OUT_OF = ("docs/security.md", "net/", "tests/lint/")
+
+# A word of nobody else's -> what the field calls it.
+WORDS = {
+    "astray": "stale", "attendant": "worker thread", "blame": "error at", "breach": "protocol error", "bury": "free",
+    "complain": "reject, log", "complaint": "rejection", "courier": "exchange thread", "deaf": "paused",
+    "desk": "coordinator", "door": "accept queue", "farewell": "leave", "glance": "peek", "gives_way": "low priority",
+    "goodbye": "close_notify", "guess": "estimate", "hears": "receives", "heard": "received", "introduce": "identify",
+    "let_go": "release", "lets_go": "releases", "linger": "keep alive", "lobby": "handshake queue",
+    "newcomer": "new connection", "news": "update", "nobody": "no peer, none", "objection": "verify error",
+    "patience_s": "timeout", "recall": "load",
+    "roster": "member list", "rouse": "wake", "somebody": "a peer", "spoil": "set error", "stand_by": "helper",
+    "stirred": "readable", "stranger": "unauthenticated peer", "suffer": "tolerate", "takers": "participants",
+    "tell": "send, publish", "told": "sent", "unsaid": "suppressed", "way_back": "fallback", "wish": "request",
+}
+
 # Interfaces of others that we implement or declare: mbedTLS calls them, or the CUDA driver or intel-ipsec-mb defines
 # them.
 FOREIGN = re.compile(r"mbedtls_|aes_gcm_|cu[A-Z]|__")
@@ -33,6 +50,9 @@ FUNCTION = re.compile(r"^(?!typedef|return|else)[A-Za-z_][\w \t\*]*?[\s\*](\w+)\
 ATTRIBUTE = re.compile(r"__attribute__\(\((?:[^()]|\([^()]*\))*\)\)")
 TAG = re.compile(r"^[ \t]*(?:typedef )?(?:struct|union|enum) (\w+) \{", re.M)
 NULL_CHECK = re.compile(r"[!=]=\s*NULL\b|\bNULL\s*[!=]=")
+WORD = re.compile(r"(?<![A-Za-z])(?<!SO_)(" + "|".join(WORDS) + r")(s|ed|ing)?(?![A-Za-z])", re.I)
+LOCK = re.compile(r"\b(?:\w+_)?lock\(")
+LOCKED_CALL = re.compile(r"\b(\w+_locked)\(")
 SECTION = re.compile(r"^[ \t]*(?:/\*|#) ?-{2,}.*$", re.M)
 RIGHT_SECTION = re.compile(r"[ \t]*(?:/\* --- \S.*\S --- \*/|# --- \S(?:.*\S)? ---)$")
 MEMORY = re.compile(r'"[^"\n]*\b(?:no|not enough|want of|without) memory\b')
@@ -80,6 +100,14 @@ def memory(files):
     for file in files:
         for found in MEMORY.finditer(file.text if file.is_code and not file.is_test else ""):
             yield file, file.line_of(found.start()), "the user is told \"out of memory\""
+
+
+def words(files):
+    for file in files:
+        if file.path.startswith(WORDS_KEPT_OUT_OF) and file.path != "tests/lint/house.py":
+            for found in WORD.finditer(file.text):
+                usual = WORDS[found.group(1).lower()]
+                yield file, file.line_of(found.start()), f"\"{found.group()}\": the field says {usual}"
 
 
 def purpose(files):
@@ -161,6 +189,19 @@ def unused(files):
             yield file, file.line_of(start), f"{name} is called in its own file alone: make it static"
 
 
+def locked(files):
+    """What ends in _locked is called by what does, or after a lock was taken; checked for static callers."""
+    for file in files:
+        for name, _, start, body in functions(file) if file.is_code else ():
+            if body is None or name.endswith("_locked") or not file.bare.startswith("static", start):
+                continue
+            text = file.bare[body:file.bare.find("\n}", body)]
+            lock = LOCK.search(text)
+            for call in LOCKED_CALL.finditer(text):
+                if not lock or lock.start() > call.start():
+                    yield file, file.line_of(body + call.start()), f"{name} calls {call.group(1)} without the lock"
+
+
 def names_in(archive):
     listed = subprocess.run(["nm", "-g", "--defined-only", "--format=posix", archive], capture_output=True, text=True)
     return {line.split()[0] for line in listed.stdout.splitlines() if len(line.split()) > 1 and line.split()[1] in "TW"}
@@ -170,8 +211,9 @@ def main(arguments):
     options = dict(argument[2:].split("=", 1) for argument in arguments if argument.startswith("--"))
     files = [File(path) for path in arguments if not path.startswith("--")]
     taken = names_in(options["libc"]) if "libc" in options else set()
-    checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "purpose": purpose,
-              "size": size, "tags": tags, "unused": unused, "libc": lambda files: libc(files, taken)}
+    checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "words": words,
+              "purpose": purpose, "size": size, "tags": tags, "unused": unused, "locked": locked,
+              "libc": lambda files: libc(files, taken)}
     only = options.get("only")
     failed = False
     for name, check in checks.items():

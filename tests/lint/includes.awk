@@ -14,7 +14,7 @@ function room(path) {
     return path ~ /\// ? substr(path, 1, index(path, "/") - 1) : "trainer"
 }
 
-function complain(text) {
+function report(text) {
     print FILENAME ":" FNR ": " text
     failed = 1
 }
@@ -24,13 +24,13 @@ function complain(text) {
     to = part[2]
     from = room(FILENAME)
     if (to !~ /\//)
-        complain("\"" to "\": own headers are included relative to the root, as in \"base/error.h\"")
+        report("\"" to "\": own headers are included relative to the root, as in \"base/error.h\"")
     else if (from != "trainer" && index(knows[from], " " room(to) " ") == 0)
-        complain(from "/ must not know " room(to) "/: \"" to "\"")
+        report(from "/ must not know " room(to) "/: \"" to "\"")
 }
 
 /^#[ \t]*include[ \t]*<(base|net|observe|ps|worker|cuda|serve)\// {
-    complain("own headers are included with quotes")
+    report("own headers are included with quotes")
 }
 
 END { exit failed }

@@ -23,11 +23,11 @@ struct listening {
     atomic_bool drops;     /* admitted peers are dropped at once */
     int members, expected; /* 0: 8 and 4 */
     int likely;
-    double linger_s;         /* time until an idle session rests; 0: none rests */
-    atomic_bool read_paused; /* resting sessions hear nothing */
-    atomic_int timed;        /* the worker whose session is woken a tenth of a second after its next rest; 0: none */
-    atomic_int served, rested;
-    enum listener_inline (*serve_inline)(struct listener_session *session); /* NULL: threads do all the work */
+    double keep_s;           /* time until an idle session is parked; 0: none is */
+    atomic_bool read_paused; /* parked sessions are resumed by no input */
+    atomic_int timed; /* the worker whose session is woken a tenth of a second after it is parked next; 0: none */
+    atomic_int served, parked;
+    enum listener_inline (*try_inline)(struct listener_session *session); /* NULL: threads do all the work */
     uint16_t refusal; /* 0, or the reason for which all are refused */
     struct credentials *credentials;
 };
@@ -90,7 +90,7 @@ static inline bool listening_serve(struct listener_session *base)
     bool ready, good = !atomic_load(&owner->drops) && channel_resume(channel, &error);
     atomic_fetch_add(&owner->served, 1);
     while (good) {
-        const double until_s = owner->linger_s > 0 ? clock_monotonic_s() + owner->linger_s : INFINITY;
+        const double until_s = owner->keep_s > 0 ? clock_monotonic_s() + owner->keep_s : INFINITY;
         good = connection_wait(channel->connection, until_s, &ready, &error);
         if (good && !ready && channel_park(channel)) {
             int worker = ((struct listening_session *)(void *)base)->worker;
@@ -100,7 +100,7 @@ static inline bool listening_serve(struct listener_session *base)
                 pthread_mutex_unlock(&owner->lock);
             }
             base->read_paused = atomic_load(&owner->read_paused);
-            atomic_fetch_add(&owner->rested, 1);
+            atomic_fetch_add(&owner->parked, 1);
             return true;
         }
         if (good && ready) {
@@ -145,7 +145,7 @@ static inline void listening_create(struct listening *owner, struct credentials 
         .begin = listening_begin,
         .admit = listening_admit,
         .serve = listening_serve,
-        .serve_inline = owner->serve_inline,
+        .try_inline = owner->try_inline,
         .leave = listening_leave,
     };
     owner->credentials = credentials;

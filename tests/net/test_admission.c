@@ -1,4 +1,7 @@
-/* What strangers may consume: a budget that refills with time, half of it for one address; and a pass works once. */
+/*
+ * What unauthenticated peers may consume: a budget that refills with time, half of it for one address; a token works
+ * once; and however many peers are rejected, there is one line a minute for each reason, and every peer is counted.
+ */
 #include "net/admission.h"
 
 #include <setjmp.h>
@@ -195,26 +198,71 @@ static void time_does_not_go_back(void **state)
     free(admission);
 }
 
-static void passes_are_good_once(void **state)
+static void tokens_are_good_once(void **state)
 {
     (void)state;
     struct admission *admission = malloc(sizeof *admission);
-    struct test_random random = test_random_begin("passes_are_good_once");
-    uint8_t passes[200][PASS_SIZE];
+    struct test_random random = test_random_begin("tokens_are_good_once");
+    uint8_t tokens[200][HANDSHAKE_TOKEN_SIZE];
     int forgotten = 0;
     admission_start(admission, 0);
     for (int i = 0; i < 200; i++) {
-        for (int k = 0; k < PASS_SIZE; k++) {
-            passes[i][k] = (uint8_t)test_random_next(&random);
+        for (int k = 0; k < HANDSHAKE_TOKEN_SIZE; k++) {
+            tokens[i][k] = (uint8_t)test_random_next(&random);
         }
-        assert_true(admission_is_new(admission, passes[i]));
-        assert_false(admission_is_new(admission, passes[i]));
+        assert_true(admission_is_new(admission, tokens[i]));
+        assert_false(admission_is_new(admission, tokens[i]));
     }
     for (int i = 0; i < 200; i++) {
-        forgotten += admission_is_new(admission, passes[i]);
+        forgotten += admission_is_new(admission, tokens[i]);
     }
     assert_true(forgotten < 40);
     free(admission);
+}
+
+/* --- The log of rejections --- */
+
+static bool reject(struct reject_log *log, enum reject_reason reason, int port, double now_s)
+{
+    struct error error;
+    error_set(&error, "refused 10.0.0.1:%d: no key", port);
+    return reject_log_add(log, reason, &error, now_s);
+}
+
+static void one_line_a_minute(void **state)
+{
+    struct reject_log log = {0};
+    struct error line;
+    int lines = 0;
+    (void)state;
+    for (int i = 0; i < 6000; i++) { /* ten minutes, ten a second */
+        lines += reject(&log, REJECT_TLS, i, 1000 + i / 10.0);
+        while (reject_log_next(&log, 1000 + i / 10.0, false, &line)) {
+            lines++;
+        }
+    }
+    assert_int_equal(lines, 10);
+    assert_true(reject_log_next(&log, 1600, true, &line));
+    assert_false(reject_log_next(&log, 1600, true, &line));
+}
+
+static void what_lines_say(void **state)
+{
+    struct reject_log log = {0};
+    struct error line;
+    (void)state;
+    assert_true(reject(&log, REJECT_HELLO, 1, 100));
+    assert_true(reject(&log, REJECT_TLS, 1, 100)); /* each reason separately */
+    for (int i = 0; i < 20; i++) {
+        assert_false(reject(&log, REJECT_TLS, i, 110));
+    }
+    assert_false(reject_log_next(&log, 159, false, &line));
+    assert_true(reject_log_next(&log, 160, false, &line));
+    assert_string_equal(line.text, "20 more connections in 60 s failed in the TLS handshake; the latest: "
+                                   "refused 10.0.0.1:19: no key");
+    assert_false(reject_log_next(&log, 300, false, &line));
+    assert_true(reject(&log, REJECT_TLS, 3, 300)); /* after a quiet minute the next one is logged at once */
+    assert_false(reject(&log, REJECT_TLS, 3, 301));
 }
 
 int main(void)
@@ -226,7 +274,9 @@ int main(void)
         cmocka_unit_test(what_is_under_way_counts),
         cmocka_unit_test(who_is_forgotten),
         cmocka_unit_test(time_does_not_go_back),
-        cmocka_unit_test(passes_are_good_once),
+        cmocka_unit_test(tokens_are_good_once),
+        cmocka_unit_test(one_line_a_minute),
+        cmocka_unit_test(what_lines_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -178,13 +178,13 @@ static void versions(void **state)
     struct error error;
     (void)state;
     begin(&pair);
-    pair.theirs.version = PROTOCOL_VERSION_MIN;
+    pair.theirs.version = PROTOCOL_VERSION_MAX + 1;
     for (int i = 0; i < 4; i++) {
         assert_true(channel_send(&pair.theirs, cases[i].type, 1, cases[i].message, INFINITY, &error));
         assert_int_equal(channel_receive(&pair.ours, INFINITY, &error), i < 3);
         assert_int_equal(pair.ours.frame.type, cases[i].type);
     }
-    assert_string_equal(error.text, "ours: frame of protocol version 1, and 4 was agreed on");
+    assert_string_equal(error.text, "ours: frame of protocol version 2, and 1 was agreed on");
     end(&pair);
 }
 
@@ -264,7 +264,7 @@ static void nobody_is_there(void **state)
     }
 }
 
-/* A frame that can't be read is refused under its own number, and by earlier versions under that of the one before. */
+/* A frame that can't be read is refused under its own number; a refusal of a request before it is late. */
 static void refusals_of_what_can_not_be_read(void **state)
 {
     const struct frame strange = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_TYPES + 1, .request = 7};
@@ -282,12 +282,11 @@ static void refusals_of_what_can_not_be_read(void **state)
     end(&pair);
     begin(&pair);
     pair.ours.next_request = 6;
-    for (uint64_t number = 6; number < 8; number++) {
-        assert_true(channel_send_error(&pair.theirs, number, ERROR_BAD_REQUEST, INFINITY, &error, "what?"));
-        assert_false(ask(&pair, &code, &error));
-        assert_int_equal(code, ERROR_BAD_REQUEST);
-        assert_string_equal(error.text, "ours: what?");
-    }
+    assert_true(channel_send_error(&pair.theirs, 6, ERROR_BAD_REQUEST, INFINITY, &error, "before"));
+    assert_true(channel_send_error(&pair.theirs, 7, ERROR_BAD_REQUEST, INFINITY, &error, "what?"));
+    assert_false(ask(&pair, &code, &error));
+    assert_int_equal(code, ERROR_BAD_REQUEST);
+    assert_string_equal(error.text, "ours: what?");
     end(&pair);
 }
 

@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/listener/internal.h"
+#include "net/listener_internal.h"
 #include "net/transport.h"
 #include "tests/net/fleet_key.h"
 #include "tests/locks.h"
@@ -38,8 +38,8 @@ double __real_clock_monotonic_s(void);
 double __wrap_clock_monotonic_s(void);
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-bool __real_door_rest(const struct door *door, int fd, void *session, bool for_requests);
-bool __wrap_door_rest(const struct door *door, int fd, void *session, bool for_requests);
+bool __real_accept_queue_park(const struct accept_queue *queue, int fd, void *session, bool for_input);
+bool __wrap_accept_queue_park(const struct accept_queue *queue, int fd, void *session, bool for_input);
 
 bool __real_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
 bool __wrap_condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
@@ -55,7 +55,7 @@ double __wrap_clock_monotonic_s(void)
     return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&ahead_s);
 }
 
-/* However busy this machine is, only `pass` lets time go by, until the end of the test or run_clock. */
+/* However busy this machine is, only `advance` lets time go by, until the end of the test or run_clock. */
 static void stop_clock(void)
 {
     atomic_store(&stopped_s, __real_clock_monotonic_s());
@@ -111,12 +111,12 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     return __real_pthread_create(thread, attributes, run_task, task);
 }
 
-bool __wrap_door_rest(const struct door *door, int fd, void *session, bool for_requests)
+bool __wrap_accept_queue_park(const struct accept_queue *queue, int fd, void *session, bool for_input)
 {
-    return atomic_load(&has_room) && __real_door_rest(door, fd, session, for_requests);
+    return atomic_load(&has_room) && __real_accept_queue_park(queue, fd, session, for_input);
 }
 
-static void pass(double seconds)
+static void advance(double seconds)
 {
     atomic_store(&ahead_s, atomic_load(&ahead_s) + seconds);
 }
@@ -169,7 +169,7 @@ static int begin_many(void **state)
 {
     (void)state;
     begin(NULL, MANY);
-    owner.linger_s = 0.0001;
+    owner.keep_s = 0.0001;
     return 0;
 }
 
@@ -217,7 +217,7 @@ static void knock(void)
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons(listener_port(owner.listener)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    pass(0.001);
+    advance(0.001);
     fds[came] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fds[came] >= 0);
     assert_int_equal(connect(fds[came++], (struct sockaddr *)&address, sizeof address), 0);
@@ -270,7 +270,7 @@ static int count_waiting(void)
     for (int i = 0; i < owner.listener->used; i++) {
         const struct listener_session *session = session_at(owner.listener, i);
         struct pollfd said = {.fd = session->fd, .events = POLLIN};
-        if (session->life == SESSION_SERVED && poll(&said, 1, 0) != 0) {
+        if ((session->state == SESSION_HANDSHAKE || session->state == SESSION_SERVED) && poll(&said, 1, 0) != 0) {
             return -1;
         }
     }
@@ -348,26 +348,26 @@ static void without_threads(void **state)
     channel_close(&visitor.channel);
 }
 
-/* Nobody waits at the door for longer than a handshake may take, and then it is told why. */
-static void silence_at_the_door(void **state)
+/* A silent connection is closed, and logged, once a handshake's time is over. */
+static void silent_connections_end(void **state)
 {
     (void)state;
     stop_clock();
     knock_and_look(1);
-    pass(LISTENER_HANDSHAKE_S - 1);
+    advance(LISTENER_HANDSHAKE_S - 1);
     look();
     assert_false(is_closed(0));
     knock_and_look(1);
-    pass(1.1);
+    advance(1.1);
     await_closed(0, came, 1);
     assert_true(is_closed(0));
-    assert_non_null(strstr(said(), ": it did not identify itself\n"));
-    pass(LISTENER_HANDSHAKE_S - 1);
+    assert_non_null(strstr(said(), ": it sent no ClientHello in time\n"));
+    advance(LISTENER_HANDSHAKE_S - 1);
     await_closed(0, came, 2);
 }
 
-/* Those whose turn has not come wait in the lobby, in order; behind that the oldest handshake makes room. */
-static void a_lobby(void **state)
+/* Handshakes beyond the limit are queued, in order; once the queue is full the oldest handshake is evicted. */
+static void handshakes_are_queued(void **state)
 {
     (void)state;
     stop_clock();
@@ -376,32 +376,32 @@ static void a_lobby(void **state)
     assert_int_equal(atomic_load(&begun) - before, SHAKING);
     look();
     assert_int_equal(count_closed(0, came), 0);
-    knock_and_look(1); /* the lobby is full */
+    knock_and_look(1); /* the queue is full */
     await_closed(0, came, 1);
     assert_true(is_closed(0));
     assert_int_equal(atomic_load(&begun) - before, SHAKING + 1);
-    /* After a while without an end of a handshake, those that keep us waiting make room for those in the lobby. */
+    /* After a while without the end of a handshake, stalled ones are evicted for those in the queue. */
     await_serving(SHAKING);
-    pass(LISTENER_UNDER_LOAD_S - 1);
+    advance(LISTENER_UNDER_LOAD_S - 1);
     look();
     look();
     assert_int_equal(count_closed(0, came), 1);
-    pass(1.5);
+    advance(1.5);
     for (int i = 0; i < EXPECTED; i++) {
         await_closed(1, SHAKING, i + 1);
         assert_true(is_closed(i + 1));
-        pass(0.2);
+        advance(0.2);
     }
     for (int i = 0; i < 5; i++) {
         look();
-        pass(0.2);
+        advance(0.2);
     }
     assert_int_equal(count_closed(SHAKING, came), 0);
-    assert_non_null(strstr(said(), "others are waiting, and it had not finished its handshake"));
+    assert_non_null(strstr(said(), "its handshake was not finished, and others are waiting"));
 }
 
-/* Who is in the lobby when the listener ends is not kept waiting. */
-static void the_lobby_closes(void **state)
+/* Connections in the queue when the listener ends are closed. */
+static void the_queue_closes(void **state)
 {
     (void)state;
     stop_clock();
@@ -415,21 +415,21 @@ static void the_lobby_closes(void **state)
     assert_string_equal(said(), ""); /* nobody was refused */
 }
 
-/* As long as others are let in, nobody has to make room for who waits in the lobby. */
-static void a_lobby_that_moves(void **state)
+/* As long as others are admitted, none is evicted for those in the queue. */
+static void a_queue_that_moves(void **state)
 {
     struct visitor visitors[2];
     (void)state;
     stop_clock();
     knock_and_look(SHAKING - 1);
     let_in(&visitors[0], 1);
-    pass(LISTENER_UNDER_LOAD_S - 0.5);
+    advance(LISTENER_UNDER_LOAD_S - 0.5);
     let_in(&visitors[1], 2);
     knock_and_look(2);
-    pass(1);
+    advance(1);
     for (int i = 0; i < 3; i++) {
         look();
-        pass(0.1);
+        advance(0.1);
     }
     assert_int_equal(count_closed(0, came), 0);
     channel_close(&visitors[0].channel);
@@ -453,10 +453,10 @@ static void refusals_are_counted(void **state)
         come_for_nothing();
     }
     assert_int_equal(lines(), 1);
-    pass(59);
+    advance(59);
     look();
     assert_int_equal(lines(), 1);
-    pass(1.1);
+    advance(1.1);
     look();
     assert_int_equal(lines(), 2);
     assert_non_null(strstr(said(), "2 more connections in 60 s "));
@@ -511,7 +511,7 @@ static void without_rest(void **state)
     struct error error;
     char byte;
     (void)state;
-    owner.linger_s = 0.001;
+    owner.keep_s = 0.001;
     atomic_store(&has_room, false);
     let_in(&visitor, 1);
     assert_false(connection_read(visitor.channel.connection, &byte, 1, clock_monotonic_s() + PATIENCE_S, &error));
@@ -537,12 +537,12 @@ static void come_and_say(const uint8_t *bytes, size_t size)
     look();
 }
 
-enum { FIRST_BYTES = 11 + PASS_SIZE };
+enum { FIRST_BYTES = 11 + HANDSHAKE_TOKEN_SIZE };
 
-static const uint8_t first_bytes[FIRST_BYTES] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* of a hello, without a pass */
+static const uint8_t first_bytes[FIRST_BYTES] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* of a hello, without a token */
 
-/* What a stranger says first for TLS, or something else. */
-static void come_as_stranger(bool speaks_tls)
+/* What an unauthenticated peer sends first for TLS, or something else. */
+static void come_unauthenticated(bool speaks_tls)
 {
     uint8_t bytes[FIRST_BYTES];
     memcpy(bytes, first_bytes, sizeof bytes);
@@ -555,7 +555,7 @@ static void come_as_member(void)
 {
     uint8_t bytes[FIRST_BYTES];
     memcpy(bytes, first_bytes, sizeof bytes);
-    pass_make(credentials_passes(fleet_key), bytes + FIRST_BYTES - PASS_SIZE);
+    handshake_token_make(credentials_token_keys(fleet_key), bytes + FIRST_BYTES - HANDSHAKE_TOKEN_SIZE);
     come_and_say(bytes, sizeof bytes);
 }
 
@@ -569,26 +569,26 @@ static bool ping(struct visitor *visitor)
 
 /*
  * Members that never finish their handshakes make room for each other, the oldest first; they take no places from
- * strangers or from admitted members.
+ * unauthenticated peers or from admitted members.
  */
 static void a_crowd_of_members(void **state)
 {
-    enum { MORE = 8 }; /* than may be in handshakes: half of them wait in the lobby */
+    enum { MORE = 8 }; /* than may be in handshakes: half of them are queued */
     struct visitor early, late;
     (void)state;
     stop_clock();
     let_in(&early, 1);
-    come_as_stranger(true);
-    come_as_stranger(true);
+    come_unauthenticated(true);
+    come_unauthenticated(true);
     for (int i = 0; i < SHAKING + MORE; i++) {
         come_as_member();
     }
     await_closed(2, came, MORE - EXPECTED);
     await_serving(1 + 2 + SHAKING);
-    pass(LISTENER_UNDER_LOAD_S + 0.1);
+    advance(LISTENER_UNDER_LOAD_S + 0.1);
     for (int i = MORE - EXPECTED; i < MORE; i++) {
         await_closed(2, came, i + 1);
-        pass(0.2);
+        advance(0.2);
     }
     assert_int_equal(count_closed(2, 2 + MORE), MORE);
     assert_int_equal(count_closed(0, 2), 0);
@@ -627,7 +627,7 @@ static int count_cut(void)
     int count = 0;
     pthread_mutex_lock(&owner.lock);
     for (int i = 0; i < owner.listener->used; i++) {
-        count += session_at(owner.listener, i)->cut;
+        count += session_at(owner.listener, i)->disconnected;
     }
     pthread_mutex_unlock(&owner.lock);
     return count;
@@ -645,11 +645,11 @@ static void one_makes_room_for_one(void **state)
     }
     await_serving(SHAKING);
     const int log = begin_full_log(&kept);
-    pass(LISTENER_UNDER_LOAD_S + 0.1);
+    advance(LISTENER_UNDER_LOAD_S + 0.1);
     const int closed = look_until_closed(0, came, 1);
     const bool first = is_closed(0);
     for (int i = 0; i < 5; i++) { /* it can't leave; meanwhile a second one would have been told to */
-        pass(0.2);
+        advance(0.2);
         look();
     }
     const int cut = count_cut();
@@ -658,46 +658,47 @@ static void one_makes_room_for_one(void **state)
     assert_int_equal(cut, 1);
 }
 
-/* Strangers have less time, and the oldest of them leaves, once half of their places are taken. */
-static void a_crowd_of_strangers(void **state)
+/* Unauthenticated peers have less time, and the oldest of them leaves, once half of their places are taken. */
+static void a_crowd_without_tokens(void **state)
 {
     enum { HALF = LISTENER_SPARE / 2 };
     (void)state;
     stop_clock();
     for (int i = 0; i < HALF; i++) {
-        come_as_stranger(true);
+        come_unauthenticated(true);
     }
     assert_int_equal(count_closed(0, came), 0);
-    come_as_stranger(true);
+    come_unauthenticated(true);
     await_closed(0, came, 1);
     assert_true(is_closed(0));
-    pass(LISTENER_UNDER_LOAD_S + 1);
+    advance(LISTENER_UNDER_LOAD_S + 1);
     for (int i = 1; i < came; i++) {
         assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
     }
     await_closed(1, came, 1);
     assert_true(is_closed(came - 1));
-    pass(LISTENER_HANDSHAKE_S - LISTENER_UNDER_LOAD_S);
+    advance(LISTENER_HANDSHAKE_S - LISTENER_UNDER_LOAD_S);
     for (int i = 1; i < came - 1; i++) {
         assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
     }
     await_closed(0, came, came);
 }
 
-/* What strangers may take of a processor has an end, and those who come then are told what is wrong with them. */
-static void strangers_who_take_their_share(void **state)
+/* The rate limit of unauthenticated peers, and what is logged of those beyond it. */
+static void the_rate_limit(void **state)
 {
     enum { SHARE = 50 }; /* half of what all may take, in handshakes of the least cost */
     struct visitor visitor;
     (void)state;
     stop_clock();
     do {
-        pass(0.02);
-        come_as_stranger(true);
+        advance(0.02);
+        come_unauthenticated(true);
     } while (!is_closed(came - 1) && came < 4 * SHARE);
     assert_in_range(came, SHARE + 1, 4 * SHARE - 1); /* it fills up all the while */
-    assert_non_null(strstr(said(), "it shows no pass, and unauthenticated handshakes have used up their CPU time\n"));
-    come_as_stranger(false);
+    assert_non_null(
+        strstr(said(), "no valid handshake token, and unauthenticated handshakes have used up their CPU time\n"));
+    come_unauthenticated(false);
     await_closed(came - 1, came, 1);
     assert_non_null(strstr(said(), ": it does not speak TLS\n"));
     let_in(&visitor, 1); /* members come in as ever */
@@ -730,7 +731,7 @@ static void who_is_silent(void **state)
         pthread_mutex_unlock(&owner.lock);
     } while (out < heard);
     pthread_mutex_lock(&owner.lock);
-    const double linger_s = listener_keep_thread_s(owner.listener);
+    const double keep_s = listener_keep_thread_s(owner.listener);
     for (int i = 0; i < 3; i++) {
         sessions[i] = listener_next(owner.listener, i > 0 ? sessions[i - 1] : NULL);
         is_recent = is_recent && sessions[i]->last_active_s <= clock_monotonic_s() &&
@@ -752,7 +753,7 @@ static void who_is_silent(void **state)
     assert_true(is_recent);
     assert_int_equal(in, 0); /* none of them is missing */
     assert_int_equal(out, 0);
-    assert_true(linger_s > 0 && is_last && is_second && is_third);
+    assert_true(keep_s > 0 && is_last && is_second && is_third);
     assert_int_equal(count, 3);
     assert_int_equal(left, 2);
     for (int i = 0; i < 3; i++) {
@@ -810,7 +811,7 @@ static void many_share_threads(void **state)
     for (int i = 0; i < MANY; i++) {
         let_in(&visitors[i], i);
     }
-    look_until(&owner.rested, MANY);
+    look_until(&owner.parked, MANY);
     stop_clock();
     int served = atomic_load(&owner.served);
     for (int i = 0; i < LISTENER_THREADS; i++) {
@@ -823,13 +824,13 @@ static void many_share_threads(void **state)
     assert_int_equal(atomic_load(&begun), threads);
     assert_int_equal(atomic_load(&owner.served), served);
     pthread_mutex_lock(&owner.lock);
-    const double linger_s = listener_keep_thread_s(owner.listener);
+    const double keep_s = listener_keep_thread_s(owner.listener);
     pthread_mutex_unlock(&owner.lock);
-    assert_true(linger_s == 0); /* somebody waits for a thread */
-    pass(2 * LISTENER_SLOW_S);
+    assert_true(keep_s == 0); /* somebody waits for a thread */
+    advance(2 * LISTENER_SLOW_S);
     look_until(&owner.served, served += 1);
     assert_int_equal(atomic_load(&begun), threads + 1);
-    pass(-2 * LISTENER_SLOW_S);
+    advance(-2 * LISTENER_SLOW_S);
     say_half(&visitors[LISTENER_THREADS + 1]);
     look_until_ready();
     assert_int_equal(atomic_load(&begun), threads + 1);
@@ -862,9 +863,9 @@ static void threads_end(void **state)
         const int threads = atomic_load(&begun);
         const struct message_ping ping = {.nonce = 5};
         struct error error;
-        look_until(&owner.rested, i + 1);
+        look_until(&owner.parked, i + 1);
         look_until(&ended, threads);
-        pass(0.2);
+        advance(0.2);
         look(); /* it is joined */
         assert_true(channel_send(&visitor.channel, MESSAGE_ping, 1, &ping, clock_monotonic_s() + PATIENCE_S, &error));
         look_until(&begun, threads + 1);
@@ -874,8 +875,8 @@ static void threads_end(void **state)
     channel_close(&visitor.channel);
 }
 
-/* owner.rested is counted just before a session rests: wait until it does. */
-static void await_rest(int worker)
+/* owner.parked is counted just before a session is parked: wait until it is. */
+static void await_parked(int worker)
 {
     const double until_s = __real_clock_monotonic_s() + PATIENCE_S;
     bool rests = false;
@@ -884,7 +885,7 @@ static void await_rest(int worker)
         pthread_mutex_lock(&owner.lock);
         struct listener_session *session;
         rests =
-            listener_count(owner.listener, listening_is_of, &worker, &session) == 1 && session->life == SESSION_RESTS;
+            listener_count(owner.listener, listening_is_of, &worker, &session) == 1 && session->state == SESSION_PARKED;
         pthread_mutex_unlock(&owner.lock);
     }
     assert_true(rests);
@@ -901,23 +902,23 @@ static void a_time_to_go_on(void **state)
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i);
     }
-    look_until(&owner.rested, 3);
+    look_until(&owner.parked, 3);
     int served = atomic_load(&owner.served);
     for (int i = 1; i < 3; i++) {
-        pass(0.6);
+        advance(0.6);
         look();
         assert_int_equal(atomic_load(&owner.served), served);
         atomic_store(&owner.timed, i); /* a tenth of a second after its next rest */
         const double until_s = clock_monotonic_s() + PATIENCE_S;
         assert_true(channel_send(&visitors[i].channel, MESSAGE_ping, 1, &ping, until_s, &error));
-        look_until(&owner.rested, 2 + 2 * i);
-        await_rest(i);
+        look_until(&owner.parked, 2 + 2 * i);
+        await_parked(i);
         assert_int_equal(atomic_load(&owner.served), served += 1);
-        pass(0.6);
+        advance(0.6);
         look();
-        look_until(&owner.rested, 3 + 2 * i);
+        look_until(&owner.parked, 3 + 2 * i);
         assert_int_equal(atomic_load(&owner.served), served += 1);
-        pass(0.6);
+        advance(0.6);
         look();
         usleep(1000);
         assert_int_equal(atomic_load(&owner.served), served);
@@ -932,10 +933,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(without_threads, begin_plain, end),
-        cmocka_unit_test_setup_teardown(silence_at_the_door, begin_tls, end),
-        cmocka_unit_test_setup_teardown(a_lobby, begin_plain, end),
-        cmocka_unit_test_setup_teardown(the_lobby_closes, begin_plain, end),
-        cmocka_unit_test_setup_teardown(a_lobby_that_moves, begin_plain, end),
+        cmocka_unit_test_setup_teardown(silent_connections_end, begin_tls, end),
+        cmocka_unit_test_setup_teardown(handshakes_are_queued, begin_plain, end),
+        cmocka_unit_test_setup_teardown(the_queue_closes, begin_plain, end),
+        cmocka_unit_test_setup_teardown(a_queue_that_moves, begin_plain, end),
         cmocka_unit_test_setup_teardown(refusals_are_counted, begin_tls, end),
         cmocka_unit_test_setup_teardown(turning_away_takes_its_time, begin_tls, end),
         cmocka_unit_test_setup_teardown(without_files, begin_plain, end),
@@ -943,8 +944,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_is_silent, begin_plain, end),
         cmocka_unit_test_setup_teardown(a_crowd_of_members, begin_tls, end),
         cmocka_unit_test_setup_teardown(one_makes_room_for_one, begin_tls, end),
-        cmocka_unit_test_setup_teardown(a_crowd_of_strangers, begin_tls, end),
-        cmocka_unit_test_setup_teardown(strangers_who_take_their_share, begin_tls, end),
+        cmocka_unit_test_setup_teardown(a_crowd_without_tokens, begin_tls, end),
+        cmocka_unit_test_setup_teardown(the_rate_limit, begin_tls, end),
         cmocka_unit_test_setup_teardown(many_share_threads, begin_many, end),
         cmocka_unit_test_setup_teardown(threads_end, begin_many, end),
         cmocka_unit_test_setup_teardown(a_time_to_go_on, begin_many, end),

@@ -221,8 +221,9 @@ static void members_that_can_be(void **state)
     assert_refused(&other, &ps_0, &service, REFUSAL_MEMBER, "no member with role 0 and index -1");
     assert_true(shake(&worker1, &any, &service).welcome);
     assert_true(shake(&worker1, &any_ps, &service).welcome);
-    assert_refused(&worker1, &nobody, &service, REFUSAL_MEMBER, "worker 1 expects nobody we know here, but this is ps");
-    assert_refused(&worker1, &any_worker, &service, REFUSAL_MEMBER, "worker 1 expects nobody we know here");
+    assert_refused(&worker1, &nobody, &service, REFUSAL_MEMBER,
+                   "worker 1 expects no known member here, but this is ps");
+    assert_refused(&worker1, &any_worker, &service, REFUSAL_MEMBER, "worker 1 expects no known member here");
 }
 
 static bool knows_d2(void *context, const char *digest)
@@ -278,7 +279,6 @@ static void versions_in_common(void **state)
         uint16_t least, most, agreed; /* 0: none */
     } cases[] = {{0, 0, 0},
                  {0, PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MIN},
-                 {1, PROTOCOL_VERSION_MAX - 1, PROTOCOL_VERSION_MAX - 1},
                  {1, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX},
                  {PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX + 5, PROTOCOL_VERSION_MAX},
                  {PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX + 5, 0}};
@@ -372,7 +372,7 @@ static void a_certificate_of_another_is_no_welcome(void **state)
         channel_close(&channel);
         loopback_end(&loopback);
         assert_int_equal(welcome, i == 0);
-        assert_true(welcome || strstr(error.text, "is not who it was expected to be (role 1, index 0)"));
+        assert_true(welcome || strstr(error.text, "is not the expected member (role 1, index 0)"));
     }
 }
 
@@ -432,7 +432,7 @@ static void future_version(void **state)
     assert_int_equal(channel.frame.type, MESSAGE_refused);
     assert_int_equal(channel.message.refused.reason, REFUSAL_VERSION);
     assert_string_equal(channel.message.refused.message, "worker 1 (trainer 5) speaks protocol versions 5 to 9, ps 0 "
-                                                         "(trainer 1.0) speaks 1 to 4: upgrade the older one");
+                                                         "(trainer 1.0) speaks 1 to 1: upgrade the older one");
     assert_non_null(strstr(service.error.text, "speaks protocol versions 5 to 9"));
     channel_close(&channel);
 }
@@ -494,8 +494,7 @@ static void greet(struct connection **connection, void *context)
     const struct greeting *greeting = context;
     const struct message_welcome welcome = {
         .version = greeting->version, .program = "trainer", .role = MEMBER_PS, .index = 0, .digest = ""};
-    const uint16_t coded =
-        greeting->frame_version == PROTOCOL_VERSION_MIN ? PROTOCOL_VERSION_MIN : PROTOCOL_VERSION_MAX;
+    const uint16_t coded = PROTOCOL_VERSION_MAX;
     struct channel channel;
     struct error error;
     uint8_t bytes[FRAME_HEADER + 300];
@@ -555,9 +554,9 @@ static void welcomes_of_others(void **state)
         struct answer answer;
         const char *words; /* NULL: it is fine */
     } cases[] = {{{MEMBER_PS, 0, true}, NULL},
-                 {{MEMBER_PS, 1, true}, "is not who it was expected to be (role 1, index 1)"},
-                 {{MEMBER_WORKER, 0, true}, "is not who it was expected to be (role 2, index 0)"},
-                 {{MEMBER_PS, MEMBER_ANY_INDEX, true}, "is not who it was expected to be (role 1, index -1)"},
+                 {{MEMBER_PS, 1, true}, "is not the expected member (role 1, index 1)"},
+                 {{MEMBER_WORKER, 0, true}, "is not the expected member (role 2, index 0)"},
+                 {{MEMBER_PS, MEMBER_ANY_INDEX, true}, "is not the expected member (role 1, index -1)"},
                  {{MEMBER_PS, 0, false}, "answered hello with ping"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -587,12 +586,11 @@ static void versions_that_were_not_offered(void **state)
     static const struct {
         struct greeting greeting;
         bool good;
-    } cases[] = {{{PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MIN, false}, true},
-                 {{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX, false}, true},
+    } cases[] = {{{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX, false}, true},
                  {{PROTOCOL_VERSION_MIN - 1, PROTOCOL_VERSION_MIN - 1, false}, false},
                  {{PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX + 1, false}, false},
-                 {{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MIN, false}, false},
-                 {{PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX, false}, false},
+                 {{PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX, false}, false},
+                 {{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX + 1, false}, false},
                  {{0, 0, true}, false}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -607,7 +605,7 @@ static void versions_that_were_not_offered(void **state)
         assert_true(connection_connect(&connection, &loopback.address, &ps_0, NULL, NULL, soon(), &error));
         channel_open(&channel, connection);
         assert_int_equal(handshake_connect(&channel, &worker1, &ps_0, &peer, soon(), &reason, &error), cases[i].good);
-        assert_int_equal(reason, 0); /* nobody refused us */
+        assert_int_equal(reason, 0); /* no peer refused us */
         assert_int_equal(channel.version, cases[i].good ? greeting.version : PROTOCOL_VERSION_MIN);
         if (!cases[i].good && !greeting.hangs_up) {
             assert_non_null(strstr(error.text, ", which was not offered"));

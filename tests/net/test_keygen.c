@@ -330,13 +330,13 @@ static void keys_whose_parts_do_not_fit(void **state)
     assert_int_equal(unlink(file("a.key.previous")), 0);
 }
 
-/* The public half of the next key is enough to trust it; only its owner can make passes with it. */
+/* The public half of the next key is enough to trust it; only its owner can make tokens with it. */
 static void a_next_key_without_its_private_half(void **state)
 {
     (void)state;
     struct error error;
     struct credentials *old, *new;
-    uint8_t pass[PASS_SIZE];
+    uint8_t token[HANDSHAKE_TOKEN_SIZE];
     char text[8192];
     assert_true(credentials_create_fleet_key(file("old.key"), &error));
     assert_true(credentials_create_fleet_key(file("new.key"), &error));
@@ -346,10 +346,10 @@ static void a_next_key_without_its_private_half(void **state)
     assert_true(credentials_load(&old, file("old.key"), &error));
     soil_stack();
     assert_true(credentials_load(&new, file("new.key"), &error));
-    pass_make(credentials_passes(new), pass);
-    assert_false(pass_check(credentials_passes(old), pass));
-    pass_make(credentials_passes(old), pass);
-    assert_true(pass_check(credentials_passes(old), pass));
+    handshake_token_make(credentials_token_keys(new), token);
+    assert_false(handshake_token_check(credentials_token_keys(old), token));
+    handshake_token_make(credentials_token_keys(old), token);
+    assert_true(handshake_token_check(credentials_token_keys(old), token));
     credentials_free(old);
     credentials_free(new);
     credentials_free(NULL);

@@ -1,13 +1,13 @@
-/* A listener serves members while strangers come in crowds, send nothing, or send nonsense. */
+/* A listener serves members while unauthenticated peers come in crowds, send nothing, or send nonsense. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "net/complaints.h"
+#include "net/admission.h"
 #include "net/credentials.h"
-#include "net/pass.h"
+#include "net/admission.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
 #include "tests/locks.h"
@@ -136,7 +136,7 @@ static void a_few_may_take_their_time(void **state)
     int fds[3];
     listening_start(&owner, fleet_key, 0);
     const size_t size = loopback_hello(fleet_key, hello, sizeof hello);
-    for (int i = 0; i < 3; i++) { /* the first sends a pass, which is used up when the next ones repeat it */
+    for (int i = 0; i < 3; i++) { /* the first sends a token, which is used up when the next ones repeat it */
         fds[i] = knock(&owner);
         assert_int_equal(send(fds[i], hello, size - 1, MSG_NOSIGNAL), size - 1);
     }
@@ -269,9 +269,9 @@ static void refusals_are_few_lines(void **state)
     listening_stop(&owner);
     end_record(&record);
     assert_true(welcome);
-    assert_true(count(record.text, "\n") <= 2 * 4); /* what the door sees, what TLS finds, a crowd, silence */
+    assert_true(count(record.text, "\n") <= 2 * 4); /* first bytes, TLS, load, silence */
     assert_true(count(record.text, "more connections in") >= 1);
-    assert_true(count(record.text, "the newest from 127.0.0.1:") >= 1);
+    assert_true(count(record.text, "; the latest: refused 127.0.0.1:") >= 1);
 }
 
 struct crowd {
@@ -307,11 +307,11 @@ static void await_crowd(struct crowd *crowd, struct record *record)
         usleep(1000);
         look_at_record(record);
     } while (atomic_load(&crowd->came) < 300 ||
-             (count(record->text, "it shows no pass") == 0 && clock_monotonic_s() < until_s));
+             (count(record->text, "no valid handshake token") == 0 && clock_monotonic_s() < until_s));
 }
 
 /* While a crowd asks for handshakes, members are admitted as always, and notice nothing. */
-static void members_pass(struct credentials *credentials_of_crowd)
+static void serve_under_load(struct credentials *credentials_of_crowd)
 {
     enum { MEMBERS = 6 };
     struct listening owner = {.refusal = 0};
@@ -342,14 +342,14 @@ static void members_pass(struct credentials *credentials_of_crowd)
     listening_stop(&owner);
     slow_clock_end();
     end_record(&record);
-    if (welcome != MEMBERS || longest_s > 5) { /* by the slow clock, as are the 10 s that strangers are given */
+    if (welcome != MEMBERS || longest_s > 5) { /* by the slow clock, as are the 10 s of a handshake */
         fail_msg("%d of %d members came in, after %.1f s at the longest: %s", welcome, MEMBERS, longest_s, error.text);
     }
-    assert_true(count(record.text, "it shows no pass") >= 1);
-    assert_true(count(record.text, "\n") <= 2 * COMPLAINT_KINDS);
+    assert_true(count(record.text, "no valid handshake token") >= 1);
+    assert_true(count(record.text, "\n") <= 2 * REJECT_REASONS);
 }
 
-static void members_pass_strangers(void **state)
+static void members_are_served_under_load(void **state)
 {
     (void)state;
     struct error error;
@@ -357,12 +357,12 @@ static void members_pass_strangers(void **state)
     char path[128];
     snprintf(path, sizeof path, "%s/other.key", key_folder);
     assert_true(credentials_create_fleet_key(path, &error) && credentials_load(&other, path, &error));
-    members_pass(other);
+    serve_under_load(other);
     credentials_free(other);
     unlink(path);
 }
 
-/* An address that takes all it can leaves others their share, though they have no pass either. */
+/* An address that takes all it can leaves others their share, though they have no token either. */
 static void other_addresses_have_their_share(void **state)
 {
     (void)state;
@@ -371,20 +371,20 @@ static void other_addresses_have_their_share(void **state)
     struct channel channel;
     struct record record;
     struct error error = {""};
-    struct credentials *without_pass;
+    struct credentials *without_token;
     char path[128];
     uint8_t hello[1024];
     pthread_t thread;
     int welcome = 0;
     snprintf(path, sizeof path, "%s/fleet.key", key_folder);
-    assert_true(credentials_load(&without_pass, path, &error));
-    without_pass->passes.count = 0;
+    assert_true(credentials_load(&without_token, path, &error));
+    without_token->token_keys.count = 0;
     begin_record(&record);
     listening_start(&owner, fleet_key, 0);
-    struct crowd crowd = {&owner, "127.0.0.2", hello, loopback_hello(without_pass, hello, sizeof hello), false, 0};
+    struct crowd crowd = {&owner, "127.0.0.2", hello, loopback_hello(without_token, hello, sizeof hello), false, 0};
     assert_int_equal(pthread_create(&thread, NULL, knock_and_say_hello, &crowd), 0);
     await_crowd(&crowd, &record);
-    owner.credentials = without_pass; /* for those that are admitted; the listener has the others */
+    owner.credentials = without_token; /* for those that are admitted; the listener has the others */
     for (int i = 0; i < COME; i++) {
         if (come_in(&channel, &owner, 1, &error)) {
             welcome++;
@@ -395,26 +395,27 @@ static void other_addresses_have_their_share(void **state)
     pthread_join(thread, NULL);
     listening_stop(&owner);
     end_record(&record);
-    credentials_free(without_pass);
+    credentials_free(without_token);
     if (welcome != COME) {
         fail_msg("%d of %d came in: %s", welcome, COME, error.text);
     }
     assert_true(count(record.text, "refused 127.0.0.2:") >= 1);
 }
 
-/* Eavesdropping is useless: a pass counts once. */
-static void members_pass_those_who_repeat_them(void **state)
+/* Eavesdropping is useless: a token counts once. */
+static void members_are_served_under_replays(void **state)
 {
     (void)state;
-    members_pass(fleet_key);
+    serve_under_load(fleet_key);
 }
 
-/* Sends, for TLS, the first bytes of a member with a pass, and nothing more. */
+/* Sends, for TLS, the first bytes of a member with a token, and nothing more. */
 static int begin_hello(const struct listening *owner)
 {
-    uint8_t bytes[11 + PASS_SIZE] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* up to the hello's random bytes */
+    uint8_t bytes[11 + HANDSHAKE_TOKEN_SIZE] = {22, 3, 1,    2, 0, 1,
+                                                0,  1, 0xfc, 3, 3}; /* up to the hello's random bytes */
     int fd = knock(owner);
-    pass_make(credentials_passes(fleet_key), bytes + 11);
+    handshake_token_make(credentials_token_keys(fleet_key), bytes + 11);
     assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
     return fd;
 }
@@ -641,8 +642,8 @@ int main(void)
         cmocka_unit_test(bytes_of_all_count),
         cmocka_unit_test(the_same_again),
         cmocka_unit_test(refusals_are_few_lines),
-        cmocka_unit_test(members_pass_strangers),
-        cmocka_unit_test(members_pass_those_who_repeat_them),
+        cmocka_unit_test(members_are_served_under_load),
+        cmocka_unit_test(members_are_served_under_replays),
         cmocka_unit_test(other_addresses_have_their_share),
         cmocka_unit_test(all_places_are_taken),
         cmocka_unit_test(causes_are_told_apart),

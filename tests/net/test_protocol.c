@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "base/file.h"
-#include "net/frame.h"
 #include "net/message.h"
 
 static char *document;

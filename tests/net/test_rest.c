@@ -1,4 +1,4 @@
-/* Idle sessions rest, without thread or buffers, and continue when something arrives. */
+/* Idle sessions are parked, without thread or buffers, and continue when something arrives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,15 +39,15 @@ static bool ping(struct channel *channel)
 }
 
 /* All are admitted, and rest. */
-static void begin(struct credentials *credentials, double linger_s)
+static void begin(struct credentials *credentials, double keep_s)
 {
     struct error error;
-    owner = (struct listening){.linger_s = linger_s};
+    owner = (struct listening){.keep_s = keep_s};
     listening_start(&owner, credentials, 0);
     for (int i = 0; i < MEMBERS; i++) {
         assert_true(listening_come_in(&channels[i], &owner, i, &error));
     }
-    await(&owner.rested, MEMBERS);
+    await(&owner.parked, MEMBERS);
 }
 
 static int enter(void **state)
@@ -86,11 +86,11 @@ static struct listener_session *session_of(int worker)
 }
 
 /* Does it rest, without buffers? */
-static bool rests(int worker)
+static bool is_parked(int worker)
 {
     pthread_mutex_lock(&owner.lock);
     const struct listener_session *session = session_of(worker);
-    const bool resting = session->life == SESSION_RESTS;
+    const bool resting = session->state == SESSION_PARKED;
     const bool empty =
         resting && !session->connection->in && !session->channel.received.bytes && !session->channel.sent.bytes;
     pthread_mutex_unlock(&owner.lock);
@@ -98,13 +98,13 @@ static bool rests(int worker)
     return resting;
 }
 
-static void await_rest(int worker)
+static void await_parked(int worker)
 {
     const double until_s = clock_monotonic_s() + LISTENING_PATIENCE_S;
-    while (!rests(worker) && clock_monotonic_s() < until_s) {
+    while (!is_parked(worker) && clock_monotonic_s() < until_s) {
         usleep(1000);
     }
-    assert_true(rests(worker));
+    assert_true(is_parked(worker));
 }
 
 /* Any number of times. */
@@ -112,7 +112,7 @@ static void it_goes_on(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * MEMBERS; i++) {
-        await_rest(i % MEMBERS);
+        await_parked(i % MEMBERS);
         assert_true(ping(&channels[i % MEMBERS]));
         assert_true(ping(&channels[i % MEMBERS]));
     }
@@ -133,7 +133,7 @@ static void who_hangs_up_is_gone(void **state)
 {
     (void)state;
     for (int i = 0; i < MEMBERS; i++) {
-        await_rest(i);
+        await_parked(i);
     }
     channel_close(&channels[0]); /* in order */
     await(&owner.left, 1);
@@ -153,7 +153,7 @@ static void the_end_comes(void **state)
 {
     (void)state;
     for (int i = 0; i < MEMBERS; i++) {
-        await_rest(i);
+        await_parked(i);
     }
     const double begun_s = clock_monotonic_s();
     wake_raise(&owner.wake);
@@ -169,13 +169,13 @@ static void the_end_comes(void **state)
 static void it_is_roused(void **state)
 {
     (void)state;
-    await_rest(4);
+    await_parked(4);
     int served = atomic_load(&owner.served);
     pthread_mutex_lock(&owner.lock);
     listener_wake(session_of(4));
     pthread_mutex_unlock(&owner.lock);
     await(&owner.served, served + 1);
-    await_rest(4);
+    await_parked(4);
     served = atomic_load(&owner.served);
     usleep(50 * 1000);
     assert_int_equal(atomic_load(&owner.served), served); /* nothing else is */
@@ -186,24 +186,24 @@ static void it_is_roused_at_a_time(void **state)
 {
     (void)state;
     for (int i = 0; i < MEMBERS; i++) {
-        await_rest(i);
+        await_parked(i);
     }
-    const int served = atomic_load(&owner.served), rested = atomic_load(&owner.rested);
+    const int served = atomic_load(&owner.served), rested = atomic_load(&owner.parked);
     atomic_store(&owner.timed, 4);
     assert_true(ping(&channels[4]));
-    await(&owner.rested, rested + 1);
+    await(&owner.parked, rested + 1);
     for (int i = 0; i < 3; i++) {
         assert_true(ping(&channels[i]));
-        await_rest(i);
+        await_parked(i);
     }
     await(&owner.served, served + 5);
-    await_rest(4);
+    await_parked(4);
 }
 
 /* What the owner's thread can do for a resting session takes no thread; a thread does the rest. */
 static atomic_int inline_calls;
 
-static enum listener_inline serve_inline(struct listener_session *session)
+static enum listener_inline try_inline(struct listener_session *session)
 {
     struct error error;
     bool ready;
@@ -231,13 +231,13 @@ static int enter_inline(void **state)
 {
     struct error error;
     (void)state;
-    owner = (struct listening){.linger_s = 0.01, .serve_inline = serve_inline};
+    owner = (struct listening){.keep_s = 0.01, .try_inline = try_inline};
     atomic_store(&inline_calls, 0);
     listening_start(&owner, NULL, 0);
     for (int i = 0; i < MEMBERS; i++) {
         assert_true(listening_come_in(&channels[i], &owner, i, &error));
     }
-    await(&owner.rested, MEMBERS);
+    await(&owner.parked, MEMBERS);
     return 0;
 }
 
@@ -255,26 +255,26 @@ static void served_inline(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * MEMBERS; i++) {
-        await_rest(i % MEMBERS);
+        await_parked(i % MEMBERS);
         assert_int_equal(answer_to(i % MEMBERS, 1), 101);
     }
     assert_int_equal(atomic_load(&inline_calls), 3 * MEMBERS);
     assert_int_equal(atomic_load(&owner.served), MEMBERS); /* when they came */
-    await_rest(2);
+    await_parked(2);
     assert_int_equal(answer_to(2, 2), 102); /* a thread continues */
     await(&owner.served, MEMBERS + 1);
-    await_rest(2);
+    await_parked(2);
     assert_int_equal(answer_to(2, 1), 101);
-    await_rest(3);
+    await_parked(3);
     assert_int_equal(answer_to(3, 3), 0);
     await(&owner.left, 1);
     int before = atomic_load(&inline_calls);
     atomic_store(&owner.timed, 4);
     assert_int_equal(answer_to(4, 2), 102);
     await(&inline_calls, before + 2); /* its time has come */
-    await_rest(4);
+    await_parked(4);
     assert_int_equal(answer_to(4, 1), 101);
-    await_rest(1);
+    await_parked(1);
     before = atomic_load(&inline_calls);
     pthread_mutex_lock(&owner.lock);
     listener_disconnect(session_of(1));
@@ -290,18 +290,18 @@ static void who_is_deaf(void **state)
     struct message_ping message = {.nonce = 9};
     struct error error;
     bool ready = false;
-    await_rest(1);
-    await_rest(2);
+    await_parked(1);
+    await_parked(2);
     atomic_store(&owner.read_paused, true);
     assert_true(ping(&channels[1]) && ping(&channels[2]));
-    await_rest(1);
-    await_rest(2);
+    await_parked(1);
+    await_parked(2);
     atomic_store(&owner.read_paused, false);
     assert_true(
         channel_send(&channels[1], MESSAGE_ping, 200, &message, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_true(connection_wait(channels[1].connection, clock_monotonic_s() + 0.2, &ready, &error));
     assert_false(ready);
-    assert_true(rests(1));
+    assert_true(is_parked(1));
     pthread_mutex_lock(&owner.lock);
     listener_wake(session_of(1));
     pthread_mutex_unlock(&owner.lock);
@@ -328,20 +328,20 @@ static void half_a_request_is_no_rest(void **state)
     const struct message_ping message = {.nonce = 11};
     const struct outgoing ping = {.type = MESSAGE_ping, .request = 300, .message = &message, .more = true};
     struct error error;
-    await_rest(3);
+    await_parked(3);
     assert_true(channel_send_frame(&channels[3], &ping, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_true(!connection->transport->finish || connection->transport->finish(connection, &error));
-    const int served = atomic_load(&owner.served), rested = atomic_load(&owner.rested);
+    const int served = atomic_load(&owner.served), rested = atomic_load(&owner.parked);
     assert_true(send_some(connection, 0, 9) > 0);
     await(&owner.served, served + 1);
     usleep(100 * 1000); /* ten times as long as it takes to rest */
-    assert_int_equal(atomic_load(&owner.rested), rested);
-    assert_false(rests(3));
+    assert_int_equal(atomic_load(&owner.parked), rested);
+    assert_false(is_parked(3));
     assert_int_equal(send_some(connection, 9, SIZE_MAX), 0);
     connection->out_start = connection->out_end = 0;
     assert_true(channel_receive(&channels[3], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
     assert_int_equal(channels[3].frame.request, 300);
-    await_rest(3);
+    await_parked(3);
 }
 
 /* What came with the last request, complete and perhaps decrypted, is answered before the session rests. */
@@ -350,7 +350,7 @@ static void requests_that_come_together(void **state)
     (void)state;
     struct message_ping message = {.nonce = 13};
     struct error error;
-    await_rest(5);
+    await_parked(5);
     for (uint64_t i = 0; i < 50; i++) {
         const struct outgoing ping = {.type = MESSAGE_ping, .request = 400 + i, .message = &message, .more = i < 49};
         assert_true(channel_send_frame(&channels[5], &ping, clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
@@ -359,7 +359,7 @@ static void requests_that_come_together(void **state)
         assert_true(channel_receive(&channels[5], clock_monotonic_s() + LISTENING_PATIENCE_S, &error));
         assert_int_equal(channels[5].frame.request, 400 + i);
     }
-    await_rest(5);
+    await_parked(5);
 }
 
 /* More peers connect than may be in handshakes at a time: they take turns, and all are admitted. */
@@ -385,7 +385,7 @@ static void a_stampede(void **state)
     static struct channel crowd[CROWD];
     pthread_t threads[CROWD];
     slow_clock_begin(); /* by it, a handshake that makes no progress while others wait is cut after 2 s */
-    owner = (struct listening){.linger_s = 0.001, .members = CROWD, .expected = CROWD};
+    owner = (struct listening){.keep_s = 0.001, .members = CROWD, .expected = CROWD};
     listening_start(&owner, fleet_key, 0);
     pthread_mutex_lock(&owner.lock); /* none completes its handshake before all are connected */
     for (int i = 0; i < CROWD; i++) {

@@ -21,7 +21,7 @@
 #include "net/channel.h"
 #include "net/credentials.h"
 #include "net/listener.h"
-#include "net/resolver.h"
+#include "net/endpoint.h"
 #include "net/tls/tls.h"
 #include "net/tls/web.h"
 #include "net/wake.h"
@@ -455,7 +455,7 @@ static void test_listeners(void **state)
                                              .expected = 4};
     const int unused = next_number();
     (void)state;
-    for (long n = 1; n < 5; n++) { /* the listener, its places, its lobby and its door */
+    for (long n = 1; n < 5; n++) { /* the listener, its places, its handshake queue and its accept queue */
         struct listener *listener = (void *)&lock;
         struct error error = {""};
         fail_calls(ALLOCATION, n, 1);

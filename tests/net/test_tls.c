@@ -302,12 +302,12 @@ static void damaged_files(void **state)
 static bool passes(const char *from, const char *to)
 {
     struct credentials *client = load(from), *server = load(to);
-    uint8_t pass[PASS_SIZE];
-    pass_make(credentials_passes(client), pass);
-    const bool good = pass_check(credentials_passes(server), pass);
-    for (int i = 0; i < PASS_SIZE; i++) { /* every byte counts */
+    uint8_t pass[HANDSHAKE_TOKEN_SIZE];
+    handshake_token_make(credentials_token_keys(client), pass);
+    const bool good = handshake_token_check(credentials_token_keys(server), pass);
+    for (int i = 0; i < HANDSHAKE_TOKEN_SIZE; i++) { /* every byte counts */
         pass[i] ^= 1;
-        assert_false(pass_check(credentials_passes(server), pass));
+        assert_false(handshake_token_check(credentials_token_keys(server), pass));
         pass[i] ^= 1;
     }
     credentials_free(client);
@@ -321,16 +321,16 @@ static void a_pass_is_made_as_documented(void **state)
     (void)state;
     static const char text[] = "trainer: keys of passes";
     static const uint8_t secret[32] = {1, 2, 3};
-    struct pass_keys keys = {.count = 0};
-    uint8_t key[32], pass[PASS_SIZE];
-    pass_keys_add(&keys, secret, sizeof secret);
+    struct handshake_token_keys keys = {.count = 0};
+    uint8_t key[32], pass[HANDSHAKE_TOKEN_SIZE];
+    handshake_token_add_key(&keys, secret, sizeof secret);
     crypto_generichash(key, sizeof key, secret, sizeof secret, (const uint8_t *)text, strlen(text));
     for (int i = 0; i < 16; i++) {
         pass[i] = (uint8_t)(i + 7);
     }
     crypto_generichash(pass + 16, 16, pass, 16, key, sizeof key);
-    assert_true(pass_check(&keys, pass));
-    pass_make(&keys, pass);
+    assert_true(handshake_token_check(&keys, pass));
+    handshake_token_make(&keys, pass);
     uint8_t tag[16];
     crypto_generichash(tag, sizeof tag, pass, 16, key, sizeof key);
     assert_memory_equal(tag, pass + 16, sizeof tag);
@@ -357,21 +357,21 @@ static void passes_of_members(void **state)
 static void keys_of_passes(void **state)
 {
     (void)state;
-    struct pass_keys *keys = calloc(1, sizeof *keys);
-    uint8_t pass[PASS_SIZE], other[PASS_SIZE];
-    pass_make(keys, pass);
-    pass_make(keys, other);
+    struct handshake_token_keys *keys = calloc(1, sizeof *keys);
+    uint8_t pass[HANDSHAKE_TOKEN_SIZE], other[HANDSHAKE_TOKEN_SIZE];
+    handshake_token_make(keys, pass);
+    handshake_token_make(keys, other);
     assert_memory_not_equal(pass, other, sizeof pass);
-    assert_false(pass_check(keys, pass));
-    for (int i = 0; i < PASS_KEYS + 3; i++) {
-        pass_keys_add(keys, (uint8_t[]){(uint8_t)i, 1}, 2);
-        assert_int_equal(keys->count, i < PASS_KEYS ? i + 1 : PASS_KEYS);
+    assert_false(handshake_token_check(keys, pass));
+    for (int i = 0; i < HANDSHAKE_TOKEN_KEYS + 3; i++) {
+        handshake_token_add_key(keys, (uint8_t[]){(uint8_t)i, 1}, 2);
+        assert_int_equal(keys->count, i < HANDSHAKE_TOKEN_KEYS ? i + 1 : HANDSHAKE_TOKEN_KEYS);
     }
-    for (int i = 0; i < PASS_KEYS; i++) { /* any of them is good */
-        struct pass_keys one = {.count = 0};
-        pass_keys_add(&one, (uint8_t[]){(uint8_t)i, 1}, 2);
-        pass_make(&one, pass);
-        assert_true(pass_check(keys, pass));
+    for (int i = 0; i < HANDSHAKE_TOKEN_KEYS; i++) { /* any of them is good */
+        struct handshake_token_keys one = {.count = 0};
+        handshake_token_add_key(&one, (uint8_t[]){(uint8_t)i, 1}, 2);
+        handshake_token_make(&one, pass);
+        assert_true(handshake_token_check(keys, pass));
     }
     free(keys);
 }
@@ -418,7 +418,7 @@ static void hello_has_the_pass(void **state)
     struct error error;
     char peer[ENDPOINT_TEXT];
     pthread_t thread;
-    uint8_t first[11 + PASS_SIZE];
+    uint8_t first[11 + HANDSHAKE_TOKEN_SIZE];
     int fd;
     loopback_listen(&server);
     caller.address = server.address;
@@ -431,8 +431,8 @@ static void hello_has_the_pass(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(first[0], 0x16);
     assert_int_equal(first[5], 1);
-    assert_true(pass_check(credentials_passes(caller.credentials), first + 11));
-    assert_false(pass_check(credentials_passes(other), first + 11));
+    assert_true(handshake_token_check(credentials_token_keys(caller.credentials), first + 11));
+    assert_false(handshake_token_check(credentials_token_keys(other), first + 11));
     credentials_free(caller.credentials);
     credentials_free(other);
 }

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/process/program.h"
 #include "base/process/restart.h"
-#include "net/frame.h"
+#include "net/message.h"
 #include "ps/rollout/manifest.h"
 #include "tests/simulate/world.h"
 

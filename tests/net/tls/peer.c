@@ -77,7 +77,7 @@ static void *serve(void *argument)
         echo(connection, &error);
     }
     connection_close(connection);
-    printf("%s: %s\n", strrchr(visit->peer, ':') + 1, error.text);
+    printf("%s: %s\n", visit->peer, error.text);
     free(visit);
     return NULL;
 }

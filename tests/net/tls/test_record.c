@@ -1,4 +1,7 @@
-/* Record protection: records of all sizes round trip, nothing altered passes, keys and numbers are limited. */
+/*
+ * Record protection: records of all sizes round trip, nothing altered passes, keys and numbers are limited. The filter:
+ * which records may arrive before a handshake is over, each by its header, in the order of RFC 8446.
+ */
 #include "net/tls/record.h"
 
 #include <setjmp.h>
@@ -13,7 +16,8 @@
 
 #include <sodium.h>
 
-#include "net/tls/aead.h"
+#include "net/connection.h"
+#include "net/tls/gcm.h"
 #include "net/tls/tls.h"
 #include "tests/random.h"
 
@@ -21,7 +25,7 @@ static const enum record_cipher ciphers[] = {RECORD_CHACHA20_POLY1305_SHA256, RE
 
 static int cipher_count(void)
 {
-    return aead_has_aes() ? 2 : 1;
+    return gcm_is_available() ? 2 : 1;
 }
 
 static int start(void **state)
@@ -151,6 +155,126 @@ static void keys_change(void **state)
     }
 }
 
+/* --- The filter --- */
+
+enum { UNEXPECTED_MESSAGE = 10, BAD_RECORD_MAC = 20, RECORD_OVERFLOW = 22 };
+
+static struct record_filter filter;
+static uint8_t alert;
+static const char *why;
+
+static enum record_verdict look(uint8_t type, size_t length, bool sealed)
+{
+    const uint8_t header[] = {type, 3, 3, (uint8_t)(length >> 8), (uint8_t)length};
+    alert = 0;
+    why = "";
+    return record_filter_check(&filter, header, sizeof header, sealed, &alert, &why);
+}
+
+static void refused(uint8_t type, size_t length, bool sealed, uint8_t code, const char *words)
+{
+    const struct record_filter before = filter;
+    assert_int_equal(look(type, length, sealed), RECORD_REFUSED);
+    assert_int_equal(alert, code);
+    assert_string_equal(why, words);
+    assert_memory_equal(&filter, &before, sizeof filter);
+}
+
+static void goes_through(uint8_t type, size_t length, bool sealed)
+{
+    assert_int_equal(look(type, length, sealed), RECORD_PASSES);
+    assert_int_equal(filter.type, type);
+    assert_int_equal(filter.left, RECORD_HEADER + length);
+    record_filter_consume(&filter, filter.left);
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    memset(&filter, 0, sizeof filter);
+    return 0;
+}
+
+static void a_handshake_goes_through(void **state)
+{
+    (void)state;
+    goes_through(RECORD_HANDSHAKE, 300, false);
+    goes_through(RECORD_CHANGE_CIPHER_SPEC, 1, true);
+    goes_through(RECORD_DATA, 2000, true);
+    goes_through(RECORD_DATA, RECORD_TAG, true);
+    assert_int_equal(filter.passed, 300 + 1 + 2000 + RECORD_TAG + 4 * RECORD_HEADER);
+}
+
+/* It needs a header, and looks no further before that record has passed. */
+static void records_come_in_pieces(void **state)
+{
+    (void)state;
+    const uint8_t header[] = {RECORD_HANDSHAKE, 3, 3, 1, 2}, other[] = {99, 99, 99, 99, 99};
+    for (size_t size = 0; size < RECORD_HEADER; size++) {
+        assert_int_equal(record_filter_check(&filter, header, size, false, &alert, &why), RECORD_INCOMPLETE);
+    }
+    assert_int_equal(record_filter_check(&filter, header, sizeof header, false, &alert, &why), RECORD_PASSES);
+    assert_int_equal(filter.left, RECORD_HEADER + 258);
+    record_filter_consume(&filter, 262);
+    assert_int_equal(filter.left, 1);
+    assert_int_equal(record_filter_check(&filter, other, sizeof other, false, &alert, &why), RECORD_PASSES);
+    record_filter_consume(&filter, 1);
+    assert_int_equal(record_filter_check(&filter, other, sizeof other, false, &alert, &why), RECORD_REFUSED);
+}
+
+static void change_cipher_spec_comes_once_behind_the_hello(void **state)
+{
+    (void)state;
+    refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec before its hello");
+    goes_through(RECORD_ALERT, 2, false); /* it is no hello */
+    refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec before its hello");
+    goes_through(RECORD_HANDSHAKE, 10, false);
+    refused(RECORD_CHANGE_CIPHER_SPEC, 2, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec of the wrong size");
+    refused(RECORD_CHANGE_CIPHER_SPEC, 0, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec of the wrong size");
+    goes_through(RECORD_HANDSHAKE, 10, false);
+    goes_through(RECORD_CHANGE_CIPHER_SPEC, 1, false);
+    goes_through(RECORD_HANDSHAKE, 10, false);
+    refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "more than one ChangeCipherSpec");
+}
+
+static void what_is_sealed_and_what_is_not(void **state)
+{
+    (void)state;
+    refused(RECORD_DATA, 100, false, UNEXPECTED_MESSAGE, "data before the handshake");
+    refused(RECORD_HANDSHAKE, 100, true, UNEXPECTED_MESSAGE, "a record that is not encrypted");
+    refused(24, 100, true, UNEXPECTED_MESSAGE, "a record of an unknown type");
+    refused(24, 100, false, UNEXPECTED_MESSAGE, "a record of an unknown type");
+    assert_int_equal(look(RECORD_ALERT, 2, true), RECORD_PLAIN_ALERT);
+    assert_int_equal(filter.left, 0);
+    goes_through(RECORD_ALERT, 2, false);
+}
+
+static void sizes_have_bounds(void **state)
+{
+    (void)state;
+    goes_through(RECORD_HANDSHAKE, RECORD_CONTENT, false);
+    refused(RECORD_HANDSHAKE, RECORD_CONTENT + 1, false, RECORD_OVERFLOW, "a record that is too large");
+    goes_through(RECORD_DATA, RECORD_MOST_SEALED, true);
+    refused(RECORD_DATA, RECORD_MOST_SEALED + 1, true, RECORD_OVERFLOW, "a record that is too large");
+    refused(RECORD_HANDSHAKE, 0, false, UNEXPECTED_MESSAGE, "an empty record");
+    refused(RECORD_ALERT, 0, true, UNEXPECTED_MESSAGE, "an empty record");
+    refused(RECORD_DATA, 0, true, UNEXPECTED_MESSAGE, "an empty record");
+    refused(RECORD_DATA, RECORD_TAG - 1, true, BAD_RECORD_MAC, "a record that is too small");
+    goes_through(RECORD_HANDSHAKE, 1, false);
+}
+
+static void a_handshake_has_an_end(void **state)
+{
+    (void)state;
+    const size_t least = CONNECTION_HANDSHAKE_BYTES / (RECORD_HEADER + 1000);
+    for (size_t i = 0; i <= least; i++) {
+        goes_through(RECORD_HANDSHAKE, 1000, false);
+    }
+    refused(RECORD_HANDSHAKE, 1000, false, UNEXPECTED_MESSAGE, "an endless handshake");
+    filter.passed = CONNECTION_HANDSHAKE_BYTES;
+    goes_through(RECORD_HANDSHAKE, 1, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +283,12 @@ int main(void)
         cmocka_unit_test(padded_records),
         cmocka_unit_test(numbers_end),
         cmocka_unit_test(keys_change),
+        cmocka_unit_test_setup(a_handshake_goes_through, begin),
+        cmocka_unit_test_setup(records_come_in_pieces, begin),
+        cmocka_unit_test_setup(change_cipher_spec_comes_once_behind_the_hello, begin),
+        cmocka_unit_test_setup(what_is_sealed_and_what_is_not, begin),
+        cmocka_unit_test_setup(sizes_have_bounds, begin),
+        cmocka_unit_test_setup(a_handshake_has_an_end, begin),
     };
     return cmocka_run_group_tests(tests, start, NULL);
 }

@@ -290,7 +290,6 @@ static void alerts_are_told(void **state)
                  {45, "it says that our certificate is expired, or its clock is wrong"},
                  {46, "it does not accept our certificate for this role"},
                  {49, "it does not accept our certificate for this role"},
-                 {41, "it requires a key from us"},
                  {116, "it requires a key from us"},
                  {70, "it does not speak TLS 1.3"},
                  {71, "it speaks plain text: was it started with --insecure?"},

@@ -2,7 +2,7 @@
 #include "tests/ps/rollout/participating.h"
 
 #include "base/log.h"
-#include "net/frame.h"
+#include "net/message.h"
 
 static void act(struct participant_order *order, enum rollout_order what)
 {

@@ -136,7 +136,7 @@ struct listener_session *listener_next(const struct listener *listener, const st
     (void)listener;
     for (int i = session ? (int)((const struct serving_session *)(const void *)session - serving.sessions) + 1 : 0;
          i < SERVING_SESSIONS; i++) {
-        if (serving.sessions[i].open && !serving.sessions[i].session.base.cut) {
+        if (serving.sessions[i].open && !serving.sessions[i].session.base.disconnected) {
             return &serving.sessions[i].session.base;
         }
     }
@@ -166,7 +166,7 @@ double listener_keep_thread_s(const struct listener *listener)
 
 void listener_disconnect(struct listener_session *session)
 {
-    session->cut = true;
+    session->disconnected = true;
     shutdown(session->fd, SHUT_RDWR);
 }
 
@@ -298,9 +298,8 @@ static inline void serving_begin(int index)
     server->not_finite = calloc(workers, sizeof *server->not_finite);
     server->figures = calloc(workers, sizeof *server->figures);
     server->validations = calloc(workers, sizeof *server->validations);
-    server->tells = calloc(workers, sizeof *server->tells);
-    const bool good = server->figures && server->validations && server->tells && server->stage_users &&
-                      server->sessions_of && server->finite && server->not_finite &&
+    const bool good = server->figures && server->validations && server->stage_users && server->sessions_of &&
+                      server->finite && server->not_finite &&
                       shard_create(&server->shard, &server->model, &serving.config, index, &error) &&
                       job_create(&server->job, &serving.config, index, serving.now_s, &error);
     server->following = good && job_is_follower(&server->job);
@@ -360,7 +359,6 @@ static inline void serving_end(void)
         free(server->figures[i].bytes);
         free(server->validations[i].bytes);
     }
-    free(server->tells);
     free(server->validations);
     free(server->figures);
     free(server->not_finite);
@@ -424,9 +422,9 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->channel->generation = server->job.generation;
         if (session->worker >= 0) {
             serving_list(session);
-            server->tells[session->worker] = peer.version >= PROTOCOL_VALIDATIONS;
         }
-        session->base.admitted = one->open = true;
+        session->base.state = SESSION_SERVED;
+        one->open = true;
     }
     server_unlock(server);
     if (refusal != 0) {
@@ -461,7 +459,7 @@ static inline bool serving_serve(struct serving_session *one)
     bool goes_on = serve_request(&one->session, &error);
     serving.depth--;
     one->busy = false;
-    return goes_on && !one->session.base.cut;
+    return goes_on && !one->session.base.disconnected;
 }
 
 #endif

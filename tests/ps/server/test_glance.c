@@ -52,7 +52,7 @@ static void put(enum message_type type, const void *message)
 /* As the listener does (go_on). */
 static enum listener_inline look(void)
 {
-    worker->session.base.served_inline = true;
+    worker->session.base.state = SESSION_INLINE;
     worker->session.base.woken = worker->session.base.read_paused = false;
     const int waits = serving.waits;
     const enum listener_inline how = serve_without_waiting(&worker->session);
@@ -63,7 +63,7 @@ static enum listener_inline look(void)
 /* And a thread: until the session rests. */
 static bool serve_by_a_thread(void)
 {
-    worker->session.base.served_inline = false;
+    worker->session.base.state = SESSION_SERVED;
     return serve_until_idle(&worker->session);
 }
 

@@ -119,7 +119,7 @@ static struct serving_session *stalled;
 /* As the thread of a session whose connection was cut off. */
 static void leave_stage_if_cut(void)
 {
-    if (stalled->session.base.cut) {
+    if (stalled->session.base.disconnected) {
         serving.server.stage_users[1] = NULL;
     }
 }
@@ -142,12 +142,12 @@ static void test_a_push_cuts_off_the_one_before_it(void **state)
     again->client.generation = 1;
     send_request(again, MESSAGE_pull, &pull);
     assert_false(serving_serve(again)); /* it waits in vain */
-    assert_false(stalled->session.base.cut);
+    assert_false(stalled->session.base.disconnected);
     serving_hang_up(again);
     assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
     again->client.generation = 1;
     assert_int_equal(push(again, 1, 0), PUSH_APPLIED);
-    assert_true(stalled->session.base.cut);
+    assert_true(stalled->session.base.disconnected);
     assert_null(serving.server.stage_users[1]);
     serving.meanwhile = NULL;
     serving_end();
@@ -190,7 +190,7 @@ static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
     assert_int_equal(serving_admit(again, &who, stalled->session.incarnation, false), 0);
     serving.meanwhile = leave_stage_if_cut;
     assert_int_equal(push(again, 1, 0), PUSH_APPLIED);
-    assert_true(stalled->session.base.cut);
+    assert_true(stalled->session.base.disconnected);
     assert_null(serving.server.stage_users[1]);
     serving.meanwhile = NULL;
     serving_end();

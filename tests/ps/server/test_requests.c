@@ -69,10 +69,7 @@ static void test_the_chief_hears_what_workers_found(void **state)
     hears(2, "12", 0);
     job[2].taken_step = 2;
     hears(3, "", 1);
-    serving.server.tells[2] = false; /* of an earlier version */
-    hears(3, "", 0);
     const struct message_validated due = {.step = 4, .examples = 20, .score = 0.25f, .rises = 1};
-    serving.server.tells[2] = true;
     tell(workers[2], 1, &due, 2);
     job[2].taken_step = 4;
     hears(5, "", 0); /* the chief came late to what was due at step 4: no other word will come */
@@ -213,11 +210,11 @@ static void test_a_place_is_kept_by_who_lives(void **state)
     struct serving_session *first = come(1);
     serving.meanwhile = answer_probe;
     assert_int_equal(serving_admit(&serving.sessions[2], &who, 7, false), REFUSAL_DUPLICATE);
-    assert_false(first->session.base.cut);
+    assert_false(first->session.base.disconnected);
     serving.meanwhile = NULL;
     assert_int_equal(serving_admit(&serving.sessions[2], &who, 8, false), 0);
-    assert_true(first->session.base.cut);
-    assert_false(serving.sessions[2].session.base.cut);
+    assert_true(first->session.base.disconnected);
+    assert_false(serving.sessions[2].session.base.disconnected);
     serving_end();
 }
 

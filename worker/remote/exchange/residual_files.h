@@ -4,8 +4,8 @@
  * (ps/store/sent_model.h), whose difference from the parameters is the ps's residual. A process that plays all workers
  * (worker/clients/small_messages.h) has all their residuals in one file.
  *
- * They lie in the worker's own train_dir: residual-workerW-STEP; the sent model, in the chief's: sent-model-STEP; of all
- * clients: residual-clients-STEP. Of steps at which checkpoints are due the RESIDUAL_FILES_DUE newest are kept, of
+ * They lie in the worker's own train_dir: residual-workerW-STEP; the sent model, in the chief's: sent-model-STEP; of
+ * all clients: residual-clients-STEP. Of steps at which checkpoints are due the RESIDUAL_FILES_DUE newest are kept, of
  * others the RESIDUAL_FILES_OTHERS newest. A file is 40 bytes (magic, version, worker, global step, floats, CRC-32C of
  * these bytes and of the floats, all little-endian), then the floats in the model's layout.
  */

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "net/frame.h"
+#include "net/message.h"
 
 static const double RATE_MB = 20, MOST_RATE_MB = 100000;
 
