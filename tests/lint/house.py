@@ -35,6 +35,8 @@ TAG = re.compile(r"^[ \t]*(?:typedef )?(?:struct|union|enum) (\w+) \{", re.M)
 NULL_CHECK = re.compile(r"[!=]=\s*NULL\b|\bNULL\s*[!=]=")
 SECTION = re.compile(r"^[ \t]*(?:/\*|#) ?-{2,}.*$", re.M)
 RIGHT_SECTION = re.compile(r"[ \t]*(?:/\* --- \S.*\S --- \*/|# --- \S(?:.*\S)? ---)$")
+WRITES = re.compile(r"\bO_(?:CREAT|TMPFILE)\b|\b(?:creat|mkstemps?|mkostemps?|tmpfile|freopen)\s*\(")
+STREAM = re.compile(r"\bfopen\s*\([^;]*?,\s*\"(?:[wa]|r\w*\+)")
 MEMORY = re.compile(r'"[^"\n]*\b(?:no|not enough|want of|without) memory\b')
 
 
@@ -80,6 +82,16 @@ def memory(files):
     for file in files:
         for found in MEMORY.finditer(file.text if file.is_code and not file.is_test else ""):
             yield file, file.line_of(found.start()), "the user is told \"out of memory\""
+
+
+def writes(files):
+    """Files are created by base/file.c alone, which lets nobody redirect what is written."""
+    for file in files:
+        if not file.is_code or file.is_test or file.path == "base/file.c":
+            continue
+        found = list(WRITES.finditer(file.bare)) + list(STREAM.finditer(file.text))
+        for match in found:
+            yield file, file.line_of(match.start()), "files are created by base/file.h alone"
 
 
 def purpose(files):
@@ -170,8 +182,9 @@ def main(arguments):
     options = dict(argument[2:].split("=", 1) for argument in arguments if argument.startswith("--"))
     files = [File(path) for path in arguments if not path.startswith("--")]
     taken = names_in(options["libc"]) if "libc" in options else set()
-    checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "purpose": purpose,
-              "size": size, "tags": tags, "unused": unused, "libc": lambda files: libc(files, taken)}
+    checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "writes": writes,
+              "purpose": purpose, "size": size, "tags": tags, "unused": unused,
+              "libc": lambda files: libc(files, taken)}
     only = options.get("only")
     failed = False
     for name, check in checks.items():
